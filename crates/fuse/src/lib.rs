@@ -1,0 +1,1 @@
+//! The kernel's FUSE requests become calls on a file system.

@@ -1,0 +1,1 @@
+//! A program's system calls become calls on a file system, inside the program.

@@ -1,0 +1,1 @@
+//! The log-structured persistent-memory file system.

@@ -1,0 +1,1 @@
+//! The smallest file system behind the interface, in process memory: the template for others.

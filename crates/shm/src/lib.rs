@@ -1,0 +1,1 @@
+//! State shared by the processes that have a volume open: arena, participants, robust locks, intents.
