@@ -1,0 +1,79 @@
+//! Errors of file systems: an errno value with the sentence that explains it.
+//!
+//! Errors are made on hot paths (every failed lookup), so they are small, `Copy`, and allocate nothing.
+
+use rustix::io::Errno;
+
+/// The outcome of a file-system operation.
+pub type Result<T> = core::result::Result<T, Error>;
+
+/// An errno value and, where it says more than the errno, what was found and where.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Error {
+    errno: Errno,
+    what: &'static str,
+    place: u64,
+}
+
+impl Error {
+    /// An error that its errno explains in full.
+    pub const fn new(errno: Errno) -> Self {
+        Self { errno, what: "", place: 0 }
+    }
+
+    /// An error with a static sentence: what was being done, to what.
+    pub const fn because(errno: Errno, what: &'static str) -> Self {
+        Self { errno, what, place: 0 }
+    }
+
+    /// Damage found on a volume: the structure and its byte offset. The errno is `EUCLEAN`, as Linux file systems
+    /// report corruption.
+    pub const fn damaged(structure: &'static str, offset_bytes: u64) -> Self {
+        Self { errno: Errno::UCLEAN, what: structure, place: offset_bytes }
+    }
+
+    /// The errno that a system call would give.
+    pub const fn errno(&self) -> Errno {
+        self.errno
+    }
+
+    /// What was found, or empty.
+    pub const fn what(&self) -> &'static str {
+        self.what
+    }
+
+    /// The byte offset on the volume or the inode number that `what` speaks of; 0 where it speaks of none.
+    pub const fn place(&self) -> u64 {
+        self.place
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Self {
+        Self::new(errno)
+    }
+}
+
+impl From<gannet_usermem::Fault> for Error {
+    fn from(_: gannet_usermem::Fault) -> Self {
+        Self::new(Errno::FAULT)
+    }
+}
+
+impl core::fmt::Display for Error {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match (self.what, self.place) {
+            ("", _) => write!(out, "{}", self.errno),
+            (what, 0) => write!(out, "{what}: {}", self.errno),
+            (what, place) => write!(out, "{what} (at {place:#x}): {}", self.errno),
+        }
+    }
+}
+
+impl core::fmt::Debug for Error {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        core::fmt::Display::fmt(self, out)
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,201 @@
+//! The trait that every file system implements and every front end calls.
+//!
+//! Operations are in inode terms and know neither paths nor descriptors nor permissions: the kernel, or `namespace`
+//! for front ends without one, does those. Each operation is synchronous and atomic: when it returns, it is as durable
+//! as the medium allows; after a crash it happened or did not.
+//!
+//! Every method takes `&self` and may be called from any thread, also in a child of `fork`.
+
+use crate::usermem::{Destination, Source};
+use crate::{
+    AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, Found, MapAccess, MapToken,
+    MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics,
+    SyncScope, WriteFlags, WritePosition, Written, XattrMode,
+};
+
+const fn not_supported<T>() -> Result<T> {
+    Err(Error::new(Errno::OPNOTSUPP))
+}
+
+/// A file system. The methods without a body are what the smallest one needs; the others have a default that says
+/// `EOPNOTSUPP` or is made of the former.
+pub trait FileSystem: Send + Sync {
+    /// A short name of the kind of file system, as `/proc/mounts` would show it.
+    fn kind(&self) -> &'static str;
+
+    /// The root directory.
+    fn root(&self) -> NodeId;
+
+    /// Space and inodes.
+    fn statistics(&self) -> Result<Statistics>;
+
+    // ---- inodes ----
+
+    /// What `stat` says of an inode.
+    fn attributes(&self, node: NodeId) -> Result<Attributes>;
+
+    /// What a permission check needs.
+    fn permissions(&self, node: NodeId) -> Result<Permissions> {
+        let all = self.attributes(node)?;
+        let has_access_list = all.file_type != crate::FileType::Symlink
+            && self.xattr(node, b"system.posix_acl_access", &mut []).is_ok_and(|length_bytes| length_bytes > 0);
+        Ok(Permissions {
+            file_type: all.file_type,
+            mode: all.mode,
+            owner: all.owner,
+            has_access_list,
+            flags: all.flags,
+        })
+    }
+
+    /// Changes attributes, all or none; returns them as they are then.
+    fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes>;
+
+    /// Reads an extended attribute of the full name `name` into `value`; returns its length. With an empty `value` only
+    /// the length. `ENODATA` when absent, `ERANGE` when `value` is too short.
+    fn xattr(&self, _node: NodeId, _name: &[u8], _value: &mut [u8]) -> Result<usize> {
+        not_supported()
+    }
+
+    /// Sets an extended attribute (value of at most 64 KiB).
+    fn set_xattr(&self, _node: NodeId, _name: &[u8], _value: &[u8], _mode: XattrMode) -> Result<()> {
+        not_supported()
+    }
+
+    /// Removes an extended attribute. `ENODATA` when absent.
+    fn remove_xattr(&self, _node: NodeId, _name: &[u8]) -> Result<()> {
+        not_supported()
+    }
+
+    /// Calls `sink` with each extended attribute's full name.
+    fn list_xattrs(&self, _node: NodeId, _sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        not_supported()
+    }
+
+    // ---- names ----
+
+    /// Finds `name` in `directory`. `ENOENT`, `ENOTDIR`.
+    fn lookup(&self, directory: NodeId, name: Name<'_>) -> Result<Found>;
+
+    /// The directory that holds `directory`; the root holds itself. `ENOENT` for a removed one.
+    fn parent(&self, directory: NodeId) -> Result<NodeId>;
+
+    /// Makes an inode of any type and binds it to `name`. `EEXIST`, `ENOSPC`, `EDQUOT`.
+    fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId>;
+
+    /// Makes a regular file without a name (`O_TMPFILE`); it is gone when its last user is, unless linked.
+    fn create_unnamed(&self, _directory: NodeId, _new: &NewNode<'_>) -> Result<NodeId> {
+        not_supported()
+    }
+
+    /// Binds another name to an inode that is not a directory. `EEXIST`, `EMLINK`, `EPERM`.
+    fn link(&self, node: NodeId, directory: NodeId, name: Name<'_>) -> Result<()>;
+
+    /// Removes a name; returns the inode it named. The inode lives on while it has names or users
+    /// (`shared` says); see [`FileSystem::retire`].
+    fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId>;
+
+    /// Moves a name, as `renameat2(2)` does, atomically.
+    fn rename(
+        &self,
+        from_directory: NodeId,
+        from: Name<'_>,
+        to_directory: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()>;
+
+    /// Where a symbolic link leads; returns the length, at most 4095 bytes, cut to `target`. `EINVAL` for another type.
+    fn read_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize>;
+
+    /// Calls `sink` with the entries behind `cookie` (0 to begin) until it returns `false` or they end. `.` and `..` are
+    /// not among them: front ends make them up under the cookies 1 and 2. An entry that is neither made nor removed
+    /// meanwhile is told exactly once. `sink` may not call the file system.
+    fn read_directory(
+        &self,
+        directory: NodeId,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()>;
+
+    // ---- data ----
+
+    /// Reads at `offset_bytes` into `into`; returns how many bytes, fewer than asked for only at the end of the file or
+    /// where the caller's memory ends.
+    fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize>;
+
+    /// Writes all of `from`.
+    fn write(&self, node: NodeId, position: WritePosition, from: &mut Source<'_>, flags: WriteFlags)
+    -> Result<Written>;
+
+    /// Makes stores through maps durable, and on media that need it the rest.
+    fn sync(&self, node: NodeId, scope: SyncScope) -> Result<()>;
+
+    /// Makes everything durable.
+    fn sync_all(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// `fallocate(2)`.
+    fn allocate(&self, _node: NodeId, _mode: AllocateMode, _offset_bytes: u64, _length_bytes: u64) -> Result<()> {
+        not_supported()
+    }
+
+    /// The next data or hole at or behind `offset_bytes`. `ENXIO` at or past the end.
+    fn seek(&self, node: NodeId, target: SeekTarget, offset_bytes: u64) -> Result<u64> {
+        let size_bytes = self.attributes(node)?.size_bytes;
+        match target {
+            _ if offset_bytes >= size_bytes => Err(Error::new(Errno::NXIO)),
+            SeekTarget::Data => Ok(offset_bytes),
+            SeekTarget::Hole => Ok(size_bytes),
+        }
+    }
+
+    /// Makes `length_bytes` of `to` share the blocks of `from` (reflink), atomically.
+    fn clone_range(
+        &self,
+        _from: NodeId,
+        _from_offset_bytes: u64,
+        _to: NodeId,
+        _to_offset_bytes: u64,
+        _length_bytes: u64,
+    ) -> Result<()> {
+        not_supported()
+    }
+
+    /// Tells the extents of a range in ascending order until `sink` returns `false`.
+    fn extents(
+        &self,
+        _node: NodeId,
+        _offset_bytes: u64,
+        _length_bytes: u64,
+        _sink: &mut dyn FnMut(&Extent) -> bool,
+    ) -> Result<()> {
+        not_supported()
+    }
+
+    /// Hands out a range (whole pages) to be mapped in place: pins its blocks, tells them in ascending order without
+    /// gaps, and returns the name of the pin. The blocks stay where they are until [`FileSystem::unmap`] or the death of the
+    /// process. `ENODEV` where the file system has no medium to map.
+    fn map(
+        &self,
+        _node: NodeId,
+        _access: MapAccess,
+        _offset_bytes: u64,
+        _length_bytes: u64,
+        _sink: &mut dyn FnMut(&MappedExtent),
+    ) -> Result<MapToken> {
+        Err(Error::new(Errno::NODEV))
+    }
+
+    /// Gives a pin back.
+    fn unmap(&self, _token: MapToken) -> Result<()> {
+        not_supported()
+    }
+
+    // ---- users ----
+
+    /// Says that an inode's last user (open file description, working directory, front end's reference) is gone: an inode
+    /// without names is freed now. Harmless for any other inode.
+    fn retire(&self, node: NodeId) -> Result<()>;
+}

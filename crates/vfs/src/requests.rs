@@ -1,0 +1,207 @@
+//! What the operations of a file system take and return, besides attributes.
+
+use crate::{FileType, InodeFlags, Name, NodeId, Owner};
+
+/// An inode to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewNode<'a> {
+    /// What it shall be.
+    pub file_type: FileType,
+    /// Permission, set-id and sticky bits, the umask or default ACL already applied.
+    pub mode: u32,
+    /// Its owner, set-group-id directories already considered.
+    pub owner: Owner,
+    /// Device number, for device files.
+    pub device: u64,
+    /// Inode flags it begins with.
+    pub flags: InodeFlags,
+    /// Where a symbolic link leads (1 to 4095 bytes); empty for other types.
+    pub target: &'a [u8],
+    /// Extended attributes it begins with (inherited ACLs), full names and values.
+    pub xattrs: &'a [(&'a [u8], &'a [u8])],
+}
+
+impl NewNode<'_> {
+    /// A regular file with these permission bits and owner.
+    pub const fn regular(mode: u32, owner: Owner) -> Self {
+        Self::of_type(FileType::Regular, mode, owner)
+    }
+
+    /// A directory with these permission bits and owner.
+    pub const fn directory(mode: u32, owner: Owner) -> Self {
+        Self::of_type(FileType::Directory, mode, owner)
+    }
+
+    /// Any type that needs neither device number nor target.
+    pub const fn of_type(file_type: FileType, mode: u32, owner: Owner) -> Self {
+        Self { file_type, mode, owner, device: 0, flags: InodeFlags::empty(), target: &[], xattrs: &[] }
+    }
+}
+
+/// What a lookup finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// The inode.
+    pub node: NodeId,
+    /// Its type.
+    pub file_type: FileType,
+}
+
+/// What a removal expects to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RemoveKind {
+    /// Anything but a directory (`unlink`): `EISDIR` for a directory.
+    NonDirectory,
+    /// An empty directory (`rmdir`): `ENOTDIR`, `ENOTEMPTY`.
+    Directory,
+}
+
+bitflags::bitflags! {
+    /// Flags of `renameat2(2)`, with its values.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RenameFlags: u32 {
+        /// `EEXIST` if the new name exists.
+        const NO_REPLACE = 1;
+        /// Both names exist and change places.
+        const EXCHANGE = 2;
+        /// A whiteout (character device 0:0) stays at the old name.
+        const WHITEOUT = 4;
+    }
+
+    /// What else a write does.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct WriteFlags: u32 {
+        /// The writer lacks `CAP_FSETID`: set-id bits are dropped.
+        const DROP_SET_ID = 1;
+    }
+}
+
+/// Where a write goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WritePosition {
+    /// At this byte.
+    At(u64),
+    /// At the end of the file, found and moved in one step with the write.
+    Append,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// The byte it began at.
+    pub offset_bytes: u64,
+    /// How many bytes were written; fewer than asked for when the volume filled up or the caller's memory ended.
+    pub count_bytes: usize,
+}
+
+/// How far a sync goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SyncScope {
+    /// `fdatasync`.
+    Data,
+    /// `fsync`.
+    DataAndAttributes,
+}
+
+/// What `fallocate(2)` does to a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocateMode {
+    /// Space is reserved, the size grows when the range ends beyond it.
+    Extend,
+    /// Space is reserved, the size stays.
+    KeepSize,
+    /// The range becomes a hole, the size stays.
+    PunchHole,
+    /// The range reads as zeros and has space.
+    Zero,
+    /// The same, and the size stays.
+    ZeroKeepSize,
+    /// The range is cut out, what follows moves down. Whole blocks only.
+    Collapse,
+    /// A hole is put in, what follows moves up. Whole blocks only.
+    Insert,
+    /// Shared blocks of the range become private.
+    Unshare,
+}
+
+/// What `lseek` looks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SeekTarget {
+    /// `SEEK_DATA`.
+    Data,
+    /// `SEEK_HOLE`.
+    Hole,
+}
+
+/// What `setxattr(2)` expects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XattrMode {
+    /// Create or replace.
+    Any,
+    /// `EEXIST` if it exists.
+    Create,
+    /// `ENODATA` if it does not.
+    Replace,
+}
+
+/// One entry of a directory, as it is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DirectoryEntry<'a> {
+    /// The inode's number.
+    pub number: u64,
+    /// Its type.
+    pub file_type: FileType,
+    /// Reading goes on behind this entry when given this cookie. 3 to `i64::MAX`; it stays valid whatever happens
+    /// to other entries.
+    pub cookie: u64,
+    /// The name.
+    pub name: Name<'a>,
+}
+
+/// What an extent of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ExtentKind {
+    /// Data.
+    Data,
+    /// Data that other files share (reflink).
+    Shared,
+}
+
+/// A run of a file's blocks, as `FS_IOC_FIEMAP` tells them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// Where in the file, in bytes.
+    pub file_offset_bytes: u64,
+    /// Where on the medium, in bytes.
+    pub medium_offset_bytes: u64,
+    /// How long, in bytes.
+    pub length_bytes: u64,
+    /// What it is.
+    pub kind: ExtentKind,
+}
+
+/// What a caller that maps a file will do with the map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MapAccess {
+    /// Read only (also every private map).
+    Read,
+    /// Store through a shared map: holes of the range are allocated first.
+    Write,
+}
+
+/// A piece of a mapped range, to be mapped from `descriptor` at `descriptor_offset_bytes`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MappedExtent {
+    /// Where in the file, in bytes; a multiple of the page size.
+    pub file_offset_bytes: u64,
+    /// How long, in bytes; a multiple of the page size.
+    pub length_bytes: u64,
+    /// The kernel's descriptor of the medium in this process, or `None` for a hole (map anonymous zeros).
+    pub descriptor: Option<i32>,
+    /// Where in that descriptor's file.
+    pub descriptor_offset_bytes: u64,
+}
+
+/// Names the pin behind a map, to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MapToken(pub u64);
