@@ -1,0 +1,262 @@
+//! The fault-tolerant copies: the only code that touches a caller's memory.
+//!
+//! Each routine is a leaf in assembly whose instructions stand in [`RANGES`]; a handler that consults [`crate::fixup`]
+//! sends a faulting one to its continuation, which returns how much was left. Relies on the direction flag being clear,
+//! as the calling convention says.
+
+use std::arch::global_asm;
+use std::error::Error;
+use std::fmt;
+
+use crate::fault::FaultRange;
+
+/// A copy met an address that is not mapped, or not writable, or whose memory is gone. `EFAULT` to a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Bytes that were copied before it, from the beginning and without gaps.
+    pub copied: usize,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "bad address after {} bytes", self.copied)
+    }
+}
+
+impl Error for Fault {}
+
+// gannet_usermem_copy(to: rdi, from: rsi, count: rdx) -> bytes left
+// gannet_usermem_zero(to: rdi, count: rsi) -> bytes left
+// gannet_usermem_load{8,32,64}(from: rdi) -> (value: rax, bad: rdx)
+// gannet_usermem_store{32,64}(to: rdi, value: rsi) -> bad
+global_asm!(
+    ".pushsection .text.gannet_usermem,\"ax\",@progbits",
+    ".macro gannet_usermem_begin name",
+    ".balign 64",
+    ".globl \\name, \\name\\()_end, \\name\\()_fixup",
+    ".hidden \\name, \\name\\()_end, \\name\\()_fixup",
+    ".type \\name, @function",
+    "\\name:",
+    ".endm",
+    "gannet_usermem_begin gannet_usermem_copy",
+    "mov rcx, rdx",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    "gannet_usermem_copy_end:",
+    "gannet_usermem_copy_fixup:",
+    "mov rax, rcx",
+    "ret",
+    "gannet_usermem_begin gannet_usermem_zero",
+    "mov rcx, rsi",
+    "xor eax, eax",
+    "rep stosb",
+    "ret",
+    "gannet_usermem_zero_end:",
+    "gannet_usermem_zero_fixup:",
+    "mov rax, rcx",
+    "ret",
+    "gannet_usermem_begin gannet_usermem_load8",
+    "xor edx, edx",
+    "movzx eax, byte ptr [rdi]",
+    "ret",
+    "gannet_usermem_load8_end:",
+    "gannet_usermem_begin gannet_usermem_load32",
+    "xor edx, edx",
+    "mov eax, dword ptr [rdi]",
+    "ret",
+    "gannet_usermem_load32_end:",
+    "gannet_usermem_begin gannet_usermem_load64",
+    "xor edx, edx",
+    "mov rax, qword ptr [rdi]",
+    "ret",
+    "gannet_usermem_load64_end:",
+    "gannet_usermem_load8_fixup:",
+    "gannet_usermem_load32_fixup:",
+    "gannet_usermem_load64_fixup:",
+    "xor eax, eax",
+    "mov edx, 1",
+    "ret",
+    "gannet_usermem_begin gannet_usermem_store32",
+    "mov dword ptr [rdi], esi",
+    "xor eax, eax",
+    "ret",
+    "gannet_usermem_store32_end:",
+    "gannet_usermem_begin gannet_usermem_store64",
+    "mov qword ptr [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    "gannet_usermem_store64_end:",
+    "gannet_usermem_store32_fixup:",
+    "gannet_usermem_store64_fixup:",
+    "mov eax, 1",
+    "ret",
+    ".purgem gannet_usermem_begin",
+    ".popsection",
+);
+
+#[repr(C)]
+struct Loaded {
+    value: u64,
+    bad: u64,
+}
+
+unsafe extern "C" {
+    fn gannet_usermem_copy(to: *mut u8, from: *const u8, count: usize) -> usize;
+    fn gannet_usermem_zero(to: *mut u8, count: usize) -> usize;
+    fn gannet_usermem_load8(from: usize) -> Loaded;
+    fn gannet_usermem_load32(from: usize) -> Loaded;
+    fn gannet_usermem_load64(from: usize) -> Loaded;
+    fn gannet_usermem_store32(to: usize, value: u32) -> u64;
+    fn gannet_usermem_store64(to: usize, value: u64) -> u64;
+}
+
+/// Declares the end and the continuation of a routine and describes it.
+macro_rules! range {
+    ($routine:ident, $end:ident, $fixup:ident) => {{
+        unsafe extern "C" {
+            static $end: u8;
+            static $fixup: u8;
+        }
+        // SAFETY: the routine is a leaf that does not move the stack pointer, and its continuation only sets the result
+        // from registers that hold it throughout.
+        unsafe { FaultRange::new($routine as *const u8, &raw const $end, &raw const $fixup) }
+    }};
+}
+
+/// The routines of this crate.
+pub(crate) static RANGES: [FaultRange; 7] = [
+    range!(gannet_usermem_copy, gannet_usermem_copy_end, gannet_usermem_copy_fixup),
+    range!(gannet_usermem_zero, gannet_usermem_zero_end, gannet_usermem_zero_fixup),
+    range!(gannet_usermem_load8, gannet_usermem_load8_end, gannet_usermem_load8_fixup),
+    range!(gannet_usermem_load32, gannet_usermem_load32_end, gannet_usermem_load32_fixup),
+    range!(gannet_usermem_load64, gannet_usermem_load64_end, gannet_usermem_load64_fixup),
+    range!(gannet_usermem_store32, gannet_usermem_store32_end, gannet_usermem_store32_fixup),
+    range!(gannet_usermem_store64, gannet_usermem_store64_end, gannet_usermem_store64_fixup),
+];
+
+/// Copies `count` bytes; either side may be bad.
+///
+/// # Errors
+/// [`Fault`] with the exact number of bytes copied.
+///
+/// # Safety
+/// Where `from` is mapped, it may be read; where `to` is mapped, it may be overwritten. The ranges do not overlap.
+#[inline]
+pub unsafe fn copy(to: *mut u8, from: *const u8, count: usize) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    let left = unsafe { gannet_usermem_copy(to, from, count) };
+    if left == 0 { Ok(()) } else { Err(Fault { copied: count - left }) }
+}
+
+/// Stores `count` zeros at an address that may be bad.
+///
+/// # Errors
+/// [`Fault`] with the exact number of bytes stored.
+///
+/// # Safety
+/// Where `to` is mapped, it may be overwritten.
+#[inline]
+pub unsafe fn zero(to: *mut u8, count: usize) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    let left = unsafe { gannet_usermem_zero(to, count) };
+    if left == 0 { Ok(()) } else { Err(Fault { copied: count - left }) }
+}
+
+fn loaded(loaded: &Loaded) -> Result<u64, Fault> {
+    if loaded.bad == 0 { Ok(loaded.value) } else { Err(Fault { copied: 0 }) }
+}
+
+/// Loads a byte.
+///
+/// # Errors
+/// [`Fault`] if the address is bad.
+///
+/// # Safety
+/// Where it is mapped, it may be read.
+pub unsafe fn load_u8(address: usize) -> Result<u8, Fault> {
+    // SAFETY: the caller's promise.
+    loaded(&unsafe { gannet_usermem_load8(address) }).map(|value| value as u8)
+}
+
+/// Loads four bytes, at once if aligned.
+///
+/// # Errors
+/// [`Fault`] if the address is bad.
+///
+/// # Safety
+/// Where it is mapped, it may be read.
+pub unsafe fn load_u32(address: usize) -> Result<u32, Fault> {
+    // SAFETY: the caller's promise.
+    loaded(&unsafe { gannet_usermem_load32(address) }).map(|value| value as u32)
+}
+
+/// Loads eight bytes, at once if aligned.
+///
+/// # Errors
+/// [`Fault`] if the address is bad.
+///
+/// # Safety
+/// Where it is mapped, it may be read.
+pub unsafe fn load_u64(address: usize) -> Result<u64, Fault> {
+    // SAFETY: the caller's promise.
+    loaded(&unsafe { gannet_usermem_load64(address) })
+}
+
+/// Stores four bytes, at once if aligned.
+///
+/// # Errors
+/// [`Fault`] if the address is bad.
+///
+/// # Safety
+/// Where it is mapped, it may be overwritten.
+pub unsafe fn store_u32(address: usize, value: u32) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    if unsafe { gannet_usermem_store32(address, value) } == 0 { Ok(()) } else { Err(Fault { copied: 0 }) }
+}
+
+/// Stores eight bytes, at once if aligned.
+///
+/// # Errors
+/// [`Fault`] if the address is bad.
+///
+/// # Safety
+/// Where it is mapped, it may be overwritten.
+pub unsafe fn store_u64(address: usize, value: u64) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    if unsafe { gannet_usermem_store64(address, value) } == 0 { Ok(()) } else { Err(Fault { copied: 0 }) }
+}
+
+/// Why a string could not be copied in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CStringError {
+    /// An address before its end is bad: `EFAULT`.
+    Fault,
+    /// It does not end within the buffer: `ENAMETOOLONG` for a path.
+    TooLong,
+}
+
+/// Copies a string that ends with a zero byte into `buffer` and returns it without that byte. Looks at no page beyond the
+/// one in which the string ends.
+///
+/// # Errors
+/// [`CStringError`].
+///
+/// # Safety
+/// Where the string is mapped, it may be read.
+pub unsafe fn read_c_string(address: usize, buffer: &mut [u8]) -> Result<&[u8], CStringError> {
+    const CHUNK_BYTES: usize = 64;
+    let mut done = 0;
+    while done < buffer.len() {
+        let at = address.wrapping_add(done);
+        // Chunks end at multiples of their size, hence never cross a page.
+        let step = (CHUNK_BYTES - at % CHUNK_BYTES).min(buffer.len() - done);
+        // SAFETY: the target is inside `buffer`; reading the rest of a page that the string reaches is the caller's promise.
+        unsafe { copy(buffer.as_mut_ptr().add(done), at as *const u8, step) }.map_err(|_| CStringError::Fault)?;
+        if let Some(end) = buffer[done..done + step].iter().position(|&byte| byte == 0) {
+            return Ok(&buffer[..done + end]);
+        }
+        done += step;
+    }
+    Err(CStringError::TooLong)
+}
