@@ -1,1 +1,38 @@
 //! Maps a volume; the only code that stores to it and executes flush and fence; simulated media for crash tests.
+//!
+//! For: file systems whose data and metadata lie in one mapped range of bytes. May touch: that range, and the file behind
+//! it. Relies on `gannet_usermem` for callers' memory and for faults.
+//!
+//! The rules of a store: after it returns, others who map the volume see it; it is *durable* when the same thread has since
+//! executed [`Medium::fence`]. What durable means depends on the medium ([`MediumKind`]); eight aligned bytes never tear.
+//! Before the fence any part of what was stored may have become durable by itself: per cache line a prefix of its stores.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `medium` | the handle, the bounds check, the ways in which stores become durable |
+//! | `load`, `store`, `transfer` | reading; metadata stores, flush and fence; data from and to callers |
+//! | `kernels`, `processor`, `hash` | copy loops; what the processor can do; the data hash |
+//! | `open`, `create`, `identity`, `pages` | files: opening, reserving space, which file a path names, huge pages |
+//! | `counters` | what a thread has cost |
+//! | `simulation` | the medium that records every store and yields the images a crash could leave |
+
+mod counters;
+mod error;
+mod hash;
+mod kernels;
+mod load;
+mod medium;
+mod offset;
+mod open;
+mod processor;
+pub mod simulation;
+mod store;
+mod transfer;
+
+pub use counters::{Counters, counters_reset, counters_thread};
+pub use error::{AccessError, OpenError};
+pub use hash::DataHash;
+pub use medium::{Medium, MediumKind, PersistMode};
+pub use offset::MediumOffset;
+pub use open::OpenOptions;
+pub use simulation::Simulation;

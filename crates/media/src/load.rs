@@ -1,0 +1,128 @@
+//! Loads: words, metadata copied out, data copied to callers, data hashed in place.
+//!
+//! No reference to the medium is made. A load may race with another process's store; the caller validates (sequence
+//! counter, checksum) and retries.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use gannet_usermem::{Destination, copy};
+
+use crate::error::AccessError;
+use crate::hash::{DataHash, STRIPE_BYTES};
+use crate::kernels::kernels;
+use crate::medium::Medium;
+use crate::offset::MediumOffset;
+
+/// Bytes that are copied to private memory at a time where a loop over whole lines does not fit.
+pub(crate) const BOUNCE_BYTES: usize = 1024;
+
+impl Medium {
+    /// A view of an aligned word inside the medium.
+    #[inline]
+    fn word(&self, at: MediumOffset) -> Result<&AtomicU64, AccessError> {
+        if !at.is_aligned(8) {
+            return Err(AccessError::Misaligned { at });
+        }
+        let address = self.readable(at, 8)?;
+        // SAFETY: inside the map, which is page-aligned as the offset is to words; words of the medium are accessed
+        // atomically or by assembly only.
+        Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
+    }
+
+    /// Loads the word at `at`, a multiple of eight, with acquire ordering.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`]. A medium whose file was truncated is SIGBUS here.
+    #[inline]
+    pub fn load_u64(&self, at: MediumOffset) -> Result<u64, AccessError> {
+        Ok(self.word(at)?.load(Ordering::Acquire))
+    }
+
+    /// Copies metadata out.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::MediumFault`].
+    #[inline]
+    pub fn read(&self, at: MediumOffset, bytes: &mut [u8]) -> Result<(), AccessError> {
+        let from = self.readable(at, bytes.len() as u64)?;
+        // SAFETY: the source is inside the map, the target is exclusively ours, and they cannot overlap.
+        unsafe { copy::copy(bytes.as_mut_ptr(), from, bytes.len()) }
+            .map_err(|fault| AccessError::MediumFault { at: at.plus(fault.copied as u64), copied: fault.copied })
+    }
+
+    /// Copies `count` bytes to a caller and advances it past them.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`]; [`AccessError::UserFault`], also if there is not room enough; or
+    /// [`AccessError::MediumFault`]: the caller then stands after the bytes that were copied.
+    #[inline]
+    pub fn read_to_user(&self, at: MediumOffset, to: &mut Destination<'_>, count: usize) -> Result<(), AccessError> {
+        let from = self.readable(at, count as u64)?;
+        let mut done = 0;
+        while done < count {
+            let part = to.next_contiguous().truncated(count - done);
+            if part.is_empty() {
+                return Err(AccessError::UserFault { copied: done });
+            }
+            // SAFETY: the source is inside the map; the target was promised when the destination was built. Should they
+            // overlap, because the caller mapped the volume, bytes are read before or after they change.
+            let copied = unsafe { copy::copy(part.address() as *mut u8, from.add(done), part.length()) };
+            let step = copied.map_or_else(|fault| fault.copied, |()| part.length());
+            to.advance(step);
+            done += step;
+            if copied.is_err() {
+                return Err(self.whose_fault(at, done));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a fault `done` bytes into a copy at `at`: the medium's, if it cannot be loaded there, else the caller's.
+    #[cold]
+    pub(crate) fn whose_fault(&self, at: MediumOffset, done: usize) -> AccessError {
+        let place = at.plus(done as u64);
+        match self.read(place, &mut [0]) {
+            Ok(()) => AccessError::UserFault { copied: done },
+            Err(_) => AccessError::MediumFault { at: place, copied: done },
+        }
+    }
+
+    /// Appends `length` bytes of the medium to `hash`.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`]; [`AccessError::MediumFault`], with an unspecified hash.
+    pub fn hash_into(&self, at: MediumOffset, length: u64, hash: &mut DataHash) -> Result<(), AccessError> {
+        let from = self.readable(at, length)?;
+        let length = length as usize;
+        let mut done = 0;
+        while done < length {
+            let lines = (length - done) / STRIPE_BYTES;
+            if lines != 0 && hash.offset_in_stripe() == 0 {
+                // SAFETY: that many lines are inside the map.
+                let left = unsafe { (kernels().hash)(std::ptr::null_mut(), from.add(done), lines, hash.lanes()) };
+                hash.advanced(lines - left);
+                done += (lines - left) * STRIPE_BYTES;
+                if left != 0 {
+                    return Err(AccessError::MediumFault { at: at.plus(done as u64), copied: done });
+                }
+                continue;
+            }
+            let mut bounce = [0; STRIPE_BYTES];
+            let step = (length - done).min(STRIPE_BYTES - hash.offset_in_stripe());
+            self.read(at.plus(done as u64), &mut bounce[..step])?;
+            hash.update(&bounce[..step]);
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// The [`DataHash`] of `length` bytes of the medium, with phase zero.
+    ///
+    /// # Errors
+    /// As for [`Medium::hash_into`].
+    pub fn hash(&self, seed: u64, at: MediumOffset, length: u64) -> Result<u64, AccessError> {
+        let mut hash = DataHash::new(seed);
+        self.hash_into(at, length, &mut hash)?;
+        Ok(hash.value())
+    }
+}

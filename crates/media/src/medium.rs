@@ -1,0 +1,187 @@
+//! [`Medium`]: the handle to a mapped volume, and the bounds check that every access goes through.
+
+use std::fs::File;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::error::AccessError;
+use crate::offset::MediumOffset;
+use crate::processor::FlushInstruction;
+use crate::simulation::Recorder;
+
+/// Bytes in a cache line, the unit of write-back.
+pub(crate) const LINE_BYTES: u64 = 64;
+
+/// How stores are made durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PersistMode {
+    /// Persistent memory: non-temporal stores or write-back, then a fence.
+    Persistent,
+    /// Persistent memory on a platform that flushes its caches when power fails: a fence only.
+    PersistentCache,
+    /// Memory shared by processes or cached by the kernel: plain stores.
+    Plain,
+    /// The instructions of `Persistent` on ordinary memory, so that a benchmark pays for them.
+    Emulated,
+}
+
+/// What a medium is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediumKind {
+    /// A character device that maps persistent or CXL memory.
+    DeviceDax,
+    /// A file mapped with `MAP_SYNC`.
+    FileDax,
+    /// A file on tmpfs or hugetlbfs, or a memfd.
+    Memory,
+    /// A file on a disk file system.
+    DiskFile,
+    /// Simulated persistent memory.
+    Simulated,
+}
+
+impl MediumKind {
+    /// What acknowledged operations survive, in words for people.
+    #[must_use]
+    pub fn survives(self) -> &'static str {
+        match self {
+            MediumKind::DeviceDax | MediumKind::FileDax => "power loss",
+            MediumKind::Memory => "the death of every process, but not a reboot",
+            MediumKind::DiskFile => "the death of every process and a clean reboot, but not power loss",
+            MediumKind::Simulated => "simulated power loss",
+        }
+    }
+}
+
+/// The map and the file, shared by all clones of a handle.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    /// Start of the reserved address range, which may begin before the medium for alignment.
+    pub(crate) reserved: NonNull<u8>,
+    /// Bytes of that range.
+    pub(crate) reserved_bytes: usize,
+    /// The mapped file, if there is one.
+    pub(crate) file: Option<File>,
+    /// What it is.
+    pub(crate) kind: MediumKind,
+}
+
+// SAFETY: the address range belongs to the backing alone and is unmapped when it is dropped; nothing else in it is bound
+// to a thread.
+unsafe impl Send for Backing {}
+// SAFETY: as above.
+unsafe impl Sync for Backing {}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: this is the map that was made for this backing, and no handle is left that could use it.
+        let unmapped = unsafe { rustix::mm::munmap(self.reserved.as_ptr().cast(), self.reserved_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A mapped volume. Cheap to clone; all clones are the same medium.
+#[derive(Clone, Debug)]
+pub struct Medium {
+    base: NonNull<u8>,
+    length: u64,
+    /// As `length`, or zero if it may not be stored to: the bounds check of stores is the permission check too.
+    length_writable: u64,
+    mode: PersistMode,
+    pub(crate) flush_instruction: FlushInstruction,
+    pub(crate) recorder: Option<Arc<Recorder>>,
+    pub(crate) backing: Arc<Backing>,
+}
+
+// SAFETY: the mapped bytes are accessed only through volatile, atomic or assembly accesses, from any thread, and outlive
+// the handle.
+unsafe impl Send for Medium {}
+// SAFETY: as above.
+unsafe impl Sync for Medium {}
+
+impl Medium {
+    /// Assembles a handle. `base` must lie in the backing's range, `length` bytes from the end of it or more.
+    pub(crate) fn assemble(
+        backing: Backing,
+        base: NonNull<u8>,
+        length: u64,
+        writable: bool,
+        mode: PersistMode,
+        recorder: Option<Arc<Recorder>>,
+    ) -> Medium {
+        debug_assert!(base >= backing.reserved);
+        debug_assert!(base.addr().get() + length as usize <= backing.reserved.addr().get() + backing.reserved_bytes);
+        // Chooses the copy loops and registers them with the fault handlers before the first copy.
+        let _ = crate::kernels::kernels();
+        Medium {
+            base,
+            length,
+            length_writable: if writable { length } else { 0 },
+            mode,
+            flush_instruction: FlushInstruction::detect(),
+            recorder,
+            backing: Arc::new(backing),
+        }
+    }
+
+    /// Bytes of the medium.
+    #[inline]
+    #[must_use]
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// What the medium is.
+    #[must_use]
+    pub fn kind(&self) -> MediumKind {
+        self.backing.kind
+    }
+
+    /// How stores are made durable.
+    #[must_use]
+    pub fn mode(&self) -> PersistMode {
+        self.mode
+    }
+
+    /// Whether stores are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.length_writable == 0
+    }
+
+    /// Whether stored lines must be written back from the cache.
+    #[inline]
+    pub(crate) fn needs_flush(&self) -> bool {
+        matches!(self.mode, PersistMode::Persistent | PersistMode::Emulated)
+    }
+
+    /// The address of a range that may be loaded. One comparison.
+    #[inline]
+    pub(crate) fn readable(&self, at: MediumOffset, length: u64) -> Result<*mut u8, AccessError> {
+        if at.0.saturating_add(length) > self.length {
+            return Err(AccessError::OutOfRange { at, length });
+        }
+        // SAFETY: inside the map, as just checked.
+        Ok(unsafe { self.base.as_ptr().add(at.0 as usize) })
+    }
+
+    /// The address of a range that may be stored to. One comparison.
+    #[inline]
+    pub(crate) fn writable(&self, at: MediumOffset, length: u64) -> Result<*mut u8, AccessError> {
+        if at.0.saturating_add(length) > self.length_writable {
+            return Err(if self.is_read_only() {
+                AccessError::ReadOnly
+            } else {
+                AccessError::OutOfRange { at, length }
+            });
+        }
+        // SAFETY: inside the map, as just checked.
+        Ok(unsafe { self.base.as_ptr().add(at.0 as usize) })
+    }
+
+    /// Start of the map.
+    #[inline]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+}

@@ -1,0 +1,162 @@
+//! Opening a medium: which kind of file it is, mapping it, and how its stores become durable.
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+
+use crate::error::OpenError;
+use crate::medium::{Backing, Medium, MediumKind, PersistMode};
+use crate::offset::MediumOffset;
+
+/// Maps are aligned to it, so that 2 MiB pages fit; so is what device DAX can map.
+pub(crate) const MAP_ALIGNMENT_BYTES: usize = 2 << 20;
+
+/// Media are multiples of it.
+pub(crate) const LENGTH_UNIT_BYTES: u64 = 4096;
+
+const MAGIC_TMPFS: u64 = 0x0102_1994;
+const MAGIC_HUGETLBFS: u64 = 0x9584_58F6;
+const MAGIC_RAMFS: u64 = 0x8584_58F6;
+
+/// How to open.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenOptions {
+    /// Only loads; the file is opened and mapped read-only.
+    pub read_only: bool,
+    /// Execute the persistence instructions although the memory is volatile ([`PersistMode::Emulated`]).
+    pub emulate_persistence: bool,
+    /// The platform flushes its caches when power fails ([`PersistMode::PersistentCache`]); only for DAX media.
+    pub persistent_cache: bool,
+}
+
+impl Medium {
+    /// Opens and maps a volume's file or device.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Medium, OpenError> {
+        let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        let descriptor = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|error| system(path, "open the medium", error))?;
+        Medium::from_file(File::from(descriptor), path, options)
+    }
+
+    /// Maps an open file: a memfd, for instance. `path` is for messages.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn from_file(file: File, path: &Path, options: OpenOptions) -> Result<Medium, OpenError> {
+        let status = fstat(&file).map_err(|error| system(path, "examine the medium", error))?;
+        let (length, device) = match FileType::from_raw_mode(status.st_mode) {
+            FileType::RegularFile => (status.st_size as u64, false),
+            FileType::CharacterDevice => (device_length(path, status.st_rdev)?, true),
+            other => return Err(OpenError::WrongType { path: path.to_owned(), kind: kind_name(other) }),
+        };
+        let problem = |problem| OpenError::WrongLength { path: path.to_owned(), length, problem };
+        if length == 0 {
+            return Err(problem("the file is empty: no volume was made in it"));
+        }
+        if length % LENGTH_UNIT_BYTES != 0 {
+            return Err(problem("not a multiple of 4096: the file was truncated, or never was a volume"));
+        }
+        if usize::try_from(length).is_err() || length > isize::MAX as u64 / 2 {
+            return Err(problem("more than can be mapped"));
+        }
+        let (reserved, reserved_bytes, base) =
+            reserve(length as usize).map_err(|error| system(path, "reserve addresses", error))?;
+        let mut backing = Backing { reserved, reserved_bytes, file: None, kind: MediumKind::DeviceDax };
+        let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let map = |flags: MapFlags| {
+            // SAFETY: replaces a part of the address range that was just reserved.
+            unsafe { mmap(base.as_ptr().cast(), length as usize, protection, flags | MapFlags::FIXED, &file, 0) }
+        };
+        // MAP_SHARED_VALIDATE is both other map types together; MAP_SYNC is refused unless stores are durable as such.
+        let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        backing.kind = if device {
+            map(MapFlags::SHARED).map_err(|error| system(path, "map the device", error))?;
+            MediumKind::DeviceDax
+        } else if map(synchronous).is_ok() {
+            MediumKind::FileDax
+        } else {
+            map(MapFlags::SHARED).map_err(|error| system(path, "map the file", error))?;
+            let magic = fstatfs(&file).map_err(|error| system(path, "examine the file system", error))?.f_type as u64;
+            match magic {
+                MAGIC_TMPFS | MAGIC_HUGETLBFS | MAGIC_RAMFS => MediumKind::Memory,
+                _ => MediumKind::DiskFile,
+            }
+        };
+        backing.file = Some(file);
+        let mode = match backing.kind {
+            MediumKind::DeviceDax | MediumKind::FileDax if options.persistent_cache => PersistMode::PersistentCache,
+            MediumKind::DeviceDax | MediumKind::FileDax => PersistMode::Persistent,
+            _ if options.emulate_persistence => PersistMode::Emulated,
+            _ => PersistMode::Plain,
+        };
+        Ok(Medium::assemble(backing, base, length, !options.read_only, mode, None))
+    }
+
+    /// The descriptor of the medium's file, to map parts of it elsewhere. `None` for a simulated medium.
+    #[must_use]
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.backing.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Where in that file a place of the medium lies.
+    #[must_use]
+    pub fn file_offset(&self, at: MediumOffset) -> u64 {
+        at.0
+    }
+}
+
+/// Reserves addresses for `length` bytes at an aligned start: the range, its length, the start.
+pub(crate) fn reserve(length: usize) -> Result<(NonNull<u8>, usize, NonNull<u8>), Errno> {
+    let reserved_bytes = length.checked_add(MAP_ALIGNMENT_BYTES).ok_or(Errno::NOMEM)?;
+    // SAFETY: a new map at an address of the kernel's choice.
+    let reserved = unsafe {
+        mmap_anonymous(ptr::null_mut(), reserved_bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
+    };
+    let reserved = NonNull::new(reserved.cast::<u8>()).ok_or(Errno::NOMEM)?;
+    let skip = reserved.as_ptr().align_offset(MAP_ALIGNMENT_BYTES);
+    // SAFETY: one alignment more than needed was reserved.
+    let base = unsafe { reserved.add(skip) };
+    Ok((reserved, reserved_bytes, base))
+}
+
+pub(crate) fn system(path: &Path, action: &'static str, error: Errno) -> OpenError {
+    OpenError::System { path: PathBuf::from(path), action, source: error.into() }
+}
+
+/// Size of a DAX device, from sysfs.
+fn device_length(path: &Path, device: u64) -> Result<u64, OpenError> {
+    let directory = format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let subsystem = std::fs::read_link(format!("{directory}/subsystem")).unwrap_or_default();
+    if subsystem.file_name().is_none_or(|name| name != "dax") {
+        return Err(OpenError::WrongType { path: path.to_owned(), kind: "a character device other than device DAX" });
+    }
+    let text = std::fs::read_to_string(format!("{directory}/size")).map_err(|source| OpenError::System {
+        path: path.to_owned(),
+        action: "read the device's size from sysfs",
+        source,
+    })?;
+    text.trim().parse().map_err(|_| OpenError::System {
+        path: path.to_owned(),
+        action: "understand the device's size in sysfs",
+        source: std::io::Error::from(std::io::ErrorKind::InvalidData),
+    })
+}
+
+fn kind_name(file_type: FileType) -> &'static str {
+    match file_type {
+        FileType::Directory => "a directory",
+        FileType::BlockDevice => "a block device",
+        FileType::Fifo => "a pipe",
+        FileType::Socket => "a socket",
+        FileType::Symlink => "a symbolic link",
+        _ => "a file of this type",
+    }
+}

@@ -1,0 +1,247 @@
+//! Stores of words and metadata, write-back, and the fence.
+//!
+//! Whole lines go past the cache, parts of lines through it and are written back at once: never both on one line in one
+//! call. Everything is decided in [`Medium::store_bytes`], which the simulation sees too.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use gannet_usermem::copy;
+
+use crate::counters::{count_fence, count_flushed, count_stored, count_streamed};
+use crate::error::AccessError;
+use crate::hash::DataHash;
+use crate::kernels::kernels;
+use crate::medium::{LINE_BYTES, Medium, PersistMode};
+use crate::offset::MediumOffset;
+use crate::processor::store_fence;
+
+const LINE: usize = LINE_BYTES as usize;
+
+impl Medium {
+    /// Stores the word at `at`, a multiple of eight, at once. Durable after the next [`Medium::fence`] of this thread.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`], [`AccessError::ReadOnly`].
+    #[inline]
+    #[track_caller]
+    pub fn store_u64(&self, at: MediumOffset, value: u64) -> Result<(), AccessError> {
+        if !at.is_aligned(8) {
+            return Err(AccessError::Misaligned { at });
+        }
+        let address = self.writable(at, 8)?;
+        if let Some(recorder) = &self.recorder {
+            recorder.store(at.0, &value.to_le_bytes(), false, Location::caller());
+            recorder.flush(at.0, 8, Location::caller());
+        } else {
+            // SAFETY: inside the map, aligned; words of the medium are accessed atomically or by assembly only.
+            unsafe { AtomicU64::from_ptr(address.cast()) }.store(value, Ordering::Release);
+            if self.needs_flush() {
+                // SAFETY: the line was just stored to.
+                unsafe { self.flush_instruction.flush_line(address) };
+                count_flushed(1);
+            }
+        }
+        count_stored(8);
+        Ok(())
+    }
+
+    /// Stores `bytes` at any alignment. Durable, to the last byte, after the next [`Medium::fence`] of this thread.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`], [`AccessError::MediumFault`].
+    #[inline]
+    #[track_caller]
+    pub fn write(&self, at: MediumOffset, bytes: &[u8]) -> Result<(), AccessError> {
+        let to = self.writable(at, bytes.len() as u64)?;
+        // SAFETY: the range was just checked, and `bytes` is readable.
+        unsafe { self.store_bytes(at, to, bytes.as_ptr(), bytes.len()) }
+    }
+
+    /// Stores `length` private bytes: the part before the first whole line, whole lines, the rest.
+    ///
+    /// # Safety
+    /// `to` is the address of `at`; the range is inside the medium and may be stored to; `from` is readable.
+    #[track_caller]
+    pub(crate) unsafe fn store_bytes(
+        &self,
+        at: MediumOffset,
+        to: *mut u8,
+        from: *const u8,
+        length: usize,
+    ) -> Result<(), AccessError> {
+        let head = (at.0.wrapping_neg() as usize % LINE).min(length);
+        let lines = (length - head) / LINE;
+        let tail_at = head + lines * LINE;
+        let fault = |copied: usize| AccessError::MediumFault { at: at.plus(copied as u64), copied };
+        // SAFETY: all three parts are inside the range.
+        unsafe {
+            if head != 0 {
+                let left = self.store_part(at, to, from, head);
+                if left != 0 {
+                    return Err(fault(head - left));
+                }
+            }
+            if lines != 0 {
+                let left = self.store_lines(at.plus(head as u64), to.add(head), from.add(head), lines, None);
+                if left != 0 {
+                    return Err(fault(tail_at - left * LINE));
+                }
+            }
+            if tail_at != length {
+                let tail = length - tail_at;
+                let left = self.store_part(at.plus(tail_at as u64), to.add(tail_at), from.add(tail_at), tail);
+                if left != 0 {
+                    return Err(fault(length - left));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores less than a line through the cache and writes the line back. Returns the bytes left after a fault.
+    ///
+    /// # Safety
+    /// As for `store_bytes`, but `from` may be bad; the part does not cross a line.
+    #[inline]
+    #[track_caller]
+    unsafe fn store_part(&self, at: MediumOffset, to: *mut u8, from: *const u8, length: usize) -> usize {
+        debug_assert!(at.0 / LINE_BYTES == (at.0 + length as u64 - 1) / LINE_BYTES);
+        if let Some(recorder) = &self.recorder {
+            let mut private = [0; LINE];
+            // SAFETY: a part is less than a line.
+            let left = unsafe { copy::copy(private.as_mut_ptr(), from, length) }
+                .map_or_else(|fault| length - fault.copied, |()| 0);
+            recorder.store(at.0, &private[..length - left], false, Location::caller());
+            recorder.flush(at.0, (length - left) as u64, Location::caller());
+            count_stored((length - left) as u64);
+            return left;
+        }
+        // SAFETY: the caller's promise.
+        let left = unsafe { copy::copy(to, from, length) }.map_or_else(|fault| length - fault.copied, |()| 0);
+        if self.needs_flush() && left != length {
+            // SAFETY: something was just stored to the line.
+            unsafe { self.flush_instruction.flush_line(to) };
+            count_flushed(1);
+        }
+        count_stored((length - left) as u64);
+        left
+    }
+
+    /// Stores whole lines, hashing them if asked, and returns the lines left after a fault.
+    ///
+    /// # Safety
+    /// As for `store_bytes`, but `from` may be bad; `at` is a multiple of a line; a hash stands at a stripe's start.
+    #[inline]
+    #[track_caller]
+    pub(crate) unsafe fn store_lines(
+        &self,
+        at: MediumOffset,
+        to: *mut u8,
+        from: *const u8,
+        lines: usize,
+        hash: Option<&mut DataHash>,
+    ) -> usize {
+        debug_assert!(at.is_aligned(LINE_BYTES));
+        if self.recorder.is_some() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.record_lines(at, from, lines, hash) };
+        }
+        let kernels = kernels();
+        let streams = self.mode() != PersistMode::Plain;
+        // SAFETY: the caller's promise; the lanes are null only for routines that do not use them.
+        let left = unsafe {
+            match hash {
+                Some(hash) => {
+                    let routine = if streams { kernels.copy_hashed } else { kernels.copy_cached_hashed };
+                    let left = routine(to, from, lines, hash.lanes());
+                    hash.advanced(lines - left);
+                    left
+                }
+                None if streams => (kernels.copy)(to, from, lines, std::ptr::null_mut()),
+                None => match copy::copy(to, from, lines * LINE) {
+                    Ok(()) => 0,
+                    Err(fault) => lines - fault.copied / LINE,
+                },
+            }
+        };
+        if streams {
+            count_streamed((lines - left) as u64);
+        } else {
+            count_stored(((lines - left) * LINE) as u64);
+        }
+        left
+    }
+
+    /// `store_lines` on a simulated medium.
+    ///
+    /// # Safety
+    /// `from` may be bad, but where it is mapped it may be read.
+    #[cold]
+    #[track_caller]
+    unsafe fn record_lines(
+        &self,
+        at: MediumOffset,
+        from: *const u8,
+        lines: usize,
+        mut hash: Option<&mut DataHash>,
+    ) -> usize {
+        let Some(recorder) = &self.recorder else { return lines };
+        for line in 0..lines {
+            let mut private = [0; LINE];
+            // SAFETY: the caller's promise.
+            if unsafe { copy::copy(private.as_mut_ptr(), from.add(line * LINE), LINE) }.is_err() {
+                return lines - line;
+            }
+            if let Some(hash) = &mut hash {
+                hash.update(&private);
+            }
+            recorder.store(at.0 + (line * LINE) as u64, &private, true, Location::caller());
+            count_streamed(1);
+        }
+        0
+    }
+
+    /// Writes the lines of a range back, for bytes that were stored by other means: through a map, or by a process that
+    /// died before its fence. Durable after the next [`Medium::fence`] of this thread.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`]. Allowed on a read-only medium, where it changes nothing.
+    #[track_caller]
+    pub fn flush(&self, at: MediumOffset, length: u64) -> Result<(), AccessError> {
+        self.readable(at, length)?;
+        if length == 0 {
+            return Ok(());
+        }
+        if let Some(recorder) = &self.recorder {
+            recorder.flush(at.0, length, Location::caller());
+            return Ok(());
+        }
+        if !self.needs_flush() {
+            return Ok(());
+        }
+        let first = at.0 / LINE_BYTES;
+        let last = (at.0 + length - 1) / LINE_BYTES;
+        for line in first..=last {
+            // SAFETY: each of these lines holds a byte of the range, which is inside the map.
+            unsafe { self.flush_instruction.flush_line(self.base().add((line * LINE_BYTES) as usize)) };
+        }
+        count_flushed(last - first + 1);
+        Ok(())
+    }
+
+    /// Makes everything that this thread has stored or flushed durable, to the degree the medium can.
+    #[inline]
+    #[track_caller]
+    pub fn fence(&self) {
+        count_fence();
+        if let Some(recorder) = &self.recorder {
+            recorder.fence(Location::caller());
+        } else if self.mode() == PersistMode::Plain {
+            // The processor makes plain stores visible in order; the compiler must too.
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            store_fence();
+        }
+    }
+}
