@@ -1,1 +1,7 @@
 //! The kernel's FUSE requests become calls on a file system.
+//!
+//! Four layers, each knowing only the one before it: `protocol` (bytes and their meaning, no I/O), `dispatch` (a request
+//! becomes a call on [`gannet_vfs::FileSystem`]), `transport` (`/dev/fuse` or the ring; the only `unsafe` code), `mount`
+//! (life and death of a mount). May depend on `vfs` and `usermem` only: any file system behind `vfs` can be served.
+
+pub mod protocol;

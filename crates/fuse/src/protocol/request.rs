@@ -1,0 +1,510 @@
+//! Requests as the kernel writes them, parsed from bytes without copying data.
+//!
+//! A request has three parts: the header, the operation's structure, and the payload (names, data). `/dev/fuse` delivers
+//! them one after the other ([`Request::parse_contiguous`]), the ring in two buffers ([`Request::parse_split`]). Every
+//! access is bounds-checked; nothing is trusted to end where it should.
+
+use super::constants::{IN_HEADER_BYTES, InitFlags, Opcode, SetAttrValid, WriteRequestFlags};
+use super::wire::{Malformed, split_string, u16_at, u32_at, u64_at};
+
+/// Who asks, for what, about which inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Bytes of the whole request.
+    pub length_bytes: u32,
+    /// The operation's number.
+    pub opcode: u32,
+    /// Names the request; the reply carries it.
+    pub unique: u64,
+    /// The kernel's number of the inode.
+    pub node: u64,
+    /// The caller's file-system user id.
+    pub user: u32,
+    /// The caller's file-system group id.
+    pub group: u32,
+    /// The calling thread; 0 for the kernel itself.
+    pub process: u32,
+    /// Bytes of extensions at the end of the payload.
+    pub extension_bytes: usize,
+}
+
+impl Header {
+    /// Parses the 40 bytes before every request.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
+        let bytes = bytes.get(..IN_HEADER_BYTES).ok_or(Malformed)?;
+        Ok(Self {
+            length_bytes: u32_at(bytes, 0)?,
+            opcode: u32_at(bytes, 4)?,
+            unique: u64_at(bytes, 8)?,
+            node: u64_at(bytes, 16)?,
+            user: u32_at(bytes, 24)?,
+            group: u32_at(bytes, 28)?,
+            process: u32_at(bytes, 32)?,
+            extension_bytes: usize::from(u16_at(bytes, 36)?) * 8,
+        })
+    }
+}
+
+/// The kernel's half of the negotiation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct InitRequest {
+    /// Major version.
+    pub major: u32,
+    /// Minor version.
+    pub minor: u32,
+    /// Read-ahead the kernel would do, in bytes.
+    pub readahead_bytes_max: u32,
+    /// What it offers.
+    pub flags: InitFlags,
+}
+
+/// SETATTR's fields; `valid` says which count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub struct SetAttrRequest {
+    pub valid: SetAttrValid,
+    pub size_bytes: u64,
+    pub accessed: (i64, u32),
+    pub modified: (i64, u32),
+    pub mode: u32,
+    pub user: u32,
+    pub group: u32,
+}
+
+/// A record lock as requested.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    /// The open file.
+    pub handle: u64,
+    /// The kernel's name of the owner.
+    pub owner: u64,
+    /// First byte.
+    pub start: u64,
+    /// Last byte, inclusive; `i64::MAX` for "to the end".
+    pub end: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: u32,
+    /// The owner's process.
+    pub process: u32,
+    /// `LK_FLOCK` for `flock`.
+    pub flags: u32,
+}
+
+/// An operation and its arguments. Operations that answer with more than a fixed structure hold no borrowed bytes:
+/// their reply may be written over the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Operation<'a> {
+    Init(InitRequest),
+    Destroy,
+    Lookup {
+        name: &'a [u8],
+    },
+    Forget {
+        count: u64,
+    },
+    BatchForget {
+        entries: ForgetList<'a>,
+    },
+    GetAttr,
+    StatX {
+        flags: u32,
+        mask: u32,
+    },
+    SetAttr(SetAttrRequest),
+    Symlink {
+        name: &'a [u8],
+        target: &'a [u8],
+    },
+    MakeNode {
+        name: &'a [u8],
+        mode: u32,
+        device: u32,
+        umask: u32,
+    },
+    MakeDirectory {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    RemoveDirectory {
+        name: &'a [u8],
+    },
+    Rename {
+        from: &'a [u8],
+        to_directory: u64,
+        to: &'a [u8],
+        flags: u32,
+    },
+    Link {
+        node: u64,
+        name: &'a [u8],
+    },
+    Open {
+        flags: u32,
+        open_flags: u32,
+    },
+    Create {
+        name: &'a [u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    },
+    TmpFile {
+        flags: u32,
+        mode: u32,
+        umask: u32,
+    },
+    Write {
+        handle: u64,
+        offset_bytes: u64,
+        write_flags: WriteRequestFlags,
+        open_flags: u32,
+        data: &'a [u8],
+    },
+    StatFs,
+    Release {
+        handle: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    },
+    FSync {
+        flags: u32,
+    },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: u32,
+        set_flags: u32,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Flush {
+        handle: u64,
+        lock_owner: u64,
+    },
+    OpenDirectory {
+        flags: u32,
+    },
+    ReleaseDirectory {
+        handle: u64,
+    },
+    FSyncDirectory {
+        flags: u32,
+    },
+    GetLock(LockRequest),
+    SetLock {
+        lock: LockRequest,
+        wait: bool,
+    },
+    Access {
+        mask: u32,
+    },
+    Interrupt {
+        unique: u64,
+    },
+    Allocate {
+        offset_bytes: u64,
+        length_bytes: u64,
+        mode: u32,
+    },
+    Seek {
+        offset_bytes: u64,
+        whence: u32,
+    },
+    CopyRange {
+        offset_bytes: u64,
+        to_node: u64,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+        wide: bool,
+    },
+    SyncFileSystem,
+    Bulk(BulkOperation),
+    /// Known to the protocol, not served.
+    Unserved,
+}
+
+/// An operation whose reply fills a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum BulkOperation {
+    ReadLink,
+    Read { handle: u64, offset_bytes: u64, size_bytes: u32, open_flags: u32 },
+    ReadDirectory { handle: u64, cookie: u64, size_bytes: u32, plus: bool },
+    GetXattr { size_bytes: u32, name: XattrName },
+    ListXattr { size_bytes: u32 },
+    Ioctl { flags: u32, command: u32, input: IoctlInput, in_bytes: u32, out_bytes: u32 },
+}
+
+/// The name of an extended attribute, copied out of the request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct XattrName {
+    bytes: [u8; 255],
+    length_bytes: u8,
+}
+
+impl XattrName {
+    /// Copies a name of at most 255 bytes, the kernel's limit.
+    fn new(name: &[u8]) -> Result<Self, Malformed> {
+        let length_bytes = u8::try_from(name.len()).map_err(|_| Malformed)?;
+        let mut bytes = [0; 255];
+        bytes[..name.len()].copy_from_slice(name);
+        Ok(Self { bytes, length_bytes })
+    }
+
+    /// The name.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length_bytes)]
+    }
+}
+
+/// The first bytes of an ioctl's argument: none that is served takes more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct IoctlInput {
+    /// The bytes; zeros behind [`IoctlInput::length_bytes`].
+    pub bytes: [u8; 32],
+    /// How many there are.
+    pub length_bytes: usize,
+}
+
+/// BATCH_FORGET's list of (inode, count).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ForgetList<'a>(&'a [u8]);
+
+impl Iterator for ForgetList<'_> {
+    type Item = (u64, u64);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (first, rest) = self.0.split_first_chunk::<16>()?;
+        self.0 = rest;
+        Some((u64_at(first, 0).ok()?, u64_at(first, 8).ok()?))
+    }
+}
+
+/// A parsed request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request<'a> {
+    /// Who asks.
+    pub header: Header,
+    /// What is asked; `None` for an opcode unknown here.
+    pub operation: Option<Operation<'a>>,
+}
+
+/// The bytes of an operation's structure, the first argument. `setxattr_extended` and `minor` are what was negotiated.
+fn structure_bytes(opcode: Opcode, setxattr_extended: bool, available_bytes: usize) -> usize {
+    match opcode {
+        Opcode::Lookup | Opcode::ReadLink | Opcode::Symlink | Opcode::Unlink | Opcode::RmDir | Opcode::StatFs => 0,
+        Opcode::RemoveXattr | Opcode::Destroy | Opcode::NotifyReply => 0,
+        Opcode::Forget | Opcode::MkDir | Opcode::Rename | Opcode::Link | Opcode::BatchForget => 8,
+        Opcode::Open | Opcode::OpenDir | Opcode::Access | Opcode::Interrupt | Opcode::SyncFs => 8,
+        Opcode::GetXattr | Opcode::ListXattr => 8,
+        Opcode::SetXattr if setxattr_extended => 16,
+        Opcode::SetXattr => 8,
+        Opcode::GetAttr | Opcode::MkNod | Opcode::Create | Opcode::TmpFile | Opcode::Rename2 => 16,
+        Opcode::FSync | Opcode::FSyncDir | Opcode::BMap => 16,
+        Opcode::Flush | Opcode::Release | Opcode::ReleaseDir | Opcode::StatX | Opcode::Poll | Opcode::LSeek => 24,
+        Opcode::FAllocate | Opcode::Ioctl => 32,
+        Opcode::Read | Opcode::Write | Opcode::ReadDir | Opcode::ReadDirPlus => 40,
+        Opcode::GetLk | Opcode::SetLk | Opcode::SetLkW => 48,
+        Opcode::CopyFileRange | Opcode::CopyFileRange64 => 56,
+        Opcode::SetAttr => 88,
+        // Before 7.36 the structure had 16 bytes, since then 64.
+        Opcode::Init => available_bytes.min(64),
+    }
+}
+
+impl<'a> Request<'a> {
+    /// Parses a request as `/dev/fuse` delivers it.
+    pub fn parse_contiguous(bytes: &'a [u8], setxattr_extended: bool) -> Result<Self, Malformed> {
+        let header = Header::parse(bytes)?;
+        if header.length_bytes as usize != bytes.len() {
+            return Err(Malformed);
+        }
+        let rest = &bytes[IN_HEADER_BYTES..];
+        let Some(opcode) = Opcode::from_number(header.opcode) else { return Ok(Self { header, operation: None }) };
+        let length_bytes = structure_bytes(opcode, setxattr_extended, rest.len());
+        let (structure, payload) = rest.split_at_checked(length_bytes).ok_or(Malformed)?;
+        Self::parse_parts(header, opcode, structure, payload, setxattr_extended)
+    }
+
+    /// Parses a request as the ring delivers it: its header, the operation's structure (with undefined bytes behind it), and
+    /// the payload.
+    pub fn parse_split(header: Header, structure: &'a [u8], payload: &'a [u8]) -> Result<Self, Malformed> {
+        let Some(opcode) = Opcode::from_number(header.opcode) else { return Ok(Self { header, operation: None }) };
+        let structure = structure.get(..structure_bytes(opcode, true, structure.len())).ok_or(Malformed)?;
+        Self::parse_parts(header, opcode, structure, payload, true)
+    }
+
+    fn parse_parts(
+        header: Header,
+        opcode: Opcode,
+        fields: &'a [u8],
+        payload: &'a [u8],
+        setxattr_extended: bool,
+    ) -> Result<Self, Malformed> {
+        let payload_bytes = payload.len().checked_sub(header.extension_bytes).ok_or(Malformed)?;
+        let payload = &payload[..payload_bytes];
+        let word = |offset_bytes| u32_at(fields, offset_bytes);
+        let long = |offset_bytes| u64_at(fields, offset_bytes);
+        let name = || Ok(split_string(payload)?.0);
+        let two_names = || -> Result<(&'a [u8], &'a [u8]), Malformed> {
+            let (first, rest) = split_string(payload)?;
+            Ok((first, split_string(rest)?.0))
+        };
+        let lock = || -> Result<LockRequest, Malformed> {
+            Ok(LockRequest {
+                handle: long(0)?,
+                owner: long(8)?,
+                start: long(16)?,
+                end: long(24)?,
+                kind: word(32)?,
+                process: word(36)?,
+                flags: word(40)?,
+            })
+        };
+        let operation = match opcode {
+            Opcode::Init => Operation::Init(parse_init(fields)?),
+            Opcode::Destroy => Operation::Destroy,
+            Opcode::Lookup => Operation::Lookup { name: name()? },
+            Opcode::Forget => Operation::Forget { count: long(0)? },
+            Opcode::BatchForget => {
+                let wanted_bytes = (word(0)? as usize).checked_mul(16).ok_or(Malformed)?;
+                Operation::BatchForget { entries: ForgetList(payload.get(..wanted_bytes).ok_or(Malformed)?) }
+            }
+            Opcode::GetAttr => Operation::GetAttr,
+            Opcode::StatX => Operation::StatX { flags: word(16)?, mask: word(20)? },
+            Opcode::SetAttr => Operation::SetAttr(SetAttrRequest {
+                valid: SetAttrValid::from_bits_retain(word(0)?),
+                size_bytes: long(16)?,
+                accessed: (long(32)? as i64, word(56)?),
+                modified: (long(40)? as i64, word(60)?),
+                mode: word(68)?,
+                user: word(76)?,
+                group: word(80)?,
+            }),
+            Opcode::ReadLink => Operation::Bulk(BulkOperation::ReadLink),
+            Opcode::Symlink => {
+                let (name, target) = two_names()?;
+                Operation::Symlink { name, target }
+            }
+            Opcode::MkNod => Operation::MakeNode { name: name()?, mode: word(0)?, device: word(4)?, umask: word(8)? },
+            Opcode::MkDir => Operation::MakeDirectory { name: name()?, mode: word(0)?, umask: word(4)? },
+            Opcode::Unlink => Operation::Unlink { name: name()? },
+            Opcode::RmDir => Operation::RemoveDirectory { name: name()? },
+            Opcode::Rename => {
+                let (from, to) = two_names()?;
+                Operation::Rename { from, to_directory: long(0)?, to, flags: 0 }
+            }
+            Opcode::Rename2 => {
+                let (from, to) = two_names()?;
+                Operation::Rename { from, to_directory: long(0)?, to, flags: word(8)? }
+            }
+            Opcode::Link => Operation::Link { node: long(0)?, name: name()? },
+            Opcode::Open => Operation::Open { flags: word(0)?, open_flags: word(4)? },
+            Opcode::Create => Operation::Create {
+                name: name()?,
+                flags: word(0)?,
+                mode: word(4)?,
+                umask: word(8)?,
+                open_flags: word(12)?,
+            },
+            Opcode::TmpFile => Operation::TmpFile { flags: word(0)?, mode: word(4)?, umask: word(8)? },
+            Opcode::Read => Operation::Bulk(BulkOperation::Read {
+                handle: long(0)?,
+                offset_bytes: long(8)?,
+                size_bytes: word(16)?,
+                open_flags: word(32)?,
+            }),
+            Opcode::ReadDir | Opcode::ReadDirPlus => Operation::Bulk(BulkOperation::ReadDirectory {
+                handle: long(0)?,
+                cookie: long(8)?,
+                size_bytes: word(16)?,
+                plus: opcode == Opcode::ReadDirPlus,
+            }),
+            Opcode::Write => Operation::Write {
+                handle: long(0)?,
+                offset_bytes: long(8)?,
+                write_flags: WriteRequestFlags::from_bits_retain(word(20)?),
+                open_flags: word(32)?,
+                data: payload.get(..word(16)? as usize).ok_or(Malformed)?,
+            },
+            Opcode::StatFs => Operation::StatFs,
+            Opcode::Release => Operation::Release {
+                handle: long(0)?,
+                flags: word(8)?,
+                release_flags: word(12)?,
+                lock_owner: long(16)?,
+            },
+            Opcode::ReleaseDir => Operation::ReleaseDirectory { handle: long(0)? },
+            Opcode::FSync => Operation::FSync { flags: word(8)? },
+            Opcode::FSyncDir => Operation::FSyncDirectory { flags: word(8)? },
+            Opcode::SetXattr => {
+                let (name, rest) = split_string(payload)?;
+                Operation::SetXattr {
+                    name,
+                    value: rest.get(..word(0)? as usize).ok_or(Malformed)?,
+                    flags: word(4)?,
+                    set_flags: if setxattr_extended { word(8)? } else { 0 },
+                }
+            }
+            Opcode::GetXattr => {
+                Operation::Bulk(BulkOperation::GetXattr { size_bytes: word(0)?, name: XattrName::new(name()?)? })
+            }
+            Opcode::ListXattr => Operation::Bulk(BulkOperation::ListXattr { size_bytes: word(0)? }),
+            Opcode::RemoveXattr => Operation::RemoveXattr { name: name()? },
+            Opcode::Flush => Operation::Flush { handle: long(0)?, lock_owner: long(16)? },
+            Opcode::OpenDir => Operation::OpenDirectory { flags: word(0)? },
+            Opcode::GetLk => Operation::GetLock(lock()?),
+            Opcode::SetLk => Operation::SetLock { lock: lock()?, wait: false },
+            Opcode::SetLkW => Operation::SetLock { lock: lock()?, wait: true },
+            Opcode::Access => Operation::Access { mask: word(0)? },
+            Opcode::Interrupt => Operation::Interrupt { unique: long(0)? },
+            Opcode::FAllocate => {
+                Operation::Allocate { offset_bytes: long(8)?, length_bytes: long(16)?, mode: word(24)? }
+            }
+            Opcode::LSeek => Operation::Seek { offset_bytes: long(8)?, whence: word(16)? },
+            Opcode::CopyFileRange | Opcode::CopyFileRange64 => Operation::CopyRange {
+                offset_bytes: long(8)?,
+                to_node: long(16)?,
+                to_offset_bytes: long(32)?,
+                length_bytes: long(40)?,
+                wide: opcode == Opcode::CopyFileRange64,
+            },
+            Opcode::SyncFs => Operation::SyncFileSystem,
+            Opcode::Ioctl => {
+                let in_bytes = word(24)?;
+                let given = payload.get(..in_bytes as usize).ok_or(Malformed)?;
+                let mut input = IoctlInput { bytes: [0; 32], length_bytes: given.len().min(32) };
+                input.bytes[..input.length_bytes].copy_from_slice(&given[..input.length_bytes]);
+                Operation::Bulk(BulkOperation::Ioctl {
+                    flags: word(8)?,
+                    command: word(12)?,
+                    input,
+                    in_bytes,
+                    out_bytes: word(28)?,
+                })
+            }
+            Opcode::BMap | Opcode::Poll | Opcode::NotifyReply => Operation::Unserved,
+        };
+        Ok(Self { header, operation: Some(operation) })
+    }
+}
+
+fn parse_init(fields: &[u8]) -> Result<InitRequest, Malformed> {
+    let low = u64::from(u32_at(fields, 12)?);
+    let extended = low & InitFlags::INIT_EXT.bits() != 0 && fields.len() >= 20;
+    let high = if extended { u64::from(u32_at(fields, 16)?) } else { 0 };
+    Ok(InitRequest {
+        major: u32_at(fields, 0)?,
+        minor: u32_at(fields, 4)?,
+        readahead_bytes_max: u32_at(fields, 8)?,
+        flags: InitFlags::from_bits_retain(low | high << 32),
+    })
+}
