@@ -1,1 +1,67 @@
-//! State shared by the processes that have a volume open: arena, participants, robust locks, intents.
+//! State shared by the processes that have a volume open: an arena of words, who takes part, who
+//! lives, robust locks, and what each thread has in hand.
+//!
+//! Knows nothing of files or media. `docs/parts/shm.md` has the protocol and its reasons.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | `facade` | the atomics: real, counted by tests, or a model checker's |
+//! | `layout`, `arena` | where things stand; the mapping and its checked words |
+//! | `file`, `participant`, `session` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
+//! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
+//! | `testing` | abandoning a thread after any store |
+
+pub mod facade;
+mod lock_word;
+
+#[cfg(not(loom))]
+mod arena;
+#[cfg(not(loom))]
+mod error;
+#[cfg(not(loom))]
+mod file;
+#[cfg(not(loom))]
+mod hand;
+#[cfg(not(loom))]
+mod layout;
+#[cfg(not(loom))]
+mod life;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+mod participant;
+#[cfg(not(loom))]
+mod private;
+#[cfg(not(loom))]
+mod reap;
+#[cfg(not(loom))]
+mod session;
+#[cfg(not(loom))]
+mod slot;
+#[cfg(not(loom))]
+mod sys;
+#[cfg(all(not(loom), any(test, feature = "abandon")))]
+pub mod testing;
+#[cfg(all(test, not(loom)))]
+mod tests;
+#[cfg(not(loom))]
+mod thread;
+
+#[cfg(not(loom))]
+mod exports {
+    pub use crate::arena::Arena;
+    pub use crate::error::{Error, Result};
+    pub use crate::facade::{Ordering, Word, Word32, fence};
+    pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
+    pub use crate::hand::{Hand, HandContent};
+    pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
+    pub use crate::lock::{Guard, GuardSet};
+    pub use crate::participant::{ParticipantId, ParticipantInfo};
+    pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
+    pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
+    pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
+    pub use crate::thread::Thread;
+}
+#[cfg(not(loom))]
+pub use exports::*;

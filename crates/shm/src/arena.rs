@@ -1,0 +1,180 @@
+//! One mapping of shared memory, and the only way to its words.
+//!
+//! Access is by [`ArenaOffset`], checked against the mapping's size and the word's alignment on
+//! every use. Pages are never populated ahead; what an owner is about to publish it first
+//! [`reserve`](Arena::reserve)s, so that a full `/dev/shm` is an error and not a SIGBUS.
+
+use crate::error::{Error, Result};
+use crate::facade::{Word, Word32};
+use crate::layout::{ArenaOffset, Computed, HUGE_PAGE_BYTES, PAGE_BYTES, Region, align_up};
+use rustix::fd::BorrowedFd;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::ffi::c_void;
+
+/// A mapped arena. Dropped: unmapped.
+#[derive(Debug)]
+pub struct Arena {
+    base: *mut u8,
+    bytes: u64,
+    layout: Computed,
+}
+
+// SAFETY: the mapping lives as long as the value and is only ever accessed through atomics.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    /// Maps `fd`, whose size is the layout's, or anonymous shared memory.
+    pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>) -> Result<Self> {
+        let bytes = layout.bytes;
+        let doing = "map the arena";
+        // Reserve more than needed, so that the arena can start at a huge-page boundary.
+        let room = (bytes + HUGE_PAGE_BYTES) as usize;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let reserved = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), room, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        }
+        .map_err(Error::system(doing))?;
+        let base = align_up(reserved as u64, HUGE_PAGE_BYTES) as *mut c_void;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: replaces a part of the reservation made above, which nobody else knows.
+        let mapped = unsafe {
+            match fd {
+                Some(fd) => mmap(base, bytes as usize, protection, flags, fd, 0),
+                None => mmap_anonymous(base, bytes as usize, protection, flags),
+            }
+        };
+        let head = base as usize - reserved as usize;
+        let tail = room - head - bytes as usize;
+        let unmap = |at: usize, len: usize| {
+            if len > 0 {
+                // SAFETY: a part of our own reservation that holds nothing.
+                let _ = unsafe { munmap(at as *mut c_void, len) };
+            }
+        };
+        if let Err(errno) = mapped {
+            unmap(reserved as usize, room);
+            return Err(Error::system(doing)(errno));
+        }
+        unmap(reserved as usize, head);
+        unmap(base as usize + bytes as usize, tail);
+        Ok(Self { base: base.cast(), bytes, layout })
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The region of that name.
+    pub fn region(&self, name: &str) -> Result<Region> {
+        self.layout.region(name)
+    }
+
+    pub(crate) fn layout(&self) -> &Computed {
+        &self.layout
+    }
+
+    /// The word at `at`, or an error if it lies outside of the arena or is not aligned to 8.
+    #[inline(always)]
+    pub fn word(&self, at: ArenaOffset) -> Result<&Word> {
+        // The size is a multiple of the page size, so an aligned start inside means a whole word inside.
+        if at.get() < self.bytes && at.get() & 7 == 0 {
+            // SAFETY: inside the mapping and aligned, as just checked; atomics tolerate other writers.
+            Ok(unsafe { &*self.base.add(at.get() as usize).cast::<Word>() })
+        } else {
+            Err(out_of_bounds(at, 8))
+        }
+    }
+
+    /// The 32-bit word at `at`, or an error if it lies outside of the arena or is not aligned to 4.
+    /// Never use both widths on the same bytes.
+    #[inline(always)]
+    pub fn word32(&self, at: ArenaOffset) -> Result<&Word32> {
+        if at.get() < self.bytes && at.get() & 3 == 0 {
+            // SAFETY: as in `word`.
+            Ok(unsafe { &*self.base.add(at.get() as usize).cast::<Word32>() })
+        } else {
+            Err(out_of_bounds(at, 4))
+        }
+    }
+
+    /// `count` words from `at`, checked once. For tables that are scanned.
+    #[inline]
+    pub fn words(&self, at: ArenaOffset, count: u64) -> Result<&[Word]> {
+        let end = count.checked_mul(8).and_then(|bytes| bytes.checked_add(at.get()));
+        if at.get() & 7 == 0 && end.is_some_and(|end| end <= self.bytes) {
+            // SAFETY: inside the mapping and aligned; a slice of atomics, no reference to plain memory.
+            Ok(unsafe { std::slice::from_raw_parts(self.base.add(at.get() as usize).cast::<Word>(), count as usize) })
+        } else {
+            Err(out_of_bounds(at, count.saturating_mul(8)))
+        }
+    }
+
+    /// A word of the fixed part whose place was computed from the layout.
+    #[inline(always)]
+    pub(crate) fn fixed(&self, at: u64) -> &Word {
+        debug_assert!(at < self.bytes && at & 7 == 0);
+        // SAFETY: callers compute `at` from the layout and an index they checked against it.
+        unsafe { &*self.base.add(at as usize).cast::<Word>() }
+    }
+
+    /// Address in this process.
+    pub(crate) fn address(&self, at: u64) -> *mut u8 {
+        debug_assert!(at < self.bytes);
+        // SAFETY: inside the mapping.
+        unsafe { self.base.add(at as usize) }
+    }
+
+    /// Makes sure that `bytes` from `at` have memory behind them, so that touching them cannot
+    /// fail: an owner calls this before it publishes that a part of its region is in use.
+    /// `Full` if the system has none. Costs a page fault per page not yet there.
+    pub fn reserve(&self, at: ArenaOffset, bytes: u64) -> Result<()> {
+        let end = at.get().checked_add(bytes).filter(|end| *end <= self.bytes);
+        let end = end.ok_or_else(|| out_of_bounds(at, bytes))?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let start = at.get() & !(PAGE_BYTES - 1);
+        let len = (end - start) as usize;
+        // SAFETY: a range inside our shared mapping; populating does not change contents.
+        match unsafe { madvise(self.address(start).cast(), len, Advice::LinuxPopulateWrite) } {
+            Ok(()) => Ok(()),
+            // Kernels before 5.14; there a full /dev/shm shows as SIGBUS.
+            Err(rustix::io::Errno::INVAL) => Ok(()),
+            Err(_) => Err(Error::Full { what: "page of the arena" }),
+        }
+    }
+
+    /// Asks for huge pages behind a range, best effort; whole 2 MiB pages only. With `now`, what is
+    /// already there is collapsed at once (which allocates). Returns whether the kernel agreed.
+    pub fn huge_pages(&self, at: ArenaOffset, bytes: u64, now: bool) -> bool {
+        let start = align_up(at.get().min(self.bytes), HUGE_PAGE_BYTES);
+        let end = at.get().saturating_add(bytes).min(self.bytes) & !(HUGE_PAGE_BYTES - 1);
+        if start >= end {
+            return false;
+        }
+        let (address, len) = (self.address(start).cast::<c_void>(), (end - start) as usize);
+        // SAFETY: advice on a range inside our mapping; contents do not change.
+        let advised = unsafe { madvise(address, len, Advice::LinuxHugepage) }.is_ok();
+        if !now {
+            return advised;
+        }
+        // SAFETY: as above.
+        unsafe { crate::sys::collapse(address.cast(), len) }
+    }
+}
+
+#[cold]
+fn out_of_bounds(at: ArenaOffset, bytes: u64) -> Error {
+    Error::OutOfBounds { at: at.get(), bytes }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; every view borrows from `self`.
+        let _ = unsafe { munmap(self.base.cast(), self.bytes as usize) };
+    }
+}

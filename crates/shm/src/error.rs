@@ -1,0 +1,84 @@
+//! What can go wrong, said so that the user knows what to do.
+
+use crate::layout::ArenaOffset;
+use rustix::io::Errno;
+use std::sync::Arc;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of shared state.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call failed.
+    #[error("{doing}: {errno}")]
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// Something that is not ours stands where the arena of this volume belongs.
+    #[error("{path}: not an arena of this user ({why}); remove it if nobody uses the volume")]
+    Foreign {
+        /// Where it stands.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The processes that have the volume open run another version of Gannet.
+    #[error("{path}: the volume is open in processes of another version of Gannet; end them first")]
+    OtherVersion {
+        /// The arena.
+        path: String,
+    },
+    /// A shared structure holds what nobody can have stored.
+    #[error("damaged shared state: {what} at arena offset {at:#x}")]
+    Corrupt {
+        /// The structure.
+        what: &'static str,
+        /// Its offset, in bytes.
+        at: u64,
+    },
+    /// A bounded table or region is full.
+    #[error("no room for another {what}")]
+    Full {
+        /// What there was no room for.
+        what: &'static str,
+    },
+    /// The calling thread holds the lock that it asks for.
+    #[error("the lock at arena offset {0} is already held by this thread")]
+    Deadlock(ArenaOffset),
+    /// Offset or length outside of the arena, or misaligned.
+    #[error("arena offset {at:#x} + {bytes} bytes is outside of the arena or misaligned")]
+    OutOfBounds {
+        /// The offset, in bytes.
+        at: u64,
+        /// The length, in bytes.
+        bytes: u64,
+    },
+    /// The layout has no such region, or cannot be computed.
+    #[error("arena region {0:?} does not exist, exists twice, or is too large")]
+    Region(String),
+    /// The session was detached, or (in a forked child) its volume has been closed by everyone else.
+    #[error("the volume is no longer attached")]
+    Detached,
+    /// A test abandoned this thread.
+    #[error("this thread was abandoned by a test")]
+    Abandoned,
+    /// An owner of structures in the arena refused or failed.
+    #[error("{0}")]
+    Owner(Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    pub(crate) fn system(doing: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| Self::System { doing, errno }
+    }
+
+    /// Wraps an owner's error, so that it can travel through callbacks of this crate.
+    pub fn owner(error: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Owner(Arc::new(error))
+    }
+}

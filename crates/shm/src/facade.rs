@@ -1,0 +1,106 @@
+//! The only atomics of this crate: words of shared memory as typed views.
+//!
+//! Two reasons for a type of our own. Under `cfg(loom)` the same lock and slab code runs in a model
+//! checker. And in test builds, or with the feature `abandon`, every store is counted, so that a
+//! test can abandon a thread after any single store (see [`crate::testing`]). In other builds a
+//! [`Word`] is an `AtomicU64` and nothing more.
+
+#[cfg(loom)]
+use loom::sync::atomic as imp;
+#[cfg(not(loom))]
+use std::sync::atomic as imp;
+
+pub use imp::{Ordering, fence};
+
+#[cfg(all(not(loom), any(test, feature = "abandon")))]
+use crate::testing::{is_abandoned, store_point};
+
+#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[inline(always)]
+fn is_abandoned() -> bool {
+    false
+}
+#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[inline(always)]
+fn store_point() {}
+
+macro_rules! word {
+    ($(#[$doc:meta])* $name:ident, $atomic:ident, $int:ident) => {
+        $(#[$doc])*
+        #[repr(transparent)]
+        #[derive(Debug)]
+        pub struct $name(imp::$atomic);
+
+        impl $name {
+            /// A word outside of any arena; for tests and models.
+            pub fn new(value: $int) -> Self {
+                Self(imp::$atomic::new(value))
+            }
+
+            /// Atomic load.
+            #[inline(always)]
+            pub fn load(&self, order: Ordering) -> $int {
+                self.0.load(order)
+            }
+
+            /// Atomic store.
+            #[inline(always)]
+            pub fn store(&self, value: $int, order: Ordering) {
+                // A thread that a test abandoned runs destructors while it unwinds; a killed one would not.
+                if is_abandoned() {
+                    return;
+                }
+                self.0.store(value, order);
+                store_point();
+            }
+
+            /// Atomic compare-and-swap: `Ok(old)` if it stored, else `Err(found)`.
+            #[inline(always)]
+            pub fn compare_exchange(
+                &self,
+                expected: $int,
+                value: $int,
+                success: Ordering,
+                failure: Ordering,
+            ) -> Result<$int, $int> {
+                if is_abandoned() {
+                    let found = self.0.load(Ordering::Relaxed);
+                    return if found == expected { Ok(found) } else { Err(found) };
+                }
+                let result = self.0.compare_exchange(expected, value, success, failure);
+                if result.is_ok() {
+                    store_point();
+                }
+                result
+            }
+
+            word!(@fetch fetch_add, $int, "Atomic addition, wrapping; returns the old value.");
+            word!(@fetch fetch_sub, $int, "Atomic subtraction, wrapping; returns the old value.");
+            word!(@fetch fetch_or, $int, "Atomic or; returns the old value.");
+            word!(@fetch fetch_and, $int, "Atomic and; returns the old value.");
+            word!(@fetch fetch_max, $int, "Atomic maximum; returns the old value.");
+            word!(@fetch swap, $int, "Atomic exchange; returns the old value.");
+        }
+    };
+    (@fetch $method:ident, $int:ident, $doc:literal) => {
+        #[doc = $doc]
+        #[inline(always)]
+        pub fn $method(&self, operand: $int, order: Ordering) -> $int {
+            if is_abandoned() {
+                return self.0.load(Ordering::Relaxed);
+            }
+            let old = self.0.$method(operand, order);
+            store_point();
+            old
+        }
+    };
+}
+
+word!(
+    /// A 64-bit word of shared memory.
+    Word, AtomicU64, u64
+);
+word!(
+    /// A 32-bit word of shared memory.
+    Word32, AtomicU32, u32
+);

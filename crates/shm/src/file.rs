@@ -1,0 +1,204 @@
+//! The arena's file: its name, its creation, the gate, the byte that says that a participant lives.
+//!
+//! * It is made without a name, filled, and linked when complete; its name derives from user and
+//!   volume. Whatever else stands at that name is refused: another owner, other permissions, a
+//!   symbolic link, not a regular file.
+//! * **Gate**: a lock on byte 0 of the file by an open-file description. Who has it and sees that the
+//!   name still leads to the locked file joins or leaves alone.
+//! * **Life**: participant `i` keeps byte `1 + i` locked through an open file that nothing but one
+//!   page of mapping refers to. The mapping is not inherited by fork and no `close` or
+//!   `close_range` touches it; the kernel drops it, and with it the lock, at exec and death.
+
+use crate::error::{Error, Result};
+use crate::layout::PAGE_BYTES;
+use crate::sys;
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+/// Where arenas live.
+pub const ARENA_DIRECTORY: &str = "/dev/shm";
+
+const GATE_BYTE: u64 = 0;
+const FIRST_PARTICIPANT_BYTE: u64 = 1;
+
+/// Which volume an arena belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct VolumeIdentity {
+    /// The volume's own identifier.
+    pub uuid: [u8; 16],
+    /// Tells apart what has the same identifier: copies of a volume (device and inode, say).
+    pub nonce: u64,
+}
+
+/// Name of an arena's file, for this user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ArenaPath {
+    pub(crate) path: String,
+    uid: u32,
+}
+
+/// The gate, held. Dropped: open.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    pub(crate) fd: OwnedFd,
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        // Explicitly, since a child forked meanwhile has the same open file.
+        let _ = sys::unlock_bytes(&self.fd, GATE_BYTE, 1);
+    }
+}
+
+/// A participant's locked byte.
+#[derive(Debug)]
+pub(crate) struct LifeLock {
+    /// Address of the page that keeps the open file, and so the lock, alive.
+    pub(crate) address: usize,
+}
+
+impl LifeLock {
+    /// Gives the byte up. `address` must come from a `LifeLock` of this process.
+    pub(crate) fn release(address: usize) {
+        // SAFETY: one page that we mapped for this purpose and that nobody reads or writes.
+        let _ = unsafe { munmap(address as *mut _, PAGE_BYTES as usize) };
+    }
+}
+
+impl ArenaPath {
+    pub(crate) fn new(identity: &VolumeIdentity) -> Self {
+        let uid = rustix::process::geteuid().as_raw();
+        let uuid: String = identity.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { path: format!("{ARENA_DIRECTORY}/gannet-{uid}-{uuid}-{:016x}", identity.nonce), uid }
+    }
+
+    /// Opens the arena's file; `None` if there is none.
+    pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
+            Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
+            Err(errno) => return Err(Error::system("open the arena")(errno)),
+        };
+        let stat = self.stat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.foreign("not a regular file"));
+        }
+        if stat.st_uid != self.uid {
+            return Err(self.foreign("belongs to another user"));
+        }
+        if stat.st_mode & 0o7777 != 0o600 {
+            return Err(self.foreign("others have access to it"));
+        }
+        Ok(Some(fd))
+    }
+
+    pub(crate) fn foreign(&self, why: &'static str) -> Error {
+        Error::Foreign { path: self.path.clone(), why }
+    }
+
+    pub(crate) fn stat(&self, fd: impl AsFd) -> Result<Stat> {
+        rustix::fs::fstat(fd).map_err(Error::system("examine the arena"))
+    }
+
+    /// Waits for the gate of the file that the name leads to; `None` if there is no file.
+    pub(crate) fn gate(&self) -> Result<Option<Gate>> {
+        loop {
+            let Some(fd) = self.open()? else { return Ok(None) };
+            sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
+            let gate = Gate { fd };
+            // Its last participant may have removed it, and somebody may have made another, while we waited.
+            if self.leads_to(&gate.fd)? {
+                return Ok(Some(gate));
+            }
+        }
+    }
+
+    /// Whether the name still leads to this open file.
+    pub(crate) fn leads_to(&self, fd: impl AsFd) -> Result<bool> {
+        let ours = self.stat(fd)?;
+        match rustix::fs::lstat(self.path.as_str()) {
+            Ok(named) => Ok(ours.st_ino == named.st_ino && ours.st_dev == named.st_dev),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(Error::system("examine the arena")(errno)),
+        }
+    }
+
+    /// Makes a file of `bytes`, the first `head` of them with memory behind, with the gate held, not
+    /// yet visible.
+    pub(crate) fn create_hidden(&self, bytes: u64, head: u64) -> Result<Gate> {
+        let doing = "create the arena";
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
+        // The umask may have taken bits away, an ACL of the directory added some.
+        rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
+        rustix::fs::ftruncate(&fd, bytes).map_err(Error::system(doing))?;
+        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, head)
+            .map_err(Error::system("get memory for the arena"))?;
+        sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system(doing))?;
+        Ok(Gate { fd })
+    }
+
+    /// Gives a hidden file its name: `false` if somebody else was faster.
+    pub(crate) fn reveal(&self, gate: &Gate) -> Result<bool> {
+        let by_number = format!("/proc/self/fd/{}", gate.fd.as_raw_fd());
+        let linked = rustix::fs::linkat(CWD, by_number, CWD, self.path.as_str(), AtFlags::SYMLINK_FOLLOW);
+        let linked = match linked {
+            // No /proc: newer kernels let the owner of the open file link it directly.
+            Err(Errno::NOENT) => rustix::fs::linkat(&gate.fd, "", CWD, self.path.as_str(), AtFlags::EMPTY_PATH),
+            other => other,
+        };
+        match linked {
+            Ok(()) => Ok(true),
+            Err(Errno::EXIST) => Ok(false),
+            Err(errno) => Err(Error::system("give the arena its name")(errno)),
+        }
+    }
+
+    /// Removes the name. The caller holds the gate of the file that it leads to.
+    pub(crate) fn unlink(&self) -> Result<()> {
+        match rustix::fs::unlink(self.path.as_str()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(errno) => Err(Error::system("remove the arena")(errno)),
+        }
+    }
+
+    /// Locks the byte of participant `index` for this process, for as long as the result is kept:
+    /// `None` if somebody has it.
+    pub(crate) fn lock_life(&self, index: u32) -> Result<Option<LifeLock>> {
+        let doing = "lock the participant's byte";
+        let fd = self.open()?.ok_or(Error::Detached)?;
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        if !sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system(doing))? {
+            return Ok(None);
+        }
+        let len = PAGE_BYTES as usize;
+        // SAFETY: a fresh mapping of one page that is never accessed; it only refers to the open file.
+        let address = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, &fd, 0) }
+            .map_err(Error::system(doing))?;
+        let lock = LifeLock { address: address as usize };
+        // SAFETY: advice on the page just mapped.
+        if let Err(errno) = unsafe { madvise(address, len, Advice::LinuxDontFork) } {
+            LifeLock::release(lock.address);
+            return Err(Error::system(doing)(errno));
+        }
+        Ok(Some(lock))
+    }
+}
+
+/// Whether some open file other than `fd` has a participant's byte locked.
+pub(crate) fn any_life(fd: impl AsFd, participants: u32) -> Result<bool> {
+    sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE, u64::from(participants))
+        .map_err(Error::system("look for participants"))
+}
+
+/// Whether participant `index` has its byte locked, seen through `fd`, which must not hold it.
+pub(crate) fn life(fd: impl AsFd, index: u32) -> Result<bool> {
+    sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE + u64::from(index), 1)
+        .map_err(Error::system("look for a participant"))
+}

@@ -1,0 +1,242 @@
+//! Where everything in an arena stands. Every process computes the same layout from the same list
+//! of regions; its checksum stands in the arena's header, so a process that computes another is
+//! refused instead of misreading. Touches no memory.
+//!
+//! ```text
+//! header 4 KiB | participants | thread slots | life pages | region 0 | region 1 | …
+//! ```
+
+use crate::error::{Error, Result};
+use std::fmt;
+
+/// A place in an arena, in bytes from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ArenaOffset(u64);
+
+impl ArenaOffset {
+    /// The place `bytes` after the start of the arena. Not checked here: every access is.
+    #[inline(always)]
+    pub const fn new(bytes: u64) -> Self {
+        Self(bytes)
+    }
+
+    /// Distance from the start of the arena, in bytes.
+    #[inline(always)]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The place `bytes` further on; saturates, and then no access succeeds.
+    #[inline(always)]
+    pub const fn add(self, bytes: u64) -> Self {
+        Self(self.0.saturating_add(bytes))
+    }
+}
+
+impl fmt::Display for ArenaOffset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A named part of an arena that belongs to one owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Region {
+    /// First byte.
+    pub start: ArenaOffset,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl Region {
+    /// The place `bytes` into the region; an error past its end.
+    #[inline]
+    pub fn at(&self, bytes: u64) -> Result<ArenaOffset> {
+        if bytes < self.bytes {
+            Ok(self.start.add(bytes))
+        } else {
+            Err(Error::OutOfBounds { at: self.start.get().saturating_add(bytes), bytes: 0 })
+        }
+    }
+}
+
+/// Bumped with every change of the meaning of a shared word.
+const FORMAT: u64 = 1;
+pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
+pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;
+pub(crate) const PARTICIPANT_BYTES: u64 = 64;
+pub(crate) const SLOT_BYTES: u64 = 640;
+/// Bound on the size of one arena: 1 TiB of sparse address space.
+const ARENA_BYTES_MAX: u64 = 1 << 40;
+
+/// How many processes can have one volume open by default.
+pub const PARTICIPANTS_DEFAULT: u32 = 1024;
+/// How many threads can work on one volume by default.
+pub const THREADS_DEFAULT: u32 = 4096;
+/// Most threads that the lock word can name.
+pub const THREADS_MAX: u32 = 65534;
+
+#[derive(Debug, Clone)]
+struct Entry {
+    name: String,
+    align: u64,
+    region: Region,
+}
+
+/// The list of regions of an arena, in order.
+#[derive(Debug, Clone)]
+pub struct ArenaLayout {
+    participants: u32,
+    threads: u32,
+    wanted: Vec<(String, u64, u64)>,
+}
+
+impl Default for ArenaLayout {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ArenaLayout {
+    /// No regions yet; room for the default numbers of processes and threads.
+    pub fn new() -> Self {
+        Self { participants: PARTICIPANTS_DEFAULT, threads: THREADS_DEFAULT, wanted: Vec::new() }
+    }
+
+    /// Other bounds on processes (1–65535) and threads (1–[`THREADS_MAX`]).
+    pub fn limits(mut self, participants: u32, threads: u32) -> Self {
+        self.participants = participants.clamp(1, 65535);
+        self.threads = threads.clamp(1, THREADS_MAX);
+        self
+    }
+
+    /// Adds a region. `align` is a power of two, at least 8; names are unique. The memory reads zero
+    /// at first and is taken from the system when it is first touched (see `Arena::reserve`).
+    pub fn region(mut self, name: &str, bytes: u64, align: u64) -> Self {
+        self.wanted.push((name.to_owned(), bytes, align));
+        self
+    }
+
+    /// Computes all offsets.
+    pub(crate) fn compute(&self) -> Result<Computed> {
+        let participants_at = HEADER_BYTES;
+        let slots_at = align_up(participants_at + u64::from(self.participants) * PARTICIPANT_BYTES, PAGE_BYTES);
+        let lives_at = align_up(slots_at + u64::from(self.threads) * SLOT_BYTES, PAGE_BYTES);
+        let mut end = lives_at + u64::from(self.threads) * PAGE_BYTES;
+        let mut entries: Vec<Entry> = Vec::with_capacity(self.wanted.len());
+        for (name, bytes, align) in &self.wanted {
+            let bad = || Error::Region(name.clone());
+            if !align.is_power_of_two() || *align < 8 || entries.iter().any(|e| e.name == *name) {
+                return Err(bad());
+            }
+            if *align > ARENA_BYTES_MAX || *bytes > ARENA_BYTES_MAX {
+                return Err(bad());
+            }
+            let start = align_up(end, (*align).max(64));
+            end = start + bytes;
+            if end > ARENA_BYTES_MAX {
+                return Err(bad());
+            }
+            let region = Region { start: ArenaOffset(start), bytes: *bytes };
+            entries.push(Entry { name: name.clone(), align: *align, region });
+        }
+        let bytes = align_up(end, PAGE_BYTES);
+        let mut checksum = Checksum::new();
+        for number in [FORMAT, u64::from(self.participants), u64::from(self.threads), SLOT_BYTES, bytes] {
+            checksum.number(number);
+        }
+        for entry in &entries {
+            checksum.number(entry.name.len() as u64);
+            checksum.bytes(entry.name.as_bytes());
+            checksum.number(entry.align);
+            checksum.number(entry.region.start.get());
+            checksum.number(entry.region.bytes);
+        }
+        Ok(Computed {
+            participants: self.participants,
+            threads: self.threads,
+            participants_at,
+            slots_at,
+            lives_at,
+            bytes,
+            checksum: checksum.0,
+            entries,
+        })
+    }
+}
+
+/// A layout with all its offsets.
+#[derive(Debug)]
+pub(crate) struct Computed {
+    pub(crate) participants: u32,
+    pub(crate) threads: u32,
+    pub(crate) participants_at: u64,
+    pub(crate) slots_at: u64,
+    pub(crate) lives_at: u64,
+    /// Size of the arena, a multiple of the page size.
+    pub(crate) bytes: u64,
+    pub(crate) checksum: u64,
+    entries: Vec<Entry>,
+}
+
+impl Computed {
+    pub(crate) fn region(&self, name: &str) -> Result<Region> {
+        let found = self.entries.iter().find(|e| e.name == name);
+        found.map(|e| e.region).ok_or_else(|| Error::Region(name.to_owned()))
+    }
+}
+
+pub(crate) const fn align_up(bytes: u64, align: u64) -> u64 {
+    (bytes + align - 1) & !(align - 1)
+}
+
+/// FNV-1a: tells layouts apart; no adversary here, who can write the arena can write the volume.
+struct Checksum(u64);
+
+impl Checksum {
+    fn new() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+    fn bytes(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    fn number(&mut self, number: u64) {
+        self.bytes(&number.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn same_list_same_layout_and_any_difference_shows() {
+        let base = || ArenaLayout::new().region("a", 100, 8).region("b", 4096, 4096);
+        let one = base().compute().unwrap();
+        assert_eq!(one.checksum, base().compute().unwrap().checksum);
+        for other in [
+            ArenaLayout::new().region("a", 100, 8).region("c", 4096, 4096),
+            ArenaLayout::new().region("a", 101, 8).region("b", 4096, 4096),
+            ArenaLayout::new().region("a", 100, 16).region("b", 4096, 4096),
+            ArenaLayout::new().region("b", 4096, 4096).region("a", 100, 8),
+            base().limits(4, 4),
+        ] {
+            assert_ne!(one.checksum, other.compute().unwrap().checksum);
+        }
+        let (a, b) = (one.region("a").unwrap(), one.region("b").unwrap());
+        assert!(a.start.get() + a.bytes <= b.start.get());
+        assert_eq!(b.start.get() % 4096, 0);
+        assert!(b.start.get() + b.bytes <= one.bytes);
+        assert!(a.at(99).is_ok() && a.at(100).is_err());
+    }
+
+    #[test]
+    fn impossible_layouts_are_refused() {
+        assert!(ArenaLayout::new().region("a", 1, 3).compute().is_err());
+        assert!(ArenaLayout::new().region("a", 1, 8).region("a", 1, 8).compute().is_err());
+        assert!(ArenaLayout::new().region("a", u64::MAX, 8).compute().is_err());
+    }
+}

@@ -1,0 +1,142 @@
+//! The life word of a thread, on the kernel's robust list: the kernel marks it when the thread
+//! ends in whatever way, within tens of microseconds, and looking at it costs a load.
+//!
+//! The list is glibc's, and its entries look like robust mutexes: the list node (`prev`, `next`)
+//! stands 24 bytes behind the start of the mutex, the futex word at its start, and the distance
+//! from `next` to the word is registered as -32 with the kernel for the whole thread. glibc stores
+//! pointers into neighbours' nodes, so a node must not be in shared memory while the word must be.
+//! So each thread maps two pages side by side: the slot's life page, the word at its very end, and
+//! a private page, the node at its very start:
+//!
+//! ```text
+//!   … shared life page … | word:4 pad:4 || 16 unused | prev:8 | next:8 | … private page …
+//!                          ^ page end - 8                         ^ word + 32
+//! ```
+//!
+//! Where the list looks otherwise (another C library) no entry is made, and liveness falls back to
+//! asking the kernel for the thread.
+
+use crate::arena::Arena;
+use crate::layout::PAGE_BYTES;
+use crate::slot;
+use crate::sys;
+use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
+
+/// Distance from a node's `next` to its futex word, as glibc registers it on 64-bit machines.
+const FUTEX_OFFSET: isize = -32;
+/// `next` in the private page: word + 32.
+const NEXT_IN_PAGE: usize = 24;
+/// `prev` stands before `next`, in our node as in the list's head.
+const PREV_BEFORE_NEXT: usize = 8;
+/// A copy of the node's address: zero in a forked child, whose list no longer has it.
+const OURS_IN_PAGE: usize = 64;
+
+/// The kernel's `struct robust_list_head`.
+#[repr(C)]
+struct Head {
+    next: usize,
+    futex_offset: isize,
+    pending: usize,
+}
+
+/// An entry of the calling thread's robust list. Dropped by the same thread: taken out.
+#[derive(Debug)]
+pub(crate) struct RobustNode {
+    /// Start of the pair of pages.
+    pages: usize,
+}
+
+impl RobustNode {
+    /// Puts the life word of `slot` on the calling thread's robust list. `None` if the list is not
+    /// glibc's or the pages cannot be mapped: then the word is not marked at death.
+    pub(crate) fn enlist(arena: &Arena, slot: u32) -> Option<Self> {
+        let (head, len) = sys::robust_list_head()?;
+        if len != size_of::<Head>() {
+            return None;
+        }
+        // SAFETY: the head registered with the kernel for this thread is valid as long as it lives.
+        let offset = unsafe { (head as *const Head).read_volatile() }.futex_offset;
+        if offset != FUTEX_OFFSET || !head_has_back_pointer(head) {
+            return None;
+        }
+        let node = Self::map(arena, slot)?;
+        let next = node.pages + PAGE_BYTES as usize + NEXT_IN_PAGE;
+        // SAFETY: all addresses are of this thread's list, whose nodes glibc keeps valid, or of the
+        // page just mapped. Only this thread and the kernel, at its death, use the list; the order of
+        // stores keeps it whole from `head` at every instant.
+        unsafe {
+            let first = (head as *const usize).read_volatile();
+            ((next - PREV_BEFORE_NEXT) as *mut usize).write_volatile(head);
+            (next as *mut usize).write_volatile(first);
+            ((node.pages + PAGE_BYTES as usize + OURS_IN_PAGE) as *mut usize).write_volatile(next);
+            compiler_fence(Ordering::SeqCst);
+            (((first & !1) - PREV_BEFORE_NEXT) as *mut usize).write_volatile(next);
+            (head as *mut usize).write_volatile(next);
+        }
+        Some(node)
+    }
+
+    /// The slot's life page a second time, and a private page behind it.
+    fn map(arena: &Arena, slot: u32) -> Option<Self> {
+        let page = PAGE_BYTES as usize;
+        let life_page = arena.address(slot::life_at(arena, slot) & !(PAGE_BYTES - 1)).cast::<c_void>();
+        // SAFETY: fresh mappings. A `mremap` of length 0 duplicates a shared mapping at the address
+        // given, which is a page of our own fresh reservation.
+        unsafe {
+            let flags = MapFlags::PRIVATE;
+            let pair =
+                mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, flags).ok()?;
+            let private = pair.byte_add(page);
+            let mapped = madvise(private, page, Advice::LinuxWipeOnFork)
+                .and_then(|()| mremap_fixed(life_page, 0, page, MremapFlags::MAYMOVE, pair));
+            if mapped.is_err() {
+                let _ = munmap(pair, 2 * page);
+                return None;
+            }
+            Some(Self { pages: pair as usize })
+        }
+    }
+}
+
+/// Whether the list's head has, in front of it, the back pointer that glibc keeps there: for an
+/// empty list it points to the head itself, else to the last node.
+fn head_has_back_pointer(head: usize) -> bool {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    match KNOWN.load(Ordering::Relaxed) {
+        1 => return true,
+        2 => return false,
+        _ => {}
+    }
+    // SAFETY: glibc's head is the second of two adjacent fields of its thread descriptor, and any
+    // other library's lies within a larger structure as well; the word in front is readable.
+    let (back, next) = unsafe {
+        let back = ((head - PREV_BEFORE_NEXT) as *const usize).read_volatile();
+        (back, (head as *const usize).read_volatile())
+    };
+    // Decided on an empty list only; a thread that holds a robust mutex now decides nothing.
+    if next == head {
+        KNOWN.store(if back == head { 1 } else { 2 }, Ordering::Relaxed);
+    }
+    next == head && back == head
+}
+
+impl Drop for RobustNode {
+    fn drop(&mut self) {
+        let private = self.pages + PAGE_BYTES as usize;
+        // SAFETY: our own pages. In a forked child the private one reads zero, and the list that it
+        // was on has been emptied by the C library: then nothing is taken out.
+        unsafe {
+            let next = private + NEXT_IN_PAGE;
+            if ((private + OURS_IN_PAGE) as *const usize).read_volatile() == next {
+                let after = (next as *const usize).read_volatile();
+                let before = ((next - PREV_BEFORE_NEXT) as *const usize).read_volatile() & !1;
+                (before as *mut usize).write_volatile(after);
+                (((after & !1) - PREV_BEFORE_NEXT) as *mut usize).write_volatile(before);
+                compiler_fence(Ordering::SeqCst);
+            }
+            let _ = munmap(self.pages as *mut c_void, 2 * PAGE_BYTES as usize);
+        }
+    }
+}

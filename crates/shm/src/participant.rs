@@ -1,0 +1,236 @@
+//! The table of processes that have the volume open, and whether each lives.
+//!
+//! A participant of a named arena lives while its byte is locked (see `file`) and its process, if
+//! we can see it, exists. In a private arena, which only a process and its forks can reach, the
+//! process is asked instead. A stopped process lives.
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::facade::{Ordering, Word};
+use crate::file::{self, ArenaPath};
+use crate::layout::PARTICIPANT_BYTES;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
+
+const STATE: usize = 0;
+const PID: usize = 1;
+const NAMESPACE: usize = 2;
+const BIRTH: usize = 3;
+const NAME: usize = 4;
+const WORDS: usize = PARTICIPANT_BYTES as usize / 8;
+
+const FREE: u64 = 0;
+const JOIN: u64 = 1;
+const LIVE: u64 = 2;
+const KIND_SHIFT: u32 = 56;
+const GENERATION_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
+/// A participant and which of those that had its record: never the same twice in an arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ParticipantId {
+    /// Index of the record; below the layout's number of participants.
+    pub index: u32,
+    /// Grows whenever the record becomes free.
+    pub generation: u64,
+}
+
+/// Who a participant is, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParticipantInfo {
+    /// Which.
+    pub id: ParticipantId,
+    /// Process id, as the process itself sees it.
+    pub pid: u32,
+    /// Whether `pid` means the same to us.
+    pub same_namespace: bool,
+    /// Command name, at most 15 bytes.
+    pub name: String,
+}
+
+/// What identifies a process to others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process {
+    pid: u32,
+    namespace: u64,
+    birth: u64,
+}
+
+impl Process {
+    /// The calling process. `birth`: also find what tells it from a later one of the same id.
+    pub(crate) fn current(birth: bool) -> Self {
+        let pid = rustix::process::getpid();
+        let namespace = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino);
+        let birth = if birth { birth_of(pid).unwrap_or(0) } else { 0 };
+        Self { pid: pid.as_raw_pid() as u32, namespace, birth }
+    }
+
+    /// `Some(false)` if it is certainly gone, `Some(true)` if it certainly exists.
+    fn exists(&self, own_namespace: u64) -> Option<bool> {
+        if self.namespace == 0 || self.namespace != own_namespace {
+            return None;
+        }
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Some(false) };
+        if test_kill_process(pid) == Err(Errno::SRCH) {
+            return Some(false);
+        }
+        if self.birth == 0 {
+            return None;
+        }
+        match birth_of(pid) {
+            Ok(birth) => Some(birth == self.birth),
+            Err(Errno::SRCH) => Some(false),
+            Err(_) => None,
+        }
+    }
+}
+
+/// A number that the kernel gives each process once: the inode of its pidfd, where those have
+/// inodes of their own (Linux 6.9); else 0. SRCH if the process has ended, reaped or not.
+fn birth_of(pid: Pid) -> std::result::Result<u64, Errno> {
+    const PIDFS_MAGIC: u64 = 0x5049_4446;
+    let fd = pidfd_open(pid, PidfdFlags::empty())?;
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now))? > 0 {
+        return Err(Errno::SRCH);
+    }
+    if rustix::fs::fstatfs(&fd)?.f_type as u64 != PIDFS_MAGIC {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(rustix::fs::fstat(&fd)?.st_ino)
+}
+
+/// View of the table.
+#[derive(Clone, Copy)]
+pub(crate) struct Participants<'a> {
+    arena: &'a Arena,
+    file: Option<&'a ArenaPath>,
+}
+
+impl<'a> Participants<'a> {
+    pub(crate) fn new(arena: &'a Arena, file: Option<&'a ArenaPath>) -> Self {
+        Self { arena, file }
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.arena.layout().participants
+    }
+
+    fn words(&self, index: u32) -> &'a [Word; WORDS] {
+        debug_assert!(index < self.count());
+        let at = self.arena.layout().participants_at + u64::from(index) * PARTICIPANT_BYTES;
+        // SAFETY: inside the table and aligned to 64; words are atomics.
+        unsafe { &*self.arena.address(at).cast::<[Word; WORDS]>() }
+    }
+
+    fn state(&self, index: u32) -> (u64, u64) {
+        let value = self.words(index)[STATE].load(Ordering::Acquire);
+        (value >> KIND_SHIFT, value & GENERATION_MASK)
+    }
+
+    /// The live record of `index`, if there is one.
+    pub(crate) fn live(&self, index: u32) -> Option<ParticipantId> {
+        if index >= self.count() {
+            return None;
+        }
+        let (kind, generation) = self.state(index);
+        (kind == LIVE).then_some(ParticipantId { index, generation })
+    }
+
+    /// Takes a record for `process`. `take_byte` locks the byte of an index, or says that somebody
+    /// has it. `exclusive`: the caller is behind the gate, so a half-made record is a dead one's.
+    pub(crate) fn join(
+        &self,
+        process: &Process,
+        exclusive: bool,
+        mut take_byte: impl FnMut(u32) -> Result<bool>,
+    ) -> Result<ParticipantId> {
+        for index in 0..self.count() {
+            let words = self.words(index);
+            let found = words[STATE].load(Ordering::Acquire);
+            let (kind, generation) = (found >> KIND_SHIFT, found & GENERATION_MASK);
+            if kind != FREE && !(kind == JOIN && exclusive) {
+                continue;
+            }
+            if !take_byte(index)? {
+                continue;
+            }
+            let joining = (JOIN << KIND_SHIFT) | generation;
+            if words[STATE].compare_exchange(found, joining, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                continue;
+            }
+            words[PID].store(u64::from(process.pid), Ordering::Relaxed);
+            words[NAMESPACE].store(process.namespace, Ordering::Relaxed);
+            words[BIRTH].store(process.birth, Ordering::Relaxed);
+            for (word, part) in words[NAME..NAME + 2].iter().zip(command_name()) {
+                word.store(part, Ordering::Relaxed);
+            }
+            words[STATE].store((LIVE << KIND_SHIFT) | generation, Ordering::Release);
+            return Ok(ParticipantId { index, generation });
+        }
+        Err(Error::Full { what: "process in this volume" })
+    }
+
+    /// Frees the record, if it is still that participant's.
+    pub(crate) fn leave(&self, id: ParticipantId) {
+        let old = (LIVE << KIND_SHIFT) | id.generation;
+        let new = (FREE << KIND_SHIFT) | ((id.generation + 1) & GENERATION_MASK);
+        let _ = self.words(id.index)[STATE].compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Whether `id` has the volume open. In doubt it has.
+    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64) -> Result<bool> {
+        if self.live(id.index) != Some(id) {
+            return Ok(false);
+        }
+        let words = self.words(id.index);
+        let process = Process {
+            pid: words[PID].load(Ordering::Relaxed) as u32,
+            namespace: words[NAMESPACE].load(Ordering::Relaxed),
+            birth: words[BIRTH].load(Ordering::Relaxed),
+        };
+        if let Some(exists) = process.exists(own_namespace) {
+            if !exists || self.file.is_none() {
+                // It may have left properly, and another joined, while we looked.
+                return Ok(exists || self.live(id.index) != Some(id));
+            }
+        }
+        let Some(path) = self.file else { return Ok(true) };
+        match path.open()? {
+            Some(fd) => file::life(&fd, id.index),
+            // Nobody removes the name while somebody lives.
+            None => Ok(false),
+        }
+    }
+
+    pub(crate) fn info(&self, id: ParticipantId, own_namespace: u64) -> ParticipantInfo {
+        let words = self.words(id.index);
+        let name: Vec<u8> = [NAME, NAME + 1]
+            .iter()
+            .flat_map(|word| words[*word].load(Ordering::Relaxed).to_le_bytes())
+            .take_while(|byte| *byte != 0)
+            .collect();
+        ParticipantInfo {
+            id,
+            pid: words[PID].load(Ordering::Relaxed) as u32,
+            same_namespace: words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
+            name: String::from_utf8_lossy(&name).into_owned(),
+        }
+    }
+}
+
+/// The process's PID namespace, 0 if unknown.
+pub(crate) fn own_namespace() -> u64 {
+    Process::current(false).namespace
+}
+
+fn command_name() -> [u64; 2] {
+    let mut bytes = [0u8; 16];
+    if let Ok(name) = rustix::thread::name() {
+        let name = name.to_bytes();
+        let len = name.len().min(15);
+        bytes[..len].copy_from_slice(&name[..len]);
+    }
+    let (low, high) = bytes.split_at(8);
+    [u64::from_le_bytes(low.try_into().unwrap_or_default()), u64::from_le_bytes(high.try_into().unwrap_or_default())]
+}

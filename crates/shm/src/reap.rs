@@ -1,0 +1,315 @@
+//! Settling what the dead left behind.
+//!
+//! Whoever waits for a lock and finds its owner dead becomes the reaper: it claims the dead
+//! thread's slot by one swap that names itself and its own generation, lets the owners of structures
+//! settle (medium, then hands, then indexes), releases the dead thread's locks, and frees the slot.
+//! Every step can be repeated: a reaper that dies is found dead by the next one, whose claim
+//! replaces the void one. The slot is read *before* its thread is probed and swapped from exactly
+//! the value read, or a newcomer in the slot could be reaped alive.
+
+use crate::error::{Error, Result};
+use crate::facade::{Ordering, Word};
+use crate::hand::{self, HandContent};
+use crate::layout::ArenaOffset;
+use crate::lock;
+use crate::lock_word;
+use crate::participant::{ParticipantId, ParticipantInfo};
+use crate::session::Session;
+use crate::slot::{self, HANDS_MAX, Kind, LOCK_INTENTS, LOCKS_MAX, OWNER_DIED, SLOT_WORDS, State};
+use crate::sys;
+use crate::thread::{Thread, life, load_state, swap_state};
+
+/// Order in which owners settle. Within a stage: order of registration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ReapStage {
+    /// Operations in flight on the medium: forward or back.
+    Medium,
+    /// What the thread had in its hands: to where it is referenced, or back to where it came from.
+    Hands,
+    /// Volatile indexes of what it had locked.
+    Indexes,
+}
+
+/// An owner of structures that a thread may leave half done.
+///
+/// `settle` acts in the dead thread's name: what that thread had locked is still locked and safe
+/// to change. It must be restartable after any store, must not assume that it runs once, and may
+/// take other locks only if nobody holds those while waiting for a lock that others can die with.
+pub trait Reaper: Send + Sync {
+    /// Puts right what `dead` left behind, and clears the hands that were this owner's. Hands still
+    /// set after all stages are cleared.
+    fn settle(&self, dead: &DeadThread<'_>) -> Result<()>;
+
+    /// A participant is gone and all its threads are settled: drop what it referenced. Called also
+    /// by a participant that leaves, for itself. Restartable.
+    fn participant_gone(&self, gone: &GoneParticipant<'_>) -> Result<()> {
+        let _ = gone;
+        Ok(())
+    }
+}
+
+/// A dead thread in the hands of its reaper.
+#[derive(Debug)]
+pub struct DeadThread<'s> {
+    reaper: Thread<'s>,
+    slot: u32,
+    words: &'s [Word; SLOT_WORDS],
+}
+
+/// A participant that is gone.
+#[derive(Debug)]
+pub struct GoneParticipant<'s> {
+    /// The thread that settles.
+    pub reaper: Thread<'s>,
+    /// Who is gone.
+    pub info: ParticipantInfo,
+}
+
+/// What became of an attempt to reap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It lives, or is being reaped by somebody who lives: wait.
+    Alive,
+    /// It was dead and is settled, or the slot is free.
+    Gone,
+}
+
+impl<'s> DeadThread<'s> {
+    /// The thread that settles; it can take locks, in its own name.
+    pub fn reaper(&self) -> Thread<'s> {
+        self.reaper
+    }
+
+    /// The dead thread's slot.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Offsets of the locks that it holds.
+    pub fn locks(&self) -> impl Iterator<Item = ArenaOffset> + '_ {
+        (0..LOCKS_MAX).filter_map(|entry| {
+            let at = ArenaOffset::new(self.words[LOCK_INTENTS + entry].load(Ordering::Acquire));
+            // A stale entry can name the same lock twice; the first counts.
+            let again = (0..entry).any(|e| self.words[LOCK_INTENTS + e].load(Ordering::Relaxed) == at.get());
+            (!again && self.holds(at)).then_some(at)
+        })
+    }
+
+    /// Whether it holds the lock at `at`.
+    pub fn holds(&self, at: ArenaOffset) -> bool {
+        let word = self.reaper.word(at);
+        word.is_ok_and(|word| {
+            let value = word.load(Ordering::Acquire);
+            lock_word::is_sound(value) && lock_word::owner(value) == Some(self.slot)
+        })
+    }
+
+    /// What it has in its hands, with the index of each.
+    pub fn hands(&self) -> impl Iterator<Item = (usize, HandContent)> + '_ {
+        (0..HANDS_MAX).map(|i| (i, hand::content(self.words, i))).filter(|(_, content)| content.kind != 0)
+    }
+
+    /// Empties a hand, after what it held has been put right.
+    pub fn clear_hand(&self, index: usize) {
+        if index < HANDS_MAX {
+            hand::clear(self.words, index);
+        }
+    }
+
+    /// Releases one of its locks before the others: for an owner who cares about the order. What
+    /// is still held after all stages is released then.
+    pub fn release(&self, at: ArenaOffset) -> Result<()> {
+        let word = self.reaper.word(at)?;
+        let value = word.load(Ordering::Acquire);
+        if lock_word::is_sound(value) && lock_word::owner(value) == Some(self.slot) {
+            // A swap: a repeated step of another reaper finds it done.
+            let free = lock_word::released(value);
+            let _ = word.compare_exchange(value, free, Ordering::AcqRel, Ordering::Relaxed);
+            lock::wake_all(word);
+        }
+        Ok(())
+    }
+}
+
+impl Session {
+    /// Reaps the thread of `owner` if it is dead. With `thorough`, the processes are asked where the
+    /// life word says nothing.
+    pub(crate) fn reap_slot(&self, me: &Thread<'_>, owner: u32, thorough: bool) -> Result<Verdict> {
+        let arena = self.arena();
+        let mine = me.state()?;
+        loop {
+            let found = load_state(arena, owner)?;
+            match found.kind {
+                Kind::Free => return Ok(Verdict::Gone),
+                Kind::Join | Kind::Live => {
+                    if !self.is_dead(owner, found, thorough)? {
+                        return Ok(Verdict::Alive);
+                    }
+                }
+                Kind::Reap => {
+                    let by = u32::from(found.by);
+                    if by == me.slot() && found.by_generation == mine.generation {
+                        // We are settling it, and what we do for it needs what it holds.
+                        return Err(Error::Deadlock(ArenaOffset::new(slot::life_at(arena, owner))));
+                    }
+                    if !self.claim_is_void(found, thorough)? {
+                        return Ok(Verdict::Alive);
+                    }
+                }
+            }
+            let generation = found.generation;
+            let claim = State { kind: Kind::Reap, generation, by: me.slot() as u16, by_generation: mine.generation };
+            if swap_state(arena, owner, found, claim) {
+                return self.settle(me, owner, claim).map(|()| Verdict::Gone);
+            }
+        }
+    }
+
+    fn claim_is_void(&self, claim: State, thorough: bool) -> Result<bool> {
+        let by = u32::from(claim.by);
+        if by >= self.arena().layout().threads {
+            return Ok(true);
+        }
+        let claimant = load_state(self.arena(), by)?;
+        Ok(match claimant.kind {
+            _ if claimant.generation != claim.by_generation => true,
+            Kind::Free | Kind::Reap => true,
+            Kind::Join | Kind::Live => self.is_dead(by, claimant, thorough)?,
+        })
+    }
+
+    /// Whether the thread whose slot was found in `state` is dead. In doubt it lives.
+    pub(crate) fn is_dead(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
+        let words = slot::words(self.arena(), slot);
+        if state.kind == Kind::Live {
+            if life(self.arena(), slot).load(Ordering::Acquire) & OWNER_DIED != 0 {
+                return Ok(true);
+            }
+            if words[slot::LIFE_KIND].load(Ordering::Relaxed) != 0 && !thorough {
+                return Ok(false);
+            }
+        }
+        // A slot being taken has not yet named its participant except in its state.
+        let participant = match state.kind {
+            Kind::Join | Kind::Live => u32::from(state.by),
+            Kind::Free | Kind::Reap => words[slot::PARTICIPANT].load(Ordering::Relaxed) as u32,
+        };
+        let Some(id) = self.participants().live(participant) else { return Ok(true) };
+        if id == self.participant() && self.incarnation() != 0 {
+            return Ok(state.kind == Kind::Live && !self.own_thread_exists(words));
+        }
+        if !self.participants().is_alive(id, self.namespace())? {
+            return Ok(true);
+        }
+        let info = self.participants().info(id, self.namespace());
+        Ok(state.kind == Kind::Live
+            && info.same_namespace
+            && !sys::thread_exists(info.pid, words[slot::TID].load(Ordering::Relaxed) as u32))
+    }
+
+    fn own_thread_exists(&self, words: &[Word; SLOT_WORDS]) -> bool {
+        let pid = rustix::process::getpid().as_raw_pid() as u32;
+        sys::thread_exists(pid, words[slot::TID].load(Ordering::Relaxed) as u32)
+    }
+
+    /// Settles a claimed slot. On an owner's error the claim is given up, so that another attempt
+    /// can be made, by anyone.
+    fn settle(&self, me: &Thread<'_>, owner: u32, claim: State) -> Result<()> {
+        let arena = self.arena();
+        let words = slot::words(arena, owner);
+        let dead = DeadThread { reaper: *me, slot: owner, words };
+        for reaper in self.reapers() {
+            if let Err(error) = reaper.settle(&dead) {
+                let by = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u16;
+                let dead_again = State { kind: Kind::Live, by, by_generation: 0, ..claim };
+                swap_state(arena, owner, claim, dead_again);
+                return Err(error);
+            }
+        }
+        for index in 0..HANDS_MAX {
+            hand::clear(words, index);
+        }
+        for at in dead.locks() {
+            dead.release(at)?;
+        }
+        if swap_state(arena, owner, claim, State::freed(claim.generation)) {
+            self.slot_hint().store(u64::from(owner), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Looks for dead threads and dead participants and settles what they left. For whoever has
+    /// time; locks of the dead are taken over without it.
+    pub fn reap_dead(&self) -> Result<Reaped> {
+        let me = self.thread()?;
+        let mut reaped = Reaped::default();
+        for index in 0..self.participants().count() {
+            let Some(id) = self.participants().live(index) else { continue };
+            if id != self.participant() && !self.participants().is_alive(id, self.namespace())? {
+                reaped.threads += self.reap_participant(&me, id)?;
+                reaped.participants += 1;
+            }
+        }
+        for slot in 0..self.slots_used() {
+            let state = load_state(self.arena(), slot)?;
+            if slot != me.slot() && state.kind != Kind::Free && self.reap_slot(&me, slot, false)? == Verdict::Gone {
+                reaped.threads += 1;
+            }
+        }
+        Ok(reaped)
+    }
+
+    /// Settles a participant that is gone: its threads, then what it referenced. One reaper of
+    /// participants at a time, by a robust lock.
+    fn reap_participant(&self, me: &Thread<'_>, id: ParticipantId) -> Result<u64> {
+        let roster = me.lock(self.roster_lock())?;
+        if self.participants().live(id.index) != Some(id) {
+            return Ok(0);
+        }
+        let threads = self.reap_threads_of(me, id)?;
+        self.tell_gone(me, id)?;
+        self.participants().leave(id);
+        roster.unlock();
+        Ok(threads)
+    }
+
+    /// Reaps all threads of a participant that is gone, or that leaves and has none at work.
+    pub(crate) fn reap_threads_of(&self, me: &Thread<'_>, id: ParticipantId) -> Result<u64> {
+        let mut threads = 0;
+        for slot in 0..self.slots_used() {
+            let state = load_state(self.arena(), slot)?;
+            let words = slot::words(self.arena(), slot);
+            let theirs = match state.kind {
+                Kind::Free => false,
+                Kind::Join | Kind::Live => u32::from(state.by) == id.index,
+                Kind::Reap => words[slot::PARTICIPANT].load(Ordering::Relaxed) == u64::from(id.index),
+            };
+            if !theirs || slot == me.slot() {
+                continue;
+            }
+            while self.reap_slot(me, slot, true)? == Verdict::Alive {
+                // Somebody else is settling it.
+                std::thread::yield_now();
+            }
+            threads += 1;
+        }
+        Ok(threads)
+    }
+
+    pub(crate) fn tell_gone(&self, me: &Thread<'_>, id: ParticipantId) -> Result<()> {
+        let gone = GoneParticipant { reaper: *me, info: self.participants().info(id, self.namespace()) };
+        for reaper in self.reapers() {
+            reaper.participant_gone(&gone)?;
+        }
+        Ok(())
+    }
+}
+
+/// What [`Session::reap_dead`] found.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Participants that were gone.
+    pub participants: u64,
+    /// Threads that were dead.
+    pub threads: u64,
+}

@@ -1,0 +1,259 @@
+//! Thread slots: how a thread gets its record in the arena, finds it again within a nanosecond,
+//! and gives it back.
+//!
+//! The fast path compares one thread-local number with one word of a page that a forked child
+//! finds zeroed, and that detaching zeroes: fork, other sessions and detach are all noticed by it.
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::facade::{Ordering, Word, Word32};
+use crate::layout::{ArenaOffset, SLOT_BYTES};
+use crate::life::RobustNode;
+use crate::session::Session;
+use crate::slot::{self, Kind, OWNER_DIED, SLOT_WORDS, State};
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Weak;
+
+thread_local! {
+    /// Incarnation of a session and our slot in it, the last one used.
+    static CACHE: Cell<(u64, u32)> = const { Cell::new((u64::MAX, 0)) };
+    static OWNED: RefCell<Vec<Owned>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A slot that the calling thread has; given back when the thread ends.
+struct Owned {
+    incarnation: u64,
+    session: Weak<Session>,
+    slot: u32,
+    generation: u32,
+    life: Option<RobustNode>,
+}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.upgrade() {
+            // In a forked child, or after a detach, the slot is not ours to return.
+            if session.incarnation() == self.incarnation && !abandoned() {
+                give_back(&session, self.slot, self.generation);
+            }
+        }
+        // The life entry leaves the kernel's list only after that.
+        self.life = None;
+    }
+}
+
+fn abandoned() -> bool {
+    #[cfg(any(test, feature = "abandon"))]
+    return crate::testing::is_abandoned();
+    #[cfg(not(any(test, feature = "abandon")))]
+    false
+}
+
+/// The calling thread's place in a session: what takes locks and has hands.
+#[derive(Clone, Copy)]
+pub struct Thread<'s> {
+    session: &'s Session,
+    words: &'s [Word; SLOT_WORDS],
+    slot: u32,
+    /// A slot belongs to one thread.
+    not_send: PhantomData<*const ()>,
+}
+
+impl fmt::Debug for Thread<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Thread(slot {})", self.slot)
+    }
+}
+
+impl<'s> Thread<'s> {
+    /// The session.
+    #[inline(always)]
+    pub fn session(&self) -> &'s Session {
+        self.session
+    }
+
+    /// The session's arena.
+    #[inline(always)]
+    pub fn arena(&self) -> &'s Arena {
+        self.session.arena()
+    }
+
+    /// Index of the slot, below the layout's number of threads: unique among live threads. Owners
+    /// can keep things per slot.
+    #[inline(always)]
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// The word at `at`; see [`Arena::word`].
+    #[inline(always)]
+    pub fn word(&self, at: ArenaOffset) -> Result<&'s Word> {
+        self.session.arena().word(at)
+    }
+
+    #[inline(always)]
+    pub(crate) fn words(&self) -> &'s [Word; SLOT_WORDS] {
+        self.words
+    }
+
+    pub(crate) fn state(&self) -> Result<State> {
+        load_state(self.session.arena(), self.slot)
+    }
+}
+
+impl Session {
+    /// The calling thread's place, taken at its first use. In a forked child the first call joins
+    /// the child as a participant of its own. `Full` when the arena has no slot left, `Detached`
+    /// after [`Session::detach`] or if everybody else has closed the volume since the fork.
+    #[inline(always)]
+    pub fn thread(&self) -> Result<Thread<'_>> {
+        let (incarnation, slot) = CACHE.get();
+        if incarnation == self.incarnation() {
+            return Ok(self.at_slot(slot));
+        }
+        self.thread_slowly()
+    }
+
+    #[inline(always)]
+    fn at_slot(&self, slot: u32) -> Thread<'_> {
+        Thread { session: self, words: slot::words(self.arena(), slot), slot, not_send: PhantomData }
+    }
+
+    #[cold]
+    fn thread_slowly(&self) -> Result<Thread<'_>> {
+        let incarnation = self.joined()?;
+        let known = OWNED.try_with(|owned| {
+            let owned = owned.borrow();
+            owned.iter().find(|o| o.incarnation == incarnation).map(|o| o.slot)
+        });
+        if let Ok(Some(slot)) = known {
+            CACHE.set((incarnation, slot));
+            return Ok(self.at_slot(slot));
+        }
+        let owned = take(self, incarnation)?;
+        let slot = owned.slot;
+        let mut owned = Some(owned);
+        let kept = OWNED.try_with(|list| {
+            let mut list = list.borrow_mut();
+            // Sessions that are gone, and those of the process that we were forked from.
+            list.retain(|o| o.session.upgrade().is_some_and(|s| s.incarnation() == o.incarnation));
+            list.extend(owned.take());
+        });
+        if kept.is_err() {
+            // The thread is ending and its list is gone: the kernel marks the slot when it is over.
+            std::mem::forget(owned);
+        }
+        CACHE.set((incarnation, slot));
+        Ok(self.at_slot(slot))
+    }
+
+    /// Forgets the calling thread's slot without freeing it and marks it dead, so that others
+    /// settle what it had in hand: for a thread that cannot go on where it was (a panic inside an
+    /// operation). Its next operation takes a new slot.
+    pub fn abandon_thread(&self) {
+        let incarnation = self.incarnation();
+        CACHE.set((u64::MAX, 0));
+        let _ = OWNED.try_with(|list| {
+            let mut list = list.borrow_mut();
+            if let Some(index) = list.iter().position(|o| o.incarnation == incarnation) {
+                let mut owned = list.swap_remove(index);
+                owned.session = Weak::new();
+                owned.life = None;
+                mark_dead(self.arena(), owned.slot);
+            }
+        });
+    }
+
+    /// The calling thread's slot, if it has one already.
+    pub(crate) fn forget_thread(&self, incarnation: u64) {
+        CACHE.set((u64::MAX, 0));
+        let _ = OWNED.try_with(|list| list.borrow_mut().retain(|o| o.incarnation != incarnation));
+    }
+}
+
+/// Says in the arena that the thread of `slot` will never act again. Not counted as a store of the
+/// thread: it is the kernel's, or a test's.
+pub(crate) fn mark_dead(arena: &Arena, slot: u32) {
+    let life = life(arena, slot);
+    let value = life.load(Ordering::Relaxed);
+    #[cfg(any(test, feature = "abandon"))]
+    crate::testing::as_the_kernel(|| life.store(value | OWNER_DIED, Ordering::Release));
+    #[cfg(not(any(test, feature = "abandon")))]
+    life.store(value | OWNER_DIED, Ordering::Release);
+}
+
+pub(crate) fn life(arena: &Arena, slot: u32) -> &Word32 {
+    let address = arena.address(slot::life_at(arena, slot));
+    // SAFETY: inside the life pages of the mapping, aligned to 8.
+    unsafe { &*address.cast::<Word32>() }
+}
+
+pub(crate) fn load_state(arena: &Arena, slot: u32) -> Result<State> {
+    let value = slot::words(arena, slot)[slot::STATE].load(Ordering::Acquire);
+    let at = arena.layout().slots_at + u64::from(slot) * SLOT_BYTES;
+    State::decode(value).ok_or(Error::Corrupt { what: "thread slot", at })
+}
+
+/// Swaps the state of `slot`; false if it was not `from` any more.
+pub(crate) fn swap_state(arena: &Arena, slot: u32, from: State, to: State) -> bool {
+    let word = &slot::words(arena, slot)[slot::STATE];
+    word.compare_exchange(from.encode(), to.encode(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+}
+
+/// Takes a free slot for the calling thread.
+fn take(session: &Session, incarnation: u64) -> Result<Owned> {
+    let arena = session.arena();
+    let by = session.participant().index as u16;
+    let count = arena.layout().threads;
+    let hint = session.slot_hint().load(Ordering::Relaxed) as u32 % count;
+    for step in 0..count {
+        let slot = (hint + step) % count;
+        // Memory first: nobody touches a slot at or above the mark.
+        session.reserve_slot(slot)?;
+        let free = load_state(arena, slot)?;
+        if free.kind != Kind::Free {
+            continue;
+        }
+        let join = State { kind: Kind::Join, generation: free.generation, by, by_generation: 0 };
+        if !swap_state(arena, slot, free, join) {
+            continue;
+        }
+        let words = slot::words(arena, slot);
+        words[slot::PARTICIPANT].store(u64::from(by), Ordering::Relaxed);
+        for word in [slot::WAITERS, slot::LOCKS_USED, slot::HANDS_USED, slot::WAITING_ON] {
+            words[word].store(0, Ordering::Relaxed);
+        }
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        words[slot::TID].store(u64::from(tid), Ordering::Relaxed);
+        life(arena, slot).store(tid, Ordering::Relaxed);
+        let node = RobustNode::enlist(arena, slot);
+        words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
+        session.slot_hint().store(u64::from(slot) + 1, Ordering::Relaxed);
+        let live = State { kind: Kind::Live, ..join };
+        if !swap_state(arena, slot, join, live) {
+            return Err(Error::Corrupt { what: "thread slot", at: slot::life_at(arena, slot) });
+        }
+        let session = session.weak();
+        return Ok(Owned { incarnation, session, slot, generation: free.generation, life: node });
+    }
+    Err(Error::Full { what: "thread in this volume" })
+}
+
+/// Frees a slot whose thread ends, if it has nothing in hand; else the thread counts as killed.
+fn give_back(session: &Session, slot: u32, generation: u32) {
+    let arena = session.arena();
+    let words = slot::words(arena, slot);
+    let Ok(state) = load_state(arena, slot) else { return };
+    if state.kind != Kind::Live || state.generation != generation {
+        return;
+    }
+    let busy = [slot::LOCKS_USED, slot::HANDS_USED].iter().any(|w| words[*w].load(Ordering::Relaxed) != 0);
+    if busy {
+        mark_dead(arena, slot);
+        return;
+    }
+    session.slot_hint().store(u64::from(slot), Ordering::Relaxed);
+    swap_state(arena, slot, state, State::freed(generation));
+}
