@@ -9,7 +9,8 @@ use crate::kernels;
 /// Bytes per stripe; also a cache line, so that a copy loop can hash the lines it stores.
 pub(crate) const STRIPE_BYTES: usize = 64;
 
-/// What the keys rise by from stripe to stripe: odd, from the golden ratio.
+/// What the keys rise by from stripe to stripe: odd, from the golden ratio. The assembly has its own copy.
+#[cfg(test)]
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Keys of the first stripe before the seed is mixed in, and secrets of the end: digits of pi.
@@ -174,25 +175,187 @@ impl DataHash {
     /// The hash of the sequence so far; more can be appended afterwards.
     #[must_use]
     pub fn value(&self) -> u64 {
-        let fold = |left: u64, right: u64| {
-            let product = u128::from(left) * u128::from(right);
-            product as u64 ^ (product >> 64) as u64
-        };
         let mut lanes = self.lanes.clone();
         if self.offset_in_stripe() != 0 {
             // SAFETY: one private line.
             unsafe { (kernels::kernels().hash)(std::ptr::null_mut(), self.pending.as_ptr(), 1, &mut lanes) };
         }
-        let mut hash = fold(self.length() ^ SECRETS[0], (self.seed ^ SECRETS[1]).wrapping_add(self.phase));
+        self.finish(&lanes, self.length())
+    }
+
+    /// Makes one word of the lanes.
+    fn finish(&self, lanes: &Lanes, length: u64) -> u64 {
+        let fold = |left: u64, right: u64| {
+            let product = u128::from(left) * u128::from(right);
+            product as u64 ^ (product >> 64) as u64
+        };
+        let mut hash = fold(length ^ SECRETS[0], (self.seed ^ SECRETS[1]).wrapping_add(self.phase));
         for lane in 0..8 {
-            hash = hash.wrapping_add(fold(
-                lanes.sums[lane] ^ SECRETS[8 + lane],
-                lanes.sums_of_sums[lane] ^ SECRETS[16 + lane],
-            ));
+            let (sum, sum_of_sums) = (lanes.sums[lane], lanes.sums_of_sums[lane]);
+            hash = hash.wrapping_add(fold(sum ^ SECRETS[8 + lane], sum_of_sums ^ SECRETS[16 + lane]));
         }
         // The finalizer of MurmurHash3: every bit of the sum reaches every bit of the result.
         hash = (hash ^ (hash >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
         hash = (hash ^ (hash >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
         hash ^ (hash >> 33)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The definition, on a whole sequence at once.
+    fn reference(seed: u64, phase: usize, bytes: &[u8]) -> u64 {
+        let mut hash = DataHash::with_phase(seed, phase as u64);
+        let mut padded = vec![0; phase];
+        padded.extend_from_slice(bytes);
+        padded.resize(padded.len().next_multiple_of(STRIPE_BYTES), 0);
+        let stripes = if phase + bytes.len() == 0 { &[][..] } else { &padded[..] };
+        for stripe in stripes.chunks_exact(STRIPE_BYTES) {
+            hash.lanes.stripe_scalar(stripe.try_into().unwrap());
+        }
+        hash.finish(&hash.lanes, bytes.len() as u64)
+    }
+
+    fn bytes(count: usize, mut seed: u64) -> Vec<u8> {
+        (0..count)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 56) as u8
+            })
+            .collect()
+    }
+
+    #[test]
+    fn vector_loops_equal_the_definition() {
+        for kernels in kernels::executable() {
+            for lines in 0..20 {
+                for misalignment in [0, 1, 17] {
+                    let data = bytes(lines * STRIPE_BYTES + misalignment, 3);
+                    let data = &data[misalignment..];
+                    let mut expected = DataHash::new(99).lanes;
+                    for stripe in data.chunks_exact(STRIPE_BYTES) {
+                        expected.stripe_scalar(stripe.try_into().unwrap());
+                    }
+                    let mut to = vec![Line([0; 64]); lines + 1];
+                    for routine in [kernels.hash, kernels.copy_hashed, kernels.copy_cached_hashed, kernels.copy] {
+                        let mut lanes = DataHash::new(99).lanes;
+                        // SAFETY: there are so many lines on both sides, and the target is aligned.
+                        let left = unsafe { routine(to.as_mut_ptr().cast(), data.as_ptr(), lines, &mut lanes) };
+                        crate::processor::store_fence();
+                        assert_eq!(left, 0);
+                        if routine as usize != kernels.hash as usize {
+                            assert_eq!(to.iter().flat_map(|line| line.0).take(lines * 64).collect::<Vec<_>>(), data);
+                            assert!(to[lines].0.iter().all(|&byte| byte == 0));
+                            to.fill(Line([0; 64]));
+                        }
+                        if routine as usize != kernels.copy as usize {
+                            assert_eq!(lanes, expected, "{}", kernels.name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[repr(align(64))]
+    #[derive(Clone)]
+    struct Line([u8; 64]);
+
+    #[test]
+    fn independent_of_the_split() {
+        for length in 0..300 {
+            let data = bytes(length, length as u64);
+            for phase in [0, 1, 8, 63] {
+                let expected = reference(5, phase, &data);
+                for cut in 0..=length {
+                    let mut hash = DataHash::with_phase(5, phase as u64);
+                    hash.update(&data[..cut]);
+                    hash.update(&data[cut..]);
+                    assert_eq!(hash.value(), expected, "length {length} phase {phase} cut {cut}");
+                    assert_eq!(hash.length(), length as u64);
+                }
+                let mut hash = DataHash::with_phase(5, phase as u64);
+                for byte in &data {
+                    hash.update(std::slice::from_ref(byte));
+                }
+                assert_eq!(hash.value(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_bytes() {
+        for (before, zeros, after) in [(0, 1, 0), (5, 4091, 100), (64, 64, 64), (0, 5000, 1), (4000, 96, 0)] {
+            let (head, tail) = (bytes(before, 1), bytes(after, 2));
+            let mut hash = DataHash::new(1);
+            hash.update(&head);
+            hash.update_zeros(zeros as u64);
+            hash.update(&tail);
+            let flat = [head, vec![0; zeros], tail].concat();
+            assert_eq!(hash.value(), reference(1, 0, &flat));
+        }
+    }
+
+    #[test]
+    fn notices_stale_words_swapped_lines_lengths_and_seeds() {
+        let value = |data: &[u8]| reference(7, 0, data);
+        for base in [vec![0; 4096], vec![0xFF; 4096], bytes(4096, 9), b"abcdefgh".repeat(512)] {
+            let expected = value(&base);
+            let mut seen = std::collections::HashSet::from([expected]);
+            for word in 0..512 {
+                for stale in [[0; 8], [0xFF; 8], [1, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0, 0, 0x80]] {
+                    let mut data = base.clone();
+                    data[word * 8..word * 8 + 8].copy_from_slice(&stale);
+                    if data != base {
+                        assert!(seen.insert(value(&data)), "word {word} stale {stale:?}");
+                    }
+                }
+                for bit in 0..64 {
+                    let mut data = base.clone();
+                    data[word * 8 + bit / 8] ^= 1 << (bit % 8);
+                    let hash = value(&data);
+                    assert_ne!(hash, expected, "word {word} bit {bit}");
+                }
+            }
+            // Every pair of lines swapped, of lines that differ in one bit only among them.
+            let mut data = base.clone();
+            for line in 0..64 {
+                data[line * 64 + 20] ^= (line as u8) << 1;
+            }
+            let expected = value(&data);
+            for first in 0..64 {
+                for second in first + 1..64 {
+                    let mut swapped = data.clone();
+                    swapped.copy_within(first * 64..first * 64 + 64, second * 64);
+                    swapped[first * 64..first * 64 + 64].copy_from_slice(&data[second * 64..second * 64 + 64]);
+                    assert_eq!(value(&swapped) == expected, swapped == data, "lines {first} and {second}");
+                }
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        for length in 0..1000 {
+            assert!(seen.insert(value(&vec![0; length])), "zeros of length {length}");
+        }
+        for seed in 0..1000 {
+            assert!(seen.insert(reference(seed + 100, 0, &[0; 64])));
+        }
+        assert_ne!(reference(7, 0, &[1; 64]), reference(7, 8, &[1; 64]));
+    }
+
+    /// The format depends on these values: they must never change.
+    #[test]
+    fn known_values() {
+        let values = [
+            DataHash::new(0).value(),
+            reference(0, 0, &[0]),
+            reference(1, 0, b"gannet"),
+            reference(2, 13, &(0..=255).collect::<Vec<u8>>()),
+        ];
+        assert_eq!(
+            values,
+            [0x07A9_FBB8_D7E0_1AB8, 0xC902_B085_0B7A_6E1F, 0x2710_D23B_3D2E_332C, 0xC75C_0329_4A6D_163A]
+        );
     }
 }

@@ -143,6 +143,12 @@ impl Medium {
         self.mode
     }
 
+    /// The instruction set of the copy loops, for people.
+    #[must_use]
+    pub fn copy_loops(&self) -> &'static str {
+        crate::kernels::kernels().name
+    }
+
     /// Whether stores are refused.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

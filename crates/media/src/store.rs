@@ -33,6 +33,7 @@ impl Medium {
         if let Some(recorder) = &self.recorder {
             recorder.store(at.0, &value.to_le_bytes(), false, Location::caller());
             recorder.flush(at.0, 8, Location::caller());
+            count_flushed(1);
         } else {
             // SAFETY: inside the map, aligned; words of the medium are accessed atomically or by assembly only.
             unsafe { AtomicU64::from_ptr(address.cast()) }.store(value, Ordering::Release);
@@ -114,6 +115,7 @@ impl Medium {
                 .map_or_else(|fault| length - fault.copied, |()| 0);
             recorder.store(at.0, &private[..length - left], false, Location::caller());
             recorder.flush(at.0, (length - left) as u64, Location::caller());
+            count_flushed(1);
             count_stored((length - left) as u64);
             return left;
         }
@@ -213,20 +215,20 @@ impl Medium {
         if length == 0 {
             return Ok(());
         }
-        if let Some(recorder) = &self.recorder {
-            recorder.flush(at.0, length, Location::caller());
-            return Ok(());
-        }
         if !self.needs_flush() {
             return Ok(());
         }
         let first = at.0 / LINE_BYTES;
         let last = (at.0 + length - 1) / LINE_BYTES;
+        count_flushed(last - first + 1);
+        if let Some(recorder) = &self.recorder {
+            recorder.flush(at.0, length, Location::caller());
+            return Ok(());
+        }
         for line in first..=last {
             // SAFETY: each of these lines holds a byte of the range, which is inside the map.
             unsafe { self.flush_instruction.flush_line(self.base().add((line * LINE_BYTES) as usize)) };
         }
-        count_flushed(last - first + 1);
         Ok(())
     }
 

@@ -1,94 +1,299 @@
-//! The recorder behind a simulated medium: applies each store and notes it.
+//! The recorder behind a simulated medium: applies each store, notes it with the line of code it came from, and leaves out
+//! what a mutation test asks it to.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+
+use super::abandon::{after_store, is_abandoned, thread_number};
+use super::crash::Walker;
 use crate::medium::{Backing, LINE_BYTES, Medium, MediumKind, PersistMode};
 
 /// One thing that happened to the medium.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Event {
-    /// A word was stored.
-    Store { word: u64, old: u64, new: u64 },
-    /// All stores to a line so far are durable at the thread's next fence.
+pub(super) enum Event {
+    /// A word (numbered from the start of the medium) was stored.
+    Store { word: u64, old: u64, new: u64, site: &'static Location<'static> },
+    /// What a line holds now is durable at this thread's next fence.
     Flush { thread: u32, line: u64 },
     /// A fence.
-    Fence { thread: u32 },
+    Fence { thread: u32, site: &'static Location<'static> },
+}
+
+/// What a place in the program does to the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SiteKind {
+    /// Stores.
+    Store,
+    /// Writes back, also as a part of storing.
+    Flush,
+    /// Fences.
+    Fence,
+}
+
+/// A place in the program (the caller of a method of [`Medium`]; `#[track_caller]` passes it on) and what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Site {
+    /// What it does.
+    pub kind: SiteKind,
+    /// Where it stands.
+    pub location: Location<'static>,
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:?} at {}", self.kind, self.location)
+    }
+}
+
+/// What to leave out: a seeded fault. A store left out has no effect at all; a flush left out leaves the line in the
+/// cache until it is flushed again; a fence left out leaves what was flushed waiting for the thread's next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// Everything of this kind from this place.
+    Site(Site),
+    /// The n-th call of this kind (from zero), wherever it comes from, counted from now.
+    Nth(SiteKind, u64),
+}
+
+type Hook = Arc<dyn Fn(usize) + Send + Sync>;
+
+#[derive(Default)]
+struct State {
+    events: Vec<Event>,
+    skip: Option<Skip>,
+    /// Calls of the kind in `Skip::Nth` so far.
+    skip_seen: u64,
+    /// How often something was left out.
+    skipped: u64,
+    sites: BTreeMap<Site, u64>,
+    sites_wanted: bool,
+    hook: Option<Hook>,
 }
 
 /// Applies and records.
-#[derive(Debug)]
 pub(crate) struct Recorder {
     base: NonNull<u8>,
-    events: Mutex<Vec<Event>>,
+    length: u64,
+    state: Mutex<State>,
 }
 
-// SAFETY: the memory is accessed atomically, and lives as long as the medium that owns the recorder.
+// SAFETY: the memory is accessed atomically, and lives as long as the medium that the simulation keeps.
 unsafe impl Send for Recorder {}
 // SAFETY: as above.
 unsafe impl Sync for Recorder {}
 
-fn thread_number() -> u32 {
-    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    thread_local! {
-        static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed);
+impl fmt::Debug for Recorder {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Recorder").field("length", &self.length).finish_non_exhaustive()
     }
-    NUMBER.with(|number| *number)
+}
+
+impl State {
+    /// Notes a call, and says whether to leave it out.
+    fn skips(&mut self, kind: SiteKind, location: &'static Location<'static>) -> bool {
+        if self.sites_wanted {
+            *self.sites.entry(Site { kind, location: *location }).or_default() += 1;
+        }
+        let skips = match self.skip {
+            None => false,
+            Some(Skip::Site(site)) => site.kind == kind && site.location == *location,
+            Some(Skip::Nth(wanted, nth)) if wanted == kind => {
+                self.skip_seen += 1;
+                self.skip_seen == nth + 1
+            }
+            Some(Skip::Nth(..)) => false,
+        };
+        self.skipped += u64::from(skips);
+        skips
+    }
 }
 
 impl Recorder {
-    pub(crate) fn store(&self, at: u64, bytes: &[u8], non_temporal: bool, _site: &'static Location<'static>) {
-        let mut events = self.events.lock().unwrap();
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A word of the memory, past the recording.
+    pub(super) fn word(&self, word: u64) -> &AtomicU64 {
+        assert!(word < self.length / 8, "word {word} of a simulated medium");
+        // SAFETY: inside the memory, which is page-aligned and accessed atomically.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(word as usize * 8).cast()) }
+    }
+
+    /// Stores `bytes`, past the cache if `streams`.
+    pub(crate) fn store(&self, at: u64, bytes: &[u8], streams: bool, site: &'static Location<'static>) {
+        if is_abandoned() || self.state().skips(SiteKind::Store, site) {
+            return;
+        }
         let mut done = 0;
         while done < bytes.len() {
             let place = at + done as u64;
             let offset = (place % 8) as usize;
             let step = (8 - offset).min(bytes.len() - done);
-            // SAFETY: the medium checked the range; its memory is word-aligned.
-            let word = unsafe { AtomicU64::from_ptr(self.base.as_ptr().add((place - offset as u64) as usize).cast()) };
-            let old = word.load(Ordering::Acquire);
-            let mut new = old.to_le_bytes();
-            new[offset..offset + step].copy_from_slice(&bytes[done..done + step]);
-            let new = u64::from_le_bytes(new);
-            word.store(new, Ordering::Release);
-            events.push(Event::Store { word: place / 8, old, new });
+            self.store_part_of_word(place / 8, offset, &bytes[done..done + step], site);
             done += step;
         }
-        if non_temporal {
-            drop(events);
-            self.flush(at, bytes.len() as u64, _site);
+        if streams {
+            self.flush(at, bytes.len() as u64, site);
         }
     }
 
-    pub(crate) fn flush(&self, at: u64, length: u64, _site: &'static Location<'static>) {
-        if length == 0 {
+    fn store_part_of_word(&self, number: u64, offset: usize, bytes: &[u8], site: &'static Location<'static>) {
+        let mut state = self.state();
+        let word = self.word(number);
+        let old = word.load(Ordering::Acquire);
+        let mut new = old.to_le_bytes();
+        new[offset..offset + bytes.len()].copy_from_slice(bytes);
+        let new = u64::from_le_bytes(new);
+        word.store(new, Ordering::Release);
+        state.events.push(Event::Store { word: number, old, new, site });
+        let (hook, index) = (state.hook.clone(), state.events.len() - 1);
+        drop(state);
+        if let Some(hook) = hook {
+            hook(index);
+        }
+        after_store();
+    }
+
+    /// Writes the lines of a range back.
+    pub(crate) fn flush(&self, at: u64, length: u64, site: &'static Location<'static>) {
+        if length == 0 || is_abandoned() {
+            return;
+        }
+        let mut state = self.state();
+        if state.skips(SiteKind::Flush, site) {
             return;
         }
         let thread = thread_number();
-        let mut events = self.events.lock().unwrap();
-        for line in at / LINE_BYTES..=(at + length - 1) / LINE_BYTES {
-            events.push(Event::Flush { thread, line });
+        let lines = at / LINE_BYTES..=(at + length - 1) / LINE_BYTES;
+        state.events.extend(lines.map(|line| Event::Flush { thread, line }));
+    }
+
+    /// Fences.
+    pub(crate) fn fence(&self, site: &'static Location<'static>) {
+        if is_abandoned() {
+            return;
+        }
+        let mut state = self.state();
+        if !state.skips(SiteKind::Fence, site) {
+            state.events.push(Event::Fence { thread: thread_number(), site });
         }
     }
 
-    pub(crate) fn fence(&self, _site: &'static Location<'static>) {
-        self.events.lock().unwrap().push(Event::Fence { thread: thread_number() });
+    /// The events from `start` up to `end`.
+    pub(super) fn events(&self, start: usize, end: usize) -> Vec<Event> {
+        self.state().events[start..end].to_vec()
+    }
+
+    /// Takes all recorded stores back, the last one first, and forgets them.
+    pub(super) fn undo_all(&self) {
+        let mut state = self.state();
+        for event in state.events.drain(..).rev() {
+            if let Event::Store { word, old, .. } = event {
+                self.word(word).store(old, Ordering::Relaxed);
+            }
+        }
+        state.hook = None;
+        state.skip = None;
+    }
+
+    /// The bytes as they were before the first event.
+    pub(super) fn initial_image(&self) -> Vec<u8> {
+        let state = self.state();
+        let mut image: Vec<u8> =
+            (0..self.length / 8).flat_map(|word| self.word(word).load(Ordering::Relaxed).to_le_bytes()).collect();
+        for event in state.events.iter().rev() {
+            if let Event::Store { word, old, .. } = *event {
+                image[word as usize * 8..word as usize * 8 + 8].copy_from_slice(&old.to_le_bytes());
+            }
+        }
+        image
     }
 }
 
-/// Control of a simulated medium.
-#[derive(Clone, Debug)]
+/// Control of a simulated medium: what was recorded, and what to leave out. Clones control the same medium.
+#[derive(Clone)]
 pub struct Simulation {
-    recorder: Arc<Recorder>,
+    medium: Medium,
+    pub(super) recorder: Arc<Recorder>,
+    pub(super) walker: Arc<Mutex<Option<Walker>>>,
+}
+
+impl fmt::Debug for Simulation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Simulation").field("events", &self.events_len()).finish_non_exhaustive()
+    }
 }
 
 impl Simulation {
-    /// Number of events recorded.
+    /// The medium.
+    #[must_use]
+    pub fn medium(&self) -> Medium {
+        self.medium.clone()
+    }
+
+    /// Number of events recorded: the index that the next one will have.
     #[must_use]
     pub fn events_len(&self) -> usize {
-        self.recorder.events.lock().unwrap().len()
+        self.recorder.state().events.len()
+    }
+
+    /// A mark between what has happened and what will: an index of an event, to be used as one end of a range.
+    #[must_use]
+    pub fn mark(&self) -> usize {
+        self.events_len()
+    }
+
+    /// Number of word stores in a range of events.
+    #[must_use]
+    pub fn stores_in(&self, events: std::ops::Range<usize>) -> usize {
+        self.recorder.state().events[events].iter().filter(|event| matches!(event, Event::Store { .. })).count()
+    }
+
+    /// Declares everything stored so far durable and forgets the events; indices begin at zero again. For long tests.
+    pub fn checkpoint(&self) {
+        let mut walker = self.walker.lock().unwrap_or_else(PoisonError::into_inner);
+        *walker = None;
+        self.recorder.state().events.clear();
+    }
+
+    /// Seeds a fault, or with `None` takes it back; the count of [`Simulation::skipped`] begins at zero.
+    pub fn set_skip(&self, skip: Option<Skip>) {
+        let mut state = self.recorder.state();
+        state.skip = skip;
+        state.skip_seen = 0;
+        state.skipped = 0;
+    }
+
+    /// How often something was left out since [`Simulation::set_skip`]: a mutation test that skipped nothing proves nothing.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.recorder.state().skipped
+    }
+
+    /// Begins to collect (or forgets) the places in the program that store, flush and fence.
+    pub fn collect_sites(&self, collect: bool) {
+        let mut state = self.recorder.state();
+        state.sites_wanted = collect;
+        state.sites.clear();
+    }
+
+    /// The places collected, with the number of calls from each: what a mutation test goes through.
+    #[must_use]
+    pub fn sites(&self) -> Vec<(Site, u64)> {
+        self.recorder.state().sites.iter().map(|(&site, &count)| (site, count)).collect()
+    }
+
+    /// Calls `hook` after each store of a word, in the storing thread, with the event's index and no lock held. It may panic
+    /// or park; it must not store to this medium.
+    pub fn set_hook(&self, hook: Option<Arc<dyn Fn(usize) + Send + Sync>>) {
+        self.recorder.state().hook = hook;
     }
 }
 
@@ -99,23 +304,33 @@ impl Medium {
     /// If the length is no such multiple, or there is no memory.
     #[must_use]
     pub fn simulated(length: u64) -> (Medium, Simulation) {
-        assert!(length % 4096 == 0 && length > 0, "a simulated medium of {length} bytes");
+        assert!(length.is_multiple_of(4096) && length > 0, "a simulated medium of {length} bytes");
         let bytes = usize::try_from(length).expect("addressable");
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new map at an address of the kernel's choice.
-        let base = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE,
-                rustix::mm::MapFlags::PRIVATE,
-            )
-        }
-        .expect("memory for a simulated medium");
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
+            .expect("memory for a simulated medium");
         let base = NonNull::new(base.cast::<u8>()).expect("not null");
-        let recorder = Arc::new(Recorder { base, events: Mutex::new(Vec::new()) });
+        let recorder = Arc::new(Recorder { base, length, state: Mutex::default() });
         let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind: MediumKind::Simulated };
         let medium =
             Medium::assemble(backing, base, length, true, PersistMode::Persistent, Some(Arc::clone(&recorder)));
-        (medium, Simulation { recorder })
+        (medium.clone(), Simulation { medium, recorder, walker: Arc::default() })
+    }
+
+    /// Simulated persistent memory that holds `image` durably.
+    ///
+    /// # Panics
+    /// If its length is no multiple of 4096, or there is no memory.
+    #[must_use]
+    pub fn simulated_from_image(image: &[u8]) -> (Medium, Simulation) {
+        let (medium, simulation) = Medium::simulated(image.len() as u64);
+        for (number, word) in image.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            if word != 0 {
+                simulation.recorder.word(number as u64).store(word, Ordering::Relaxed);
+            }
+        }
+        (medium, simulation)
     }
 }
