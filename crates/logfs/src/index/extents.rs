@@ -1,0 +1,292 @@
+//! The map of a file: which volume blocks hold its blocks. A [`Tree`] whose values are runs of blocks.
+//!
+//! May touch: what the tree may. Relies on: what the tree does; for changes the inode's lock.
+//!
+//! An entry's key is the first file block of an extent; its value the first volume block in the high 40 bits and the
+//! length in the low 24. Extents do not overlap. Neighbours that are contiguous on the volume are joined when one of
+//! them is mapped, up to the longest length.
+
+use super::IndexError::{self, Invalid, Torn};
+use super::pool::Reservation;
+use super::tree::Tree;
+
+/// The most blocks one extent can have (64 GiB less one block).
+pub const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
+/// File blocks are smaller than this, so that byte positions fit 63 bits.
+pub const FILE_BLOCK_LIMIT: u64 = 1 << 51;
+/// Volume blocks are smaller than this.
+const BLOCK_LIMIT: u64 = 1 << 40;
+
+/// A run of a file's blocks on the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// The first block within the file.
+    pub file_block: u64,
+    /// The first block on the volume.
+    pub block: u64,
+    /// Number of blocks, 1 to [`EXTENT_BLOCKS_MAX`].
+    pub count: u64,
+}
+
+/// What stands at a file block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// Data.
+    Blocks {
+        /// The volume block that holds it.
+        block: u64,
+        /// Blocks that follow contiguously, this one included.
+        count: u64,
+    },
+    /// No data.
+    Hole {
+        /// Blocks up to the next data, this one included; up to [`FILE_BLOCK_LIMIT`] if there is none.
+        count: u64,
+    },
+}
+
+impl FileExtent {
+    fn end(self) -> u64 {
+        self.file_block + self.count
+    }
+
+    fn value(self) -> u64 {
+        self.block << 24 | self.count
+    }
+
+    fn from_entry((file_block, value): (u64, u64)) -> Result<FileExtent, IndexError> {
+        let extent = FileExtent { file_block, block: value >> 24, count: value & EXTENT_BLOCKS_MAX };
+        if extent.count == 0 || file_block >= FILE_BLOCK_LIMIT { Err(Torn) } else { Ok(extent) }
+    }
+
+    /// The part from file block `start` up to `end`, which must not be empty.
+    fn part(self, start: u64, end: u64) -> FileExtent {
+        let start = start.max(self.file_block);
+        FileExtent {
+            file_block: start,
+            block: self.block + (start - self.file_block),
+            count: end.min(self.end()) - start,
+        }
+    }
+
+    /// Whether `next` continues this extent in the file and on the volume, and one extent can hold both.
+    fn joins(self, next: FileExtent) -> bool {
+        self.end() == next.file_block
+            && self.block + self.count == next.block
+            && self.count + next.count <= EXTENT_BLOCKS_MAX
+    }
+}
+
+/// A file's map, over its tree.
+#[derive(Clone, Copy)]
+pub struct Extents<'a> {
+    tree: Tree<'a>,
+}
+
+fn check_range(file_block: u64, count: u64) -> Result<u64, IndexError> {
+    match file_block.checked_add(count) {
+        Some(end) if count > 0 && end <= FILE_BLOCK_LIMIT => Ok(end),
+        _ => Err(Invalid),
+    }
+}
+
+impl<'a> Extents<'a> {
+    /// The map kept in `tree`.
+    #[inline]
+    pub fn new(tree: Tree<'a>) -> Self {
+        Extents { tree }
+    }
+
+    /// The tree below.
+    pub fn tree(&self) -> &Tree<'a> {
+        &self.tree
+    }
+
+    fn floor(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
+        self.tree.floor(file_block)?.map(FileExtent::from_entry).transpose()
+    }
+
+    fn ceiling(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
+        self.tree.ceiling(file_block)?.map(FileExtent::from_entry).transpose()
+    }
+
+    /// What stands at `file_block`. Beside a writer the answer is to be validated before it is used.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`]; [`IndexError::Invalid`] at or beyond [`FILE_BLOCK_LIMIT`].
+    #[inline]
+    pub fn lookup(&self, file_block: u64) -> Result<Mapping, IndexError> {
+        if let Some(extent) = self.floor(file_block)?
+            && file_block < extent.end()
+        {
+            let offset = file_block - extent.file_block;
+            return Ok(Mapping::Blocks { block: extent.block + offset, count: extent.count - offset });
+        }
+        if file_block >= FILE_BLOCK_LIMIT {
+            return Err(Invalid);
+        }
+        let next = self.ceiling(file_block)?.map_or(FILE_BLOCK_LIMIT, |next| next.file_block);
+        if next <= file_block { Err(Torn) } else { Ok(Mapping::Hole { count: next - file_block }) }
+    }
+
+    /// Reserves the nodes that one [`Extents::map`] of this range can need; also enough for one [`Extents::unmap`].
+    ///
+    /// # Errors
+    /// [`IndexError::Full`], [`IndexError::Torn`], [`IndexError::Invalid`].
+    pub fn reserve(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
+        let end = check_range(file_block, count)?;
+        self.tree.reserve(&[file_block, end])
+    }
+
+    /// Maps `count` blocks (up to [`EXTENT_BLOCKS_MAX`]) from `file_block` on to volume blocks from `block` on.
+    /// `displaced` is called with what was mapped there before, in descending order.
+    ///
+    /// # Errors
+    /// [`IndexError::Invalid`] before anything changed. [`IndexError::Torn`]. [`IndexError::Full`] only if `nodes` is
+    /// not from [`Extents::reserve`] of this range; the map is then to be rebuilt.
+    pub fn map(
+        &self,
+        file_block: u64,
+        block: u64,
+        count: u64,
+        nodes: &mut Reservation<'_>,
+        displaced: &mut dyn FnMut(FileExtent),
+    ) -> Result<(), IndexError> {
+        let end = check_range(file_block, count)?;
+        if count > EXTENT_BLOCKS_MAX || block.checked_add(count).is_none_or(|end| end > BLOCK_LIMIT) {
+            return Err(Invalid);
+        }
+        let mut new = FileExtent { file_block, block, count };
+        self.unmap(file_block, count, nodes, displaced)?;
+
+        let left = match file_block.checked_sub(1) {
+            Some(before) => self.floor(before)?.filter(|left| left.joins(new)),
+            None => None,
+        };
+        if let Some(left) = left {
+            new = FileExtent { count: left.count + count, ..left };
+        }
+        // The value of the entry right behind, if one begins there.
+        if let Some(value) = self.tree.get(end)? {
+            let right = FileExtent::from_entry((end, value))?;
+            if new.joins(right) {
+                new.count += right.count;
+                self.tree.remove_keeping(end, nodes)?;
+            }
+        }
+        if left.is_some() {
+            self.tree.replace(new.file_block, new.value())?.ok_or(Torn)?;
+        } else {
+            self.tree.insert(new.file_block, new.value(), nodes)?;
+        }
+        Ok(())
+    }
+
+    /// Unmaps `count` blocks from `file_block` on. `displaced` is called with what was mapped, in descending order.
+    ///
+    /// # Errors
+    /// As [`Extents::map`].
+    pub fn unmap(
+        &self,
+        file_block: u64,
+        count: u64,
+        nodes: &mut Reservation<'_>,
+        displaced: &mut dyn FnMut(FileExtent),
+    ) -> Result<(), IndexError> {
+        let end = check_range(file_block, count)?;
+        // Ever fewer extents begin before `end`; each round takes one away or is the last.
+        while let Some(extent) = self.floor(end - 1)? {
+            if extent.end() <= file_block {
+                break;
+            }
+            displaced(extent.part(file_block, end));
+            let before = extent.file_block < file_block;
+            if before {
+                let rest = extent.part(extent.file_block, file_block);
+                self.tree.replace(rest.file_block, rest.value())?.ok_or(Torn)?;
+            } else {
+                self.tree.remove_keeping(extent.file_block, nodes)?.ok_or(Torn)?;
+            }
+            if extent.end() > end {
+                let rest = extent.part(end, extent.end());
+                self.tree.insert(rest.file_block, rest.value(), nodes)?;
+            }
+            if before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves everything from `first` on by `delta` blocks, as inserting and collapsing a range need it: for a
+    /// negative `delta` the `-delta` blocks before `first` must be a hole. An extent that covers both sides of
+    /// `first` is split. `nodes` is from [`Extents::reserve`] of one block at `first`.
+    ///
+    /// # Errors
+    /// [`IndexError::Invalid`] before anything changed, if the gap is not a hole or the end passes
+    /// [`FILE_BLOCK_LIMIT`]. [`IndexError::Torn`]; [`IndexError::Full`] as for [`Extents::map`].
+    pub fn shift(&self, first: u64, delta: i64, nodes: &mut Reservation<'_>) -> Result<(), IndexError> {
+        let distance = delta.unsigned_abs();
+        if first >= FILE_BLOCK_LIMIT {
+            return Err(Invalid);
+        }
+        if delta < 0 {
+            let start = first.checked_sub(distance).ok_or(Invalid)?;
+            match self.lookup(start)? {
+                Mapping::Hole { count } if count >= distance => {}
+                _ => return Err(Invalid),
+            }
+        } else if let Some(last) = self.floor(u64::MAX)?
+            && last.end() > first
+            && last.end().checked_add(distance).is_none_or(|end| end > FILE_BLOCK_LIMIT)
+        {
+            return Err(Invalid);
+        }
+        if let Some(extent) = self.floor(first)?
+            && extent.file_block < first
+            && extent.end() > first
+        {
+            let (left, right) = (extent.part(extent.file_block, first), extent.part(first, extent.end()));
+            self.tree.replace(left.file_block, left.value())?.ok_or(Torn)?;
+            self.tree.insert(right.file_block, right.value(), nodes)?;
+        }
+        self.tree.shift_keys(first, delta)
+    }
+
+    /// Calls `visit` with every extent that holds `first` or begins after it, in ascending order, until it returns
+    /// false. The first one may begin before `first`.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`].
+    pub fn for_each_from(&self, first: u64, visit: &mut dyn FnMut(FileExtent) -> bool) -> Result<(), IndexError> {
+        let from = match self.floor(first)? {
+            Some(extent) if extent.end() > first => extent.file_block,
+            _ => first,
+        };
+        let mut torn = false;
+        self.tree.for_each_from(from, &mut |file_block, value| match FileExtent::from_entry((file_block, value)) {
+            Ok(extent) => visit(extent),
+            Err(_) => {
+                torn = true;
+                false
+            }
+        })?;
+        if torn { Err(Torn) } else { Ok(()) }
+    }
+
+    /// Checks the tree and that extents do not overlap. Returns the number of mapped blocks.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`] if anything is not as it must be.
+    pub fn check(&self) -> Result<u64, IndexError> {
+        self.tree.check()?;
+        let (mut end, mut blocks, mut fits) = (0, 0, true);
+        self.for_each_from(0, &mut |extent| {
+            fits &= extent.file_block >= end && extent.end() <= FILE_BLOCK_LIMIT;
+            end = extent.end();
+            blocks += extent.count;
+            fits
+        })?;
+        if fits { Ok(blocks) } else { Err(Torn) }
+    }
+}

@@ -1,0 +1,286 @@
+//! The nodes of all trees of a volume: who may take one, and nodes reserved ahead of a change.
+//!
+//! May touch: the node region. Relies on: [`PoolHost`] to say which epoch of an inode is the current one.
+//!
+//! A node is live exactly if its header names an inode and that inode's current epoch. Anyone may take any other node
+//! with a compare-and-swap of its header. An inode's epoch only rises, so a header that is stale once is stale for
+//! ever, and the compare-and-swap cannot hit a node that became live again. There is no list of free nodes that a
+//! killed process could break: what it had claimed is freed when the epoch of the inode it worked on is raised.
+
+use core::cell::Cell;
+use gannet_shm::{Ordering::*, Word, fence};
+
+use super::IndexError;
+use super::node::{self, LEVELS_MAX, Node};
+
+/// Words of one node; the node region should be a multiple of it. Its first node is the pool's own.
+pub const NODE_WORDS: usize = node::NODE_WORDS;
+
+/// What the pool asks of who made it.
+pub trait PoolHost {
+    /// The current epoch of `owner`'s index, read with acquire order; `None` if there is no such inode.
+    fn current_epoch(&self, owner: u32) -> Option<u32>;
+
+    /// Makes sure that `count` words of the region from `first` on have memory behind them. Called before nodes
+    /// there are used for the first time. False if the system has none.
+    fn back_words(&self, first: usize, count: usize) -> bool;
+}
+
+/// A host that only knows epochs; for a region that has memory behind it.
+impl<F: Fn(u32) -> Option<u32>> PoolHost for F {
+    fn current_epoch(&self, owner: u32) -> Option<u32> {
+        self(owner)
+    }
+
+    fn back_words(&self, _first: usize, _count: usize) -> bool {
+        true
+    }
+}
+
+/// Nodes that are given memory at once: 2 MiB.
+const NODES_PER_CHUNK: u64 = (2 << 20) / (8 * NODE_WORDS as u64);
+
+// Words of the region's first node.
+/// The greatest number handed out for the first time so far.
+const HIGH_WATER: usize = 0;
+/// Nodes below this number have memory behind them.
+const BACKED: usize = 1;
+
+/// A view of the node region. Cheap to make and to copy; one can be made for each operation.
+#[derive(Clone, Copy)]
+pub struct NodePool<'a> {
+    words: &'a [Word],
+    host: &'a dyn PoolHost,
+}
+
+/// Freed nodes a thread remembers, and how far its scan got. Hints only: they are shared with nobody, may belong to
+/// another volume, and every use of one is validated by the header.
+struct Hints {
+    recent: [Cell<u32>; RECENT],
+    count: Cell<usize>,
+    cursor: Cell<u64>,
+}
+
+const RECENT: usize = 16;
+
+thread_local! {
+    static HINTS: Hints = const {
+        Hints { recent: [const { Cell::new(0) }; RECENT], count: Cell::new(0), cursor: Cell::new(0) }
+    };
+}
+
+pub(super) fn header_of(owner: u32, epoch: u32) -> u64 {
+    u64::from(owner) << 32 | u64::from(epoch)
+}
+
+impl<'a> NodePool<'a> {
+    /// A pool over `words`, which are all zero when the arena is new. A last incomplete node is not used.
+    pub fn new(words: &'a [Word], host: &'a dyn PoolHost) -> Self {
+        NodePool { words, host }
+    }
+
+    /// How many nodes there are to be had at most.
+    pub fn capacity(&self) -> u64 {
+        self.limit().saturating_sub(1)
+    }
+
+    /// One above the greatest node number.
+    fn limit(&self) -> u64 {
+        ((self.words.len() / NODE_WORDS) as u64).min(u64::from(u32::MAX))
+    }
+
+    #[inline]
+    pub(super) fn node(&self, number: u64) -> Option<Node<'a>> {
+        if number == 0 || number > u64::from(u32::MAX) {
+            return None;
+        }
+        let start = number as usize * NODE_WORDS;
+        let words = self.words.get(start..start + NODE_WORDS)?;
+        words.try_into().ok().map(Node::new)
+    }
+
+    fn control(&self, word: usize) -> u64 {
+        self.words.get(word).map_or(0, |word| word.load(Acquire))
+    }
+
+    /// One above the greatest node number that may be touched.
+    fn backed(&self) -> u64 {
+        self.control(BACKED).min(self.limit())
+    }
+
+    /// Gets memory for the next chunk of nodes. Several may do it at once.
+    #[cold]
+    fn back_more(&self) -> bool {
+        let (limit, backed) = (self.limit(), self.backed());
+        let next = (backed / NODES_PER_CHUNK + 1).saturating_mul(NODES_PER_CHUNK).min(limit);
+        let first = backed as usize * NODE_WORDS;
+        if next <= backed || !self.host.back_words(first, next as usize * NODE_WORDS - first) {
+            return false;
+        }
+        if let Some(word) = self.words.get(BACKED) {
+            word.fetch_max(next, AcqRel);
+        }
+        true
+    }
+
+    /// A node nobody ever used.
+    fn claim_new(&self, header: u64) -> Option<u32> {
+        let high_water = self.words.first()?;
+        loop {
+            // The word is checked before it is raised, so it exceeds the limit by no more than there are threads.
+            if high_water.load(Relaxed).saturating_add(1) >= self.backed() && !self.back_more() {
+                return None;
+            }
+            let number = high_water.fetch_add(1, Relaxed).wrapping_add(1);
+            if number >= self.backed() {
+                // Others were faster. The number is lost to this path only: scans find the node.
+                continue;
+            }
+            if self.claim(number, header) {
+                return Some(number as u32);
+            }
+        }
+    }
+
+    fn is_free(&self, header: u64) -> bool {
+        header == 0 || self.host.current_epoch((header >> 32) as u32) != Some(header as u32)
+    }
+
+    /// Takes `number` for `owner` if it is free.
+    fn claim(&self, number: u64, header: u64) -> bool {
+        let Some(node) = self.node(number) else { return false };
+        let seen = node.header().load(Acquire);
+        if !self.is_free(seen) || node.header().compare_exchange(seen, header, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        // A reader of the former owner that meets a store to this node from now on must also see that owner's
+        // sequence word changed.
+        fence(Release);
+        true
+    }
+
+    /// A free node, now `owner`'s: one this thread freed, else one never used, else the next found by scanning all.
+    fn allocate(&self, header: u64) -> Option<u32> {
+        HINTS.with(|hints| {
+            while hints.count.get() > 0 {
+                let last = hints.count.get() - 1;
+                hints.count.set(last);
+                let number = hints.recent[last].get();
+                // A hint from another volume can name a node that has no memory here yet.
+                if u64::from(number) <= self.control(HIGH_WATER) && self.claim(u64::from(number), header) {
+                    return Some(number);
+                }
+            }
+            if let Some(number) = self.claim_new(header) {
+                return Some(number);
+            }
+            let backed = self.backed().max(1);
+            for _ in 1..backed {
+                let number = (hints.cursor.get() + 1) % backed;
+                hints.cursor.set(number);
+                if self.claim(number, header) {
+                    return Some(number as u32);
+                }
+            }
+            None
+        })
+    }
+
+    /// Frees a node that belongs to `header`; anything else is left alone.
+    pub(super) fn release(&self, number: u64, header: u64) {
+        let Some(node) = self.node(number) else { return };
+        if node.header().load(Relaxed) != header {
+            return;
+        }
+        node.header().store(0, Release);
+        HINTS.with(|hints| {
+            let count = hints.count.get();
+            if count < RECENT {
+                hints.recent[count].set(number as u32);
+                hints.count.set(count + 1);
+            }
+        });
+    }
+
+    /// Counts the live nodes of `owner`, or of everybody. Walks the whole region: for tests, `stat` and fsck.
+    pub fn live_count(&self, owner: Option<u32>) -> u64 {
+        let mut live = 0;
+        for number in 1..self.control(HIGH_WATER).saturating_add(1).min(self.backed()) {
+            let Some(node) = self.node(number) else { break };
+            let header = node.header().load(Acquire);
+            live += u64::from(!self.is_free(header) && owner.is_none_or(|owner| owner == (header >> 32) as u32));
+        }
+        live
+    }
+
+    /// Takes `count` nodes for `owner` at `epoch`, or none.
+    ///
+    /// # Errors
+    /// [`IndexError::Full`] if that many are not to be had, [`IndexError::Invalid`] if nobody can ever need that many.
+    pub fn reserve(&self, owner: u32, epoch: u32, count: usize) -> Result<Reservation<'a>, IndexError> {
+        let mut reservation =
+            Reservation { pool: *self, header: header_of(owner, epoch), nodes: [0; RESERVATION_MAX], count: 0 };
+        reservation.ensure(count)?;
+        Ok(reservation)
+    }
+}
+
+/// The most nodes a reservation can hold: two inserts that split every level and raise the root.
+const RESERVATION_MAX: usize = 2 * (LEVELS_MAX + 2);
+
+/// Nodes that belong to an inode already but are in no tree yet. Dropping it frees those not used.
+///
+/// They carry the epoch of the tree they were reserved for, so nothing is lost if the process is killed.
+pub struct Reservation<'a> {
+    pool: NodePool<'a>,
+    header: u64,
+    nodes: [u32; RESERVATION_MAX],
+    count: usize,
+}
+
+impl Reservation<'_> {
+    /// Number of nodes left.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(super) fn ensure(&mut self, count: usize) -> Result<(), IndexError> {
+        if count > RESERVATION_MAX {
+            return Err(IndexError::Invalid);
+        }
+        while self.count < count {
+            self.nodes[self.count] = self.pool.allocate(self.header).ok_or(IndexError::Full)?;
+            self.count += 1;
+        }
+        Ok(())
+    }
+
+    pub(super) fn header(&self) -> u64 {
+        self.header
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.count = self.count.checked_sub(1)?;
+        Some(self.nodes[self.count])
+    }
+
+    /// Keeps a node that has left the tree, or frees it if there is no room.
+    pub(super) fn keep(&mut self, number: u64) {
+        if self.count == RESERVATION_MAX {
+            self.pool.release(number, self.header);
+        } else if self.pool.node(number).is_some_and(|node| node.header().load(Relaxed) == self.header)
+            && !self.nodes[..self.count].contains(&(number as u32))
+        {
+            self.nodes[self.count] = number as u32;
+            self.count += 1;
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        while let Some(number) = self.take() {
+            self.pool.release(u64::from(number), self.header);
+        }
+    }
+}

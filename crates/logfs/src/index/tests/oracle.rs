@@ -1,0 +1,221 @@
+//! The tree against `BTreeMap`, seeded random; reservations; epochs; a full pool.
+
+use super::super::IndexError;
+use super::{Lab, Random, effort};
+use std::collections::BTreeMap;
+
+fn same(lab: &Lab, owner: u32, oracle: &BTreeMap<u64, u64>) {
+    let tree = lab.tree(owner);
+    let shape = tree.check().unwrap();
+    assert_eq!(shape.entries, oracle.len() as u64);
+    assert_eq!(shape.nodes, lab.pool().live_count(Some(owner)), "nodes outside of the tree");
+    let mut entries = Vec::new();
+    tree.for_each_from(0, &mut |key, value| {
+        entries.push((key, value));
+        true
+    })
+    .unwrap();
+    assert!(entries.iter().copied().eq(oracle.iter().map(|(&key, &value)| (key, value))));
+}
+
+fn probe(lab: &Lab, owner: u32, oracle: &BTreeMap<u64, u64>, key: u64) {
+    let tree = lab.tree(owner);
+    let pair = |(&key, &value): (&u64, &u64)| (key, value);
+    assert_eq!(tree.get(key).unwrap(), oracle.get(&key).copied());
+    assert_eq!(tree.floor(key).unwrap(), oracle.range(..=key).next_back().map(pair));
+    assert_eq!(tree.ceiling(key).unwrap(), oracle.range(key..).next().map(pair));
+}
+
+/// Grows to about `target` entries and shrinks again, several times.
+fn against_oracle(seed: u64, key_limit: u64, target: u64, operations: u64, ascending: bool) {
+    let lab = Lab::new(4096);
+    let mut random = Random(seed);
+    let mut oracle = BTreeMap::new();
+    let mut next_key = 0;
+    for operation in 0..operations {
+        let growing = (operation / (3 * target)).is_multiple_of(2);
+        let key = match random.below(16) {
+            0 => u64::MAX - random.below(3),
+            1 => random.below(3),
+            _ => random.below(key_limit),
+        };
+        let tree = lab.tree(1);
+        match random.below(10) {
+            0..6 if growing && ascending => {
+                next_key += 1 + random.below(3);
+                let mut nodes = tree.reserve(&[next_key]).unwrap();
+                tree.insert(next_key, operation, &mut nodes).unwrap();
+                oracle.insert(next_key, operation);
+            }
+            0..6 if growing => {
+                // A reservation suffices, and a removal in between does not change that.
+                let mut nodes = tree.reserve(&[key, key.wrapping_add(1)]).unwrap();
+                let (free, other) = (nodes.count(), random.below(key_limit));
+                assert_eq!(tree.remove_keeping(other, &mut nodes).unwrap(), oracle.remove(&other));
+                for key in [key, key.wrapping_add(1)] {
+                    assert_eq!(tree.insert(key, operation, &mut nodes).unwrap(), oracle.insert(key, operation));
+                }
+                assert!(free == 0 || free >= nodes.count().min(free));
+            }
+            0..7 => {
+                // Half of the time something that is there.
+                let key = oracle.range(key..).next().map_or(key, |(&key, _)| key);
+                assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
+            }
+            7 => {
+                let expected = oracle.get_mut(&key).map(|value| core::mem::replace(value, operation));
+                assert_eq!(tree.replace(key, operation).unwrap(), expected);
+            }
+            _ => probe(&lab, 1, &oracle, key),
+        }
+        if operation % 97 == 0 {
+            same(&lab, 1, &oracle);
+        }
+    }
+    same(&lab, 1, &oracle);
+    lab.tree(1).clear();
+    assert_eq!(lab.pool().live_count(None), 0);
+    assert!(lab.tree(1).is_empty());
+}
+
+#[test]
+fn agrees_with_the_oracle() {
+    for seed in 0..4 * effort() {
+        against_oracle(seed, 200, 100, 4000, false);
+        against_oracle(seed, 1 << 40, 3000, 40_000, false);
+        against_oracle(seed, 20_000, 5000, 40_000, true);
+    }
+}
+
+#[test]
+fn every_small_order_of_removals() {
+    // Two levels, every pair of keys removed first, then all from one side.
+    for first in 0..70 {
+        for second in 0..70 {
+            let lab = Lab::new(64);
+            let tree = lab.tree(1);
+            let mut oracle = BTreeMap::new();
+            for key in 0..70 {
+                let key = key * 37 % 70;
+                tree.insert(key, key, &mut tree.no_reservation().unwrap()).unwrap();
+                oracle.insert(key, key);
+            }
+            let rest: Vec<u64> = if first < second { (0..70).collect() } else { (0..70).rev().collect() };
+            for key in [first, second].into_iter().chain(rest) {
+                assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
+                if oracle.len() % 16 == 3 {
+                    same(&lab, 1, &oracle);
+                }
+            }
+            assert!(tree.is_empty() && lab.pool().live_count(None) == 0);
+        }
+    }
+}
+
+#[test]
+fn ascending_keys_fill_nodes() {
+    let lab = Lab::new(4096);
+    let tree = lab.tree(1);
+    for key in 0..31 * 1000 {
+        tree.insert(key, key, &mut tree.no_reservation().unwrap()).unwrap();
+    }
+    assert!(tree.check().unwrap().nodes < 1000 + 40);
+}
+
+#[test]
+fn a_full_pool_changes_nothing() {
+    let lab = Lab::new(6);
+    let (tree, other) = (lab.tree(1), lab.tree(2));
+    other.insert(1, 1, &mut other.no_reservation().unwrap()).unwrap();
+    let mut oracle = BTreeMap::new();
+    let mut random = Random(9);
+    let refused = loop {
+        let key = random.next();
+        match tree.insert(key, key, &mut tree.no_reservation().unwrap()) {
+            Ok(_) => oracle.insert(key, key),
+            Err(error) => break (error, key),
+        };
+        same(&lab, 1, &oracle);
+    };
+    assert_eq!(refused.0, IndexError::Full);
+    assert_eq!(tree.reserve(&[refused.1]).err(), Some(IndexError::Full));
+    same(&lab, 1, &oracle);
+    assert_eq!(other.get(1), Ok(Some(1)));
+    // The other inode is evicted: its node is found by the scan.
+    lab.drop_index(2);
+    let mut nodes = tree.reserve(&[refused.1]).unwrap();
+    tree.insert(refused.1, 0, &mut nodes).unwrap();
+    assert_eq!(tree.get(refused.1), Ok(Some(0)));
+}
+
+#[test]
+fn raising_the_epoch_frees_everything_at_once() {
+    let lab = Lab::new(100);
+    for round in 0..50u64 {
+        let tree = lab.tree(1);
+        assert!(tree.is_empty());
+        // Some nodes are lost by a killed writer: reserved and never returned.
+        core::mem::forget(tree.pool.reserve(1, tree.epoch, 3).unwrap());
+        for key in 0..1000 {
+            tree.insert(key ^ round, round, &mut tree.no_reservation().unwrap()).unwrap();
+        }
+        assert_eq!(lab.pool().live_count(None), tree.check().unwrap().nodes + 3);
+        lab.drop_index(1);
+        assert_eq!(lab.pool().live_count(None), 0);
+        // A handle from before is of no use and does no harm.
+        assert_eq!(tree.get(1), Ok(None));
+    }
+}
+
+#[test]
+fn a_stale_handle_touches_nobody_elses_nodes() {
+    let lab = Lab::new(40);
+    let tree = lab.tree(1);
+    for key in 0..600 {
+        tree.insert(key, key, &mut tree.no_reservation().unwrap()).unwrap();
+    }
+    let root = lab.roots[1].load(gannet_shm::Ordering::Relaxed);
+    lab.drop_index(1);
+    let other = lab.tree(2);
+    for key in 0..600 {
+        other.insert(key, !key, &mut other.no_reservation().unwrap()).unwrap();
+    }
+    let before = other.check().unwrap();
+    // As if root had been restored by mistake: every operation finds foreign headers.
+    lab.roots[1].store(root, gannet_shm::Ordering::Relaxed);
+    assert_eq!(tree.get(5), Err(IndexError::Torn));
+    assert_eq!(tree.remove(5), Err(IndexError::Torn));
+    tree.clear();
+    assert_eq!(other.check(), Ok(before));
+    assert_eq!(other.get(5), Ok(Some(!5)));
+}
+
+#[test]
+fn memory_is_asked_for_before_nodes_are_used() {
+    use super::super::{NODE_WORDS, NodePool, PoolHost, Tree};
+    use gannet_shm::{Ordering::Relaxed, Word};
+    struct Host(core::cell::Cell<usize>, usize);
+    impl PoolHost for Host {
+        fn current_epoch(&self, _owner: u32) -> Option<u32> {
+            Some(0)
+        }
+        fn back_words(&self, first: usize, count: usize) -> bool {
+            assert_eq!(first, self.0.get());
+            let grant = first + count <= self.1;
+            if grant {
+                self.0.set(first + count);
+            }
+            grant
+        }
+    }
+    let words: Vec<Word> = (0..10_000 * NODE_WORDS).map(|_| Word::new(0)).collect();
+    let host = Host(core::cell::Cell::new(0), 4096 * NODE_WORDS);
+    let root = Word::new(0);
+    let tree = Tree::new(NodePool::new(&words, &host), 1, 0, &root);
+    let mut key = 0;
+    while tree.insert(key, key, &mut tree.no_reservation().unwrap()).is_ok() {
+        key += 1;
+    }
+    assert_eq!(tree.pool.live_count(None), 4095);
+    assert!(words[4096 * NODE_WORDS..].iter().all(|word| word.load(Relaxed) == 0));
+}
