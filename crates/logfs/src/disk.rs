@@ -1,0 +1,259 @@
+//! The volume as structures on a medium, without the arena: slots, the inode map, log pages. What recovery, fsck and
+//! dump need, and what the engine stores through.
+//!
+//! The only room that calls `media` for metadata. Stores go through a [`Commit`], which [`Commit::fence`] turns into
+//! [`Durable`]; what must happen only after the fence (publishing, releasing space) takes a `&Durable`, so that the
+//! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
+
+use crate::format::geometry::Geometry;
+use crate::format::page::{LinePlace, Link, PageHeader};
+use crate::format::slot::{self, SLOT_BYTES, Slot};
+use crate::format::state::{EPOCH_AT, EPOCH_MAX};
+use crate::format::superblock::{Superblock, SuperblockError};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
+use gannet_media::{AccessError, Medium, MediumOffset};
+use gannet_vfs::{Errno, Error, Result};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A block of bytes.
+pub(crate) type Block = [u8; BLOCK_BYTES as usize];
+
+/// The volume on its medium.
+pub(crate) struct Disk {
+    medium: Medium,
+    superblock: Superblock,
+    geometry: Geometry,
+    epoch: AtomicU64,
+    /// First block of each chunk of the inode table, as far as this process has looked it up: 0 is unknown. Chunks
+    /// never move.
+    chunks: Box<[AtomicU64]>,
+}
+
+/// Stores that are on their way to the medium, of one operation of one thread.
+#[must_use = "stores are durable only after a fence"]
+pub(crate) struct Commit<'d> {
+    disk: &'d Disk,
+}
+
+/// Evidence that the stores of an operation are durable.
+pub(crate) struct Durable(());
+
+/// An access that failed, as an error of the file system.
+pub(crate) fn access_error(error: AccessError) -> Error {
+    match error {
+        AccessError::OutOfRange { at, .. } | AccessError::Misaligned { at } => {
+            Error::damaged("a pointer leads outside the volume", at.0)
+        }
+        AccessError::ReadOnly => Error::because(Errno::ROFS, "the volume is open for reading only"),
+        AccessError::UserFault { .. } => Error::new(Errno::FAULT),
+        AccessError::MediumFault { .. } => Error::because(Errno::IO, "the medium cannot be read here"),
+    }
+}
+
+/// Why a medium holds no volume that can be used, in a sentence.
+pub(crate) fn superblock_error(error: SuperblockError) -> Error {
+    match error {
+        SuperblockError::NoMagic => Error::because(Errno::INVAL, "no Gannet volume; `gannet mkfs` makes one"),
+        SuperblockError::Checksum => Error::damaged("superblock: checksum, also of its replica", 0),
+        SuperblockError::Incompatible(features) => Error::damaged("made by a newer Gannet: unknown features", features),
+        SuperblockError::Blocks(blocks) => Error::damaged("superblock: impossible number of blocks", blocks),
+    }
+}
+
+impl Disk {
+    /// Reads the superblock, or its replica where the first is damaged.
+    pub(crate) fn open(medium: Medium) -> Result<Self> {
+        let mut block = Box::new([0; BLOCK_BYTES as usize]);
+        medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
+        let superblock = match Superblock::decode(&block) {
+            Ok(superblock) => superblock,
+            Err(first) => {
+                let replica_at = (medium.length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
+                medium.read(MediumOffset(replica_at), &mut block[..]).map_err(access_error)?;
+                Superblock::decode(&block).map_err(|_| superblock_error(first))?
+            }
+        };
+        Self::with_superblock(medium, superblock)
+    }
+
+    fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
+        let geometry = Geometry::of(superblock.blocks).ok_or(Error::damaged("superblock: size", superblock.blocks))?;
+        if superblock.blocks * BLOCK_BYTES > medium.length() {
+            return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));
+        }
+        let epoch = medium.load_u64(MediumOffset(EPOCH_AT)).map_err(access_error)?;
+        if epoch == 0 || epoch > EPOCH_MAX {
+            return Err(Error::damaged("epoch", EPOCH_AT));
+        }
+        let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), chunks })
+    }
+
+    pub(crate) fn medium(&self) -> &Medium {
+        &self.medium
+    }
+
+    pub(crate) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) fn key(&self) -> Key {
+        self.superblock.key
+    }
+
+    /// The epoch that new entries carry.
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed) as u32
+    }
+
+    /// Takes note of the epoch on the medium: another process may have raised it before this one attached.
+    pub(crate) fn refresh_epoch(&self) -> Result<()> {
+        let epoch = self.load(EPOCH_AT)?;
+        if epoch == 0 || epoch > EPOCH_MAX {
+            return Err(Error::damaged("epoch", EPOCH_AT));
+        }
+        self.epoch.store(epoch, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Raises the epoch durably: the last step of a crash recovery.
+    pub(crate) fn raise_epoch(&self) -> Result<()> {
+        let next = self.epoch.load(Ordering::Relaxed) + 1;
+        if next > EPOCH_MAX {
+            return Err(Error::because(
+                Errno::OVERFLOW,
+                "the volume went through 16 million crashes; copy it to a new one",
+            ));
+        }
+        let mut commit = self.begin();
+        commit.store(EPOCH_AT, next)?;
+        let _ = commit.fence();
+        self.epoch.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Copies metadata out.
+    pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
+        self.medium.read(MediumOffset(at), bytes).map_err(access_error)
+    }
+
+    /// Loads one word.
+    pub(crate) fn load(&self, at: u64) -> Result<u64> {
+        self.medium.load_u64(MediumOffset(at)).map_err(access_error)
+    }
+
+    /// Begins the stores of an operation.
+    pub(crate) fn begin(&self) -> Commit<'_> {
+        Commit { disk: self }
+    }
+
+    /// The byte offset of an inode's slot; `None` where its chunk does not exist.
+    pub(crate) fn slot_at(&self, inode: u32) -> Result<Option<u64>> {
+        let inode = inode as u64;
+        if inode == 0 || inode >= self.geometry.inodes() {
+            return Ok(None);
+        }
+        let chunk = inode / self.geometry.slots_per_chunk();
+        let within = inode % self.geometry.slots_per_chunk();
+        Ok(self.chunk_block(chunk)?.map(|block| block * BLOCK_BYTES + within * SLOT_BYTES))
+    }
+
+    /// The first block of a chunk of the inode table, if it exists.
+    pub(crate) fn chunk_block(&self, chunk: u64) -> Result<Option<u64>> {
+        let Some(known) = self.chunks.get(chunk as usize) else { return Ok(None) };
+        let block = known.load(Ordering::Relaxed);
+        if block != 0 {
+            return Ok(Some(block));
+        }
+        let at = self.geometry.map_word_at(chunk);
+        let found = slot::decode_map_word(self.key(), chunk, self.load(at)?);
+        let Some(block) = found.map_err(|()| Error::damaged("inode map word", at))? else { return Ok(None) };
+        if !self.geometry.is_allocatable_run(block, self.geometry.chunk_blocks) {
+            return Err(Error::damaged("inode map word: chunk outside the volume", at));
+        }
+        known.store(block, Ordering::Relaxed);
+        Ok(Some(block))
+    }
+
+    /// Reads and checks an inode's slot; one that does not exist yet is free with generation 1.
+    pub(crate) fn slot(&self, inode: u32) -> Result<Slot> {
+        let Some(at) = self.slot_at(inode)? else { return Ok(Slot::Free { generation: 1 }) };
+        let mut bytes = [0; SLOT_BYTES as usize];
+        self.read(at, &mut bytes)?;
+        Ok(Slot::decode(self.key(), inode, &bytes))
+    }
+
+    /// Reads and checks the header of the log page that a link word leads to.
+    pub(crate) fn page_header(&self, link: Link) -> Result<Option<PageHeader>> {
+        if !self.geometry.is_allocatable(link.block) {
+            return Ok(None);
+        }
+        let mut line = [0; LINE_BYTES as usize];
+        self.read(link.block * BLOCK_BYTES, &mut line)?;
+        Ok(PageHeader::decode(self.key(), &line).filter(|header| header.epoch == link.epoch))
+    }
+
+    /// Reads a block, of which the caller knows that it lies on the volume.
+    pub(crate) fn read_block(&self, block: u64, bytes: &mut Block) -> Result<()> {
+        self.read(block * BLOCK_BYTES, &mut bytes[..])
+    }
+
+    /// Reads the rest of a log page from an entry on.
+    pub(crate) fn read_entry<'b>(&self, place: LinePlace, buffer: &'b mut Block) -> Result<&'b [u8]> {
+        if !self.geometry.is_allocatable(place.block()) || place.line() == 0 {
+            return Err(Error::damaged("place of a log entry", place.offset_bytes()));
+        }
+        let length_bytes = (BLOCK_BYTES - place.line() as u64 * LINE_BYTES) as usize;
+        let bytes = &mut buffer[..length_bytes];
+        // Most entries are one or two lines: read the first, and what it claims.
+        self.read(place.offset_bytes(), &mut bytes[..LINE_BYTES as usize])?;
+        let lines = bytes[2] as usize;
+        let wanted = (lines * LINE_BYTES as usize).min(length_bytes);
+        if wanted > LINE_BYTES as usize {
+            self.read(place.offset_bytes() + LINE_BYTES, &mut bytes[LINE_BYTES as usize..wanted])?;
+        }
+        Ok(&buffer[..wanted.max(LINE_BYTES as usize)])
+    }
+
+    /// The data hash of a range of the medium, chained from `hash`.
+    pub(crate) fn hash_range(&self, hash: &mut gannet_media::DataHash, at: u64, length_bytes: u64) -> Result<()> {
+        self.medium.hash_into(MediumOffset(at), length_bytes, hash).map_err(access_error)
+    }
+}
+
+impl<'d> Commit<'d> {
+    /// The volume.
+    pub(crate) fn disk(&self) -> &'d Disk {
+        self.disk
+    }
+
+    /// Stores one 8-byte word.
+    pub(crate) fn store(&mut self, at: u64, value: u64) -> Result<()> {
+        self.disk.medium.store_u64(MediumOffset(at), value).map_err(access_error)
+    }
+
+    /// Stores bytes.
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.disk.medium.write(MediumOffset(at), bytes).map_err(access_error)
+    }
+
+    /// Stores zeros.
+    pub(crate) fn zero(&mut self, at: u64, length_bytes: u64) -> Result<()> {
+        self.disk.medium.zero(MediumOffset(at), length_bytes).map_err(access_error)
+    }
+
+    /// Writes back what a dead thread or a map has stored.
+    pub(crate) fn flush(&mut self, at: u64, length_bytes: u64) -> Result<()> {
+        self.disk.medium.flush(MediumOffset(at), length_bytes).map_err(access_error)
+    }
+
+    /// Makes all of it durable.
+    pub(crate) fn fence(self) -> Durable {
+        self.disk.medium.fence();
+        Durable(())
+    }
+}

@@ -1,0 +1,115 @@
+//! Where things lie on a volume: a function of the number of blocks alone, never of the machine.
+//!
+//! ```text
+//! block 0              superblock
+//! block 1              state (epoch, clean word, arena identity)
+//! block 2 ..           inode map: one word for each possible chunk of the inode table
+//!         ..           saved block map: one bit for each block, written at a clean detach
+//!         ..           saved inode map: one bit for each possible inode
+//! first_free ..        data, log pages and chunks of the inode table
+//! last block           superblock replica
+//! ```
+
+use super::BLOCK_BYTES;
+
+/// Slots of one block of the inode table.
+pub(crate) const SLOTS_PER_BLOCK: u64 = BLOCK_BYTES / super::slot::SLOT_BYTES;
+/// The smallest volume: 1 MiB.
+pub(crate) const BLOCKS_MIN: u64 = 256;
+/// The largest volume: 2^32 blocks (16 TiB), so that inode numbers fit 32 bits.
+pub(crate) const BLOCKS_MAX: u64 = 1 << 32;
+const BITS_PER_BLOCK: u64 = BLOCK_BYTES * 8;
+const WORDS_PER_BLOCK: u64 = BLOCK_BYTES / 8;
+
+/// The layout of a volume of a given number of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// All blocks of the volume.
+    pub(crate) blocks: u64,
+    /// Blocks of one chunk of the inode table.
+    pub(crate) chunk_blocks: u64,
+    /// Number of possible chunks.
+    pub(crate) chunks: u64,
+    /// First block of the inode map.
+    pub(crate) map_start: u64,
+    /// First block of the saved block map.
+    pub(crate) saved_blocks_start: u64,
+    /// First block of the saved inode map.
+    pub(crate) saved_inodes_start: u64,
+    /// First block that can be allocated.
+    pub(crate) first_free: u64,
+}
+
+impl Geometry {
+    /// The layout of `blocks` blocks; `None` if there are too few or too many.
+    pub(crate) const fn of(blocks: u64) -> Option<Self> {
+        if blocks < BLOCKS_MIN || blocks > BLOCKS_MAX {
+            return None;
+        }
+        // As many inodes as blocks, at most; chunks small enough that an aged volume has room for one, few enough that
+        // their map stays small.
+        let chunk_blocks = if blocks <= 1 << 16 {
+            4
+        } else if blocks <= 1 << 24 {
+            16
+        } else {
+            128
+        };
+        let chunks = blocks.div_ceil(chunk_blocks * SLOTS_PER_BLOCK);
+        let map_start = 2;
+        let saved_blocks_start = map_start + chunks.div_ceil(WORDS_PER_BLOCK);
+        let saved_inodes_start = saved_blocks_start + blocks.div_ceil(BITS_PER_BLOCK);
+        let first_free = saved_inodes_start + (chunks * chunk_blocks * SLOTS_PER_BLOCK).div_ceil(BITS_PER_BLOCK);
+        Some(Self { blocks, chunk_blocks, chunks, map_start, saved_blocks_start, saved_inodes_start, first_free })
+    }
+
+    /// Slots of one chunk.
+    pub(crate) const fn slots_per_chunk(&self) -> u64 {
+        self.chunk_blocks * SLOTS_PER_BLOCK
+    }
+
+    /// One more than the largest possible inode number.
+    pub(crate) const fn inodes(&self) -> u64 {
+        let all = self.chunks * self.slots_per_chunk();
+        if all > u32::MAX as u64 { u32::MAX as u64 } else { all }
+    }
+
+    /// The block of the superblock's replica; allocation ends before it.
+    pub(crate) const fn replica(&self) -> u64 {
+        self.blocks - 1
+    }
+
+    /// Byte offset of the inode map's word for `chunk`.
+    pub(crate) const fn map_word_at(&self, chunk: u64) -> u64 {
+        self.map_start * BLOCK_BYTES + chunk * 8
+    }
+
+    /// Whether a block can hold data, a log page or slots.
+    pub(crate) const fn is_allocatable(&self, block: u64) -> bool {
+        block >= self.first_free && block < self.replica()
+    }
+
+    /// Whether `count` blocks from `block` on can.
+    pub(crate) const fn is_allocatable_run(&self, block: u64, count: u64) -> bool {
+        block >= self.first_free && block <= self.replica() && count <= self.replica() - block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_follow_each_other_and_leave_room() {
+        for blocks in [BLOCKS_MIN, 257, 1000, 1 << 16, (1 << 16) + 1, 1 << 20, 1 << 24, (1 << 24) + 1, BLOCKS_MAX] {
+            let geometry = Geometry::of(blocks).unwrap();
+            assert!(geometry.map_start < geometry.saved_blocks_start);
+            assert!((geometry.saved_blocks_start - geometry.map_start) * WORDS_PER_BLOCK >= geometry.chunks);
+            assert!((geometry.saved_inodes_start - geometry.saved_blocks_start) * BITS_PER_BLOCK >= blocks);
+            assert!((geometry.first_free - geometry.saved_inodes_start) * BITS_PER_BLOCK >= geometry.inodes());
+            assert!(geometry.first_free * 50 < blocks * 49, "{blocks}: {geometry:?}");
+        }
+        assert!(Geometry::of(BLOCKS_MIN - 1).is_none());
+        assert!(Geometry::of(BLOCKS_MAX + 1).is_none());
+    }
+}

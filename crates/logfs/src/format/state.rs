@@ -1,0 +1,61 @@
+//! Block 1: the words that change as a volume is opened and closed. Each is 8 bytes on its own line.
+
+use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u64, put_u64};
+
+/// Byte offset of the state block.
+const STATE_AT: u64 = BLOCK_BYTES;
+/// The epoch: raised durably by every crash recovery. Starts at 1, at most [`EPOCH_MAX`].
+pub(crate) const EPOCH_AT: u64 = STATE_AT;
+/// 0 while a volume is open or was not closed cleanly; otherwise the checksum of the summary line.
+pub(crate) const CLEAN_AT: u64 = STATE_AT + LINE_BYTES;
+/// The summary of a clean detach.
+pub(crate) const SUMMARY_AT: u64 = STATE_AT + 2 * LINE_BYTES;
+/// Identity of the arena of those who have the volume open: two words, boot and nonce; 0 when nobody has.
+pub(crate) const ARENA_AT: u64 = STATE_AT + 3 * LINE_BYTES;
+
+/// The largest epoch, which shares a word with a block number.
+pub(crate) const EPOCH_MAX: u64 = (1 << 24) - 1;
+
+/// What a clean detach leaves, so that the next attach need not scan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Summary {
+    /// Free blocks.
+    pub(crate) blocks_free: u64,
+    /// Inodes in use.
+    pub(crate) inodes_used: u64,
+    /// Data hash of the saved block map.
+    pub(crate) block_map_hash: u64,
+    /// Data hash of the saved inode map.
+    pub(crate) inode_map_hash: u64,
+    /// The epoch at the detach.
+    pub(crate) epoch: u64,
+}
+
+impl Summary {
+    /// The line as it stands on the medium.
+    pub(crate) fn encode(&self) -> [u8; LINE_BYTES as usize] {
+        let mut line = [0; LINE_BYTES as usize];
+        put_u64(&mut line, 0, self.blocks_free);
+        put_u64(&mut line, 8, self.inodes_used);
+        put_u64(&mut line, 16, self.block_map_hash);
+        put_u64(&mut line, 24, self.inode_map_hash);
+        put_u64(&mut line, 32, self.epoch);
+        line
+    }
+
+    /// Reads the line.
+    pub(crate) fn decode(line: &[u8; LINE_BYTES as usize]) -> Self {
+        Self {
+            blocks_free: get_u64(line, 0),
+            inodes_used: get_u64(line, 8),
+            block_map_hash: get_u64(line, 16),
+            inode_map_hash: get_u64(line, 24),
+            epoch: get_u64(line, 32),
+        }
+    }
+
+    /// What the clean word is when this summary holds; never 0.
+    pub(crate) fn clean_word(&self, key: Key) -> u64 {
+        key.checksum(Tag::Summary, 0, 0, &self.encode()) | 1
+    }
+}

@@ -1,0 +1,158 @@
+//! The superblock: what a volume is. Written by mkfs, replicated in the last block, never changed while mounted.
+
+use super::{BLOCK_BYTES, Key, Tag, get_u32, get_u64, put_u32, put_u64};
+use crate::format::geometry::Geometry;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
+const AT_MAGIC: usize = 0;
+const AT_FEATURES_COMPATIBLE: usize = 8;
+const AT_FEATURES_READ_ONLY: usize = 16;
+const AT_FEATURES_INCOMPATIBLE: usize = 24;
+const AT_UUID: usize = 32;
+const AT_LABEL: usize = 48;
+const AT_BLOCKS: usize = 112;
+const AT_KEY: usize = 120;
+const AT_CREATED: usize = 128;
+const AT_OPTIONS: usize = 136;
+const AT_CHECKSUM: usize = BLOCK_BYTES as usize - 8;
+
+/// The longest label, in bytes.
+pub(crate) const LABEL_BYTES_MAX: usize = 64;
+
+/// Features that change the format incompatibly; none exist beyond the base.
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = 0;
+/// Features that a reader may ignore and a writer may not.
+pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
+
+const OPTION_COPY_ON_WRITE: u32 = 1;
+const OPTION_EMULATE: u32 = 2;
+
+/// What a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    /// Features that anyone may ignore.
+    pub(crate) features_compatible: u64,
+    /// Features that writers must know.
+    pub(crate) features_read_only: u64,
+    /// Features that everyone must know.
+    pub(crate) features_incompatible: u64,
+    /// Identity of the volume.
+    pub(crate) uuid: [u8; 16],
+    /// A name for people, UTF-8, NUL-padded.
+    pub(crate) label: [u8; LABEL_BYTES_MAX],
+    /// All blocks.
+    pub(crate) blocks: u64,
+    /// Keys all checksums.
+    pub(crate) key: Key,
+    /// When mkfs ran, nanoseconds since 1970.
+    pub(crate) created: i64,
+    /// Data is written copy-on-write unless a file says otherwise.
+    pub(crate) copy_on_write: bool,
+    /// Persistence instructions are executed on a medium that does not need them, for measurements.
+    pub(crate) emulate_persistence: bool,
+}
+
+/// Why a block is no superblock that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuperblockError {
+    /// There is no Gannet volume here.
+    NoMagic,
+    /// There was one, and it is damaged.
+    Checksum,
+    /// A newer Gannet made it: these incompatible features are unknown.
+    Incompatible(u64),
+    /// The number of blocks cannot be.
+    Blocks(u64),
+}
+
+impl Superblock {
+    /// The block as it stands on the medium.
+    pub(crate) fn encode(&self) -> Box<[u8; BLOCK_BYTES as usize]> {
+        let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+        put_u64(&mut bytes[..], AT_MAGIC, MAGIC);
+        put_u64(&mut bytes[..], AT_FEATURES_COMPATIBLE, self.features_compatible);
+        put_u64(&mut bytes[..], AT_FEATURES_READ_ONLY, self.features_read_only);
+        put_u64(&mut bytes[..], AT_FEATURES_INCOMPATIBLE, self.features_incompatible);
+        bytes[AT_UUID..AT_UUID + 16].copy_from_slice(&self.uuid);
+        bytes[AT_LABEL..AT_LABEL + LABEL_BYTES_MAX].copy_from_slice(&self.label);
+        put_u64(&mut bytes[..], AT_BLOCKS, self.blocks);
+        put_u64(&mut bytes[..], AT_KEY, self.key.0);
+        put_u64(&mut bytes[..], AT_CREATED, self.created as u64);
+        let options = if self.copy_on_write { OPTION_COPY_ON_WRITE } else { 0 }
+            | if self.emulate_persistence { OPTION_EMULATE } else { 0 };
+        put_u32(&mut bytes[..], AT_OPTIONS, options);
+        let checksum = self.key.checksum(Tag::Superblock, 0, 0, &bytes[..AT_CHECKSUM]);
+        put_u64(&mut bytes[..], AT_CHECKSUM, checksum);
+        bytes
+    }
+
+    /// Checks a block and takes it for a superblock.
+    pub(crate) fn decode(bytes: &[u8; BLOCK_BYTES as usize]) -> Result<Self, SuperblockError> {
+        if get_u64(bytes, AT_MAGIC) != MAGIC {
+            return Err(SuperblockError::NoMagic);
+        }
+        let key = Key(get_u64(bytes, AT_KEY));
+        if get_u64(bytes, AT_CHECKSUM) != key.checksum(Tag::Superblock, 0, 0, &bytes[..AT_CHECKSUM]) {
+            return Err(SuperblockError::Checksum);
+        }
+        let unknown = get_u64(bytes, AT_FEATURES_INCOMPATIBLE) & !FEATURES_INCOMPATIBLE_KNOWN;
+        if unknown != 0 {
+            return Err(SuperblockError::Incompatible(unknown));
+        }
+        let blocks = get_u64(bytes, AT_BLOCKS);
+        if Geometry::of(blocks).is_none() {
+            return Err(SuperblockError::Blocks(blocks));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&bytes[AT_UUID..AT_UUID + 16]);
+        let mut label = [0; LABEL_BYTES_MAX];
+        label.copy_from_slice(&bytes[AT_LABEL..AT_LABEL + LABEL_BYTES_MAX]);
+        let options = get_u32(bytes, AT_OPTIONS);
+        Ok(Self {
+            features_compatible: get_u64(bytes, AT_FEATURES_COMPATIBLE),
+            features_read_only: get_u64(bytes, AT_FEATURES_READ_ONLY),
+            features_incompatible: get_u64(bytes, AT_FEATURES_INCOMPATIBLE),
+            uuid,
+            label,
+            blocks,
+            key,
+            created: get_u64(bytes, AT_CREATED) as i64,
+            copy_on_write: options & OPTION_COPY_ON_WRITE != 0,
+            emulate_persistence: options & OPTION_EMULATE != 0,
+        })
+    }
+
+    /// The label as text.
+    pub(crate) fn label_text(&self) -> String {
+        let end = self.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_BYTES_MAX);
+        String::from_utf8_lossy(&self.label[..end]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_flipped_byte_is_noticed() {
+        let superblock = Superblock {
+            features_compatible: 1,
+            features_read_only: 0,
+            features_incompatible: 0,
+            uuid: *b"0123456789abcdef",
+            label: [b'x'; LABEL_BYTES_MAX],
+            blocks: 4096,
+            key: Key(77),
+            created: -5,
+            copy_on_write: true,
+            emulate_persistence: false,
+        };
+        let bytes = superblock.encode();
+        assert_eq!(Superblock::decode(&bytes), Ok(superblock));
+        for at in 0..bytes.len() {
+            let mut bad = bytes.clone();
+            bad[at] ^= 0x10;
+            assert!(Superblock::decode(&bad).is_err(), "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Reading an inode's log: from the head along the links, entry by entry, to the first that does not prove itself.
+//!
+//! Nothing here trusts the medium: a link must lead into the volume, a page must belong to this inode and begin with the
+//! sequence that is expected, an entry must follow its predecessor in sequence and not precede it in epoch. Sequences
+//! rise with every page, so a walk ends.
+
+use crate::disk::{Block, Disk};
+use crate::format::entry::{Entry, Owned};
+use crate::format::page::{LINES, LinePlace, Link, PageHeader};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use gannet_vfs::{Error, Result};
+
+/// Where a log ends, and what it ends with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogEnd {
+    /// The next entry's place, or `None` for a log without pages. Its line may be [`LINES`]: the page is full.
+    pub(crate) tail: Option<Tail>,
+    /// Sequence number that the next entry gets.
+    pub(crate) next_sequence: u64,
+    /// Epoch of the last entry.
+    pub(crate) epoch: u32,
+    /// Place of the last entry.
+    pub(crate) last: Option<LinePlace>,
+    /// Number of pages.
+    pub(crate) pages: u64,
+    /// Number of lines that entries take, live or not.
+    pub(crate) lines: u64,
+}
+
+/// The end of a log's last page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// The page.
+    pub(crate) block: u64,
+    /// Its first free line.
+    pub(crate) line: u32,
+}
+
+/// What a walk meets.
+pub(crate) enum Met<'a> {
+    /// A page, before its entries.
+    Page {
+        /// Its block.
+        block: u64,
+        /// Its header.
+        header: &'a PageHeader,
+    },
+    /// An entry.
+    Entry {
+        /// Where.
+        place: LinePlace,
+        /// What.
+        entry: &'a Entry<'a>,
+    },
+}
+
+/// The first page of a log, if its head link is set. Errors if the link does not lead to a page of this inode.
+pub(crate) fn first_page(disk: &Disk, owned: Owned, head: u64) -> Result<Option<(Link, PageHeader)>> {
+    let Some(link) = Link::decode(head) else { return Ok(None) };
+    match disk.page_header(link)? {
+        Some(header) if header.inode == owned.inode && header.generation == owned.generation => {
+            Ok(Some((link, header)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Walks the log that begins at the link word `head`.
+///
+/// A head that leads to no valid page is the end of an empty log: the page's header was in flight when the crash came.
+/// Whether that may be is for the caller to judge (fsck does).
+pub(crate) fn walk(
+    disk: &Disk,
+    owned: Owned,
+    head: u64,
+    visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
+) -> Result<LogEnd> {
+    let mut end = LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0 };
+    let Some((mut link, mut header)) = first_page(disk, owned, head)? else { return Ok(end) };
+    end.next_sequence = header.first_sequence;
+    let mut page: Block = [0; BLOCK_BYTES as usize];
+    loop {
+        if header.epoch > disk.epoch() {
+            return Err(Error::damaged("log page: epoch of the future", link.block * BLOCK_BYTES));
+        }
+        disk.read_block(link.block, &mut page)?;
+        end.pages += 1;
+        visit(Met::Page { block: link.block, header: &header })?;
+        let mut line = 1;
+        while line < LINES {
+            let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
+            if entry.sequence != end.next_sequence || entry.epoch < end.epoch || entry.epoch > disk.epoch() {
+                break;
+            }
+            let place = LinePlace::new(link.block, line);
+            visit(Met::Entry { place, entry: &entry })?;
+            end.next_sequence += 1;
+            end.epoch = entry.epoch;
+            end.last = Some(place);
+            end.lines += entry.lines as u64;
+            line += entry.lines;
+        }
+        end.tail = Some(Tail { block: link.block, line });
+        // A page without entries ends the log: the links behind it are of the past.
+        let next = crate::format::get_u64(&page, crate::format::page::AT_NEXT as usize);
+        let next_page = if line == 1 { None } else { next_of(disk, owned, next, &end)? };
+        match next_page {
+            Some((next_link, next_header)) => (link, header) = (next_link, next_header),
+            None => return Ok(end),
+        }
+    }
+}
+
+fn next_of(disk: &Disk, owned: Owned, next: u64, end: &LogEnd) -> Result<Option<(Link, PageHeader)>> {
+    Ok(first_page(disk, owned, next)?
+        .filter(|(_, header)| header.first_sequence == end.next_sequence && header.epoch >= end.epoch))
+}

@@ -1,0 +1,93 @@
+//! Makes an empty volume on a medium. The superblock comes last: what is cut short is no volume.
+
+use crate::disk::{Disk, access_error};
+use crate::format::geometry::Geometry;
+use crate::format::slot::{Birth, encode_map_word};
+use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT};
+use crate::format::superblock::{LABEL_BYTES_MAX, Superblock};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
+use crate::recover::ROOT;
+use gannet_media::{Medium, MediumOffset};
+use gannet_vfs::{Errno, Error, FileType, InodeFlags, Owner, Result, Time};
+
+/// How a volume shall be.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// A name for people, at most 64 bytes of UTF-8.
+    pub label: String,
+    /// Data is written copy-on-write unless a file says otherwise.
+    pub copy_on_write: bool,
+    /// Persistence instructions are executed on a medium that does not need them.
+    pub emulate_persistence: bool,
+    /// Owner of the root directory.
+    pub owner: Owner,
+    /// Permission bits of the root directory.
+    pub mode: u32,
+    /// 24 random bytes: the volume's identity and the key of its checksums.
+    pub random: [u8; 24],
+    /// The time.
+    pub now: Time,
+}
+
+/// Makes an empty volume over the whole medium, whatever was there. `EINVAL` where it is too small (1 MiB) or too large
+/// (16 TiB), or the label is too long.
+pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
+    let blocks = medium.length() / BLOCK_BYTES;
+    let geometry = Geometry::of(blocks).ok_or(Error::because(Errno::INVAL, "a volume has between 1 MiB and 16 TiB"))?;
+    if options.label.len() > LABEL_BYTES_MAX {
+        return Err(Error::because(Errno::INVAL, "the label is longer than 64 bytes"));
+    }
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&options.random[..16]);
+    let key = Key(crate::format::get_u64(&options.random, 16));
+    let mut label = [0; LABEL_BYTES_MAX];
+    label[..options.label.len()].copy_from_slice(options.label.as_bytes());
+    let superblock = Superblock {
+        features_compatible: 0,
+        features_read_only: 0,
+        features_incompatible: 0,
+        uuid,
+        label,
+        blocks,
+        key,
+        created: options.now.0,
+        copy_on_write: options.copy_on_write,
+        emulate_persistence: options.emulate_persistence,
+    };
+
+    let zero = |at: u64, length_bytes: u64| medium.zero(MediumOffset(at), length_bytes).map_err(access_error);
+    let store = |at: u64, value: u64| medium.store_u64(MediumOffset(at), value).map_err(access_error);
+    // First of all the old superblocks go.
+    zero(0, 2 * BLOCK_BYTES)?;
+    zero(geometry.replica() * BLOCK_BYTES, BLOCK_BYTES)?;
+    medium.fence();
+    zero(geometry.map_start * BLOCK_BYTES, (geometry.saved_blocks_start - geometry.map_start) * BLOCK_BYTES)?;
+    let chunk = geometry.first_free;
+    zero(chunk * BLOCK_BYTES, geometry.chunk_blocks * BLOCK_BYTES)?;
+    medium.fence();
+
+    let root = Birth {
+        file_type: FileType::Directory,
+        mode: options.mode,
+        flags: InodeFlags::empty(),
+        owner: options.owner,
+        device: 0,
+        created: options.now.0,
+        head: 0,
+    };
+    let slot_at = chunk * BLOCK_BYTES + ROOT as u64 * crate::format::slot::SLOT_BYTES;
+    medium.write(MediumOffset(slot_at), &root.encode(key, ROOT, 1, 2, ROOT)).map_err(access_error)?;
+    store(geometry.map_word_at(0), encode_map_word(key, 0, chunk))?;
+    store(EPOCH_AT, 1)?;
+    store(CLEAN_AT, 0)?;
+    zero(SUMMARY_AT, LINE_BYTES)?;
+    zero(ARENA_AT, LINE_BYTES)?;
+    medium.fence();
+
+    let encoded = superblock.encode();
+    medium.write(MediumOffset(geometry.replica() * BLOCK_BYTES), &encoded[..]).map_err(access_error)?;
+    medium.fence();
+    medium.write(MediumOffset(0), &encoded[..]).map_err(access_error)?;
+    medium.fence();
+    Disk::open(medium.clone()).map(|_| ())
+}

@@ -1,0 +1,287 @@
+//! What a crash leaves is put in order: before the first operation on a volume that was not closed cleanly.
+//!
+//! Reads the volume (`survey`), decides what was in flight, kills what was not whole, completes births, recomputes the
+//! cached link counts and parents from the directories, frees what nothing refers to, and raises the epoch. Every step
+//! may itself be cut by a crash: done again, it comes to the same end.
+
+use crate::bits::Bits;
+use crate::disk::Disk;
+use crate::format::geometry::Geometry;
+use crate::format::page::LinePlace;
+use crate::format::slot::{self, Identity, Slot};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::survey::{Half, Survey, Surveyed, decide_half, survey_inode};
+use gannet_vfs::{Errno, Error, FileType, Result};
+use std::collections::{HashMap, HashSet};
+
+/// Inode number of the root directory.
+pub(crate) const ROOT: u32 = 1;
+
+/// What recovery found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Inodes in use afterwards.
+    pub inodes: u64,
+    /// Log entries of operations that had not become whole, killed.
+    pub entries_killed: u64,
+    /// Inodes whose slot was completed from their directory's log.
+    pub births_completed: u64,
+    /// Inodes without names, freed.
+    pub orphans_freed: u64,
+    /// Cached link counts and parents put right.
+    pub words_corrected: u64,
+}
+
+/// The volume's state after recovery: what is used.
+pub(crate) struct Recovered {
+    /// Blocks in use.
+    pub(crate) blocks: Bits,
+    /// Inodes in use.
+    pub(crate) inodes: Bits,
+    /// What was done.
+    pub(crate) report: RecoveryReport,
+}
+
+/// Blocks that are in use on any volume: superblocks, maps, chunks of the inode table.
+pub(crate) fn mark_fixed(disk: &Disk, blocks: &Bits) -> Result<()> {
+    let geometry = disk.geometry();
+    (0..geometry.first_free).for_each(|block| drop_bool(blocks.set(block)));
+    drop_bool(blocks.set(geometry.replica()));
+    for chunk in 0..geometry.chunks {
+        if let Some(first) = disk.chunk_block(chunk)? {
+            (first..first + geometry.chunk_blocks).for_each(|block| drop_bool(blocks.set(block)));
+        }
+    }
+    Ok(())
+}
+
+const fn drop_bool(_: bool) {}
+
+fn mark(surveyed: &Surveyed, mut each: impl FnMut(u64) -> bool) {
+    surveyed.pages.iter().for_each(|&page| drop_bool(each(page)));
+    for extent in surveyed.map.iter() {
+        (extent.block..extent.block + extent.count as u64).for_each(|block| drop_bool(each(block)));
+    }
+}
+
+/// Recovers the volume with `threads` threads. `EUCLEAN` where it is damaged beyond what a crash can do: then nothing has
+/// been changed.
+pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
+    let geometry: &Geometry = disk.geometry();
+    let blocks = Bits::new(geometry.blocks);
+    let inodes = Bits::new(geometry.inodes());
+    mark_fixed(disk, &blocks)?;
+    let mut survey = Survey::of(disk, threads, &|surveyed| {
+        mark(surveyed, |block| blocks.set(block));
+        surveyed.pages = Vec::new();
+        surveyed.map = Default::default();
+    })?;
+    if let Some(problem) = survey.problems.first() {
+        return Err(problem.error);
+    }
+    let mut report = RecoveryReport::default();
+
+    let killed = decide(disk, &survey, &mut report)?;
+    let born = complete_births(disk, &survey, &killed, &mut report)?;
+    for &inode in &born {
+        if let Slot::Used { generation, birth, links, parent, .. } = disk.slot(inode)? {
+            let surveyed = survey_inode(disk, inode, generation, birth, links, parent)?;
+            mark(&surveyed, |block| blocks.set(block));
+            let at = survey.inodes.partition_point(|other| other.inode < inode);
+            survey.inodes.insert(at, surveyed);
+        }
+    }
+    survey.damaged_slots.retain(|inode| !born.contains(inode));
+
+    let derived = Derived::from_names(&survey, &killed)?;
+    if !derived.holders.contains_key(&ROOT) {
+        return Err(Error::damaged("the root directory is missing", 0));
+    }
+    let mut commit = disk.begin();
+    for surveyed in &survey.inodes {
+        let at = disk.slot_at(surveyed.inode)?.ok_or(Error::damaged("slot", 0))?;
+        let Some(holder) = derived.holders.get(&surveyed.inode) else {
+            free_slot(&mut commit, at, surveyed.generation)?;
+            report.orphans_freed += 1;
+            let again = survey_inode(disk, surveyed.inode, surveyed.generation, surveyed.state.birth, 0, 0)?;
+            mark(&again, |block| blocks.clear(block));
+            continue;
+        };
+        drop_bool(inodes.set(surveyed.inode as u64));
+        report.inodes += 1;
+        let links = cached_links(surveyed.state.birth.file_type, holder);
+        if surveyed.links_cached != links {
+            commit.store(at + slot::AT_LINKS, links)?;
+            report.words_corrected += 1;
+        }
+        if surveyed.state.birth.file_type == FileType::Directory && surveyed.parent_cached != holder.parent as u64 {
+            commit.store(at + slot::AT_PARENT, holder.parent as u64)?;
+            report.words_corrected += 1;
+        }
+    }
+    for &inode in &survey.damaged_slots {
+        // A birth that never became whole, and that no directory knows of.
+        if derived.holders.contains_key(&inode) {
+            return Err(Error::damaged("inode slot", disk.slot_at(inode)?.unwrap_or(0)));
+        }
+        let at = disk.slot_at(inode)?.ok_or(Error::damaged("slot", 0))?;
+        free_slot(&mut commit, at, disk.load(at)? as u32)?;
+    }
+    let _ = commit.fence();
+    disk.raise_epoch()?;
+    Ok(Recovered { blocks, inodes, report })
+}
+
+/// What an inode's slot says of its links: a directory's are derived from its log whenever it is loaded, so its slot says
+/// only that it has a name.
+pub(crate) const fn cached_links(file_type: FileType, holder: &Holder) -> u64 {
+    match file_type {
+        FileType::Directory => 2,
+        _ => holder.links,
+    }
+}
+
+fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> Result<()> {
+    commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
+    commit.store(at + slot::AT_HEAD, 0)
+}
+
+/// Decides every log's last entry; kills, durably, what was not whole. Returns the directories whose last entry is killed.
+fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<HashSet<u32>> {
+    let mut killed = HashSet::new();
+    let mut places: Vec<LinePlace> = Vec::new();
+    for surveyed in &survey.inodes {
+        let Some(place) = surveyed.end.last else { continue };
+        if surveyed.last.torn_data {
+            places.push(place);
+        }
+        if let Some((partner, sequence)) = surveyed.last.partner {
+            match decide_half(disk, (surveyed.inode, surveyed.generation, sequence), partner)? {
+                Half::Committed => {}
+                Half::Torn => {
+                    places.push(place);
+                    killed.insert(surveyed.inode);
+                }
+                Half::Damaged => {
+                    return Err(Error::damaged("rename across directories: its halves disagree", place.offset_bytes()));
+                }
+            }
+        }
+    }
+    let mut commit = disk.begin();
+    for &place in &places {
+        kill(&mut commit, place)?;
+    }
+    let _ = commit.fence();
+    report.entries_killed += places.len() as u64;
+    Ok(killed)
+}
+
+/// Makes an entry invalid for good, by one word.
+pub(crate) fn kill(commit: &mut crate::disk::Commit<'_>, place: LinePlace) -> Result<()> {
+    let mut line = [0; LINE_BYTES as usize];
+    commit.disk().read(place.offset_bytes(), &mut line)?;
+    // Zero could be a valid checksum; the complement of the valid one is not.
+    let checksum = crate::format::get_u64(&line, 8);
+    commit.store(place.offset_bytes() + 8, !checksum)
+}
+
+/// Writes the slots of inodes that a directory's last entry makes and that did not become durable with it.
+fn complete_births(
+    disk: &Disk,
+    survey: &Survey,
+    killed: &HashSet<u32>,
+    report: &mut RecoveryReport,
+) -> Result<HashSet<u32>> {
+    let mut born = HashSet::new();
+    let mut commit = disk.begin();
+    for surveyed in &survey.inodes {
+        let Some((birth, target)) = surveyed.last.birth else { continue };
+        if killed.contains(&surveyed.inode) {
+            continue;
+        }
+        match disk.slot(target.inode)? {
+            Slot::Used { generation, .. } if generation == target.generation => continue,
+            Slot::Used { .. } => {
+                return Err(Error::damaged("a birth whose slot is another's", target.place.offset_bytes()));
+            }
+            // The name's inode was freed after the entry: its removal follows in this very log, so it cannot be last.
+            Slot::Free { .. } | Slot::Damaged => {}
+        }
+        let at = disk
+            .slot_at(target.inode)?
+            .ok_or(Error::damaged("a birth outside the inode table", target.place.offset_bytes()))?;
+        let links = if birth.file_type == FileType::Directory { 2 } else { 1 };
+        let bytes = birth.encode(disk.key(), target.inode, target.generation, links, surveyed.inode);
+        commit.write(at, &bytes)?;
+        born.insert(target.inode);
+    }
+    let _ = commit.fence();
+    report.births_completed += born.len() as u64;
+    Ok(born)
+}
+
+/// What the directories say of each inode.
+pub(crate) struct Derived {
+    /// Inodes that are reachable by a name, and the root.
+    pub(crate) holders: HashMap<u32, Holder>,
+}
+
+/// How an inode is held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Holder {
+    /// Its link count.
+    pub(crate) links: u64,
+    /// For a directory, the one that holds it.
+    pub(crate) parent: u32,
+}
+
+impl Derived {
+    /// Counts names. Errors name a binding that leads to nothing.
+    pub(crate) fn from_names(survey: &Survey, killed: &HashSet<u32>) -> Result<Self> {
+        let mut holders: HashMap<u32, Holder> = HashMap::with_capacity(survey.inodes.len());
+        holders.insert(ROOT, Holder { links: 2, parent: ROOT });
+        for directory in &survey.inodes {
+            if directory.state.birth.file_type != FileType::Directory {
+                continue;
+            }
+            for (_, target) in directory.settled_names(!killed.contains(&directory.inode)) {
+                let found = survey.find(target.inode).filter(|found| found.generation == target.generation);
+                if found.is_none() {
+                    return Err(Error::damaged("a name leads to no inode", target.place.offset_bytes()));
+                }
+                let holder = holders.entry(target.inode).or_default();
+                if target.file_type == FileType::Directory {
+                    if holder.parent != 0 {
+                        return Err(Error::damaged("a directory has two names", target.place.offset_bytes()));
+                    }
+                    holder.parent = directory.inode;
+                    holder.links += 2;
+                    holders.entry(directory.inode).or_default().links += 1;
+                } else {
+                    holder.links += 1;
+                }
+            }
+        }
+        // A directory that is not named but holds directories gained links above: it has no parent, so it is no holder.
+        holders.retain(|&inode, holder| {
+            let is_directory =
+                survey.find(inode).is_some_and(|found| found.state.birth.file_type == FileType::Directory);
+            inode == ROOT || !is_directory || holder.parent != 0
+        });
+        Ok(Self { holders })
+    }
+}
+
+/// Recovery writes nothing on a volume that may not be written to.
+pub(crate) fn refuse_read_only(disk: &Disk) -> Result<()> {
+    if disk.medium().is_read_only() {
+        return Err(Error::because(
+            Errno::ROFS,
+            "the volume was not closed cleanly and must be recovered, which needs permission to write",
+        ));
+    }
+    Ok(())
+}
+
+const _: () = assert!(BLOCK_BYTES.is_multiple_of(LINE_BYTES));

@@ -1,0 +1,368 @@
+//! The whole volume, read once, in private memory: what is used, what refers to what, what is wrong. Crash recovery and
+//! fsck both begin here; neither trusts anything it has not seen here.
+//!
+//! Reads the medium and changes nothing. Runs on as many threads as it is given.
+
+use crate::disk::Disk;
+use crate::file_map::{FileMap, hashed_ranges};
+use crate::format::entry::{Entry, Owned, Partner, Payload};
+use crate::format::page::{LinePlace, Link};
+use crate::format::slot::{Birth, Slot};
+use crate::format::{BLOCK_BYTES, Tag};
+use crate::log::{self, LogEnd, Met};
+use crate::replay::{InodeState, RANKS, name_key};
+use gannet_media::DataHash;
+use gannet_vfs::{Error, FileType, Result};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An inode that is in use.
+#[derive(Debug)]
+pub(crate) struct Surveyed {
+    /// Its number.
+    pub(crate) inode: u32,
+    /// Its generation.
+    pub(crate) generation: u32,
+    /// Its attributes, its last entry applied.
+    pub(crate) state: InodeState,
+    /// Cached link count in the slot.
+    pub(crate) links_cached: u64,
+    /// Cached parent in the slot.
+    pub(crate) parent_cached: u64,
+    /// Where its log ends.
+    pub(crate) end: LogEnd,
+    /// Sequence number that its log begins with.
+    pub(crate) first_sequence: u64,
+    /// What its last entry needs to be decided, if anything.
+    pub(crate) last: Last,
+    /// Names, if it is a directory.
+    pub(crate) names: Names,
+    /// Blocks of data, if it is a regular file.
+    pub(crate) map: FileMap,
+    /// Blocks of its log.
+    pub(crate) pages: Vec<u64>,
+}
+
+/// The bindings of a directory by index key, after all entries but the last, and the last one apart, since it may have to
+/// be killed.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// Key to what it names.
+    pub(crate) bound: HashMap<u64, Target>,
+    /// What the last entry changes.
+    pub(crate) last: Vec<(u64, Option<Target>)>,
+}
+
+/// What a name names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// The inode.
+    pub(crate) inode: u32,
+    /// Its generation.
+    pub(crate) generation: u32,
+    /// Its type.
+    pub(crate) file_type: FileType,
+    /// Where the binding stands.
+    pub(crate) place: LinePlace,
+}
+
+/// What is to be decided about a log's last entry, which alone can have been in flight at a crash.
+#[derive(Debug, Default)]
+pub(crate) struct Last {
+    /// The other half of a rename across directories, and this half's sequence.
+    pub(crate) partner: Option<(Partner, u64)>,
+    /// An inode that it makes.
+    pub(crate) birth: Option<(Birth, Target)>,
+    /// Its data did not become durable with it.
+    pub(crate) torn_data: bool,
+}
+
+/// Something that is wrong: errors of the structures themselves, not what a crash leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// The inode, or 0.
+    pub(crate) inode: u32,
+    /// What, where.
+    pub(crate) error: Error,
+}
+
+/// All inodes in use, in ascending order, and what is wrong.
+pub(crate) struct Survey {
+    /// Inodes in use.
+    pub(crate) inodes: Vec<Surveyed>,
+    /// Slots and structures that cannot be read.
+    pub(crate) problems: Vec<Problem>,
+    /// Slots whose checksum fails: a birth that was in flight, or damage.
+    pub(crate) damaged_slots: Vec<u32>,
+}
+
+impl Survey {
+    /// Reads the volume with `threads` threads. `each` sees every inode once, and may take from it what need not be kept.
+    pub(crate) fn of(disk: &Disk, threads: usize, each: &(dyn Fn(&mut Surveyed) + Sync)) -> Result<Self> {
+        let next_chunk = AtomicU64::new(0);
+        let parts = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..threads.max(1) {
+                scope.spawn(|| {
+                    let mut part = Self { inodes: Vec::new(), problems: Vec::new(), damaged_slots: Vec::new() };
+                    loop {
+                        let chunk = next_chunk.fetch_add(1, Ordering::Relaxed);
+                        if chunk >= disk.geometry().chunks {
+                            break;
+                        }
+                        part.chunk(disk, chunk, each);
+                    }
+                    parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(part);
+                });
+            }
+        });
+        let mut all = Self { inodes: Vec::new(), problems: Vec::new(), damaged_slots: Vec::new() };
+        for part in parts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
+            all.inodes.extend(part.inodes);
+            all.problems.extend(part.problems);
+            all.damaged_slots.extend(part.damaged_slots);
+        }
+        all.inodes.sort_unstable_by_key(|surveyed| surveyed.inode);
+        all.problems.sort_by_key(|problem| (problem.inode, problem.error.place()));
+        all.damaged_slots.sort_unstable();
+        Ok(all)
+    }
+
+    fn chunk(&mut self, disk: &Disk, chunk: u64, each: &(dyn Fn(&mut Surveyed) + Sync)) {
+        let slots = disk.geometry().slots_per_chunk();
+        match disk.chunk_block(chunk) {
+            Ok(Some(_)) => {}
+            Ok(None) => return,
+            Err(error) => return self.problems.push(Problem { inode: 0, error }),
+        }
+        for inode in chunk * slots..((chunk + 1) * slots).min(disk.geometry().inodes()) {
+            let inode = inode as u32;
+            match disk.slot(inode) {
+                Ok(Slot::Free { .. }) => {}
+                Ok(Slot::Damaged) => self.damaged_slots.push(inode),
+                Ok(Slot::Used { generation, birth, links, parent, .. }) => {
+                    match survey_inode(disk, inode, generation, birth, links, parent) {
+                        Ok(mut surveyed) => {
+                            each(&mut surveyed);
+                            self.inodes.push(surveyed);
+                        }
+                        Err(error) => self.problems.push(Problem { inode, error }),
+                    }
+                }
+                Err(error) => self.problems.push(Problem { inode, error }),
+            }
+        }
+    }
+
+    /// Finds an inode in use.
+    pub(crate) fn find(&self, inode: u32) -> Option<&Surveyed> {
+        self.inodes.binary_search_by_key(&inode, |surveyed| surveyed.inode).ok().map(|index| &self.inodes[index])
+    }
+}
+
+/// Reads one inode: its log, its map or its names, and its last entry's evidence.
+pub(crate) fn survey_inode(
+    disk: &Disk,
+    inode: u32,
+    generation: u32,
+    birth: Birth,
+    links_cached: u64,
+    parent_cached: u64,
+) -> Result<Surveyed> {
+    let owned = Owned { key: disk.key(), inode, generation };
+    let mut surveyed = Surveyed {
+        inode,
+        generation,
+        state: InodeState::new(&birth),
+        links_cached,
+        parent_cached,
+        end: LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0 },
+        first_sequence: 1,
+        last: Last::default(),
+        names: Names::default(),
+        map: FileMap::default(),
+        pages: Vec::new(),
+    };
+    let mut size_before = 0;
+    surveyed.end = log::walk(disk, owned, birth.head, &mut |met| {
+        match met {
+            Met::Page { block, header } => {
+                if surveyed.pages.is_empty() {
+                    surveyed.first_sequence = header.first_sequence;
+                }
+                surveyed.pages.push(block);
+            }
+            Met::Entry { place, entry } => {
+                size_before = surveyed.state.logged.size_bytes;
+                surveyed.state.apply(entry);
+                surveyed.take(disk, place, entry)?;
+            }
+        }
+        Ok(())
+    })?;
+    if let Some(last) = surveyed.end.last {
+        surveyed.last.torn_data = !data_is_whole(disk, owned, last, size_before, &surveyed.map)?;
+    }
+    if surveyed.last.torn_data {
+        return survey_without_last(disk, owned, surveyed, birth);
+    }
+    Ok(surveyed)
+}
+
+/// Surveys again, leaving the last entry out: its data is not there, so neither is it.
+fn survey_without_last(disk: &Disk, owned: Owned, torn: Surveyed, birth: Birth) -> Result<Surveyed> {
+    let mut surveyed =
+        Surveyed { state: InodeState::new(&birth), map: FileMap::default(), names: Names::default(), ..torn };
+    surveyed.pages.clear();
+    let last = surveyed.end.last;
+    log::walk(disk, owned, birth.head, &mut |met| {
+        match met {
+            Met::Page { block, .. } => surveyed.pages.push(block),
+            Met::Entry { place, .. } if Some(place) == last => {}
+            Met::Entry { place, entry } => {
+                surveyed.state.apply(entry);
+                surveyed.take(disk, place, entry)?;
+            }
+        }
+        Ok(())
+    })?;
+    surveyed.last.torn_data = true;
+    Ok(surveyed)
+}
+
+impl Surveyed {
+    fn take(&mut self, disk: &Disk, place: LinePlace, entry: &Entry<'_>) -> Result<()> {
+        for (key, target) in self.names.last.drain(..) {
+            match target {
+                Some(target) => self.names.bound.insert(key, target),
+                None => self.names.bound.remove(&key),
+            };
+        }
+        self.last = Last::default();
+        match entry.payload {
+            Payload::Bind { first, second, birth, partner } => {
+                for binding in [Some(first), second].into_iter().flatten() {
+                    let key = name_key(disk.key(), binding.name) + binding.rank as u64;
+                    debug_assert!((binding.rank as u64) < RANKS);
+                    let target = binding.file_type.map(|file_type| Target {
+                        inode: binding.inode,
+                        generation: binding.generation,
+                        file_type,
+                        place,
+                    });
+                    self.names.last.push((key, target));
+                    if let (Some(birth), Some(target)) = (birth, target)
+                        && self.last.birth.is_none()
+                    {
+                        self.last.birth = Some((birth, target));
+                    }
+                }
+                self.last.partner = partner.map(|partner| (partner, entry.sequence));
+            }
+            Payload::Write { ref extents, .. } => {
+                for extent in extents.iter() {
+                    let sound = disk.geometry().is_allocatable_run(extent.block, extent.count as u64)
+                        && extent.file_block < FILE_BLOCKS_MAX
+                        && extent.count > 0;
+                    if !sound {
+                        return Err(Error::damaged("extent outside the volume", place.offset_bytes()));
+                    }
+                }
+                self.map.apply(&entry.payload);
+            }
+            ref other => self.map.apply(other),
+        }
+        Ok(())
+    }
+
+    /// The names with the last entry taken (`keep_last`) or killed.
+    pub(crate) fn settled_names(&self, keep_last: bool) -> impl Iterator<Item = (u64, Target)> + '_ {
+        let last = if keep_last { &self.names.last[..] } else { &[] };
+        let overridden = move |key: u64| last.iter().any(|&(changed, _)| changed == key);
+        let before = self.names.bound.iter().map(|(&key, &target)| (key, target));
+        before
+            .filter(move |&(key, _)| !overridden(key))
+            .chain(last.iter().filter_map(|&(key, target)| Some((key, target?))))
+    }
+}
+
+/// The largest file, in blocks: 2^51 bytes short of nothing that fits a volume, and of index keys.
+pub(crate) const FILE_BLOCKS_MAX: u64 = 1 << 51;
+
+/// Whether the data that a log's last entry made visible is what its hash says; true where it has none.
+pub(crate) fn data_is_whole(
+    disk: &Disk,
+    owned: Owned,
+    last: LinePlace,
+    size_before_bytes: u64,
+    map: &FileMap,
+) -> Result<bool> {
+    let mut block = [0; BLOCK_BYTES as usize];
+    let bytes = disk.read_entry(last, &mut block)?;
+    let Some(entry) = Entry::decode(owned, bytes) else { return Ok(false) };
+    let (size_bytes, expected, extents) = match entry.payload {
+        Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
+        Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, crate::format::entry::Extents::List(&[])),
+        _ => return Ok(true),
+    };
+    let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
+    hashed_ranges(
+        size_before_bytes,
+        size_bytes,
+        &extents,
+        |at| map.get(at),
+        |at, length_bytes| disk.hash_range(&mut hash, at, length_bytes),
+    )?;
+    Ok(hash.value() == expected)
+}
+
+/// What a half of a rename across directories is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Half {
+    /// The rename happened.
+    Committed,
+    /// The other half never became durable: this one is killed.
+    Torn,
+    /// Both stand and do not speak of each other.
+    Damaged,
+}
+
+/// Decides a last entry with a partner by sequence order: a partner's log that has moved past the partner's sequence, or
+/// whose inode was freed since, proves that both halves were durable.
+pub(crate) fn decide_half(disk: &Disk, this: (u32, u32, u64), partner: Partner) -> Result<Half> {
+    let Slot::Used { generation, birth, .. } = disk.slot(partner.inode)? else { return Ok(Half::Committed) };
+    if generation != partner.generation {
+        return Ok(Half::Committed);
+    }
+    let owned = Owned { key: disk.key(), inode: partner.inode, generation };
+    let mut found = None;
+    let mut first_sequence = None;
+    let end = log::walk(disk, owned, birth.head, &mut |met| {
+        match met {
+            Met::Page { header, .. } => {
+                first_sequence.get_or_insert(header.first_sequence);
+            }
+            Met::Entry { entry, .. } if entry.sequence == partner.sequence => {
+                found = Some(match entry.payload {
+                    Payload::Bind { partner: Some(back), .. } => (back.inode, back.generation, back.sequence) == this,
+                    _ => false,
+                });
+            }
+            Met::Entry { .. } => {}
+        }
+        Ok(())
+    })?;
+    Ok(match found {
+        Some(true) => Half::Committed,
+        Some(false) => Half::Damaged,
+        None if partner.sequence < first_sequence.unwrap_or(1) => Half::Committed,
+        None if partner.sequence >= end.next_sequence => Half::Torn,
+        None => Half::Damaged,
+    })
+}
+
+/// The link word's page, for messages.
+pub(crate) fn link_block(word: u64) -> Option<u64> {
+    Link::decode(word).map(|link| link.block)
+}
