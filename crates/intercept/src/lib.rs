@@ -1,1 +1,38 @@
 //! A program's system calls become calls on a file system, inside the program.
+//!
+//! The injected library (`gannet-preload`) calls [`start`] before the program runs. That rewrites the `syscall` instructions
+//! of the C library and the dynamic loader into jumps ([`plan`], [`patch`]); calls that may concern a volume reach
+//! [`dispatch`] on a stack of our own ([`entry`], [`thread`]); the others go on to the kernel after a few instructions.
+//!
+//! | room | purpose |
+//! | --- | --- |
+//! | `table` | what happens to each system call; data |
+//! | `plan`, `patch` | find and rewrite `syscall` instructions |
+//! | `entry`, `thread`, `signal`, `process`, `exec` | the machinery around an operation |
+//! | `front` | descriptors and paths of volumes |
+//! | `environment`, `start` | how a process learns what it is part of |
+//!
+//! Invariants: code that runs inside an operation makes system calls only through [`raw`] (or with instructions of its own) and
+//! never uses the program's allocator or locks; nothing is thread-local but the block in [`entry`].
+
+#![cfg(all(target_arch = "x86_64", target_os = "linux"))]
+
+mod dispatch;
+mod entry;
+mod environment;
+mod exec;
+mod front;
+mod memory;
+mod number;
+mod patch;
+mod plan;
+mod process;
+mod raw;
+mod signal;
+mod start;
+mod table;
+mod thread;
+
+pub use process::set_fork_hook;
+pub use start::{OpenVolume, start};
+pub use table::markdown as system_call_table;

@@ -1,0 +1,183 @@
+//! `execve`: the new program gets the injection and our descriptors through its environment, even a cleared one.
+//!
+//! The call is made by the program's own instruction with changed arguments, so that a success leaves no busy thread behind in a
+//! `vfork` parent. The changed arguments live in a map that the thread's next call frees.
+
+use crate::dispatch::Outcome;
+use crate::entry::Frame;
+use crate::memory;
+use crate::number::{EXECVE, MMAP, MUNMAP};
+use crate::raw::{is_error, syscall};
+use crate::thread::Record;
+use crate::{environment, front};
+
+const EFAULT: isize = -14;
+const E2BIG: isize = -7;
+const ENOMEM: isize = -12;
+/// Bound on the environment's entries; the kernel's own is in the hundreds of thousands.
+const ENTRIES_MAX: usize = 1 << 20;
+
+/// Frees what the thread's last `execve` left, if it failed or was a `vfork` child's.
+#[inline]
+pub(crate) fn release_memory(record: &mut Record) {
+    for slot in &mut record.exec_memory {
+        let (start, length) = core::mem::take(slot);
+        if length != 0 {
+            // SAFETY: our own map; the call that used it is over.
+            unsafe { syscall(MUNMAP, [start, length]) };
+        }
+    }
+}
+
+/// A map being filled from the front.
+pub(crate) struct Scratch {
+    start: usize,
+    length: usize,
+    used: usize,
+}
+
+impl Scratch {
+    /// A map of at least `length` bytes that lives until the thread's next call.
+    pub(crate) fn new(record: &mut Record, length: usize) -> Option<Scratch> {
+        let length = length.next_multiple_of(4096);
+        // SAFETY: a new anonymous map.
+        let start = unsafe { syscall(MMAP, [0, length, 3, 0x22, usize::MAX, 0]) };
+        if is_error(start) {
+            return None;
+        }
+        let Some(slot) = record.exec_memory.iter_mut().find(|slot| slot.1 == 0) else {
+            // SAFETY: the map just made.
+            unsafe { syscall(MUNMAP, [start as usize, length]) };
+            return None;
+        };
+        *slot = (start as usize, length);
+        Some(Scratch { start: start as usize, length, used: 0 })
+    }
+
+    /// Puts bytes and a zero behind them; returns where.
+    pub(crate) fn string(&mut self, parts: &[&[u8]]) -> Option<usize> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let address = self.start + self.used;
+        if self.used + length + 1 > self.length {
+            return None;
+        }
+        let mut at = address;
+        for part in parts {
+            // SAFETY: inside the map, checked above; the map is new and zero.
+            unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), at as *mut u8, part.len()) };
+            at += part.len();
+        }
+        self.used += length + 1;
+        Some(address)
+    }
+
+    /// Puts words; returns where.
+    pub(crate) fn words(&mut self, words: usize) -> Option<&'static mut [usize]> {
+        self.used = self.used.next_multiple_of(8);
+        if self.used + words * 8 > self.length {
+            return None;
+        }
+        let address = self.start + self.used;
+        self.used += words * 8;
+        // SAFETY: inside the map, aligned, handed out once; it lives until the thread's next call.
+        Some(unsafe { core::slice::from_raw_parts_mut(address as *mut usize, words) })
+    }
+}
+
+/// `execve` and `execveat`.
+pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    let position = if frame.rax == EXECVE { 2 } else { 3 };
+    match front::before_exec(frame, record, in_child) {
+        Outcome::Pass => {}
+        done => return done,
+    }
+    match rewrite_environment(frame.arguments[position], record, in_child) {
+        Ok(Some(environment)) => frame.arguments[position] = environment,
+        Ok(None) => {}
+        Err(error) => return Outcome::Done(error),
+    }
+    Outcome::Pass
+}
+
+/// Makes a copy of the environment that carries the injection. `None` if it does so already.
+fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) -> Result<Option<usize>, isize> {
+    let Some(settings) = environment::settings() else { return Ok(None) };
+    let mut count = 0;
+    let mut preload_entry = None;
+    let mut kept_bytes = 0;
+    if environment != 0 {
+        loop {
+            let mut entry = 0usize;
+            memory::read_value(environment + count * 8, &mut entry).map_err(|_| EFAULT)?;
+            if entry == 0 {
+                break;
+            }
+            let mut head = [0u8; 16];
+            let head = head_of(entry, &mut head)?;
+            if head.starts_with(b"LD_PRELOAD=") {
+                preload_entry = Some(entry);
+            }
+            count += 1;
+            if count > ENTRIES_MAX {
+                return Err(E2BIG);
+            }
+        }
+    }
+    let mut preload_value = Vec::new();
+    if let Some(entry) = preload_entry {
+        preload_value = vec![0u8; 16 * 1024];
+        let length = memory::read_string(entry + b"LD_PRELOAD=".len(), &mut preload_value).map_err(|_| EFAULT)?.len();
+        preload_value.truncate(length);
+        kept_bytes = length;
+    }
+    let descriptors = front::inheritance(record, in_child);
+    let needed = (count + 8) * 8 + settings.total_bytes() + descriptors.len() + kept_bytes + 4096;
+    let scratch = Scratch::new(record, needed);
+    let mut scratch = scratch.ok_or(ENOMEM)?;
+    let words = scratch.words(count + 8).ok_or(ENOMEM)?;
+    let mut used = 0;
+    for index in 0..count {
+        let mut entry = 0usize;
+        memory::read_value(environment + index * 8, &mut entry).map_err(|_| EFAULT)?;
+        if entry == 0 {
+            break;
+        }
+        let mut head = [0u8; 16];
+        let head = head_of(entry, &mut head)?;
+        if head.starts_with(b"LD_PRELOAD=") || head.starts_with(b"GANNET_RUN_") {
+            continue;
+        }
+        words[used] = entry;
+        used += 1;
+    }
+    let mut add = |address: Option<usize>| -> Result<(), isize> {
+        words[used] = address.ok_or(ENOMEM)?;
+        used += 1;
+        Ok(())
+    };
+    // Ours first, then the program's own without ours.
+    let library = settings.library();
+    let mut others: Vec<u8> = Vec::with_capacity(preload_value.len());
+    for part in preload_value.split(|byte| matches!(byte, b':' | b' ')) {
+        if !part.is_empty() && part != library {
+            others.push(b':');
+            others.extend_from_slice(part);
+        }
+    }
+    add(scratch.string(&[b"LD_PRELOAD=", library, &others]))?;
+    add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
+    add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
+    if !descriptors.is_empty() {
+        add(scratch.string(&[b"GANNET_RUN_DESCRIPTORS=", &descriptors]))?;
+    }
+    words[used] = 0;
+    Ok(Some(words.as_ptr() as usize))
+}
+
+/// The first bytes of the string at `address`.
+fn head_of(address: usize, buffer: &mut [u8; 16]) -> Result<&[u8], isize> {
+    match memory::read_string(address, buffer) {
+        Ok(_) | Err(gannet_usermem::CStringError::TooLong) => Ok(&buffer[..]),
+        Err(_) => Err(EFAULT),
+    }
+}

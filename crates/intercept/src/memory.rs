@@ -1,0 +1,53 @@
+//! Plain values from and to the program's memory, whose addresses may be bad.
+
+use gannet_usermem::{CStringError, Fault, copy};
+
+/// Reads a value of plain bytes at `address`.
+pub(crate) fn read_value<T: Plain>(address: usize, value: &mut T) -> Result<(), Fault> {
+    // SAFETY: the target is ours and `T` may hold any bytes; the source may be bad, which the copy reports.
+    unsafe { copy::copy((value as *mut T).cast(), address as *const u8, size_of::<T>()) }
+}
+
+/// Writes a value of plain bytes at `address`.
+pub(crate) fn write_value<T: Plain>(address: usize, value: &T) -> Result<(), Fault> {
+    // SAFETY: the source is ours; the target is memory the program named for the kernel to write to.
+    unsafe { copy::copy(address as *mut u8, (value as *const T).cast(), size_of::<T>()) }
+}
+
+/// Writes bytes at `address`.
+pub(crate) fn write_bytes(address: usize, bytes: &[u8]) -> Result<(), Fault> {
+    // SAFETY: as for [`write_value`].
+    unsafe { copy::copy(address as *mut u8, bytes.as_ptr(), bytes.len()) }
+}
+
+/// Reads bytes at `address`.
+pub(crate) fn read_bytes(address: usize, bytes: &mut [u8]) -> Result<(), Fault> {
+    // SAFETY: as for [`read_value`].
+    unsafe { copy::copy(bytes.as_mut_ptr(), address as *const u8, bytes.len()) }
+}
+
+/// Reads the string at `address` into `buffer`, without its zero byte.
+pub(crate) fn read_string(address: usize, buffer: &mut [u8]) -> Result<&[u8], CStringError> {
+    // SAFETY: reading the program's memory where it is mapped is what a system call does.
+    unsafe { copy::read_c_string(address, buffer) }
+}
+
+/// Types of which any bytes are a value, without padding.
+///
+/// # Safety
+/// Exactly that.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: integers.
+unsafe impl Plain for u8 {}
+// SAFETY: integers.
+unsafe impl Plain for i32 {}
+// SAFETY: integers.
+unsafe impl Plain for u32 {}
+// SAFETY: integers.
+unsafe impl Plain for u64 {}
+// SAFETY: integers.
+unsafe impl Plain for i64 {}
+// SAFETY: integers.
+unsafe impl Plain for usize {}
+// SAFETY: no padding between plain elements.
+unsafe impl<T: Plain, const N: usize> Plain for [T; N] {}

@@ -1,0 +1,186 @@
+//! Plans kept in files, by build-id, in `$XDG_CACHE_HOME/gannet` or `$HOME/.cache/gannet`.
+//!
+//! A warm start maps the file and uses it in place. Everything works without the cache, slower. A file is believed only
+//! if it belongs to this user, nobody else may write to it, and its checksum, build-id and filter classes agree; even
+//! then each site is checked against the bytes of the object before it is applied.
+
+use super::image::BuildId;
+use super::{SITE_BYTES, Site};
+use crate::number;
+use crate::raw::{is_error, syscall};
+use crate::table::CLASSES;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"GNTPLAN\0");
+/// Raised whenever the meaning of a site changes.
+const VERSION: u32 = 1;
+const SITES_MAX: usize = 1 << 16;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Header {
+    magic: u64,
+    version: u32,
+    site_count: u32,
+    build_id: BuildId,
+    classes_hash: u64,
+    content_hash: u64,
+}
+const HEADER_BYTES: usize = 64;
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Site>() <= 8);
+
+const AT_FDCWD: usize = -100isize as usize;
+const O_CLOEXEC: usize = 0o2000000;
+const O_NOFOLLOW: usize = 0o400000;
+
+/// A path being put together, ending in a zero byte.
+#[derive(Clone)]
+pub(crate) struct CachePath {
+    bytes: Vec<u8>,
+}
+
+impl CachePath {
+    /// The directory the plans are in, or `None` if the environment names none.
+    pub(crate) fn directory<'a>(variable: impl Fn(&str) -> Option<&'a [u8]>) -> Option<CachePath> {
+        let usable = |value: &&[u8]| value.first() == Some(&b'/') && value.len() < 3000;
+        let mut bytes = Vec::with_capacity(256);
+        if let Some(cache) = variable("XDG_CACHE_HOME").filter(usable) {
+            bytes.extend_from_slice(cache);
+        } else {
+            bytes.extend_from_slice(variable("HOME").filter(usable)?);
+            bytes.extend_from_slice(b"/.cache");
+        }
+        bytes.extend_from_slice(b"/gannet\0");
+        Some(CachePath { bytes })
+    }
+
+    fn pointer(&self) -> usize {
+        self.bytes.as_ptr() as usize
+    }
+
+    fn file(&self, id: &BuildId, suffix: &[u8]) -> CachePath {
+        let mut bytes = Vec::with_capacity(self.bytes.len() + 96);
+        bytes.extend_from_slice(&self.bytes[..self.bytes.len() - 1]);
+        bytes.extend_from_slice(b"/plan-");
+        for byte in id {
+            bytes.push(b"0123456789abcdef"[(byte >> 4) as usize]);
+            bytes.push(b"0123456789abcdef"[(byte & 15) as usize]);
+        }
+        bytes.extend_from_slice(suffix);
+        bytes.push(0);
+        CachePath { bytes }
+    }
+
+    /// Creates the directory and its parent, for this user alone. Failures show when a plan is stored.
+    fn create(&self) {
+        let parent_end = self.bytes[..self.bytes.len() - 1].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+        let mut parent = self.bytes[..parent_end].to_vec();
+        parent.push(0);
+        // SAFETY: both are strings that end in zero.
+        unsafe {
+            syscall(number::MKDIR, [parent.as_ptr() as usize, 0o700]);
+            syscall(number::MKDIR, [self.pointer(), 0o700]);
+        }
+    }
+}
+
+/// Loads the plan for `id`, mapped for the life of the process.
+pub(crate) fn load(directory: &CachePath, id: &BuildId) -> Option<&'static [Site]> {
+    let path = directory.file(id, b"");
+    // SAFETY: the path ends in zero.
+    let descriptor = unsafe { syscall(number::OPENAT, [AT_FDCWD, path.pointer(), O_CLOEXEC | O_NOFOLLOW, 0]) };
+    if is_error(descriptor) {
+        return None;
+    }
+    let loaded = load_descriptor(descriptor as usize, id);
+    // SAFETY: our own descriptor.
+    unsafe { syscall(number::CLOSE, [descriptor as usize]) };
+    loaded
+}
+
+fn load_descriptor(descriptor: usize, id: &BuildId) -> Option<&'static [Site]> {
+    let mut status = [0u64; 18];
+    // SAFETY: struct stat is 144 bytes on x86-64.
+    if is_error(unsafe { syscall(number::FSTAT, [descriptor, status.as_mut_ptr() as usize]) }) {
+        return None;
+    }
+    let (mode, owner, size) = (status[3] as u32, (status[3] >> 32) as u32, status[6] as usize);
+    // SAFETY: no arguments.
+    let user = unsafe { syscall(number::GETEUID, []) } as u32;
+    if owner != user || mode & 0o170022 != 0o100000 || !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size) {
+        return None;
+    }
+    const PROT_READ: usize = 1;
+    const MAP_PRIVATE_POPULATE: usize = 0x8002;
+    // SAFETY: a new private map.
+    let address = unsafe { syscall(number::MMAP, [0, size, PROT_READ, MAP_PRIVATE_POPULATE, descriptor, 0]) };
+    if is_error(address) {
+        return None;
+    }
+    // SAFETY: mapped just now, never unmapped when it is accepted. Whoever could truncate the file is this user and could stop the process as well.
+    let bytes = unsafe { core::slice::from_raw_parts(address as *const u8, size) };
+    let accepted = check(bytes, id);
+    if accepted.is_none() {
+        // SAFETY: our own map, to which no reference is left.
+        unsafe { syscall(number::MUNMAP, [address as usize, size]) };
+    }
+    accepted
+}
+
+fn check(bytes: &'static [u8], id: &BuildId) -> Option<&'static [Site]> {
+    // SAFETY: long enough, page-aligned, and any bytes are a valid header.
+    let header = unsafe { bytes.as_ptr().cast::<Header>().read() };
+    let content = &bytes[HEADER_BYTES..];
+    let good = header.magic == MAGIC
+        && header.version == VERSION
+        && header.build_id == *id
+        && header.classes_hash == xxh3_64(&CLASSES)
+        && content.len() == header.site_count as usize * SITE_BYTES
+        && header.content_hash == xxh3_64(content);
+    if !good {
+        return None;
+    }
+    // SAFETY: the length was compared; the map is page-aligned and the header a multiple of 8 bytes; any bytes are a valid site.
+    let sites = unsafe { core::slice::from_raw_parts(content.as_ptr().cast::<Site>(), header.site_count as usize) };
+    sites.iter().all(Site::is_well_formed).then_some(sites)
+}
+
+/// Stores the plan for `id`; that it cannot be stored is no error.
+pub(crate) fn store(directory: &CachePath, id: &BuildId, sites: &[Site]) {
+    directory.create();
+    // SAFETY: sites are plain bytes without padding (their size is the sum of their fields).
+    let content = unsafe { core::slice::from_raw_parts(sites.as_ptr().cast::<u8>(), size_of_val(sites)) };
+    let header = Header {
+        magic: MAGIC,
+        version: VERSION,
+        site_count: sites.len() as u32,
+        build_id: *id,
+        classes_hash: xxh3_64(&CLASSES),
+        content_hash: xxh3_64(content),
+    };
+    // SAFETY: no arguments.
+    let process = unsafe { syscall(number::GETPID, []) };
+    let mut suffix = b".tmp".to_vec();
+    suffix.extend_from_slice(process.to_string().as_bytes());
+    let temporary = directory.file(id, &suffix);
+    let path = directory.file(id, b"");
+    const O_WRONLY_CREAT_EXCL: usize = 0o1 | 0o100 | 0o200;
+    // SAFETY: the path ends in zero.
+    let descriptor =
+        unsafe { syscall(number::OPENAT, [AT_FDCWD, temporary.pointer(), O_WRONLY_CREAT_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600]) };
+    if is_error(descriptor) {
+        return;
+    }
+    // SAFETY: our own descriptor, and buffers that live through the calls.
+    unsafe {
+        let mut written = syscall(number::WRITE, [descriptor as usize, (&raw const header) as usize, HEADER_BYTES]);
+        if written == HEADER_BYTES as isize {
+            written = syscall(number::WRITE, [descriptor as usize, content.as_ptr() as usize, content.len()]);
+        }
+        syscall(number::CLOSE, [descriptor as usize]);
+        if written == content.len() as isize {
+            syscall(number::RENAME, [temporary.pointer(), path.pointer()]);
+        }
+        syscall(number::UNLINK, [temporary.pointer()]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Processes and threads: `fork`, `vfork`, `clone`, `exit`.
+//!
+//! Threads and `vfork` children start at the program's own instruction. A forked child starts inside the handler, so that no lock
+//! of ours is held by a thread that does not exist in it.
+
+use crate::dispatch::Outcome;
+use crate::entry::{self, Frame};
+use crate::front;
+use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
+use crate::raw::syscall;
+use crate::signal;
+use crate::thread::Record;
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+const CLONE_VM: usize = 0x100;
+const CLONE_VFORK: usize = 0x4000;
+const CLONE_SETTLS: usize = 0x80000;
+const CLONE_THREAD: usize = 0x10000;
+const SIGCHLD: usize = 17;
+const CLONE3_SIZE_MAX: usize = 128;
+
+/// Called with `true` before a fork and `false` after it in both processes, for locks of the injected library itself.
+static FORK_HOOK: AtomicUsize = AtomicUsize::new(0);
+
+/// Sets what is called around a fork.
+pub fn set_fork_hook(hook: fn(bool)) {
+    FORK_HOOK.store(hook as usize, Ordering::Release);
+}
+
+fn run_fork_hook(before: bool) {
+    let hook = FORK_HOOK.load(Ordering::Acquire);
+    if hook != 0 {
+        // SAFETY: only [`set_fork_hook`] stores here.
+        let hook: fn(bool) = unsafe { core::mem::transmute(hook) };
+        hook(before);
+    }
+}
+
+/// This process.
+pub(crate) fn process_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(GETPID, []) as i32 }
+}
+
+/// Whether the caller is the child of a `vfork` whose parent still waits. Also notices that the parent goes on.
+pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
+    if record.vfork_parent == 0 {
+        return false;
+    }
+    if process_id() != record.vfork_parent {
+        return true;
+    }
+    record.vfork_parent = 0;
+    front::drop_private_table(record);
+    false
+}
+
+/// The calls that make processes and threads.
+pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
+    let mut arguments = [0u64; CLONE3_SIZE_MAX / 8];
+    let flags = match frame.rax {
+        FORK => SIGCHLD,
+        VFORK => CLONE_VM | CLONE_VFORK | SIGCHLD,
+        CLONE => frame.arguments[0],
+        _ => {
+            let [address, size, ..] = frame.arguments;
+            let mut bytes = [0u8; CLONE3_SIZE_MAX];
+            if !(64..=CLONE3_SIZE_MAX).contains(&size) || crate::memory::read_bytes(address, &mut bytes[..size]).is_err() {
+                return Outcome::Pass;
+            }
+            for (word, chunk) in arguments.iter_mut().zip(bytes.chunks_exact(8)) {
+                *word = u64::from_le_bytes(chunk.try_into().expect("eight bytes"));
+            }
+            arguments[0] as usize
+        }
+    };
+    if flags & CLONE_VM != 0 {
+        if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && record.vfork_parent == 0 {
+            front::before_vfork(record);
+            record.vfork_parent = process_id();
+        }
+        return Outcome::Pass;
+    }
+    if flags & CLONE_SETTLS != 0 {
+        // The child would look for our state where there is none yet.
+        return Outcome::Pass;
+    }
+    fork(frame, record, arguments)
+}
+
+fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8]) -> Outcome {
+    let number = frame.rax;
+    let mut call = frame.arguments;
+    let mut child_stack = 0;
+    match number {
+        CLONE => {
+            child_stack = call[1];
+            call[1] = 0;
+        }
+        CLONE3 => {
+            child_stack = (arguments[5] + arguments[6]) as usize;
+            arguments[5] = 0;
+            arguments[6] = 0;
+            call[0] = arguments.as_ptr() as usize;
+        }
+        _ => {}
+    }
+    front::before_fork();
+    signal::before_fork();
+    run_fork_hook(true);
+    // SAFETY: a process of its own memory: the child has a copy of this stack and goes on here as the parent does.
+    let result = unsafe { crate::raw::syscall6(number, call) };
+    run_fork_hook(false);
+    signal::after_fork();
+    if result == 0 {
+        // SAFETY: no arguments.
+        record.thread = unsafe { syscall(GETTID, []) as i32 };
+        // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
+        record.vfork_parent = 0;
+        front::after_fork_in_child(record);
+        if child_stack != 0 {
+            frame.stack_pointer = child_stack;
+        }
+    } else {
+        front::after_fork_in_parent();
+    }
+    Outcome::Done(result)
+}
+
+/// A thread's end.
+pub(crate) fn exit_thread(frame: &mut Frame, record: &mut Record) -> Outcome {
+    // SAFETY: no arguments.
+    let thread = unsafe { syscall(GETTID, []) as i32 };
+    if thread == record.thread && record.vfork_parent == 0 {
+        front::thread_exits();
+        frame.continuation = entry::thread_exit_address();
+    }
+    Outcome::Pass
+}

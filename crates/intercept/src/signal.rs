@@ -1,0 +1,375 @@
+//! Signals: the program's handlers are wrapped, so that one that arrives inside an operation runs after it.
+//!
+//! The kernel's disposition of every signal with a handler is [`gannet_signal_wrapper`]. Outside operations it
+//! jumps to the program's handler with registers and stack untouched. Inside one it sends the signal to the thread again,
+//! blocked, and the way out of the operation unblocks it with the program's registers in place. SIGSEGV and SIGBUS are always
+//! ours: a fault of a copy from or to the program's memory becomes EFAULT.
+
+use crate::entry::{self, Frame};
+use crate::number;
+use crate::patch::area;
+use crate::raw::{is_error, syscall};
+use crate::thread::{self, is_busy};
+use core::arch::global_asm;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+const SIGNAL_LIMIT: usize = 65;
+pub(crate) const SIGBUS: usize = 7;
+pub(crate) const SIGSEGV: usize = 11;
+/// The C library cancels threads with it.
+const SIGCANCEL: usize = 32;
+const SIG_DFL: usize = 0;
+const SIG_IGN: usize = 1;
+const SA_RESTORER: u64 = 0x0400_0000;
+const SA_RESETHAND: u64 = 0x8000_0000;
+const SA_ONSTACK: u64 = 0x0800_0000;
+const SA_SIGINFO: u64 = 4;
+const SA_NODEFER: u64 = 0x4000_0000;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Default, Debug)]
+struct KernelAction {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+// SAFETY: four words.
+unsafe impl crate::memory::Plain for KernelAction {}
+
+/// The program's actions. Written under [`LOCK`], read by the wrapper at any time.
+struct Action {
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    restorer: AtomicUsize,
+    mask: AtomicU64,
+}
+
+static ACTIONS: [Action; SIGNAL_LIMIT] = [const {
+    Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU64::new(0), restorer: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+}; SIGNAL_LIMIT];
+/// Where the wrapper jumps at once: the program's handler, or 0 for the long way.
+static DIRECT: [AtomicUsize; SIGNAL_LIMIT] = [const { AtomicUsize::new(0) }; SIGNAL_LIMIT];
+static LOCK: AtomicU32 = AtomicU32::new(0);
+
+unsafe extern "C" {
+    fn gannet_signal_wrapper();
+    fn gannet_signal_return();
+}
+
+global_asm!(
+    ".text",
+    ".p2align 4",
+    ".globl gannet_signal_wrapper",
+    ".hidden gannet_signal_wrapper",
+    ".type gannet_signal_wrapper, @function",
+    "gannet_signal_wrapper:",
+    ".cfi_startproc",
+    "mov r11, qword ptr [rip + gannet_tls@GOTTPOFF]",
+    "cmp byte ptr fs:[r11], 0",
+    "jne {long}",
+    "lea r11, [rip + {direct}]",
+    "mov eax, edi",
+    "mov r11, qword ptr [r11 + rax * 8]",
+    "test r11, r11",
+    "jz {long}",
+    "xor eax, eax",
+    "jmp r11",
+    ".cfi_endproc",
+    ".size gannet_signal_wrapper, . - gannet_signal_wrapper",
+    // For SIGSEGV and SIGBUS before the program installs a handler. Unwinders know it by its bytes.
+    ".p2align 4",
+    "nop",
+    ".globl gannet_signal_return",
+    ".hidden gannet_signal_return",
+    ".type gannet_signal_return, @function",
+    "gannet_signal_return:",
+    "mov rax, 15",
+    "syscall",
+    ".size gannet_signal_return, . - gannet_signal_return",
+    long = sym wrapper_long,
+    direct = sym DIRECT,
+);
+
+/// Takes over SIGSEGV and SIGBUS. At start, before the program runs.
+pub(crate) fn initialise() {
+    for signal in [SIGSEGV, SIGBUS] {
+        let mut old = KernelAction::default();
+        if is_error(kernel_action(signal, None, Some(&mut old))) {
+            continue;
+        }
+        ACTIONS[signal].handler.store(old.handler, Ordering::Relaxed);
+        let ours = KernelAction {
+            handler: gannet_signal_wrapper as *const () as usize,
+            flags: SA_RESTORER | SA_SIGINFO | SA_ONSTACK | SA_NODEFER,
+            restorer: gannet_signal_return as *const () as usize,
+            mask: 0,
+        };
+        kernel_action(signal, Some(&ours), None);
+    }
+}
+
+fn kernel_action(signal: usize, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> isize {
+    let new = new.map_or(0, |new| new as *const KernelAction as usize);
+    let old = old.map_or(0, |old| old as *mut KernelAction as usize);
+    // SAFETY: null or a valid action; the handlers passed here are the wrapper's or the program's own.
+    unsafe { syscall(number::RT_SIGACTION, [signal, new, old, 8]) }
+}
+
+/// `rt_sigaction` of the program. `in_child`: called by a `vfork` child, whose actions are not this table's.
+pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
+    let [signal, new, old, size, ..] = frame.arguments;
+    const EINVAL: isize = -22;
+    const EFAULT: isize = -14;
+    if size != 8 || signal == 0 || signal >= SIGNAL_LIMIT {
+        return EINVAL;
+    }
+    let mut wanted = KernelAction::default();
+    if new != 0 {
+        let copied = crate::memory::read_value(new, &mut wanted);
+        if copied.is_err() {
+            return EFAULT;
+        }
+    }
+    let wrapper = gannet_signal_wrapper as *const () as usize;
+    let always = matches!(signal, SIGSEGV | SIGBUS) && !in_child;
+    let action = &ACTIONS[signal];
+    lock();
+    let previous = KernelAction {
+        handler: action.handler.load(Ordering::Relaxed),
+        flags: action.flags.load(Ordering::Relaxed),
+        restorer: action.restorer.load(Ordering::Relaxed),
+        mask: action.mask.load(Ordering::Relaxed),
+    };
+    let mut kernel_old = KernelAction::default();
+    let result = if new == 0 {
+        kernel_action(signal, None, Some(&mut kernel_old))
+    } else {
+        let has_handler = wanted.handler != SIG_DFL && wanted.handler != SIG_IGN;
+        let mut installed = wanted;
+        if (has_handler || always) && !in_child {
+            installed.handler = wrapper;
+            // The kernel would forget the handler when the wrapper defers; the wrapper does it instead.
+            installed.flags &= !SA_RESETHAND;
+            if always {
+                installed.flags |= SA_SIGINFO | SA_NODEFER * u64::from(!has_handler) | SA_ONSTACK * u64::from(!has_handler);
+            }
+            if installed.flags & SA_RESTORER == 0 {
+                installed.flags |= SA_RESTORER;
+                installed.restorer = gannet_signal_return as *const () as usize;
+            }
+        }
+        if has_handler && !in_child {
+            publish(signal, &wanted);
+        }
+        let result = kernel_action(signal, Some(&installed), Some(&mut kernel_old));
+        if !in_child {
+            if is_error(result) {
+                publish(signal, &previous);
+            } else if !has_handler {
+                publish(signal, &wanted);
+            }
+        }
+        result
+    };
+    unlock();
+    if is_error(result) {
+        return result;
+    }
+    if old != 0 {
+        let shown = if kernel_old.handler == wrapper { previous } else { kernel_old };
+        if crate::memory::write_value(old, &shown).is_err() {
+            return EFAULT;
+        }
+    }
+    0
+}
+
+/// Makes `wanted` what the wrapper sees. Under the lock.
+fn publish(signal: usize, wanted: &KernelAction) {
+    let action = &ACTIONS[signal];
+    let has_handler = wanted.handler != SIG_DFL && wanted.handler != SIG_IGN;
+    let long_way = wanted.flags & SA_RESETHAND != 0 || signal == SIGCANCEL;
+    action.flags.store(wanted.flags, Ordering::Relaxed);
+    action.restorer.store(wanted.restorer, Ordering::Relaxed);
+    action.mask.store(wanted.mask, Ordering::Relaxed);
+    action.handler.store(wanted.handler, Ordering::Release);
+    DIRECT[signal].store(if has_handler && !long_way { wanted.handler } else { 0 }, Ordering::Release);
+}
+
+/// `sigaltstack` of the program: done, and noted in the record. The kernel must judge it with the program's stack pointer, so
+/// what can be refused because of that is decided here.
+pub(crate) fn alternate_stack(frame: &Frame, record: &mut thread::Record) -> isize {
+    const SS_ONSTACK: i32 = 1;
+    const SS_DISABLE: i32 = 2;
+    const EPERM: isize = -1;
+    const EFAULT: isize = -14;
+    let [new, old, ..] = frame.arguments;
+    let (start, size) = record.alternate_stack;
+    let on_it = size != 0 && frame.stack_pointer.wrapping_sub(start) <= size;
+    let mut wanted = [0usize; 3];
+    if new != 0 && crate::memory::read_value(new, &mut wanted).is_err() {
+        return EFAULT;
+    }
+    let previous_flags = if size == 0 { SS_DISABLE } else { record.alternate_stack_flags & !3 | if on_it { SS_ONSTACK } else { 0 } };
+    let previous = [start, previous_flags as u32 as usize, size];
+    if new != 0 {
+        if on_it {
+            return EPERM;
+        }
+        // SAFETY: a valid stack_t; the program answers for the memory it names.
+        let result = unsafe { syscall(number::SIGALTSTACK, [wanted.as_ptr() as usize, 0]) };
+        if is_error(result) {
+            return result;
+        }
+        let flags = wanted[1] as i32;
+        record.alternate_stack = if flags & SS_DISABLE != 0 { (0, 0) } else { (wanted[0], wanted[2]) };
+        record.alternate_stack_flags = flags;
+    }
+    if old != 0 && crate::memory::write_value(old, &previous).is_err() {
+        return EFAULT;
+    }
+    0
+}
+
+/// The kernel's `siginfo_t`, as far as it is looked at here.
+#[repr(C)]
+struct SignalInformation {
+    signal: i32,
+    error: i32,
+    code: i32,
+    rest: [u8; 116],
+}
+
+/// Offsets in `ucontext_t` on x86-64.
+const CONTEXT_RIP: usize = 40 + 16 * 8;
+const CONTEXT_MASK: usize = 40 + 23 * 8 + 8 + 64;
+
+/// The long way of the wrapper: the thread is in an operation, or the action needs more than a jump.
+///
+/// # Safety
+/// Called by the kernel as a signal handler only.
+unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformation, context: *mut u8) {
+    let index = signal as usize;
+    // SAFETY: the kernel passes both; the offsets are its ABI.
+    let (code, rip, mask) = unsafe {
+        ((*information).code, context.add(CONTEXT_RIP).cast::<usize>(), context.add(CONTEXT_MASK).cast::<u64>())
+    };
+    // A fault of the running instruction, not a signal somebody sent.
+    let fault = matches!(index, SIGSEGV | SIGBUS) && code > 0 && code != 0x80;
+    if is_busy() {
+        if fault {
+            // SAFETY: the instruction pointer the kernel will return to.
+            let at = unsafe { *rip };
+            match gannet_usermem::fixup(at) {
+                // SAFETY: as above.
+                Some(fixup) => unsafe { *rip = fixup },
+                None => die_by(index),
+            }
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { defer(index, information, mask) };
+        return;
+    }
+    let action = &ACTIONS[index];
+    let handler = action.handler.load(Ordering::Acquire);
+    match handler {
+        SIG_IGN if !fault => return,
+        SIG_DFL | SIG_IGN => {
+            die_by(index);
+            if !fault {
+                // SAFETY: the information is the kernel's; blocked until the wrapper returns or not, the signal ends the process.
+                unsafe { send_again(index, information) };
+            }
+            return;
+        }
+        _ => {}
+    }
+    if action.flags.load(Ordering::Relaxed) & SA_RESETHAND != 0 {
+        lock();
+        let default = KernelAction { flags: SA_RESTORER, restorer: action.restorer.load(Ordering::Relaxed), ..KernelAction::default() };
+        publish(index, &default);
+        if !matches!(index, SIGSEGV | SIGBUS) {
+            kernel_action(index, Some(&default), None);
+        }
+        unlock();
+    }
+    // SAFETY: as above.
+    let at = unsafe { *rip };
+    let original = if index == SIGCANCEL { area::original_of(at) } else { None };
+    if let Some(original) = original {
+        // The C library asks where the thread was and unwinds from there: show it its own code.
+        // SAFETY: as above.
+        unsafe { *rip = original };
+    }
+    // SAFETY: the program installed this handler; the arguments are the kernel's.
+    let handler: extern "C" fn(i32, *mut SignalInformation, *mut u8) = unsafe { core::mem::transmute(handler) };
+    handler(signal, information, context);
+    // SAFETY: as above. If the handler changed the instruction pointer itself, that stands.
+    unsafe {
+        if original == Some(*rip) {
+            *rip = at;
+        }
+    }
+}
+
+/// Sets the default action, so that the fault or signal ends the process as it would have without us.
+fn die_by(signal: usize) {
+    let default =
+        KernelAction { handler: SIG_DFL, flags: SA_RESTORER, restorer: gannet_signal_return as *const () as usize, mask: 0 };
+    kernel_action(signal, Some(&default), None);
+}
+
+/// Puts a signal off until the operation is over: blocked when the wrapper returns, and sent to this thread again.
+///
+/// # Safety
+/// Called from the wrapper with the kernel's arguments.
+unsafe fn defer(signal: usize, information: *mut SignalInformation, mask: *mut u64) {
+    let bit = 1u64 << (signal - 1);
+    // SAFETY: blocks the signal for this thread, which it is anyway unless the program said SA_NODEFER.
+    unsafe { syscall(number::RT_SIGPROCMASK, [0, (&raw const bit) as usize, 0, 8]) };
+    // SAFETY: the caller's promise.
+    unsafe {
+        send_again(signal, information);
+        *mask |= bit;
+        let state = entry::thread_state();
+        (*state).unblock |= bit;
+        (*state).deferred.store(1, Ordering::Relaxed);
+    }
+}
+
+/// Sends a signal to this thread with the information it came with.
+///
+/// # Safety
+/// `information` must be the kernel's.
+unsafe fn send_again(signal: usize, information: *mut SignalInformation) {
+    // SAFETY: as the caller says.
+    unsafe {
+        let process = syscall(number::GETPID, []) as usize;
+        let thread = syscall(number::GETTID, []) as usize;
+        syscall(number::RT_TGSIGQUEUEINFO, [process, thread, signal, information as usize]);
+    }
+}
+
+fn lock() {
+    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        core::hint::spin_loop();
+    }
+}
+
+fn unlock() {
+    LOCK.store(0, Ordering::Release);
+}
+
+/// Takes the lock so that a forked child finds it free.
+pub(crate) fn before_fork() {
+    lock();
+}
+
+/// Releases it, in parent and child.
+pub(crate) fn after_fork() {
+    unlock();
+}

@@ -1,0 +1,297 @@
+//! What happens to each system call: data, from which the filter's classes and the documentation are made.
+//!
+//! A system call that is not listed names neither a file nor a descriptor and goes straight to the kernel.
+//! `docs/SYSCALLS.md` is generated from here ([`markdown`]); a test checks that it is current.
+
+use crate::number::*;
+
+/// Highest system call number the filter knows, plus one; a power of two. Higher numbers pass.
+pub(crate) const NUMBER_LIMIT: usize = 512;
+
+/// How the filter in front of a rewritten `syscall` instruction sorts a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Class {
+    /// Straight to the kernel.
+    Pass = 0,
+    /// To the handler if the first argument may be one of our descriptors.
+    Descriptor = 1,
+    /// Always to the handler.
+    Handler = 2,
+}
+
+/// What becomes of a call that names a file or descriptor of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Treatment {
+    /// Done on the volume.
+    Handled,
+    /// Done by the kernel on the placeholder descriptor, which gives the right answer.
+    Passed,
+    /// Fails with this error.
+    Refused(i32),
+    /// Concerns the interception itself: handled for every caller, whatever it names.
+    Machinery,
+}
+
+/// One system call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    /// Its number on x86-64.
+    pub(crate) number: usize,
+    /// Its name in the manual.
+    pub(crate) name: &'static str,
+    /// How the filter sorts it.
+    pub(crate) class: Class,
+    /// What becomes of it when it is ours.
+    pub(crate) treatment: Treatment,
+    /// What a user must know beyond that.
+    pub(crate) note: &'static str,
+}
+
+const fn entry(number: usize, name: &'static str, class: Class, treatment: Treatment, note: &'static str) -> Entry {
+    Entry { number, name, class, treatment, note }
+}
+
+use Class::{Descriptor, Handler};
+use Treatment::{Handled, Machinery, Passed, Refused};
+
+const EPERM: i32 = 1;
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+const ENOTTY: i32 = 25;
+const ENOSYS: i32 = 38;
+const ENOTSOCK: i32 = 88;
+const EOPNOTSUPP: i32 = 95;
+const ENODEV: i32 = 19;
+const EXDEV: i32 = 18;
+
+/// Every system call that names a file or a descriptor, or that the interception itself must see.
+#[rustfmt::skip]
+pub(crate) const TABLE: &[Entry] = &[
+    entry(READ, "read", Descriptor, Handled, ""),
+    entry(WRITE, "write", Descriptor, Handled, ""),
+    entry(OPEN, "open", Handler, Handled, ""),
+    entry(CLOSE, "close", Descriptor, Handled, ""),
+    entry(STAT, "stat", Handler, Handled, ""),
+    entry(FSTAT, "fstat", Descriptor, Handled, ""),
+    entry(LSTAT, "lstat", Handler, Handled, ""),
+    entry(LSEEK, "lseek", Descriptor, Handled, ""),
+    entry(MMAP, "mmap", Handler, Handled, ""),
+    entry(MREMAP, "mremap", Handler, Handled, "a map of a volume's file cannot grow or move"),
+    entry(MSYNC, "msync", Handler, Handled, ""),
+    entry(MUNMAP, "munmap", Handler, Handled, ""),
+    entry(RT_SIGACTION, "rt_sigaction", Handler, Machinery, "handlers are wrapped, so that a signal inside an operation is delivered after it"),
+    entry(SIGALTSTACK, "sigaltstack", Handler, Machinery, "noted, so that the handler knows whether it runs on it"),
+    entry(IOCTL, "ioctl", Descriptor, Refused(ENOTTY), "FIOCLEX, FIONCLEX, FIONBIO act on the placeholder"),
+    entry(PREAD64, "pread64", Descriptor, Handled, ""),
+    entry(PWRITE64, "pwrite64", Descriptor, Handled, ""),
+    entry(READV, "readv", Descriptor, Handled, ""),
+    entry(WRITEV, "writev", Descriptor, Handled, ""),
+    entry(ACCESS, "access", Handler, Handled, ""),
+    entry(DUP, "dup", Descriptor, Handled, ""),
+    entry(DUP2, "dup2", Handler, Handled, ""),
+    entry(SENDFILE, "sendfile", Handler, Handled, "read and write through a buffer"),
+    entry(CONNECT, "connect", Descriptor, Passed, "the kernel answers ENOTSOCK"),
+    entry(CLONE, "clone", Handler, Machinery, "fork and vfork inherit descriptors; threads pass"),
+    entry(FORK, "fork", Handler, Machinery, "the child inherits descriptors"),
+    entry(VFORK, "vfork", Handler, Machinery, "the child has its own descriptor table"),
+    entry(EXECVE, "execve", Handler, Handled, "the environment keeps the injection; programs of the volume run from a memory file"),
+    entry(EXIT, "exit", Handler, Machinery, "frees the thread's engine stack"),
+    entry(EXIT_GROUP, "exit_group", Handler, Machinery, "releases descriptions and locks"),
+    entry(FCNTL, "fcntl", Descriptor, Handled, "leases, notifications and pipe sizes are refused with EINVAL"),
+    entry(FLOCK, "flock", Descriptor, Handled, ""),
+    entry(FSYNC, "fsync", Descriptor, Handled, ""),
+    entry(FDATASYNC, "fdatasync", Descriptor, Handled, ""),
+    entry(TRUNCATE, "truncate", Handler, Handled, ""),
+    entry(FTRUNCATE, "ftruncate", Descriptor, Handled, ""),
+    entry(GETDENTS, "getdents", Descriptor, Refused(ENOSYS), "no C library of this century uses it"),
+    entry(GETCWD, "getcwd", Handler, Handled, ""),
+    entry(CHDIR, "chdir", Handler, Handled, ""),
+    entry(FCHDIR, "fchdir", Handler, Handled, ""),
+    entry(RENAME, "rename", Handler, Handled, "between volume and host: EXDEV"),
+    entry(MKDIR, "mkdir", Handler, Handled, ""),
+    entry(RMDIR, "rmdir", Handler, Handled, ""),
+    entry(CREAT, "creat", Handler, Handled, ""),
+    entry(LINK, "link", Handler, Handled, "between volume and host: EXDEV"),
+    entry(UNLINK, "unlink", Handler, Handled, ""),
+    entry(SYMLINK, "symlink", Handler, Handled, ""),
+    entry(READLINK, "readlink", Handler, Handled, "/proc/self/fd names of our descriptors included"),
+    entry(CHMOD, "chmod", Handler, Handled, ""),
+    entry(FCHMOD, "fchmod", Descriptor, Handled, ""),
+    entry(CHOWN, "chown", Handler, Handled, ""),
+    entry(FCHOWN, "fchown", Descriptor, Handled, ""),
+    entry(LCHOWN, "lchown", Handler, Handled, ""),
+    entry(UMASK, "umask", Handler, Machinery, "noted; the kernel keeps it too"),
+    entry(UTIME, "utime", Handler, Handled, ""),
+    entry(MKNOD, "mknod", Handler, Handled, ""),
+    entry(STATFS, "statfs", Handler, Handled, ""),
+    entry(FSTATFS, "fstatfs", Descriptor, Handled, ""),
+    entry(PIVOT_ROOT, "pivot_root", Handler, Refused(EINVAL), ""),
+    entry(CHROOT, "chroot", Handler, Refused(EPERM), "into the volume only"),
+    entry(ACCT, "acct", Handler, Refused(EPERM), ""),
+    entry(MOUNT, "mount", Handler, Refused(EINVAL), ""),
+    entry(UMOUNT2, "umount2", Handler, Refused(EINVAL), ""),
+    entry(SWAPON, "swapon", Handler, Refused(EINVAL), ""),
+    entry(READAHEAD, "readahead", Descriptor, Handled, "does nothing, successfully"),
+    entry(SETXATTR, "setxattr", Handler, Handled, ""),
+    entry(LSETXATTR, "lsetxattr", Handler, Handled, ""),
+    entry(FSETXATTR, "fsetxattr", Descriptor, Handled, ""),
+    entry(GETXATTR, "getxattr", Handler, Handled, ""),
+    entry(LGETXATTR, "lgetxattr", Handler, Handled, ""),
+    entry(FGETXATTR, "fgetxattr", Descriptor, Handled, ""),
+    entry(LISTXATTR, "listxattr", Handler, Handled, ""),
+    entry(LLISTXATTR, "llistxattr", Handler, Handled, ""),
+    entry(FLISTXATTR, "flistxattr", Descriptor, Handled, ""),
+    entry(REMOVEXATTR, "removexattr", Handler, Handled, ""),
+    entry(LREMOVEXATTR, "lremovexattr", Handler, Handled, ""),
+    entry(FREMOVEXATTR, "fremovexattr", Descriptor, Handled, ""),
+    entry(IO_SUBMIT, "io_submit", Handler, Refused(EINVAL), "only when a request names our descriptor"),
+    entry(GETDENTS64, "getdents64", Descriptor, Handled, ""),
+    entry(FADVISE64, "fadvise64", Descriptor, Handled, "does nothing, successfully"),
+    entry(EPOLL_CTL, "epoll_ctl", Handler, Passed, "the kernel answers EPERM, as for any regular file"),
+    entry(UTIMES, "utimes", Handler, Handled, ""),
+    entry(INOTIFY_ADD_WATCH, "inotify_add_watch", Handler, Refused(EOPNOTSUPP), "the volume sends no notifications"),
+    entry(OPENAT, "openat", Handler, Handled, ""),
+    entry(MKDIRAT, "mkdirat", Handler, Handled, ""),
+    entry(MKNODAT, "mknodat", Handler, Handled, ""),
+    entry(FCHOWNAT, "fchownat", Handler, Handled, ""),
+    entry(FUTIMESAT, "futimesat", Handler, Handled, ""),
+    entry(NEWFSTATAT, "newfstatat", Handler, Handled, ""),
+    entry(UNLINKAT, "unlinkat", Handler, Handled, ""),
+    entry(RENAMEAT, "renameat", Handler, Handled, "between volume and host: EXDEV"),
+    entry(LINKAT, "linkat", Handler, Handled, "between volume and host: EXDEV"),
+    entry(SYMLINKAT, "symlinkat", Handler, Handled, ""),
+    entry(READLINKAT, "readlinkat", Handler, Handled, ""),
+    entry(FCHMODAT, "fchmodat", Handler, Handled, ""),
+    entry(FACCESSAT, "faccessat", Handler, Handled, ""),
+    entry(SPLICE, "splice", Handler, Handled, "read and write through a buffer"),
+    entry(TEE, "tee", Descriptor, Passed, "the kernel answers EINVAL, as for any regular file"),
+    entry(SYNC_FILE_RANGE, "sync_file_range", Descriptor, Handled, "as fdatasync"),
+    entry(VMSPLICE, "vmsplice", Descriptor, Refused(EBADF), ""),
+    entry(UTIMENSAT, "utimensat", Handler, Handled, ""),
+    entry(FALLOCATE, "fallocate", Descriptor, Handled, ""),
+    entry(DUP3, "dup3", Handler, Handled, ""),
+    entry(PREADV, "preadv", Descriptor, Handled, ""),
+    entry(PWRITEV, "pwritev", Descriptor, Handled, ""),
+    entry(FANOTIFY_MARK, "fanotify_mark", Handler, Refused(ENODEV), ""),
+    entry(NAME_TO_HANDLE_AT, "name_to_handle_at", Handler, Refused(EOPNOTSUPP), ""),
+    entry(SYNCFS, "syncfs", Descriptor, Handled, ""),
+    entry(SENDMSG, "sendmsg", Handler, Refused(EBADF), "only when it would pass our descriptor to another process"),
+    entry(RENAMEAT2, "renameat2", Handler, Handled, "between volume and host: EXDEV"),
+    entry(FINIT_MODULE, "finit_module", Descriptor, Refused(EINVAL), ""),
+    entry(EXECVEAT, "execveat", Handler, Handled, "as execve"),
+    entry(COPY_FILE_RANGE, "copy_file_range", Handler, Handled, "read and write through a buffer"),
+    entry(PREADV2, "preadv2", Descriptor, Handled, ""),
+    entry(PWRITEV2, "pwritev2", Descriptor, Handled, ""),
+    entry(STATX, "statx", Handler, Handled, ""),
+    entry(IO_URING_SETUP, "io_uring_setup", Handler, Refused(ENOSYS), "under `gannet run` always: its requests name descriptors where nobody can look; programs fall back"),
+    entry(OPEN_TREE, "open_tree", Handler, Refused(EOPNOTSUPP), ""),
+    entry(MOVE_MOUNT, "move_mount", Handler, Refused(EOPNOTSUPP), ""),
+    entry(FSPICK, "fspick", Handler, Refused(EOPNOTSUPP), ""),
+    entry(CLONE3, "clone3", Handler, Machinery, "as clone"),
+    entry(CLOSE_RANGE, "close_range", Handler, Handled, ""),
+    entry(OPENAT2, "openat2", Handler, Handled, "RESOLVE_BENEATH and RESOLVE_IN_ROOT on our directories: EXDEV"),
+    entry(FACCESSAT2, "faccessat2", Handler, Handled, ""),
+    entry(CACHESTAT, "cachestat", Descriptor, Refused(EOPNOTSUPP), ""),
+    entry(FCHMODAT2, "fchmodat2", Handler, Handled, ""),
+    entry(BIND, "bind", Handler, Refused(EOPNOTSUPP), "a Unix socket cannot be bound in the volume"),
+    entry(SETXATTRAT, "setxattrat", Handler, Refused(ENOSYS), "programs fall back to setxattr"),
+    entry(GETXATTRAT, "getxattrat", Handler, Refused(ENOSYS), "programs fall back to getxattr"),
+    entry(LISTXATTRAT, "listxattrat", Handler, Refused(ENOSYS), "programs fall back to listxattr"),
+    entry(REMOVEXATTRAT, "removexattrat", Handler, Refused(ENOSYS), "programs fall back to removexattr"),
+    entry(FILE_GETATTR, "file_getattr", Handler, Refused(EOPNOTSUPP), ""),
+    entry(FILE_SETATTR, "file_setattr", Handler, Refused(EOPNOTSUPP), ""),
+    entry(SENDTO, "sendto", Descriptor, Refused(ENOTSOCK), ""),
+    entry(RECVFROM, "recvfrom", Descriptor, Refused(ENOTSOCK), ""),
+    entry(USELIB, "uselib", Handler, Refused(ENOSYS), ""),
+    entry(QUOTACTL, "quotactl", Handler, Refused(EXDEV), ""),
+];
+
+/// The classes of all numbers, as the filter reads them.
+pub(crate) static CLASSES: [u8; NUMBER_LIMIT] = classes();
+
+const fn classes() -> [u8; NUMBER_LIMIT] {
+    let mut all = [Class::Pass as u8; NUMBER_LIMIT];
+    let mut index = 0;
+    while index < TABLE.len() {
+        all[TABLE[index].number] = TABLE[index].class as u8;
+        index += 1;
+    }
+    all
+}
+
+/// The class of `number`.
+pub(crate) fn class_of(number: usize) -> Class {
+    match CLASSES.get(number) {
+        Some(1) => Class::Descriptor,
+        Some(2) => Class::Handler,
+        _ => Class::Pass,
+    }
+}
+
+/// What becomes of `number` when it names something of a volume.
+pub(crate) fn treatment_of(number: usize) -> Treatment {
+    TABLE.iter().find(|entry| entry.number == number).map_or(Passed, |entry| entry.treatment)
+}
+
+/// The table as the documentation shows it.
+pub fn markdown() -> String {
+    use std::fmt::Write;
+    let mut text = String::from(
+        "# System calls under `gannet run`\n\n\
+         What happens to a system call that names a file or a descriptor of a volume. Calls that are not listed name\n\
+         neither and go to the kernel untouched, as do the listed ones when what they name is not ours.\n\
+         This page is generated from `crates/intercept/src/table.rs`.\n\n\
+         | system call | becomes | note |\n| --- | --- | --- |\n",
+    );
+    let mut rows: Vec<&Entry> = TABLE.iter().collect();
+    rows.sort_by_key(|entry| entry.name);
+    for row in rows {
+        let becomes = match row.treatment {
+            Handled => "handled".to_owned(),
+            Passed => "passed".to_owned(),
+            Machinery => "machinery".to_owned(),
+            Refused(error) => format!("refused: {}", error_name(error)),
+        };
+        let _ = writeln!(text, "| `{}` | {becomes} | {} |", row.name, row.note);
+    }
+    text
+}
+
+fn error_name(error: i32) -> &'static str {
+    match error {
+        EPERM => "EPERM",
+        EBADF => "EBADF",
+        EXDEV => "EXDEV",
+        ENODEV => "ENODEV",
+        EINVAL => "EINVAL",
+        ENOTTY => "ENOTTY",
+        ENOSYS => "ENOSYS",
+        ENOTSOCK => "ENOTSOCK",
+        EOPNOTSUPP => "EOPNOTSUPP",
+        _ => "an error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_is_listed_once() {
+        for (index, entry) in TABLE.iter().enumerate() {
+            assert!(!TABLE[..index].iter().any(|other| other.number == entry.number || other.name == entry.name), "{} twice", entry.name);
+            assert!(entry.number < NUMBER_LIMIT);
+        }
+    }
+
+    #[test]
+    fn documentation_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/SYSCALLS.md");
+        if std::env::var_os("GANNET_UPDATE").is_some() {
+            std::fs::write(path, markdown()).expect("writing docs/SYSCALLS.md");
+        }
+        let page = std::fs::read_to_string(path).expect("docs/SYSCALLS.md");
+        assert!(page == markdown(), "docs/SYSCALLS.md is out of date: run this test with GANNET_UPDATE=1");
+    }
+}

@@ -1,0 +1,77 @@
+//! What a thread owns besides its block of thread-local storage: the engine stack and, above it, the record.
+//!
+//! Both are one anonymous map, made at the thread's first call that reaches the handler and unmapped when it exits.
+//! A forked child keeps the forking thread's; a `vfork` child uses its parent's.
+
+use crate::entry;
+use crate::number;
+use crate::raw::syscall;
+use core::sync::atomic::Ordering;
+
+/// Stack the engine runs on.
+pub(crate) const ENGINE_STACK_BYTES: usize = 508 * 1024;
+/// The record above it; frames start right below.
+pub(crate) const RECORD_BYTES: usize = 4096;
+const GUARD_BYTES: usize = 4096;
+
+/// A thread's record. Zeros at first.
+#[repr(C, align(64))]
+pub(crate) struct Record {
+    /// Whether the fields below were initialised.
+    pub(crate) ready: bool,
+    /// The program's alternate signal stack: start and size, 0 if none.
+    pub(crate) alternate_stack: (usize, usize),
+    /// Flags given with it.
+    pub(crate) alternate_stack_flags: i32,
+    /// The thread the record belongs to. A `vfork` child runs on its parent's record.
+    pub(crate) thread: i32,
+    /// The process that waits, or waited, in `vfork` on this thread; 0: none.
+    pub(crate) vfork_parent: i32,
+    /// The descriptor table of its child, once that differs.
+    pub(crate) private_table: usize,
+    /// Memory of an `execve` in progress: start and length of maps to be freed at the next call.
+    pub(crate) exec_memory: [(usize, usize); 2],
+}
+const _: () = assert!(size_of::<Record>() <= RECORD_BYTES);
+
+/// This thread's record.
+///
+/// # Safety
+/// The thread must be busy (inside the handler), and no other reference to the record may be live.
+pub(crate) unsafe fn record<'a>() -> &'a mut Record {
+    // SAFETY: the entry made the record before it called the handler; it belongs to this thread alone.
+    let record = unsafe { &mut *((*entry::thread_state()).record as *mut Record) };
+    if !record.ready {
+        record.ready = true;
+        let bottom = (record as *mut Record as usize) - ENGINE_STACK_BYTES;
+        // SAFETY: the lowest page of our own map, which nothing uses.
+        unsafe { syscall(number::MPROTECT, [bottom, GUARD_BYTES, 0]) };
+        // SAFETY: no arguments.
+        record.thread = unsafe { syscall(number::GETTID, []) } as i32;
+        read_alternate_stack(record);
+    }
+    record
+}
+
+/// Asks the kernel for the alternate stack: it may have been set before the first call we saw.
+fn read_alternate_stack(record: &mut Record) {
+    let mut old = [0usize; 3];
+    // SAFETY: stack_t is three words. We run on the engine stack, so the kernel does not report SS_ONSTACK.
+    unsafe { syscall(number::SIGALTSTACK, [0, old.as_mut_ptr() as usize]) };
+    const SS_DISABLE: i32 = 2;
+    let flags = old[1] as i32;
+    record.alternate_stack = if flags & SS_DISABLE != 0 { (0, 0) } else { (old[0], old[2]) };
+    record.alternate_stack_flags = flags;
+}
+
+/// Whether this thread is inside an operation.
+pub(crate) fn is_busy() -> bool {
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).busy.load(Ordering::Relaxed) != 0 }
+}
+
+/// Marks this thread busy for code of ours that does not come through the entry, as at start.
+pub(crate) fn set_busy(busy: bool) {
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).busy.store(busy as u8, Ordering::Relaxed) };
+}

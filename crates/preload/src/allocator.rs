@@ -1,0 +1,187 @@
+//! The injected library's allocator: the program's must not be used inside its own system calls.
+//!
+//! Sizes up to 32 KiB come from slabs by class, each class with a lock and a list of free blocks; larger ones are maps of
+//! their own. System calls are made with instructions that nobody rewrites. The locks are taken around `fork`, so that
+//! a child never finds one held by a thread that it does not have.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+/// Sizes are powers of two and the middles between them, from 16 bytes.
+const CLASS_COUNT: usize = 23;
+const SMALL_BYTES_MAX: usize = 32 * 1024;
+/// What a class takes from the kernel at a time, at least.
+const CHUNK_BYTES: usize = 128 * 1024;
+const PAGE_BYTES: usize = 4096;
+
+struct Class {
+    lock: AtomicU32,
+    state: UnsafeCell<ClassState>,
+}
+
+struct ClassState {
+    /// First free block; each holds the next one's address.
+    free: *mut u8,
+    /// The rest of the last chunk, not yet handed out.
+    fresh: *mut u8,
+    fresh_bytes: usize,
+}
+
+// SAFETY: the state is used under the lock only.
+unsafe impl Sync for Class {}
+
+static CLASSES: [Class; CLASS_COUNT] = [const {
+    Class {
+        lock: AtomicU32::new(0),
+        state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0 }),
+    }
+}; CLASS_COUNT];
+
+/// The allocator; its state is static.
+pub(crate) struct Allocator;
+
+/// The class for `size` bytes and its block size.
+fn class_of(size: usize) -> (usize, usize) {
+    let size = size.max(16);
+    let power = (size - 1).ilog2() as usize; // 2^power < size <= 2^(power+1), for 16: power 3
+    let middle = (1 << power) + (1 << (power - 1));
+    if power > 3 && size <= middle { ((power - 4) * 2 + 1, middle) } else { ((power - 3) * 2, 1 << (power + 1)) }
+}
+
+impl Class {
+    fn lock(&self) {
+        let mut spins = 0u32;
+        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            spins += 1;
+            if spins.is_multiple_of(128) {
+                const SCHED_YIELD: usize = 24;
+                syscall(SCHED_YIELD, [0; 6]);
+            }
+            core::hint::spin_loop();
+        }
+    }
+
+    fn unlock(&self) {
+        self.lock.store(0, Ordering::Release);
+    }
+}
+
+/// Called with `true` before a fork and `false` after it, in both processes.
+pub(crate) fn around_fork(before: bool) {
+    for class in &CLASSES {
+        if before { class.lock() } else { class.unlock() }
+    }
+}
+
+// SAFETY: blocks are disjoint, as long and aligned as asked for, and stay valid until freed.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let size = layout.size().max(layout.align());
+        if size > SMALL_BYTES_MAX {
+            return map(layout);
+        }
+        // Only blocks of a power of two are aligned to more than eight bytes.
+        let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
+        let (index, block_bytes) = class_of(size);
+        let class = &CLASSES[index];
+        class.lock();
+        // SAFETY: under the lock; free blocks hold the next one's address.
+        let block = unsafe {
+            let state = &mut *class.state.get();
+            if state.free.is_null() {
+                state.fresh_block(block_bytes)
+            } else {
+                let block = state.free;
+                state.free = block.cast::<*mut u8>().read();
+                block
+            }
+        };
+        class.unlock();
+        block
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        let size = layout.size().max(layout.align());
+        if size > SMALL_BYTES_MAX {
+            unmap(pointer, layout);
+            return;
+        }
+        let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
+        let class = &CLASSES[class_of(size).0];
+        class.lock();
+        // SAFETY: the block is the caller's to give back and at least a pointer long.
+        unsafe {
+            let state = &mut *class.state.get();
+            pointer.cast::<*mut u8>().write(state.free);
+            state.free = pointer;
+        }
+        class.unlock();
+    }
+}
+
+impl ClassState {
+    fn fresh_block(&mut self, block_bytes: usize) -> *mut u8 {
+        if self.fresh_bytes < block_bytes {
+            let Some(chunk) = map_pages(CHUNK_BYTES) else { return null_mut() };
+            self.fresh = chunk;
+            self.fresh_bytes = CHUNK_BYTES;
+        }
+        let block = self.fresh;
+        self.fresh = block.wrapping_add(block_bytes);
+        self.fresh_bytes -= block_bytes;
+        block
+    }
+}
+
+fn map(layout: Layout) -> *mut u8 {
+    if layout.align() <= PAGE_BYTES {
+        return map_pages(layout.size()).unwrap_or(null_mut());
+    }
+    // More than needed; what lies outside the aligned part stays reserved and untouched until it is freed with it.
+    let Some(total) = layout.size().checked_add(layout.align()) else { return null_mut() };
+    let Some(start) = map_pages(total) else { return null_mut() };
+    let aligned = start.addr().next_multiple_of(layout.align());
+    let head = aligned - start.addr();
+    let end = (aligned + layout.size()).next_multiple_of(PAGE_BYTES);
+    let tail = (start.addr() + total).next_multiple_of(PAGE_BYTES) - end;
+    if head > 0 {
+        unmap_pages(start.addr(), head);
+    }
+    if tail > 0 {
+        unmap_pages(end, tail);
+    }
+    start.wrapping_add(head)
+}
+
+fn unmap(pointer: *mut u8, layout: Layout) {
+    unmap_pages(pointer.addr(), layout.size().next_multiple_of(PAGE_BYTES));
+}
+
+fn map_pages(length: usize) -> Option<*mut u8> {
+    const MMAP: usize = 9;
+    const PROT_READ_WRITE: usize = 3;
+    const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+    let length = length.checked_next_multiple_of(PAGE_BYTES)?;
+    let result = syscall(MMAP, [0, length, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0]);
+    if (-4095..0).contains(&result) { None } else { Some(core::ptr::with_exposed_provenance_mut(result as usize)) }
+}
+
+fn unmap_pages(start: usize, length: usize) {
+    const MUNMAP: usize = 11;
+    syscall(MUNMAP, [start, length, 0, 0, 0, 0]);
+}
+
+/// A system call with an instruction of our own. Used here for maps that belong to the allocator, and to yield.
+fn syscall(number: usize, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: maps and unmaps memory of the allocator's own, or yields.
+    unsafe {
+        core::arch::asm!("syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2], in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
