@@ -101,3 +101,8 @@ pub(crate) fn content(words: &[Word; SLOT_WORDS], index: usize) -> HandContent {
 pub(crate) fn clear(words: &[Word; SLOT_WORDS], index: usize) {
     hand_words(words, index)[0].store(0, Ordering::Release);
 }
+
+/// Replaces the first word of hand `index` of a dead thread's slot.
+pub(crate) fn update_a(words: &[Word; SLOT_WORDS], index: usize, a: u64) {
+    hand_words(words, index)[1].store(a, Ordering::Release);
+}

@@ -10,10 +10,12 @@
 //! | `file`, `participant`, `session` | the arena's file and gate; who has it open; attach, detach, fork |
 //! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
+//! | `slab_word`, `slab` | type-stable objects |
 //! | `testing` | abandoning a thread after any store |
 
 pub mod facade;
 mod lock_word;
+mod slab_word;
 
 #[cfg(not(loom))]
 mod arena;
@@ -38,6 +40,8 @@ mod reap;
 #[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
+mod slab;
+#[cfg(not(loom))]
 mod slot;
 #[cfg(not(loom))]
 mod sys;
@@ -60,6 +64,7 @@ mod exports {
     pub use crate::participant::{ParticipantId, ParticipantInfo};
     pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
     pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
+    pub use crate::slab::{Held, HeldByDead, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
     pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
     pub use crate::thread::Thread;
 }

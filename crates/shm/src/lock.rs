@@ -149,7 +149,7 @@ impl<'s> Thread<'s> {
                 return Err(Error::Abandoned);
             }
             spins += 1;
-            if spins % 32 != 0 || began.elapsed() < SPIN {
+            if !spins.is_multiple_of(32) || began.elapsed() < SPIN {
                 std::hint::spin_loop();
                 continue;
             }

@@ -189,11 +189,11 @@ impl<'a> Participants<'a> {
             namespace: words[NAMESPACE].load(Ordering::Relaxed),
             birth: words[BIRTH].load(Ordering::Relaxed),
         };
-        if let Some(exists) = process.exists(own_namespace) {
-            if !exists || self.file.is_none() {
-                // It may have left properly, and another joined, while we looked.
-                return Ok(exists || self.live(id.index) != Some(id));
-            }
+        match process.exists(own_namespace) {
+            Some(false) => return Ok(false),
+            // The record may have changed hands while we read it.
+            Some(true) if self.file.is_none() => return Ok(self.live(id.index) == Some(id)),
+            _ => {}
         }
         let Some(path) = self.file else { return Ok(true) };
         match path.open()? {

@@ -116,6 +116,50 @@ impl<'s> DeadThread<'s> {
         }
     }
 
+    /// Replaces the first word of a hand, in one store: for one that is put right part by part.
+    pub fn hand_update_a(&self, index: usize, a: u64) {
+        if index < HANDS_MAX {
+            hand::update_a(self.words, index, a);
+        }
+    }
+
+    /// Takes the lock at `at` in the dead thread's name, unless it has it already. Whoever goes on
+    /// after a reaper that died then finds it held, and nobody has been in between: so a step that
+    /// must not be repeated once others saw its effect is made under such a lock, and the note that
+    /// it is done (clearing the hand) before [`DeadThread::release`]. Waits as [`Thread::lock`] does.
+    ///
+    /// Errors: `Deadlock` if the reaper itself, or another dead thread that it is settling, has it.
+    pub fn lock(&self, at: ArenaOffset) -> Result<()> {
+        if self.holds(at) {
+            return Ok(());
+        }
+        let word = self.reaper.word(at)?;
+        let unused = |entry: &usize| {
+            let named = self.words[LOCK_INTENTS + entry].load(Ordering::Relaxed);
+            !self.holds(ArenaOffset::new(named))
+        };
+        let entry = (0..LOCKS_MAX).find(unused).ok_or(Error::Full { what: "lock held by a dead thread" })?;
+        self.words[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
+        loop {
+            let Err(found) = lock_word::try_acquire(word, self.slot) else { return Ok(()) };
+            if !lock_word::is_sound(found) {
+                return Err(Error::Corrupt { what: "lock", at: at.get() });
+            }
+            match lock_word::owner(found) {
+                None => {}
+                Some(owner) if owner == self.reaper.slot() || owner == self.slot => return Err(Error::Deadlock(at)),
+                Some(owner) if owner >= self.reaper.arena().layout().threads => {
+                    return Err(Error::Corrupt { what: "lock", at: at.get() });
+                }
+                Some(owner) => {
+                    if self.reaper.session().reap_slot(&self.reaper, owner, true)? == Verdict::Alive {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+        }
+    }
+
     /// Releases one of its locks before the others: for an owner who cares about the order. What
     /// is still held after all stages is released then.
     pub fn release(&self, at: ArenaOffset) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Tests of the crate as a whole. In the crate, so that every build of them counts stores.
 
 mod locks;
+mod slabs;
 
 use crate::{ArenaLayout, Session};
 use std::sync::Arc;

@@ -1,0 +1,342 @@
+//! Slabs: objects of one size in a region, whose memory never becomes anything else. A reader with
+//! an old reference sees that its generation is over, never another kind of thing.
+//!
+//! The truth about an object is its state word (see `slab_word`), which names the thread that has
+//! it in hand; the bitmap is a hint where to look, repaired by whoever finds it wrong. So a kill
+//! after any store loses nothing: what a dead thread held is in its hands, a stale bit costs a look.
+//!
+//! ```text
+//! search hint, reserved count : 64 B | bitmap, 1 = probably in use | state words | objects
+//! ```
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::facade::{Ordering, Word, fence};
+use crate::hand::{Hand, HandContent};
+use crate::layout::{ArenaOffset, Region, align_up};
+use crate::reap::{DeadThread, Reaper};
+use crate::slab_word;
+use crate::thread::Thread;
+
+/// Kind of the hand that holds an object of a slab; `a` is the offset of its state word.
+const HAND_KIND: u64 = 1 << 63 | 1;
+const HEADER_BYTES: u64 = 64;
+const HINT_AT: u64 = 0;
+const RESERVED_AT: u64 = 8;
+/// Objects get memory in groups of this many.
+const RESERVE_GROUP: u64 = 64;
+const INDEX_SHIFT: u32 = 40;
+/// Most objects of one slab.
+pub const SLAB_OBJECTS_MAX: u64 = (1 << 24) - 2;
+
+/// Where a slab and its parts stand. Computed by every process from the same region.
+#[derive(Debug, Clone, Copy)]
+pub struct Slab {
+    header: ArenaOffset,
+    bitmap: ArenaOffset,
+    states: ArenaOffset,
+    objects: ArenaOffset,
+    object_bytes: u64,
+    count: u64,
+}
+
+/// An object and its generation in one word, never 0: what shared structures store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SlabRef(u64);
+
+impl SlabRef {
+    /// From a word of shared memory; `None` for 0. Not trusted: every use checks it.
+    pub fn from_word(word: u64) -> Option<Self> {
+        (word >> INDEX_SHIFT != 0).then_some(Self(word))
+    }
+
+    /// As a word; never 0.
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    fn new(index: u64, generation: u64) -> Self {
+        Self((index + 1) << INDEX_SHIFT | generation)
+    }
+
+    /// Index of the object in its slab.
+    pub fn index(self) -> u64 {
+        (self.0 >> INDEX_SHIFT) - 1
+    }
+
+    fn generation(self) -> u64 {
+        self.0 & ((1 << INDEX_SHIFT) - 1)
+    }
+}
+
+/// An object in the calling thread's hand: nobody else changes it. To be published or freed.
+#[derive(Debug)]
+#[must_use = "publish it or free it"]
+pub struct Held {
+    hand: Hand,
+    reference: SlabRef,
+    at: ArenaOffset,
+}
+
+impl Held {
+    /// First byte of the object.
+    pub fn at(&self) -> ArenaOffset {
+        self.at
+    }
+
+    /// What will name it once it is published.
+    pub fn reference(&self) -> SlabRef {
+        self.reference
+    }
+}
+
+/// An object that a dead thread had in hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldByDead {
+    /// First byte of the object.
+    pub at: ArenaOffset,
+    /// Its name.
+    pub reference: SlabRef,
+    /// Whether it had been live and was being taken apart; else it was being made.
+    pub was_live: bool,
+}
+
+impl Slab {
+    /// Bytes that a region needs for `count` objects of `object_bytes`.
+    pub fn region_bytes(count: u64, object_bytes: u64) -> u64 {
+        let tables = HEADER_BYTES + count.div_ceil(64) * 8 + count * 8;
+        align_up(tables, 64) + count * align_up(object_bytes, 8)
+    }
+
+    /// The slab in `region`, with as many objects of `object_bytes` as fit; all zero is an empty
+    /// slab. `region` must be aligned to 64. `Full` if its head cannot get memory.
+    pub fn new(arena: &Arena, region: Region, object_bytes: u64) -> Result<Self> {
+        let bad = || Error::Region("slab".to_owned());
+        let object_bytes = align_up(object_bytes.clamp(8, 1 << 32), 8);
+        if !region.start.get().is_multiple_of(64) || region.bytes < Self::region_bytes(1, object_bytes) {
+            return Err(bad());
+        }
+        // An estimate from below or above by a few, then corrected downwards.
+        let mut count = (region.bytes * 8 / (object_bytes * 8 + 65)).min(SLAB_OBJECTS_MAX);
+        while Self::region_bytes(count, object_bytes) > region.bytes {
+            count -= 1;
+        }
+        let bitmap = region.start.add(HEADER_BYTES);
+        let states = bitmap.add(count.div_ceil(64) * 8);
+        let objects = region.start.add(align_up(states.get() + count * 8 - region.start.get(), 64));
+        let slab = Self { header: region.start, bitmap, states, objects, object_bytes, count };
+        arena.word(slab.objects.add(count * object_bytes - 8))?;
+        arena.reserve(slab.header, HEADER_BYTES)?;
+        Ok(slab)
+    }
+
+    /// Number of objects.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// First byte of the object that `reference` names, live or not; an error if there is none.
+    #[inline]
+    pub fn object(&self, reference: SlabRef) -> Result<ArenaOffset> {
+        let index = reference.index();
+        if index >= self.count {
+            return Err(Error::Corrupt { what: "reference to a slab object", at: self.header.get() });
+        }
+        Ok(self.objects.add(index * self.object_bytes))
+    }
+
+    /// Whether the object is live in the reference's generation. What was read from it before this
+    /// returns true was read from that very object.
+    #[inline]
+    pub fn is_live(&self, arena: &Arena, reference: SlabRef) -> Result<bool> {
+        self.object(reference)?;
+        if reference.index() >= self.reserved(arena)? {
+            return Ok(false);
+        }
+        fence(Ordering::Acquire);
+        let value = self.state(arena, reference.index())?.load(Ordering::Acquire);
+        Ok(slab_word::is_live(value, reference.generation()))
+    }
+
+    /// All live objects. A snapshot of a moving thing: check again under the owner's lock.
+    pub fn live<'a>(&'a self, arena: &'a Arena) -> Result<impl Iterator<Item = SlabRef> + 'a> {
+        let states = arena.words(self.states, self.reserved(arena)?)?;
+        Ok(states.iter().enumerate().filter_map(|(index, word)| {
+            let value = word.load(Ordering::Acquire);
+            let generation = slab_word::generation(value);
+            slab_word::is_live(value, generation).then(|| SlabRef::new(index as u64, generation))
+        }))
+    }
+
+    /// Takes a free object into the calling thread's hand. Its content is what its last user left.
+    /// `Full` if all are in use, or memory or hands are short.
+    pub fn allocate(&self, thread: &Thread<'_>) -> Result<Held> {
+        if let Some(held) = self.search(thread)? {
+            return Ok(held);
+        }
+        // A thread that died between freeing an object and its bit left the bit: look at the truth.
+        self.repair_bitmap(thread.arena())?;
+        self.search(thread)?.ok_or(Error::Full { what: "object in its slab" })
+    }
+
+    fn search(&self, thread: &Thread<'_>) -> Result<Option<Held>> {
+        let arena = thread.arena();
+        let words = self.count.div_ceil(64);
+        let hint = arena.word(self.header.add(HINT_AT))?;
+        let first = hint.load(Ordering::Relaxed) % words;
+        for step in 0..words {
+            let place = (first + step) % words;
+            self.reserve_group(arena, place)?;
+            let bits = arena.word(self.bitmap.add(place * 8))?;
+            let mut candidates = !bits.load(Ordering::Relaxed);
+            while candidates != 0 {
+                let bit = u64::from(candidates.trailing_zeros());
+                candidates &= candidates - 1;
+                let index = place * 64 + bit;
+                if index >= self.count {
+                    break;
+                }
+                let held = self.try_take(thread, index)?;
+                bits.fetch_or(1 << bit, Ordering::Relaxed);
+                if held.is_some() {
+                    if step > 0 {
+                        hint.store(place, Ordering::Relaxed);
+                    }
+                    return Ok(held);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn try_take(&self, thread: &Thread<'_>, index: u64) -> Result<Option<Held>> {
+        let state = self.state(thread.arena(), index)?;
+        if !slab_word::is_free(state.load(Ordering::Relaxed)) {
+            return Ok(None);
+        }
+        let hand = thread.hand_set(self.hand(index))?;
+        match slab_word::take(state, thread.slot()) {
+            Some(generation) => Ok(Some(self.held(hand, index, generation))),
+            None => {
+                thread.hand_clear(hand);
+                Ok(None)
+            }
+        }
+    }
+
+    fn held(&self, hand: Hand, index: u64, generation: u64) -> Held {
+        let at = self.objects.add(index * self.object_bytes);
+        Held { hand, reference: SlabRef::new(index, generation), at }
+    }
+
+    fn hand(&self, index: u64) -> HandContent {
+        HandContent { kind: HAND_KIND, a: self.states.add(index * 8).get(), b: 0 }
+    }
+
+    /// Makes a held object live: from here on others may use what names it, and nobody settles it
+    /// for this thread any more.
+    pub fn publish(&self, thread: &Thread<'_>, held: Held) -> Result<SlabRef> {
+        slab_word::publish(self.state(thread.arena(), held.reference.index())?, held.reference.generation());
+        thread.hand_clear(held.hand);
+        Ok(held.reference)
+    }
+
+    /// Takes a live object back into the calling thread's hand, to take it apart and free it.
+    /// `None` if it is not live any more: somebody else did, or does.
+    pub fn retire(&self, thread: &Thread<'_>, reference: SlabRef) -> Result<Option<Held>> {
+        if !self.is_live(thread.arena(), reference)? {
+            return Ok(None);
+        }
+        let index = reference.index();
+        let hand = thread.hand_set(self.hand(index))?;
+        if slab_word::retire(self.state(thread.arena(), index)?, thread.slot(), reference.generation()) {
+            return Ok(Some(self.held(hand, index, reference.generation())));
+        }
+        thread.hand_clear(hand);
+        Ok(None)
+    }
+
+    /// Frees a held object.
+    pub fn free(&self, thread: &Thread<'_>, held: Held) -> Result<()> {
+        self.free_index(thread.arena(), held.reference.index(), thread.slot())?;
+        thread.hand_clear(held.hand);
+        Ok(())
+    }
+
+    fn free_index(&self, arena: &Arena, index: u64, slot: u32) -> Result<()> {
+        slab_word::free(self.state(arena, index)?, slot);
+        let place = index / 64;
+        arena.word(self.bitmap.add(place * 8))?.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+        let hint = arena.word(self.header.add(HINT_AT))?;
+        if hint.load(Ordering::Relaxed) > place {
+            hint.store(place, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// For the owner's [`Reaper`]: frees the objects of this slab that `dead` had in hand, each
+    /// after `clean` has undone what it refers to.
+    pub fn settle(&self, dead: &DeadThread<'_>, mut clean: impl FnMut(HeldByDead) -> Result<()>) -> Result<()> {
+        let arena = dead.reaper().arena();
+        for (hand, content) in dead.hands() {
+            let Some(distance) = content.a.checked_sub(self.states.get()) else { continue };
+            let index = distance / 8;
+            if content.kind != HAND_KIND || index >= self.count || !distance.is_multiple_of(8) {
+                continue;
+            }
+            let value = self.state(arena, index)?.load(Ordering::Acquire);
+            if let Some(was_live) = slab_word::held_by(value, dead.slot()) {
+                let reference = SlabRef::new(index, slab_word::generation(value));
+                clean(HeldByDead { at: self.object(reference)?, reference, was_live })?;
+                self.free_index(arena, index, dead.slot())?;
+            }
+            dead.clear_hand(hand);
+        }
+        Ok(())
+    }
+
+    fn repair_bitmap(&self, arena: &Arena) -> Result<()> {
+        for (index, state) in arena.words(self.states, self.reserved(arena)?)?.iter().enumerate() {
+            if slab_word::is_free(state.load(Ordering::Acquire)) {
+                let index = index as u64;
+                let bits = arena.word(self.bitmap.add(index / 64 * 8))?;
+                bits.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn state<'a>(&self, arena: &'a Arena, index: u64) -> Result<&'a Word> {
+        arena.word(self.states.add(index * 8))
+    }
+
+    /// Number of objects that have memory.
+    fn reserved(&self, arena: &Arena) -> Result<u64> {
+        Ok(arena.word(self.header.add(RESERVED_AT))?.load(Ordering::Acquire).min(self.count))
+    }
+
+    /// Gets memory for the objects of bitmap word `place`, and for all before them.
+    fn reserve_group(&self, arena: &Arena, place: u64) -> Result<()> {
+        let reserved = self.reserved(arena)?;
+        let wanted = ((place + 1) * RESERVE_GROUP).min(self.count);
+        if reserved < wanted {
+            let more = wanted - reserved;
+            arena.reserve(self.bitmap, wanted.div_ceil(64) * 8)?;
+            arena.reserve(self.states.add(reserved * 8), more * 8)?;
+            arena.reserve(self.objects.add(reserved * self.object_bytes), more * self.object_bytes)?;
+            arena.word(self.header.add(RESERVED_AT))?.fetch_max(wanted, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+}
+
+/// Settles a slab whose objects need nothing undone.
+#[derive(Debug)]
+pub struct SlabReaper(pub Slab);
+
+impl Reaper for SlabReaper {
+    fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
+        self.0.settle(dead, |_| Ok(()))
+    }
+}
