@@ -321,7 +321,7 @@ impl Model {
             return Err(Errno::INVAL);
         }
         let (size, end) = (bytes.len(), offset + length);
-        let aligned = offset % block == 0 && length % block == 0;
+        let aligned = offset.is_multiple_of(block) && length.is_multiple_of(block);
         match mode {
             AllocateMode::Extend => bytes.resize(size.max(end), 0),
             AllocateMode::KeepSize | AllocateMode::Unshare => {}
@@ -347,8 +347,13 @@ impl Model {
         let target = self.file(to, Errno::INVAL)?;
         let (from_end, to_end) = (from_offset + length, to_offset + length);
         let overlap = from == to && from_offset < to_end && to_offset < from_end;
-        let ragged = length % block != 0 && (from_end != source.len() || to_end < target.len());
-        if from_offset % block != 0 || to_offset % block != 0 || from_end > source.len() || ragged || overlap {
+        let ragged = !length.is_multiple_of(block) && (from_end != source.len() || to_end < target.len());
+        if !from_offset.is_multiple_of(block)
+            || !to_offset.is_multiple_of(block)
+            || from_end > source.len()
+            || ragged
+            || overlap
+        {
             return Err(Errno::INVAL);
         }
         if length > 0 {

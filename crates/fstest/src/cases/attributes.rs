@@ -158,7 +158,7 @@ fn statistics_add_up(rig: &Rig<'_>) {
     assert!(full.blocks_free + blocks <= before.blocks_free, "a mebibyte takes its blocks");
     assert_eq!(full.inodes_free + 1, before.inodes_free);
     let sectors = rig.attributes(node).sectors;
-    assert!(sectors >= 2048 && sectors <= 2048 + 64, "{sectors} sectors for a mebibyte");
+    assert!((2048..=2048 + 64).contains(&sectors), "{sectors} sectors for a mebibyte");
     rig.unlink(rig.root, "f").unwrap();
     rig.fs.retire(node).unwrap();
     let after = rig.fs.statistics().unwrap();
