@@ -52,18 +52,29 @@ impl Drop for Gate {
     }
 }
 
-/// A participant's locked byte.
+/// A participant's locked byte. Dropped: given up.
 #[derive(Debug)]
 pub(crate) struct LifeLock {
     /// Address of the page that keeps the open file, and so the lock, alive.
-    pub(crate) address: usize,
+    address: usize,
 }
 
 impl LifeLock {
-    /// Gives the byte up. `address` must come from a `LifeLock` of this process.
-    pub(crate) fn release(address: usize) {
+    /// Keeps the byte locked; [`LifeLock::from_address`] undoes it.
+    pub(crate) fn into_address(self) -> usize {
+        std::mem::ManuallyDrop::new(self).address
+    }
+
+    /// The other way round; `address` must come from `into_address` in this very process.
+    pub(crate) fn from_address(address: usize) -> Self {
+        Self { address }
+    }
+}
+
+impl Drop for LifeLock {
+    fn drop(&mut self) {
         // SAFETY: one page that we mapped for this purpose and that nobody reads or writes.
-        let _ = unsafe { munmap(address as *mut _, PAGE_BYTES as usize) };
+        let _ = unsafe { munmap(self.address as *mut _, PAGE_BYTES as usize) };
     }
 }
 
@@ -183,10 +194,7 @@ impl ArenaPath {
             .map_err(Error::system(doing))?;
         let lock = LifeLock { address: address as usize };
         // SAFETY: advice on the page just mapped.
-        if let Err(errno) = unsafe { madvise(address, len, Advice::LinuxDontFork) } {
-            LifeLock::release(lock.address);
-            return Err(Error::system(doing)(errno));
-        }
+        unsafe { madvise(address, len, Advice::LinuxDontFork) }.map_err(Error::system(doing))?;
         Ok(Some(lock))
     }
 }

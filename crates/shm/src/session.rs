@@ -218,30 +218,19 @@ impl Session {
         let process = Process::current(self.file.is_none());
         let mut lock: Option<LifeLock> = None;
         let id = self.participants().join(&process, exclusive, |index| {
-            if let Some(old) = lock.take() {
-                LifeLock::release(old.address);
-            }
+            lock = None;
             let Some(path) = &self.file else { return Ok(true) };
             lock = path.lock_life(index)?;
             Ok(lock.is_some())
         });
+        let id = id?;
         let fields = self.page.fields();
-        match id {
-            Ok(id) => {
-                self.namespace.store(own_namespace(), Plain::Relaxed);
-                fields.participant.store(u64::from(id.index), Plain::Relaxed);
-                fields.generation.store(id.generation, Plain::Relaxed);
-                fields.byte_lock.store(lock.map_or(0, |lock| lock.address as u64), Plain::Relaxed);
-                fields.incarnation.store(next_incarnation(), Plain::Release);
-                Ok(())
-            }
-            Err(error) => {
-                if let Some(lock) = lock {
-                    LifeLock::release(lock.address);
-                }
-                Err(error)
-            }
-        }
+        self.namespace.store(own_namespace(), Plain::Relaxed);
+        fields.participant.store(u64::from(id.index), Plain::Relaxed);
+        fields.generation.store(id.generation, Plain::Relaxed);
+        fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
+        fields.incarnation.store(next_incarnation(), Plain::Release);
+        Ok(())
     }
 
     /// The incarnation, after joining if this is a forked child.
@@ -323,10 +312,14 @@ impl Session {
         let fields = self.page.fields();
         if fields.incarnation.swap(0, Plain::AcqRel) != 0 {
             self.participants().leave(self.participant());
-            let address = fields.byte_lock.swap(0, Plain::AcqRel);
-            if address != 0 {
-                LifeLock::release(address as usize);
-            }
+            self.give_up_byte();
+        }
+    }
+
+    fn give_up_byte(&self) {
+        let address = self.page.fields().byte_lock.swap(0, Plain::AcqRel);
+        if address != 0 {
+            drop(LifeLock::from_address(address as usize));
         }
     }
 
@@ -435,10 +428,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let address = self.page.fields().byte_lock.swap(0, Plain::AcqRel);
-        if address != 0 {
-            LifeLock::release(address as usize);
-        }
+        self.give_up_byte();
     }
 }
 

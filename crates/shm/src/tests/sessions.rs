@@ -1,0 +1,233 @@
+//! Attaching and leaving: who is first and last, what is refused, what is left behind.
+
+use super::{Calls, identity, layout, left_behind};
+use crate::testing::{Outcome, after_every_store, run_abandoned};
+use crate::{
+    ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage, Reaper, Result,
+    Session, VolumeIdentity,
+};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::sync::{Arc, Mutex};
+
+fn path_of(id: &VolumeIdentity) -> String {
+    let mut guard = Calls::default();
+    let session = Session::attach(*id, &layout(), &mut guard).unwrap();
+    let path = session.path().unwrap().to_owned();
+    session.detach(&mut guard).unwrap();
+    path
+}
+
+#[test]
+fn first_recovers_others_join_last_cleans() {
+    let id = identity(1);
+    let (mut one, mut two) = (Calls::default(), Calls::default());
+    let first = Session::attach(id, &layout(), &mut one).unwrap();
+    let path = first.path().unwrap().to_owned();
+    let metadata = std::fs::metadata(&path).unwrap();
+    assert_eq!(metadata.mode() & 0o7777, 0o600);
+    assert!(metadata.blocks() * 512 < 1 << 20, "sparse: {} blocks", metadata.blocks());
+    let second = Session::attach(id, &layout(), &mut two).unwrap();
+    assert_eq!(first.arena_identity(), second.arena_identity());
+    assert_eq!((one.first, one.joined, two.first, two.joined), (1, 0, 0, 1));
+    let region = first.arena().region("test").unwrap();
+    first.word(region.start).unwrap().store(42, Ordering::Relaxed);
+    assert_eq!(second.word(region.start).unwrap().load(Ordering::Relaxed), 42);
+    assert_eq!(second.participant_list().len(), 2);
+    assert_eq!(first.detach(&mut one).unwrap(), Detached::OthersRemain);
+    assert!(matches!(first.thread(), Err(Error::Detached)));
+    assert!(std::fs::exists(&path).unwrap());
+    assert_eq!(second.detach(&mut two).unwrap(), Detached::Last);
+    assert_eq!((one.last, two.last), (0, 1));
+    assert!(!std::fs::exists(&path).unwrap());
+    let third = Session::attach(id, &layout(), &mut one).unwrap();
+    assert_eq!(third.word(region.start).unwrap().load(Ordering::Relaxed), 0, "a new arena");
+    third.detach(&mut one).unwrap();
+    assert_eq!(left_behind(&id), Vec::<String>::new());
+}
+
+#[test]
+fn a_guard_that_refuses_leaves_nothing() {
+    let id = identity(2);
+    let mut refuse = Calls { refuse: true, ..Calls::default() };
+    assert!(matches!(Session::attach(id, &layout(), &mut refuse), Err(Error::Owner(_))));
+    assert!(left_behind(&id).is_empty());
+    let mut fine = Calls::default();
+    let session = Session::attach(id, &layout(), &mut fine).unwrap();
+    assert!(matches!(Session::attach(id, &layout(), &mut refuse), Err(Error::Owner(_))));
+    assert_eq!(session.participant_list().len(), 1);
+    assert_eq!(session.detach(&mut fine).unwrap(), Detached::Last);
+}
+
+#[test]
+fn another_layout_is_another_version() {
+    let id = identity(3);
+    let mut guard = Calls::default();
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    for other in [layout().region("more", 8, 8), ArenaLayout::new(), layout().limits(8, 65)] {
+        assert!(matches!(Session::attach(id, &other, &mut guard), Err(Error::OtherVersion { .. })));
+    }
+    session.detach(&mut guard).unwrap();
+}
+
+#[test]
+fn whatever_else_stands_at_the_name_is_refused() {
+    let id = identity(4);
+    let path = path_of(&id);
+    let mut guard = Calls::default();
+    let mut refused = |why: &str| {
+        match Session::attach(id, &layout(), &mut guard) {
+            Err(Error::Foreign { .. }) => {}
+            other => panic!("{why}: {other:?}"),
+        }
+        assert_eq!(guard.first, 0);
+    };
+    symlink("/dev/null", &path).unwrap();
+    refused("symbolic link");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    refused("directory");
+    std::fs::remove_dir(&path).unwrap();
+    std::fs::write(&path, b"").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    refused("readable by others");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    // Only root can give files away; others are covered by the mode check above.
+    if chown(&path, Some(65534), None).is_ok() {
+        refused("another user's");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_stale_arena_is_replaced() {
+    let id = identity(5);
+    let mut guard = Calls::default();
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    let (old, path) = (session.arena_identity(), session.path().unwrap().to_owned());
+    // Not detached: for the others like a kill.
+    drop(session);
+    assert!(std::fs::exists(&path).unwrap());
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    assert_ne!(session.arena_identity(), old);
+    assert_eq!(guard.first, 2);
+    session.detach(&mut guard).unwrap();
+    assert!(left_behind(&id).is_empty());
+}
+
+#[derive(Default)]
+struct Gone(Mutex<Vec<ParticipantId>>);
+
+impl Reaper for Gone {
+    fn settle(&self, _: &crate::DeadThread<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn participant_gone(&self, gone: &GoneParticipant<'_>) -> Result<()> {
+        self.0.lock().unwrap().push(gone.info.id);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_participant_that_vanished_is_reaped_by_the_others() {
+    let id = identity(6);
+    let mut guard = Calls::default();
+    let stays = Session::attach(id, &layout(), &mut guard).unwrap();
+    let gone = Arc::new(Gone::default());
+    stays.register_reaper(ReapStage::Hands, gone.clone());
+    let vanishes = Session::attach(id, &layout(), &mut guard).unwrap();
+    let (lost, lock) = (vanishes.participant(), vanishes.arena().region("test").unwrap().start);
+    std::mem::forget(vanishes.thread().unwrap().lock(lock).unwrap());
+    drop(vanishes);
+    assert!(!stays.participant_is_alive(lost).unwrap());
+    assert_eq!(stays.reap_dead().unwrap().participants, 1);
+    assert_eq!(*gone.0.lock().unwrap(), [lost]);
+    stays.thread().unwrap().try_lock(lock).unwrap().expect("released").unlock();
+    assert_eq!(stays.participant_list().len(), 1);
+    assert_eq!(stays.detach(&mut guard).unwrap(), Detached::Last);
+    assert_eq!(gone.0.lock().unwrap().len(), 2, "and itself");
+}
+
+#[test]
+fn threads_return_their_slots() {
+    let session = super::private(64);
+    let mut slots = std::collections::HashSet::new();
+    for _ in 0..200 {
+        slots.insert(std::thread::scope(|s| s.spawn(|| session.thread().unwrap().slot()).join().unwrap()));
+    }
+    assert!(slots.len() <= 2, "{slots:?}");
+    // More than there are, at once.
+    let all = std::sync::Barrier::new(66);
+    let full = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..66)
+            .map(|_| {
+                scope.spawn(|| {
+                    let result = session.thread().map(|t| t.slot());
+                    all.wait();
+                    result
+                })
+            })
+            .collect();
+        threads.into_iter().map(|t| t.join().unwrap()).filter(|r| matches!(r, Err(Error::Full { .. }))).count()
+    });
+    assert_eq!(full, 2);
+    assert!(session.thread().is_ok());
+}
+
+#[test]
+fn a_thread_that_ends_with_something_in_hand_counts_as_killed() {
+    let session = super::private(64);
+    let lock = session.arena().region("test").unwrap().start;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let thread = session.thread().unwrap();
+            let _hand = thread.hand_set(HandContent { kind: 1, a: 2, b: 3 }).unwrap();
+            std::mem::forget(thread.lock(lock).unwrap());
+        });
+    });
+    let thread = session.thread().unwrap();
+    thread.lock(lock).unwrap().unlock();
+    assert_eq!(session.reap_dead().unwrap().threads, 0, "done by whoever wanted the lock");
+}
+
+#[test]
+fn a_panic_inside_an_operation_counts_as_a_kill() {
+    let session = super::private(64);
+    let lock = session.arena().region("test").unwrap().start;
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let guard = session.thread().unwrap().lock(lock).unwrap();
+        std::panic::resume_unwind(Box::new(guard.at()));
+    }));
+    assert!(result.is_err());
+    // The same thread, another slot.
+    session.thread().unwrap().lock(lock).unwrap().unlock();
+}
+
+#[test]
+fn attaching_abandoned_after_any_store_hinders_nobody() {
+    let id = identity(7);
+    for others in [false, true] {
+        let mut stays_guard = Calls::default();
+        let stores = after_every_store(|stores| {
+            let stays = others.then(|| Session::attach(id, &layout(), &mut stays_guard).unwrap());
+            let outcome = run_abandoned(&[], stores, || {
+                let mut guard = Calls::default();
+                let session = Session::attach(id, &layout(), &mut guard).unwrap();
+                session.thread().unwrap();
+                session.detach(&mut guard).unwrap();
+            });
+            let mut guard = Calls::default();
+            let session = Session::attach(id, &layout(), &mut guard).unwrap();
+            session.reap_dead().unwrap();
+            assert_eq!(session.participant_list().len(), if others { 2 } else { 1 }, "after {stores} stores");
+            session.thread().unwrap().lock(session.arena().region("test").unwrap().start).unwrap().unlock();
+            session.detach(&mut guard).unwrap();
+            if let Some(stays) = stays {
+                assert_eq!(stays.detach(&mut stays_guard).unwrap(), Detached::Last);
+            }
+            assert!(left_behind(&id).is_empty());
+            outcome
+        });
+        assert!(stores > 20, "{stores}");
+        assert!(matches!(run_abandoned(&[], 1, || ()), Outcome::Completed(())));
+    }
+}
