@@ -17,22 +17,28 @@
 //! | `simulation` | the medium that records every store and yields the images a crash could leave |
 
 mod counters;
+mod create;
 mod error;
 mod hash;
+mod identity;
 mod kernels;
 mod load;
 mod medium;
 mod offset;
 mod open;
+mod pages;
 mod processor;
 pub mod simulation;
 mod store;
 mod transfer;
 
 pub use counters::{Counters, counters_reset, counters_thread};
+pub use create::{CreateOptions, CreateProgress};
 pub use error::{AccessError, OpenError};
 pub use hash::DataHash;
+pub use identity::FileIdentity;
 pub use medium::{Medium, MediumKind, PersistMode};
 pub use offset::MediumOffset;
 pub use open::OpenOptions;
+pub use pages::PageReport;
 pub use simulation::Simulation;

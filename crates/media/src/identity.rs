@@ -1,0 +1,95 @@
+//! Which file a medium is, whether a path still names it, and getting a disk file's bytes to the disk.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::{fdatasync, fstat, stat};
+use rustix::io::Errno;
+use rustix::mm::{MsyncFlags, msync};
+
+use crate::error::AccessError;
+use crate::medium::{Medium, MediumKind};
+use crate::offset::MediumOffset;
+
+/// What names a file for as long as the machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileIdentity {
+    /// `st_dev`.
+    pub device: u64,
+    /// `st_ino`.
+    pub inode: u64,
+    /// For a device file, the device it stands for (`st_rdev`): two such files are the same medium. Else zero.
+    pub special: u64,
+}
+
+impl FileIdentity {
+    fn of(status: &rustix::fs::Stat) -> FileIdentity {
+        let is_device = rustix::fs::FileType::from_raw_mode(status.st_mode).is_char_device();
+        if is_device {
+            FileIdentity { device: 0, inode: 0, special: status.st_rdev }
+        } else {
+            FileIdentity { device: status.st_dev, inode: status.st_ino, special: 0 }
+        }
+    }
+}
+
+impl Medium {
+    /// Which file this is. `None` for a simulated medium.
+    ///
+    /// # Errors
+    /// What `fstat` says.
+    pub fn identity(&self) -> io::Result<Option<FileIdentity>> {
+        let Some(file) = &self.backing.file else { return Ok(None) };
+        Ok(Some(FileIdentity::of(&fstat(file)?)))
+    }
+
+    /// Whether `path` still names this file, and not another one that was put in its place.
+    ///
+    /// # Errors
+    /// What `stat` says, except that a missing file is `false`.
+    pub fn is_named_by(&self, path: &Path) -> io::Result<bool> {
+        match stat(path) {
+            Ok(status) => Ok(self.identity()? == Some(FileIdentity::of(&status))),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the file has become shorter than the map: loads and stores beyond its end fail.
+    ///
+    /// # Errors
+    /// What `fstat` says.
+    pub fn is_truncated(&self) -> io::Result<bool> {
+        match (&self.backing.file, self.kind()) {
+            (Some(file), kind) if kind != MediumKind::DeviceDax => Ok((fstat(file)?.st_size as u64) < self.length()),
+            _ => Ok(false),
+        }
+    }
+
+    /// Writes everything to the disk, for a file on a disk file system; the pages are written in any order. Nothing to do
+    /// for other media.
+    ///
+    /// # Errors
+    /// What `fdatasync` says.
+    pub fn sync(&self) -> io::Result<()> {
+        match (&self.backing.file, self.kind()) {
+            (Some(file), MediumKind::DiskFile) => Ok(fdatasync(file)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`Medium::sync`], for the pages of a range only.
+    ///
+    /// # Errors
+    /// What `msync` says; a range outside the medium is invalid input.
+    pub fn sync_range(&self, at: MediumOffset, length: u64) -> io::Result<()> {
+        self.readable(at, length).map_err(|error: AccessError| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        if self.kind() != MediumKind::DiskFile || length == 0 {
+            return Ok(());
+        }
+        let start = at.0 & !4095;
+        let bytes = (at.0 + length - start) as usize;
+        // SAFETY: the pages of a range inside the map; nothing but writing them back happens to them.
+        Ok(unsafe { msync(self.base().add(start as usize).cast(), bytes, MsyncFlags::SYNC) }?)
+    }
+}

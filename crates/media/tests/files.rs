@@ -1,0 +1,260 @@
+//! Media in files: creating, opening, what goes wrong, and files that are damaged while they are mapped.
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use gannet_media::{AccessError, CreateOptions, Medium, MediumKind, MediumOffset, OpenError, OpenOptions, PersistMode};
+use gannet_usermem::{Destination, Source, UserSlice, install_fault_handler};
+
+/// A directory that is removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(parent: &str, name: &str) -> Scratch {
+        let path = Path::new(parent).join(format!("gannet-media-test-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn create(path: &Path, length: u64) -> Result<Medium, OpenError> {
+    Medium::create(path, length, CreateOptions::default(), &mut |_| {})
+}
+
+fn at(offset: u64) -> MediumOffset {
+    MediumOffset(offset)
+}
+
+#[test]
+fn two_opens_see_each_other() {
+    for parent in ["/dev/shm", "/tmp"] {
+        let scratch = Scratch::new(parent, "two");
+        let path = scratch.file("volume");
+        let mut last = 0;
+        let first = Medium::create(&path, 3 << 20, CreateOptions::default(), &mut |progress| {
+            assert!(progress.done_bytes > last && progress.total_bytes == 3 << 20);
+            last = progress.done_bytes;
+        });
+        let first = first.unwrap();
+        assert_eq!(last, 3 << 20);
+        let options = OpenOptions { emulate_persistence: true, ..OpenOptions::default() };
+        let second = Medium::open(&path, options).unwrap();
+        assert_eq!((first.mode(), second.mode()), (PersistMode::Plain, PersistMode::Emulated));
+        assert_eq!((first.length(), first.kind()), (3 << 20, second.kind()));
+        let data: Vec<u8> = (0..10_000u32).map(|index| (index % 251) as u8).collect();
+        for (from, to) in [(&first, &second), (&second, &first)] {
+            for offset in [0, 5, 64, 12_345, (3 << 20) - 10_000] {
+                from.zero(at(offset), 10_000).unwrap();
+                from.write_from_user(at(offset), &mut Source::from_slice(&data), data.len()).unwrap();
+                from.fence();
+                let mut back = vec![0; data.len()];
+                to.read_to_user(at(offset), &mut Destination::from_slice(&mut back), data.len()).unwrap();
+                assert_eq!(back, data);
+                assert_eq!(to.hash(1, at(offset), 10_000).unwrap(), from.hash(1, at(offset), 10_000).unwrap());
+            }
+            from.store_u64(at(8), 0x1234_5678_9ABC_DEF0).unwrap();
+            assert_eq!(to.load_u64(at(8)), Ok(0x1234_5678_9ABC_DEF0));
+        }
+        assert_eq!(first.identity().unwrap(), second.identity().unwrap());
+        assert!(first.is_named_by(&path).unwrap());
+        first.sync().unwrap();
+        first.sync_range(at(5000), 5000).unwrap();
+        let report = first.page_report(16).unwrap();
+        assert!(report.map_page_bytes >= 4096 && report.resident_bytes > 0, "{report:?}");
+        fs::rename(&path, scratch.file("elsewhere")).unwrap();
+        assert!(!first.is_named_by(&path).unwrap());
+        create(&path, 4096).unwrap();
+        assert!(!first.is_named_by(&path).unwrap());
+        assert!(first.is_named_by(&scratch.file("elsewhere")).unwrap());
+    }
+}
+
+#[test]
+fn space_is_reserved_and_huge_pages_are_tried() {
+    let scratch = Scratch::new("/dev/shm", "space");
+    let path = scratch.file("volume");
+    let medium = create(&path, 8 << 20).unwrap();
+    assert_eq!(medium.kind(), MediumKind::Memory);
+    use std::os::unix::fs::MetadataExt;
+    let metadata = fs::metadata(&path).unwrap();
+    assert!(metadata.blocks() * 512 >= 8 << 20);
+    assert_eq!(metadata.mode() & 0o777, 0o600);
+    let report = medium.page_report(4).unwrap();
+    // Kernels that can collapse (6.1 and later) do so in an empty file; others leave 4 KiB pages.
+    assert!(report.usual_page_bytes() == 4096 || report.huge_bytes == 8 << 20, "{report:?}");
+}
+
+#[test]
+fn existing_files() {
+    let scratch = Scratch::new("/dev/shm", "existing");
+    let path = scratch.file("volume");
+    fs::write(&path, [1; 8192]).unwrap();
+    let old = Medium::open(&path, OpenOptions::default()).unwrap();
+    assert!(matches!(create(&path, 4096), Err(OpenError::Exists { .. })));
+    let force = CreateOptions { force: true, ..CreateOptions::default() };
+    // A forced creation that fails leaves the old file.
+    let failed = Medium::create(&path, 1 << 60, force, &mut |_| {});
+    assert!(matches!(failed, Err(OpenError::NoSpace { .. })));
+    assert!(old.is_named_by(&path).unwrap());
+    let new = Medium::create(&path, 4096, force, &mut |_| {}).unwrap();
+    assert!(new.is_named_by(&path).unwrap() && !old.is_named_by(&path).unwrap());
+    assert_eq!(old.load_u64(at(8184)), Ok(0x0101_0101_0101_0101), "who had the old one open keeps it");
+    assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+}
+
+#[test]
+fn without_space_nothing_is_left() {
+    for parent in ["/dev/shm", "/tmp"] {
+        let scratch = Scratch::new(parent, "full");
+        let path = scratch.file("volume");
+        let error = create(&path, 1 << 50).unwrap_err();
+        let OpenError::NoSpace { needed_bytes, free_bytes, .. } = &error else { panic!("{error}") };
+        assert!(*needed_bytes == 1 << 50 && *free_bytes > 0 && *free_bytes < 1 << 50);
+        let text = error.to_string();
+        assert!(text.contains(path.to_str().unwrap()) && text.contains("free"), "{text}");
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn what_cannot_be_opened() {
+    let scratch = Scratch::new("/dev/shm", "wrong");
+    let open = |path: &Path| Medium::open(path, OpenOptions::default()).map(|_| ()).unwrap_err();
+    let missing = open(&scratch.file("missing"));
+    assert!(matches!(&missing, OpenError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
+    assert!(missing.to_string().contains("missing: cannot open the medium"), "{missing}");
+    assert!(matches!(open(Path::new("/dev/null")), OpenError::WrongType { .. }));
+    // A directory cannot be opened for writing at all; read-only it is of the wrong type.
+    let read_only = OpenOptions { read_only: true, ..OpenOptions::default() };
+    assert!(matches!(Medium::open(&scratch.0, read_only), Err(OpenError::WrongType { kind: "a directory", .. })));
+    for length in [0, 1, 4095, 4097] {
+        let path = scratch.file("odd");
+        File::create(&path).unwrap().set_len(length).unwrap();
+        assert!(matches!(open(&path), OpenError::WrongLength { .. }));
+        assert!(matches!(create(&scratch.file("new"), length), Err(OpenError::WrongLength { .. })));
+    }
+    assert!(matches!(create(&scratch.file("no/such/directory"), 4096), Err(OpenError::System { .. })));
+}
+
+#[test]
+fn bounds_and_permissions() {
+    let scratch = Scratch::new("/dev/shm", "bounds");
+    let path = scratch.file("volume");
+    let medium = create(&path, 8192).unwrap();
+    let reader = Medium::open(&path, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    assert!(reader.is_read_only() && !medium.is_read_only());
+    let mut one = [0];
+    assert_eq!(reader.read(at(8191), &mut one), Ok(()));
+    for outside in [8192, 8193, u64::MAX - 7, u64::MAX, 1 << 63] {
+        let expected = AccessError::OutOfRange { at: at(outside), length: 1 };
+        assert_eq!(reader.read(at(outside), &mut one), Err(expected));
+        assert_eq!(medium.write(at(outside), &one), Err(expected));
+        assert_eq!(medium.hash(0, at(outside), 1), Err(expected));
+        assert_eq!(medium.zero(at(outside), 1), Err(expected));
+        assert_eq!(medium.flush(at(outside), 1), Err(expected));
+        assert_eq!(medium.copy_within(at(outside), at(0), 1), Err(expected));
+        assert_eq!(medium.copy_within(at(0), at(outside), 1), Err(expected));
+        assert_eq!(medium.write_from_user(at(outside), &mut Source::from_slice(&one), 1), Err(expected));
+        let mut buffer = [0; 1];
+        assert_eq!(medium.read_to_user(at(outside), &mut Destination::from_slice(&mut buffer), 1), Err(expected));
+        assert!(medium.store_u64(at(outside & !7), 1).is_err() && medium.load_u64(at(outside & !7)).is_err());
+    }
+    assert!(medium.zero(at(1), u64::MAX).is_err());
+    assert_eq!(medium.load_u64(at(4)), Err(AccessError::Misaligned { at: at(4) }));
+    assert_eq!(medium.store_u64(at(4), 0), Err(AccessError::Misaligned { at: at(4) }));
+    assert_eq!(medium.write(at(8192), &[]), Ok(()));
+    assert_eq!(reader.write(at(0), &one), Err(AccessError::ReadOnly));
+    assert_eq!(reader.store_u64(at(0), 0), Err(AccessError::ReadOnly));
+    assert_eq!(reader.zero(at(0), 1), Err(AccessError::ReadOnly));
+}
+
+#[test]
+fn callers_with_bad_memory() {
+    install_fault_handler().unwrap();
+    for emulate_persistence in [false, true] {
+        let open = OpenOptions { emulate_persistence, ..OpenOptions::default() };
+        let options = CreateOptions { open, ..CreateOptions::default() };
+        let medium = Medium::create_in_memory("bad", 1 << 16, options).unwrap();
+        // Two pages, of which the second is closed.
+        let file = Medium::create_in_memory("pages", 8192, CreateOptions::default()).unwrap();
+        let base = {
+            use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect};
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new map, of which the second page is then closed.
+            unsafe {
+                let descriptor = file.descriptor().unwrap();
+                let base = mmap(std::ptr::null_mut(), 8192, flags, MapFlags::SHARED, descriptor, 0).unwrap();
+                mprotect(base.byte_add(4096), 4096, MprotectFlags::empty()).unwrap();
+                base.addr()
+            }
+        };
+        file.write(at(0), &[5; 4096]).unwrap();
+        for good in (0..300).chain([1000, 4095, 4096]) {
+            for offset in [0, 1, 4096] {
+                let slice = UserSlice::new(base + 4096 - good, good + 300);
+                // SAFETY: only this test uses the pages.
+                let mut source = unsafe { Source::from_user(slice) };
+                let error = medium.write_from_user(at(offset), &mut source, good + 300).unwrap_err();
+                let AccessError::UserFault { copied } = error else { panic!("{error}") };
+                assert!(copied <= good && good - copied < 1024, "good {good} copied {copied}");
+                assert_eq!(source.remaining(), good + 300 - copied);
+                // SAFETY: as above.
+                let mut destination = unsafe { Destination::from_user(slice) };
+                let error = medium.read_to_user(at(offset), &mut destination, good + 300).unwrap_err();
+                assert_eq!(error, AccessError::UserFault { copied: good });
+                assert_eq!(destination.remaining(), 300);
+                file.write(at(0), &[5; 4096]).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_truncated_under_us() {
+    install_fault_handler().unwrap();
+    let scratch = Scratch::new("/dev/shm", "truncated");
+    for emulate_persistence in [false, true] {
+        let path = scratch.file("volume");
+        let open = OpenOptions { emulate_persistence, ..OpenOptions::default() };
+        let options = CreateOptions { open, force: true, ..CreateOptions::default() };
+        let medium = Medium::create(&path, 16384, options, &mut |_| {}).unwrap();
+        assert!(!medium.is_truncated().unwrap());
+        File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
+        assert!(medium.is_truncated().unwrap());
+        let expected = |copied: usize| AccessError::MediumFault { at: at(8192), copied };
+        let mut buffer = vec![0; 8192];
+        assert_eq!(medium.read(at(8192), &mut buffer), Err(expected(0)));
+        assert_eq!(medium.read(at(8000), &mut buffer), Err(expected(192)));
+        assert_eq!(medium.hash(0, at(8192 - 128), 4096), Err(expected(128)));
+        assert_eq!(medium.zero(at(8192 - 64), 128), Err(expected(64)));
+        assert_eq!(medium.write(at(8192 - 64), &[1; 200]), Err(expected(64)));
+        let copied = medium.write_from_user(at(8192 - 64), &mut Source::from_slice(&buffer), 4096);
+        assert_eq!(copied, Err(expected(64)));
+        let copied = medium.read_to_user(at(8192 - 100), &mut Destination::from_slice(&mut [0; 4096]), 4096);
+        assert_eq!(copied, Err(expected(100)));
+        drop(medium);
+    }
+}
+
+#[test]
+fn memory_files_by_descriptor() {
+    let medium = Medium::create_in_memory("shared", 4096, CreateOptions::default()).unwrap();
+    assert_eq!(medium.kind(), MediumKind::Memory);
+    medium.store_u64(at(16), 7).unwrap();
+    let path = format!("/proc/self/fd/{}", medium.descriptor().unwrap().as_raw_fd());
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let again = Medium::from_file(file, Path::new(&path), OpenOptions::default()).unwrap();
+    assert_eq!(again.load_u64(at(16)), Ok(7));
+    assert_eq!(again.file_offset(at(16)), 16);
+}
