@@ -38,13 +38,103 @@ global_asm!(
     ".type \\name, @function",
     "\\name:",
     ".endm",
+    // The same for a part of a routine, without alignment.
+    ".macro gannet_usermem_begin_inner name",
+    ".globl \\name, \\name\\()_end, \\name\\()_fixup",
+    ".hidden \\name, \\name\\()_end, \\name\\()_fixup",
+    "\\name:",
+    ".endm",
+    // Up to 256 bytes by vector registers, with an overlapping end; beyond that the string instruction is as fast as any loop.
+    // A fault on the fast path leaves pointers and count at a place where all before is copied; the string instruction goes
+    // on from there, byte by byte as far as it can, and its counter is exact.
     "gannet_usermem_begin gannet_usermem_copy",
-    "mov rcx, rdx",
-    "rep movsb",
+    "cmp rdx, 256",
+    "ja 7f",
+    "cmp rdx, 16",
+    "jb 3f",
+    "cmp rdx, 32",
+    "jbe 2f",
+    "cmp rdx, 64",
+    "jbe 1f",
+    "5:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "add rsi, 64",
+    "add rdi, 64",
+    "sub rdx, 64",
+    "cmp rdx, 64",
+    "ja 5b",
+    "cmp rdx, 16",
+    "jb 3f",
+    "cmp rdx, 32",
+    "jbe 2f",
+    // 33 to 64 bytes.
+    "1:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    // 16 to 32 bytes.
+    "2:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + rdx - 16], xmm1",
+    "xor eax, eax",
+    "ret",
+    // 0 to 15 bytes.
+    "3:",
+    "cmp edx, 8",
+    "jb 4f",
+    "mov rax, [rsi]",
+    "mov rcx, [rsi + rdx - 8]",
+    "mov [rdi], rax",
+    "mov [rdi + rdx - 8], rcx",
+    "xor eax, eax",
+    "ret",
+    "4:",
+    "cmp edx, 4",
+    "jb 6f",
+    "mov eax, [rsi]",
+    "mov ecx, [rsi + rdx - 4]",
+    "mov [rdi], eax",
+    "mov [rdi + rdx - 4], ecx",
+    "xor eax, eax",
+    "ret",
+    "6:",
+    "test edx, edx",
+    "je 8f",
+    "movzx eax, byte ptr [rsi]",
+    "mov [rdi], al",
+    "cmp edx, 1",
+    "je 8f",
+    "movzx eax, word ptr [rsi + rdx - 2]",
+    "mov [rdi + rdx - 2], ax",
+    "8:",
     "xor eax, eax",
     "ret",
     "gannet_usermem_copy_end:",
     "gannet_usermem_copy_fixup:",
+    "7:",
+    "mov rcx, rdx",
+    "gannet_usermem_begin_inner gannet_usermem_copy_string",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    "gannet_usermem_copy_string_end:",
+    "gannet_usermem_copy_string_fixup:",
     "mov rax, rcx",
     "ret",
     "gannet_usermem_begin gannet_usermem_zero",
@@ -92,6 +182,7 @@ global_asm!(
     "mov eax, 1",
     "ret",
     ".purgem gannet_usermem_begin",
+    ".purgem gannet_usermem_begin_inner",
     ".popsection",
 );
 
@@ -103,6 +194,7 @@ struct Loaded {
 
 unsafe extern "C" {
     fn gannet_usermem_copy(to: *mut u8, from: *const u8, count: usize) -> usize;
+    fn gannet_usermem_copy_string();
     fn gannet_usermem_zero(to: *mut u8, count: usize) -> usize;
     fn gannet_usermem_load8(from: usize) -> Loaded;
     fn gannet_usermem_load32(from: usize) -> Loaded;
@@ -118,15 +210,16 @@ macro_rules! range {
             static $end: u8;
             static $fixup: u8;
         }
-        // SAFETY: the routine is a leaf that does not move the stack pointer, and its continuation only sets the result
-        // from registers that hold it throughout.
+        // SAFETY: the routine is a leaf that does not move the stack pointer, and its continuation goes on from, or sets the
+        // result from, registers that hold what it needs throughout.
         unsafe { FaultRange::new($routine as *const u8, &raw const $end, &raw const $fixup) }
     }};
 }
 
 /// The routines of this crate.
-pub(crate) static RANGES: [FaultRange; 7] = [
+pub(crate) static RANGES: [FaultRange; 8] = [
     range!(gannet_usermem_copy, gannet_usermem_copy_end, gannet_usermem_copy_fixup),
+    range!(gannet_usermem_copy_string, gannet_usermem_copy_string_end, gannet_usermem_copy_string_fixup),
     range!(gannet_usermem_zero, gannet_usermem_zero_end, gannet_usermem_zero_fixup),
     range!(gannet_usermem_load8, gannet_usermem_load8_end, gannet_usermem_load8_fixup),
     range!(gannet_usermem_load32, gannet_usermem_load32_end, gannet_usermem_load32_fixup),
