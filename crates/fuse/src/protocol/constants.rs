@@ -2,6 +2,9 @@
 //!
 //! Names follow the protocol's, so that they can be looked up in `linux/fuse.h`.
 
+// The flags are documented there; repeating it here would only age.
+#![allow(missing_docs)]
+
 /// The only major version there is.
 pub const MAJOR: u32 = 7;
 /// The oldest minor version served.
@@ -29,8 +32,7 @@ macro_rules! opcodes {
         /// What a request asks for.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u32)]
-        #[allow(missing_docs)]
-        pub enum Opcode { $($name = $value),* }
+            pub enum Opcode { $($name = $value),* }
 
         impl Opcode {
             /// All opcodes known here.
@@ -60,7 +62,6 @@ opcodes! {
 bitflags::bitflags! {
     /// What the kernel offers and the server accepts at INIT (`flags | flags2 << 32`).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[allow(missing_docs)]
     pub struct InitFlags: u64 {
         const ASYNC_READ = 1 << 0;
         const POSIX_LOCKS = 1 << 1;
@@ -105,7 +106,6 @@ bitflags::bitflags! {
 
     /// How the kernel shall treat an open file.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[allow(missing_docs)]
     pub struct OpenReplyFlags: u32 {
         const DIRECT_IO = 1 << 0;
         const KEEP_CACHE = 1 << 1;
@@ -118,7 +118,6 @@ bitflags::bitflags! {
 
     /// Which fields of a SETATTR request count.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[allow(missing_docs)]
     pub struct SetAttrValid: u32 {
         const MODE = 1 << 0;
         const UID = 1 << 1;
@@ -136,7 +135,6 @@ bitflags::bitflags! {
 
     /// Flags of a WRITE request.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    #[allow(missing_docs)]
     pub struct WriteRequestFlags: u32 {
         const CACHE = 1 << 0;
         const LOCKOWNER = 1 << 1;

@@ -92,6 +92,7 @@ pub struct LockRequest {
 
 /// An operation and its arguments. Operations that answer with more than a fixed structure hold no borrowed bytes:
 /// their reply may be written over the payload.
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
@@ -232,6 +233,7 @@ pub enum Operation<'a> {
 }
 
 /// An operation whose reply fills a buffer.
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum BulkOperation {

@@ -1,0 +1,171 @@
+//! Attributes and inode flags: what is shown, and how changes are understood.
+
+use gannet_vfs::{
+    AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, Time, TimeChange,
+};
+
+use super::Dispatcher;
+use super::acl::{self, AccessList};
+use super::names::UNCHANGEABLE;
+use crate::protocol::constants::SetAttrValid;
+use crate::protocol::reply;
+use crate::protocol::request::{Header, IoctlInput, SetAttrRequest};
+use crate::protocol::wire::FixedReply;
+
+/// `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS`, and as 32-bit programs and the kernel itself call them.
+const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
+const SET_FLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+/// `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR`: the same flags in another structure.
+const GET_EXTENDED_FLAGS: u32 = 0x801c_581f;
+const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
+const EXTENDED_FLAGS_BYTES: usize = 28;
+
+/// The flags that `chattr` may change, and their values in `FS_IOC_FSGETXATTR`.
+const EXTENDED_FLAGS: [(u32, InodeFlags); 5] = [
+    (0x08, InodeFlags::IMMUTABLE),
+    (0x10, InodeFlags::APPEND_ONLY),
+    (0x20, InodeFlags::SYNCHRONOUS),
+    (0x40, InodeFlags::NO_ACCESS_TIME),
+    (0x80, InodeFlags::NO_DUMP),
+];
+
+impl Dispatcher {
+    /// Attributes as this mount shows them.
+    pub(super) fn shown(&self, mut attributes: Attributes) -> Attributes {
+        attributes.owner.user = self.policy.user.unwrap_or(attributes.owner.user);
+        attributes.owner.group = self.policy.group.unwrap_or(attributes.owner.group);
+        attributes
+    }
+
+    pub(super) fn get_attributes(&self, header: &Header) -> Result<FixedReply> {
+        let attributes = self.file_system.attributes(self.node(header.node)?)?;
+        Ok(reply::attributes(&self.shown(attributes), self.validity()))
+    }
+
+    pub(super) fn get_extended_attributes(&self, header: &Header) -> Result<FixedReply> {
+        let attributes = self.file_system.attributes(self.node(header.node)?)?;
+        Ok(reply::extended_attributes(&self.shown(attributes), self.validity()))
+    }
+
+    pub(super) fn set_attributes(&self, header: &Header, request: &SetAttrRequest) -> Result<FixedReply> {
+        let node = self.node(header.node)?;
+        let now = self.file_system.permissions(node)?;
+        let valid = request.valid;
+        let set_time = |set, set_now, (seconds, nanoseconds): (i64, u32)| {
+            if valid.contains(set_now) {
+                TimeChange::Now
+            } else if valid.contains(set) {
+                TimeChange::Set(Time::from_parts(seconds, nanoseconds.min(999_999_999)))
+            } else {
+                TimeChange::Keep
+            }
+        };
+        let mut change = AttributeChange {
+            size_bytes: valid.contains(SetAttrValid::SIZE).then_some(request.size_bytes),
+            user: valid.contains(SetAttrValid::UID).then_some(request.user),
+            group: valid.contains(SetAttrValid::GID).then_some(request.group),
+            accessed: set_time(SetAttrValid::ATIME, SetAttrValid::ATIME_NOW, request.accessed),
+            modified: set_time(SetAttrValid::MTIME, SetAttrValid::MTIME_NOW, request.modified),
+            ..AttributeChange::default()
+        };
+        let owner_changes = valid.intersects(SetAttrValid::UID | SetAttrValid::GID);
+        if valid.contains(SetAttrValid::MODE) {
+            change.mode = ModeChange::Set(request.mode & 0o7777);
+        } else if (owner_changes && now.file_type != FileType::Directory) || valid.contains(SetAttrValid::KILL_SUIDGID)
+        {
+            // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
+            change.mode = ModeChange::DropSetId;
+        }
+        // Times of an append-only file may be set to now only, as `touch` does.
+        let touches_only = !valid
+            .intersects(SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE)
+            && !matches!(change.accessed, TimeChange::Set(_))
+            && !matches!(change.modified, TimeChange::Set(_));
+        if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !touches_only) {
+            return Err(UNCHANGEABLE);
+        }
+        // With `uid=` and `gid=` everything seems to belong to one owner already; the volume keeps its own.
+        if self.policy.user.is_some() {
+            change.user = None;
+        }
+        if self.policy.group.is_some() {
+            change.group = None;
+        }
+        let attributes = self.file_system.set_attributes(node, &change)?;
+        if let ModeChange::Set(mode) = change.mode
+            && now.has_access_list
+            && let Some(value) = self.xattr_value(node, acl::ACCESS)?
+        {
+            let mut list = AccessList::decode(&value)?;
+            list.set_mode(mode);
+            self.file_system.set_xattr(node, acl::ACCESS, &list.encode(), gannet_vfs::XattrMode::Any)?;
+        }
+        if self.policy.set_user_id && (owner_changes || change.size_bytes.is_some()) {
+            self.drop_capabilities(node);
+        }
+        Ok(reply::attributes(&self.shown(attributes), self.validity()))
+    }
+
+    /// Removes file capabilities, as a change of owner or content does.
+    pub(super) fn drop_capabilities(&self, node: NodeId) {
+        let name = b"security.capability";
+        if self.file_system.xattr(node, name, &mut []).is_ok() {
+            let _ = self.file_system.remove_xattr(node, name);
+        }
+    }
+
+    /// The inode-flag calls; `ENOTTY` for any other. The reply is `fuse_ioctl_out` and the output.
+    pub(super) fn ioctl(
+        &self,
+        header: &Header,
+        command: u32,
+        input: &IoctlInput,
+        out_bytes: u32,
+        out: &mut [u8],
+    ) -> Result<usize> {
+        let node = self.node(header.node)?;
+        let mut output = [0u8; EXTENDED_FLAGS_BYTES];
+        let output_bytes = if GET_FLAGS.contains(&command) {
+            let flags = u64::from(self.file_system.permissions(node)?.flags.bits());
+            output[..8].copy_from_slice(&flags.to_le_bytes());
+            8
+        } else if SET_FLAGS.contains(&command) {
+            let [a, b, c, d, ..] = input.bytes;
+            let wanted = u32::from_le_bytes([a, b, c, d]);
+            self.set_flags(node, InodeFlags::from_bits(wanted).ok_or(Error::new(Errno::OPNOTSUPP))?)?;
+            0
+        } else if command == GET_EXTENDED_FLAGS {
+            let flags = self.file_system.permissions(node)?.flags;
+            let extended =
+                EXTENDED_FLAGS.iter().filter(|pair| flags.contains(pair.1)).fold(0, |all, pair| all | pair.0);
+            output[..4].copy_from_slice(&u32::to_le_bytes(extended));
+            EXTENDED_FLAGS_BYTES
+        } else if command == SET_EXTENDED_FLAGS {
+            let [a, b, c, d, ..] = input.bytes;
+            let wanted = u32::from_le_bytes([a, b, c, d]);
+            let known = EXTENDED_FLAGS.iter().fold(0, |all, pair| all | pair.0);
+            // Extent size hints and project ids have no meaning here: none or an error.
+            if wanted & !known != 0 || input.bytes[4..28].iter().any(|&byte| byte != 0) {
+                return Err(Error::new(Errno::OPNOTSUPP));
+            }
+            let kept = self.file_system.permissions(node)?.flags & InodeFlags::COPY_ON_WRITE;
+            let flags = EXTENDED_FLAGS.iter().filter(|pair| wanted & pair.0 != 0).fold(kept, |all, pair| all | pair.1);
+            self.set_flags(node, flags)?;
+            0
+        } else {
+            return Err(Error::new(Errno::NOTTY));
+        };
+        let reply = reply::ioctl_result(0);
+        let head_bytes = reply.bytes().len();
+        let total_bytes = head_bytes + output_bytes.min(out_bytes as usize);
+        let room = out.get_mut(..total_bytes).ok_or(Error::new(Errno::RANGE))?;
+        room[..head_bytes].copy_from_slice(reply.bytes());
+        room[head_bytes..].copy_from_slice(&output[..total_bytes - head_bytes]);
+        Ok(total_bytes)
+    }
+
+    fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<()> {
+        let change = AttributeChange { flags: Some(flags), ..AttributeChange::default() };
+        self.file_system.set_attributes(node, &change).map(drop)
+    }
+}

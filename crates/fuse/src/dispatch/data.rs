@@ -1,0 +1,211 @@
+//! Open files and their bytes.
+
+use gannet_vfs::usermem::{Destination, Source};
+use gannet_vfs::{
+    AllocateMode, AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, SeekTarget,
+    SyncScope, WriteFlags, WritePosition,
+};
+
+use super::Dispatcher;
+use super::names::UNCHANGEABLE;
+use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OPEN_KILL_SUIDGID, OpenReplyFlags, WriteRequestFlags};
+use crate::protocol::reply;
+use crate::protocol::request::Header;
+use crate::protocol::wire::FixedReply;
+
+const O_ACCMODE: u32 = 0o3;
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+/// At most this many bytes are copied per request where blocks cannot be shared, so that a copy can be interrupted.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+/// At most this many bytes are shared per request of the older kind, whose reply has 32 bits for the count.
+const CLONE_BYTES_MAX: u64 = 1 << 30;
+/// Blocks of no file system here are larger; what is aligned to this can be shared.
+const CLONE_ALIGNMENT_BYTES: u64 = 4096;
+
+impl Dispatcher {
+    pub(super) fn open_reply_flags(&self) -> OpenReplyFlags {
+        if self.exclusive() {
+            OpenReplyFlags::KEEP_CACHE
+        } else {
+            OpenReplyFlags::DIRECT_IO | OpenReplyFlags::PARALLEL_DIRECT_WRITES
+        }
+    }
+
+    pub(super) fn open(&self, header: &Header, flags: u32, open_flags: u32) -> Result<FixedReply> {
+        if self.agreed(InitFlags::NO_OPEN_SUPPORT) {
+            // The kernel opens files by itself from now on: two requests less for each file.
+            return Err(Error::new(Errno::NOSYS));
+        }
+        let node = self.node(header.node)?;
+        if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 {
+            let inode_flags = self.file_system.permissions(node)?.flags;
+            let appends = flags & (O_APPEND | O_TRUNC) == O_APPEND;
+            if inode_flags.contains(InodeFlags::IMMUTABLE)
+                || (inode_flags.contains(InodeFlags::APPEND_ONLY) && !appends)
+            {
+                return Err(UNCHANGEABLE);
+            }
+        }
+        if flags & O_TRUNC != 0 && self.agreed(InitFlags::ATOMIC_O_TRUNC) {
+            let mode = if open_flags & OPEN_KILL_SUIDGID != 0 { ModeChange::DropSetId } else { ModeChange::Keep };
+            let change = AttributeChange { size_bytes: Some(0), mode, ..AttributeChange::default() };
+            self.file_system.set_attributes(node, &change)?;
+        }
+        Ok(reply::opened(self.new_handle(), self.open_reply_flags()))
+    }
+
+    pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
+        let node = self.node(header.node)?;
+        let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::INVAL))?;
+        self.file_system.read(node, offset_bytes, &mut Destination::from_slice(room))
+    }
+
+    pub(super) fn write(
+        &self,
+        header: &Header,
+        offset_bytes: u64,
+        write_flags: WriteRequestFlags,
+        open_flags: u32,
+        data: &[u8],
+    ) -> Result<FixedReply> {
+        let node = self.node(header.node)?;
+        let mut position = WritePosition::At(offset_bytes);
+        let from_page_cache = write_flags.contains(WriteRequestFlags::CACHE);
+        if self.agreed(InitFlags::NO_OPEN_SUPPORT) && !from_page_cache {
+            // Without requests to open, this is the first sight of a write.
+            let inode_flags = self.file_system.permissions(node)?.flags;
+            if inode_flags.contains(InodeFlags::IMMUTABLE)
+                || (inode_flags.contains(InodeFlags::APPEND_ONLY) && open_flags & O_APPEND == 0)
+            {
+                return Err(UNCHANGEABLE);
+            }
+        }
+        // On a shared volume the kernel's idea of the end may be old. A later piece of one large write may overtake an
+        // earlier one; it lies beyond the end then, and keeps its place.
+        if open_flags & O_APPEND != 0
+            && !from_page_cache
+            && !self.exclusive()
+            && offset_bytes <= self.file_system.attributes(node)?.size_bytes
+        {
+            position = WritePosition::Append;
+        }
+        let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
+        let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
+        let written = self.file_system.write(node, position, &mut Source::from_slice(data), flags)?;
+        if self.policy.set_user_id {
+            self.drop_capabilities(node);
+        }
+        Ok(reply::written(written.count_bytes as u32))
+    }
+
+    pub(super) fn sync(&self, header: &Header, flags: u32) -> Result<FixedReply> {
+        let scope = if flags & FSYNC_FDATASYNC != 0 { SyncScope::Data } else { SyncScope::DataAndAttributes };
+        self.file_system.sync(self.node(header.node)?, scope)?;
+        Ok(FixedReply::new())
+    }
+
+    pub(super) fn allocate(
+        &self,
+        header: &Header,
+        offset_bytes: u64,
+        length_bytes: u64,
+        mode: u32,
+    ) -> Result<FixedReply> {
+        let mode = match mode {
+            0x00 => AllocateMode::Extend,
+            0x01 => AllocateMode::KeepSize,
+            0x03 => AllocateMode::PunchHole,
+            0x08 => AllocateMode::Collapse,
+            0x10 => AllocateMode::Zero,
+            0x11 => AllocateMode::ZeroKeepSize,
+            0x20 => AllocateMode::Insert,
+            0x40 | 0x41 => AllocateMode::Unshare,
+            _ => return Err(Error::new(Errno::OPNOTSUPP)),
+        };
+        let node = self.node(header.node)?;
+        let flags = self.file_system.permissions(node)?.flags;
+        let only_adds = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
+            return Err(UNCHANGEABLE);
+        }
+        self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
+        Ok(FixedReply::new())
+    }
+
+    pub(super) fn seek(&self, header: &Header, offset_bytes: u64, whence: u32) -> Result<FixedReply> {
+        let target = match whence {
+            3 => SeekTarget::Data,
+            4 => SeekTarget::Hole,
+            _ => return Err(Error::new(Errno::INVAL)),
+        };
+        Ok(reply::position(self.file_system.seek(self.node(header.node)?, target, offset_bytes)?))
+    }
+
+    /// `copy_file_range`: shares blocks where it can, copies otherwise.
+    pub(super) fn copy_range(
+        &self,
+        header: &Header,
+        offset_bytes: u64,
+        to_node: u64,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+        wide: bool,
+    ) -> Result<FixedReply> {
+        let (from, to) = (self.node(header.node)?, self.node(to_node)?);
+        let source = self.file_system.attributes(from)?;
+        if source.file_type != FileType::Regular {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
+        if !wide {
+            count_bytes = count_bytes.min(CLONE_BYTES_MAX);
+        }
+        let aligned = |value: u64| value.is_multiple_of(CLONE_ALIGNMENT_BYTES);
+        let whole_bytes = count_bytes - count_bytes % CLONE_ALIGNMENT_BYTES;
+        let cloned = whole_bytes > 0
+            && aligned(offset_bytes)
+            && aligned(to_offset_bytes)
+            && self.file_system.clone_range(from, offset_bytes, to, to_offset_bytes, whole_bytes).is_ok();
+        let copied = if cloned {
+            whole_bytes
+        } else {
+            self.copy_bytes(from, offset_bytes, to, to_offset_bytes, count_bytes.min(COPY_BYTES_MAX))?
+        };
+        Ok(if wide { reply::position(copied) } else { reply::written(copied as u32) })
+    }
+
+    fn copy_bytes(
+        &self,
+        from: NodeId,
+        from_offset_bytes: u64,
+        to: NodeId,
+        to_offset_bytes: u64,
+        count_bytes: u64,
+    ) -> Result<u64> {
+        let mut bounce = vec![0; count_bytes.min(256 << 10) as usize];
+        let mut done = 0;
+        while done < count_bytes {
+            let step = (count_bytes - done).min(bounce.len() as u64) as usize;
+            let read = self.file_system.read(
+                from,
+                from_offset_bytes + done,
+                &mut Destination::from_slice(&mut bounce[..step]),
+            )?;
+            if read == 0 {
+                break;
+            }
+            let position = WritePosition::At(to_offset_bytes + done);
+            let mut source = Source::from_slice(&bounce[..read]);
+            match self.file_system.write(to, position, &mut source, WriteFlags::DROP_SET_ID) {
+                Ok(written) => done += written.count_bytes as u64,
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+            if !source.is_empty() {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}

@@ -1,0 +1,317 @@
+//! A request becomes a call on the file system, and its outcome a reply.
+//!
+//! Holds what belongs to the mount and not to the file system: the kernel's references ([`nodes`]), the agreement of INIT,
+//! the policy about caches. Knows no descriptors: transports hand in bytes and send what comes back. Data is not copied
+//! here: a write's source is the request buffer, a read's destination the reply buffer.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `mod.rs` | [`Dispatcher`]: entry points for both transports, the great match |
+//! | `names.rs` | lookup, create, link, remove, rename, forget |
+//! | `attributes.rs` | stat, setattr, inode flags |
+//! | `data.rs` | open, read, write, allocate, seek, copy |
+//! | `directory.rs` | readdir, readdirplus |
+//! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
+//! | `nodes.rs` | node ids and reference counts |
+
+mod acl;
+mod attributes;
+mod data;
+mod directory;
+mod names;
+mod nodes;
+mod xattr;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result};
+
+use crate::protocol::constants::InitFlags;
+use crate::protocol::init::{Agreement, Wishes, negotiate};
+use crate::protocol::reply::{self, Validity};
+use crate::protocol::request::{BulkOperation, Header, InitRequest, Operation, Request};
+use crate::protocol::wire::{FixedReply, Malformed};
+use nodes::Nodes;
+
+/// What the kernel may remember.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CachePolicy {
+    /// Nothing: others change the volume, and their changes are seen at once.
+    #[default]
+    Coherent,
+    /// Everything: this mount is the only one to use the volume.
+    Exclusive {
+        /// Also what was written, until `fsync`, `close` or memory pressure. Faster; what was not synced dies with
+        /// the machine's memory *and with the server*.
+        writeback: bool,
+    },
+}
+
+/// What belongs to one mount rather than to the file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Policy {
+    pub(crate) cache: CachePolicy,
+    /// All files appear to be this user's.
+    pub(crate) user: Option<u32>,
+    /// All files appear to be this group's.
+    pub(crate) group: Option<u32>,
+    /// Set-user-id programs count on this mount, so file capabilities do too.
+    pub(crate) set_user_id: bool,
+}
+
+/// What a transport does with a request that was dispatched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Outcome {
+    /// Send this many bytes of the reply buffer.
+    Reply(usize),
+    /// Send an error.
+    Error(Errno),
+    /// Send nothing.
+    Silent,
+}
+
+/// Makes room when the file system is full: serves what the kernel has dropped but not yet told. True if there was some.
+pub(crate) type Relief = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// Requests to one mounted file system.
+pub(crate) struct Dispatcher {
+    file_system: Arc<dyn FileSystem>,
+    policy: Policy,
+    nodes: Nodes,
+    agreement: OnceLock<Agreement>,
+    handles: AtomicU64,
+    relief: OnceLock<Relief>,
+}
+
+/// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
+/// things then, and the kernel learns of that from its own requests.
+const EXCLUSIVE: Validity = Validity { seconds: 86_400, nanoseconds: 0 };
+
+impl Dispatcher {
+    pub(crate) fn new(file_system: Arc<dyn FileSystem>, policy: Policy) -> Self {
+        let nodes = Nodes::new(file_system.root());
+        Self {
+            file_system,
+            policy,
+            nodes,
+            agreement: OnceLock::new(),
+            handles: AtomicU64::new(1),
+            relief: OnceLock::new(),
+        }
+    }
+
+    /// Answers INIT; must happen before anything else. `Err` carries the reply that asks for another version, or nothing
+    /// if the kernel is too old.
+    pub(crate) fn initialize(
+        &self,
+        offer: &InitRequest,
+        ring: bool,
+    ) -> core::result::Result<(Agreement, FixedReply), Option<FixedReply>> {
+        let (exclusive, writeback) = match self.policy.cache {
+            CachePolicy::Coherent => (false, false),
+            CachePolicy::Exclusive { writeback } => (true, writeback),
+        };
+        let wishes = Wishes { exclusive, writeback, locks: false, ring };
+        let (agreement, reply) = negotiate(offer, wishes)?;
+        let agreement = *self.agreement.get_or_init(|| agreement);
+        Ok((agreement, reply))
+    }
+
+    /// Installs the way to make room.
+    pub(crate) fn set_relief(&self, relief: Relief) {
+        let _ = self.relief.set(relief);
+    }
+
+    /// How many inodes the kernel holds references to.
+    pub(crate) fn nodes_held(&self) -> usize {
+        self.nodes.held()
+    }
+
+    fn agreed(&self, flags: InitFlags) -> bool {
+        self.agreement.get().is_some_and(|agreement| agreement.flags.contains(flags))
+    }
+
+    fn exclusive(&self) -> bool {
+        matches!(self.policy.cache, CachePolicy::Exclusive { .. })
+    }
+
+    /// For how long names and attributes hold.
+    fn validity(&self) -> Validity {
+        if self.exclusive() { EXCLUSIVE } else { Validity::NONE }
+    }
+
+    fn node(&self, id: u64) -> Result<NodeId> {
+        Ok(self.nodes.node(id)?)
+    }
+
+    fn new_handle(&self) -> u64 {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Serves a request as `/dev/fuse` delivers it. Returns its name and what to send.
+    pub(crate) fn serve_contiguous(&self, bytes: &[u8], out: &mut [u8]) -> (u64, Outcome) {
+        let parsed = Request::parse_contiguous(bytes, self.agreed(InitFlags::SETXATTR_EXT));
+        let unique = match &parsed {
+            Ok(request) => request.header.unique,
+            Err(Malformed) => Header::parse(bytes).map_or(0, |header| header.unique),
+        };
+        let outcome = match parsed {
+            Err(Malformed) => Outcome::Error(Errno::INVAL),
+            Ok(Request { operation: None, .. }) => Outcome::Error(Errno::NOSYS),
+            Ok(Request { header, operation: Some(Operation::Bulk(operation)) }) => self.bulk(&header, &operation, out),
+            Ok(Request { header, operation: Some(operation) }) => match self.fixed(&header, &operation) {
+                FixedOutcome::Reply(reply) => copy_out(&reply, out),
+                FixedOutcome::Error(errno) => Outcome::Error(errno),
+                FixedOutcome::Silent => Outcome::Silent,
+            },
+        };
+        (unique, outcome)
+    }
+
+    /// Serves a request as the ring delivers it: the reply replaces the payload (of which the first `payload_bytes` are the
+    /// request's).
+    pub(crate) fn serve_split(
+        &self,
+        header: Header,
+        structure: &[u8],
+        payload: &mut [u8],
+        payload_bytes: usize,
+    ) -> Outcome {
+        let Some(request_payload) = payload.get(..payload_bytes) else { return Outcome::Error(Errno::INVAL) };
+        match Request::parse_split(header, structure, request_payload) {
+            Err(Malformed) => Outcome::Error(Errno::INVAL),
+            Ok(Request { operation: None, .. }) => Outcome::Error(Errno::NOSYS),
+            Ok(Request { operation: Some(Operation::Bulk(operation)), .. }) => self.bulk(&header, &operation, payload),
+            Ok(Request { operation: Some(operation), .. }) => match self.fixed(&header, &operation) {
+                FixedOutcome::Reply(reply) => copy_out(&reply, payload),
+                FixedOutcome::Error(errno) => Outcome::Error(errno),
+                FixedOutcome::Silent => Outcome::Silent,
+            },
+        }
+    }
+
+    /// Serves an operation with a reply of fixed size.
+    fn fixed(&self, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
+        let result = self.fixed_once(header, operation);
+        match result {
+            Err(error) if error.errno() == Errno::NOSPC && self.relief.get().is_some_and(|relief| relief()) => {
+                self.fixed_once(header, operation)
+            }
+            result => result,
+        }
+        .unwrap_or_else(|error| FixedOutcome::Error(error.errno()))
+    }
+
+    fn fixed_once(&self, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
+        let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
+        let reply = match *operation {
+            Operation::Write { offset_bytes, write_flags, open_flags, data, .. } => {
+                self.write(header, offset_bytes, write_flags, open_flags, data)?
+            }
+            Operation::Lookup { name } => self.lookup(header, name)?,
+            Operation::GetAttr => self.get_attributes(header)?,
+            Operation::StatX { .. } => self.get_extended_attributes(header)?,
+            Operation::Open { flags, open_flags } => self.open(header, flags, open_flags)?,
+            Operation::Release { .. } | Operation::ReleaseDirectory { .. } => return done(),
+            Operation::Forget { count } => {
+                self.forget(header.node, count);
+                return Ok(FixedOutcome::Silent);
+            }
+            Operation::BatchForget { entries } => {
+                entries.for_each(|(id, count)| self.forget(id, count));
+                return Ok(FixedOutcome::Silent);
+            }
+            // Nothing that waits is served yet, so there is nothing to interrupt.
+            Operation::Interrupt { .. } => return Ok(FixedOutcome::Silent),
+            Operation::SetAttr(ref change) => self.set_attributes(header, change)?,
+            Operation::Create { name, flags, mode, umask, .. } => self.create(header, name, flags, mode, umask)?,
+            Operation::TmpFile { flags, mode, umask } => self.create_unnamed(header, flags, mode, umask)?,
+            Operation::MakeNode { name, mode, device, umask } => self.make_node(header, name, mode, device, umask)?,
+            Operation::MakeDirectory { name, mode, umask } => self.make_directory(header, name, mode, umask)?,
+            Operation::Symlink { name, target } => self.make_symlink(header, name, target)?,
+            Operation::Unlink { name } => self.remove(header, name, gannet_vfs::RemoveKind::NonDirectory)?,
+            Operation::RemoveDirectory { name } => self.remove(header, name, gannet_vfs::RemoveKind::Directory)?,
+            Operation::Rename { from, to_directory, to, flags } => {
+                self.rename(header, from, to_directory, to, flags)?
+            }
+            Operation::Link { node, name } => self.link(header, node, name)?,
+            Operation::StatFs => {
+                if let Some(relief) = self.relief.get() {
+                    relief();
+                }
+                reply::statistics(&self.file_system.statistics()?)
+            }
+            Operation::FSync { flags } => self.sync(header, flags)?,
+            // Directories are synchronous.
+            Operation::FSyncDirectory { .. } => return done(),
+            Operation::SyncFileSystem => {
+                self.file_system.sync_all()?;
+                return done();
+            }
+            Operation::SetXattr { name, value, flags, set_flags } => {
+                self.set_xattr(header, name, value, flags, set_flags)?
+            }
+            Operation::RemoveXattr { name } => self.remove_xattr(header, name)?,
+            Operation::OpenDirectory { .. } => self.open_directory(header)?,
+            Operation::Allocate { offset_bytes, length_bytes, mode } => {
+                self.allocate(header, offset_bytes, length_bytes, mode)?
+            }
+            Operation::Seek { offset_bytes, whence } => self.seek(header, offset_bytes, whence)?,
+            Operation::CopyRange { offset_bytes, to_node, to_offset_bytes, length_bytes, wide } => {
+                self.copy_range(header, offset_bytes, to_node, to_offset_bytes, length_bytes, wide)?
+            }
+            Operation::Destroy => return done(),
+            // The kernel checks permissions, keeps locks, has nothing to flush: it does not ask again.
+            Operation::Access { .. }
+            | Operation::Flush { .. }
+            | Operation::GetLock(_)
+            | Operation::SetLock { .. }
+            | Operation::Unserved => return Err(Error::new(Errno::NOSYS)),
+            // Answered by the session, once; and handled by `bulk`.
+            Operation::Init(_) | Operation::Bulk(_) => return Err(Error::new(Errno::IO)),
+        };
+        Ok(FixedOutcome::Reply(reply))
+    }
+
+    /// Serves an operation whose reply fills the buffer.
+    fn bulk(&self, header: &Header, operation: &BulkOperation, out: &mut [u8]) -> Outcome {
+        let result = match operation {
+            BulkOperation::Read { offset_bytes, size_bytes, .. } => self.read(header, *offset_bytes, *size_bytes, out),
+            BulkOperation::ReadDirectory { cookie, size_bytes, plus, .. } => {
+                self.read_directory(header, *cookie, *size_bytes, *plus, out)
+            }
+            BulkOperation::ReadLink => self.read_link(header, out),
+            BulkOperation::GetXattr { size_bytes, name } => self.get_xattr(header, *size_bytes, name.bytes(), out),
+            BulkOperation::ListXattr { size_bytes } => self.list_xattrs(header, *size_bytes, out),
+            BulkOperation::Ioctl { command, input, out_bytes, .. } => {
+                self.ioctl(header, *command, input, *out_bytes, out)
+            }
+        };
+        result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
+    }
+
+    /// Drops everything the kernel held: the mount is gone.
+    pub(crate) fn finish(&self) {
+        self.nodes.forget_all(|node| {
+            let _ = self.file_system.retire(node);
+        });
+    }
+}
+
+enum FixedOutcome {
+    Reply(FixedReply),
+    Error(Errno),
+    Silent,
+}
+
+fn copy_out(reply: &FixedReply, out: &mut [u8]) -> Outcome {
+    let bytes = reply.bytes();
+    match out.get_mut(..bytes.len()) {
+        Some(room) => {
+            room.copy_from_slice(bytes);
+            Outcome::Reply(bytes.len())
+        }
+        None => Outcome::Error(Errno::RANGE),
+    }
+}

@@ -1,0 +1,234 @@
+//! Operations on names, and the references that the kernel gains and drops by them.
+
+use gannet_vfs::{
+    Attributes, Errno, Error, FileType, InodeFlags, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, Result,
+};
+
+use super::Dispatcher;
+use super::acl::{self, AccessList};
+use crate::protocol::reply;
+use crate::protocol::request::Header;
+use crate::protocol::wire::FixedReply;
+
+const SET_GROUP_ID: u32 = 0o2000;
+const O_EXCL: u32 = 0o200;
+
+/// Why a file flagged so may not be changed.
+pub(super) const UNCHANGEABLE: Error = Error::because(Errno::PERM, "the file is immutable or append-only");
+
+impl Dispatcher {
+    /// Tells the kernel about an inode: notes the reference first, so that nobody retires the inode in between.
+    fn hold(&self, node: NodeId) -> Result<(u64, Attributes)> {
+        let id = self.nodes.id(node);
+        self.nodes.hold(id);
+        match self.file_system.attributes(node) {
+            Ok(attributes) => Ok((id, self.shown(attributes))),
+            Err(error) => {
+                self.forget(id, 1);
+                Err(error)
+            }
+        }
+    }
+
+    /// The reply that tells the kernel about an inode under a name.
+    pub(super) fn entry(&self, node: NodeId) -> Result<FixedReply> {
+        let (id, attributes) = self.hold(node)?;
+        Ok(reply::entry(id, &attributes, self.validity(), self.validity()))
+    }
+
+    fn retire(&self, node: NodeId) {
+        // An inode that cannot be retired now is found by the file system's own recovery.
+        let _ = self.file_system.retire(node);
+    }
+
+    pub(super) fn forget(&self, id: u64, count: u64) {
+        self.nodes.forget(id, count, |node| self.retire(node));
+    }
+
+    pub(super) fn lookup(&self, header: &Header, name: &[u8]) -> Result<FixedReply> {
+        let directory = self.node(header.node)?;
+        match name {
+            // Asked when a handle is opened (`name_to_handle_at`, NFS): the inode itself, and its parent.
+            b"." => return self.entry(directory),
+            b".." => return self.entry(self.file_system.parent(directory)?),
+            _ => {}
+        }
+        let name = Name::new(name)?;
+        // Between lookup and attributes the inode may go; then the name is another's, or nobody's.
+        for _ in 0..3 {
+            match self.file_system.lookup(directory, name) {
+                Ok(found) => match self.entry(found.node) {
+                    Err(error) if error.errno() == Errno::STALE => {}
+                    outcome => return outcome,
+                },
+                Err(error) if error.errno() == Errno::NOENT && self.exclusive() => {
+                    return Ok(reply::negative_entry(self.validity()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::new(Errno::NOENT))
+    }
+
+    /// The inode under `name`, if it may be removed from there: `EPERM` if it or the directory says no.
+    fn check_removable(&self, directory: NodeId, name: Name<'_>) -> Result<NodeId> {
+        let found = self.file_system.lookup(directory, name)?.node;
+        for node in [directory, found] {
+            let flags = self.file_system.permissions(node)?.flags;
+            if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY) {
+                return Err(UNCHANGEABLE);
+            }
+        }
+        Ok(found)
+    }
+
+    /// `EPERM` if names cannot be added to `directory`.
+    fn check_addable(&self, directory: NodeId) -> Result<()> {
+        let flags = self.file_system.permissions(directory)?.flags;
+        if flags.contains(InodeFlags::IMMUTABLE) { Err(UNCHANGEABLE) } else { Ok(()) }
+    }
+
+    /// Makes an inode with what it inherits: group and set-group-id of the directory, the default list or else the umask.
+    fn make(&self, header: &Header, name: Option<&[u8]>, mut new: NewNode<'_>, umask: u32) -> Result<NodeId> {
+        let directory = self.node(header.node)?;
+        let parent = self.file_system.permissions(directory)?;
+        if parent.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(UNCHANGEABLE);
+        }
+        new.owner = Owner { user: header.user, group: header.group };
+        if parent.mode & SET_GROUP_ID != 0 {
+            new.owner.group = parent.owner.group;
+            if new.file_type == FileType::Directory {
+                new.mode |= SET_GROUP_ID;
+            }
+        }
+        new.owner.user = self.policy.user.unwrap_or(new.owner.user);
+        new.owner.group = self.policy.group.unwrap_or(new.owner.group);
+
+        let default = match new.file_type {
+            FileType::Symlink => None,
+            _ => self.xattr_value(directory, acl::DEFAULT)?,
+        };
+        let mut access = None;
+        match &default {
+            None => new.mode &= !umask,
+            Some(value) => {
+                let (mode, list) = AccessList::decode(value)?.inherit(new.mode);
+                new.mode = mode;
+                access = list.map(|list| list.encode());
+            }
+        }
+        let mut inherited: [(&[u8], &[u8]); 2] = [(&[], &[]); 2];
+        let mut count = 0;
+        if let Some(value) = &access {
+            inherited[count] = (acl::ACCESS, value);
+            count += 1;
+        }
+        if let Some(value) = &default
+            && new.file_type == FileType::Directory
+        {
+            inherited[count] = (acl::DEFAULT, value);
+            count += 1;
+        }
+        let new = NewNode { xattrs: &inherited[..count], ..new };
+        match name {
+            Some(name) => self.file_system.create(directory, Name::new(name)?, &new),
+            None => self.file_system.create_unnamed(directory, &new),
+        }
+    }
+
+    pub(super) fn make_node(
+        &self,
+        header: &Header,
+        name: &[u8],
+        mode: u32,
+        device: u32,
+        umask: u32,
+    ) -> Result<FixedReply> {
+        let file_type = FileType::from_bits((mode >> 12) as u8 & 15).ok_or(Error::new(Errno::INVAL))?;
+        let mut new = NewNode::of_type(file_type, mode & 0o7777, Owner::default());
+        new.device = reply::decode_device(device);
+        self.entry(self.make(header, Some(name), new, umask)?)
+    }
+
+    pub(super) fn make_directory(&self, header: &Header, name: &[u8], mode: u32, umask: u32) -> Result<FixedReply> {
+        let new = NewNode::directory(mode & 0o7777, Owner::default());
+        self.entry(self.make(header, Some(name), new, umask)?)
+    }
+
+    pub(super) fn make_symlink(&self, header: &Header, name: &[u8], target: &[u8]) -> Result<FixedReply> {
+        let new = NewNode { target, ..NewNode::of_type(FileType::Symlink, 0o777, Owner::default()) };
+        self.entry(self.make(header, Some(name), new, 0)?)
+    }
+
+    pub(super) fn create(&self, header: &Header, name: &[u8], flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
+        let new = NewNode::regular(mode & 0o7777, Owner::default());
+        match self.make(header, Some(name), new, umask) {
+            Ok(node) => self.opened_entry(node),
+            // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
+            Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => Err(Error::new(Errno::STALE)),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn create_unnamed(&self, header: &Header, _flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
+        let new = NewNode::regular(mode & 0o7777, Owner::default());
+        self.opened_entry(self.make(header, None, new, umask)?)
+    }
+
+    fn opened_entry(&self, node: NodeId) -> Result<FixedReply> {
+        let mut reply = self.entry(node)?;
+        reply.put(reply::opened(self.new_handle(), self.open_reply_flags()).bytes());
+        Ok(reply)
+    }
+
+    pub(super) fn remove(&self, header: &Header, name: &[u8], kind: RemoveKind) -> Result<FixedReply> {
+        let (directory, name) = (self.node(header.node)?, Name::new(name)?);
+        self.check_removable(directory, name)?;
+        let removed = self.file_system.remove(directory, name, kind)?;
+        self.nodes.unnamed(removed, |node| self.retire(node));
+        Ok(FixedReply::new())
+    }
+
+    pub(super) fn rename(
+        &self,
+        header: &Header,
+        from: &[u8],
+        to_directory: u64,
+        to: &[u8],
+        flags: u32,
+    ) -> Result<FixedReply> {
+        let flags = RenameFlags::from_bits(flags).ok_or(Error::new(Errno::INVAL))?;
+        let (from_directory, to_directory) = (self.node(header.node)?, self.node(to_directory)?);
+        let (from, to) = (Name::new(from)?, Name::new(to)?);
+        self.check_removable(from_directory, from)?;
+        let replaced = match self.check_removable(to_directory, to) {
+            Ok(node) => Some(node),
+            Err(error) if error.errno() == Errno::NOENT => {
+                self.check_addable(to_directory)?;
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        self.file_system.rename(from_directory, from, to_directory, to, flags)?;
+        if let Some(node) = replaced {
+            self.nodes.unnamed(node, |node| self.retire(node));
+        }
+        Ok(FixedReply::new())
+    }
+
+    pub(super) fn link(&self, header: &Header, node: u64, name: &[u8]) -> Result<FixedReply> {
+        let (node, directory) = (self.node(node)?, self.node(header.node)?);
+        self.check_addable(directory)?;
+        if self.file_system.permissions(node)?.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY) {
+            return Err(UNCHANGEABLE);
+        }
+        self.file_system.link(node, directory, Name::new(name)?)?;
+        self.entry(node)
+    }
+
+    pub(super) fn read_link(&self, header: &Header, out: &mut [u8]) -> Result<usize> {
+        let room = out.len().min(4095);
+        self.file_system.read_link(self.node(header.node)?, &mut out[..room])
+    }
+}

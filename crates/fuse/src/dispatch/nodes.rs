@@ -1,0 +1,211 @@
+//! The kernel's inode numbers ("node ids"), and how many references the kernel holds to each.
+//!
+//! A node id is the inode's generation and number in one word, so that translating it needs no table and an id that the
+//! kernel kept for long (an NFS handle) still says which life of the inode it meant. Inodes whose numbers are too large
+//! for that get ids from a table. Relies on nothing but the ids being handed out here.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use gannet_vfs::{Errno, NodeId};
+
+use crate::protocol::constants::ROOT_ID;
+
+const SHARDS: usize = 64;
+/// Ids with this bit are found in the table.
+const TABLED: u64 = 1 << 63;
+
+/// Multiplies by an odd constant: node ids are made here, nobody can make them collide on purpose but the file system.
+#[derive(Default)]
+struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        self.0 = (self.0.rotate_left(5) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
+type IdMap<V> = HashMap<u64, V, BuildHasherDefault<IdHasher>>;
+
+#[derive(Default)]
+struct Tabled {
+    by_id: IdMap<NodeId>,
+    by_node: HashMap<NodeId, u64>,
+    made: u64,
+}
+
+/// The references of one mount.
+pub(crate) struct Nodes {
+    root: NodeId,
+    lookups: [Mutex<IdMap<u64>>; SHARDS],
+    tabled: Mutex<Tabled>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Nodes {
+    pub(crate) fn new(root: NodeId) -> Self {
+        Self { root, lookups: std::array::from_fn(|_| Mutex::default()), tabled: Mutex::default() }
+    }
+
+    fn shard(&self, id: u64) -> &Mutex<IdMap<u64>> {
+        &self.lookups[(id ^ id >> 32) as usize % SHARDS]
+    }
+
+    /// The id under which the kernel knows `node`.
+    pub(crate) fn id(&self, node: NodeId) -> u64 {
+        if node == self.root {
+            return ROOT_ID;
+        }
+        let packed = u64::from(node.generation) << 32 | node.number;
+        if node.number >> 32 == 0 && packed & TABLED == 0 && packed > ROOT_ID {
+            return packed;
+        }
+        let mut tabled = lock(&self.tabled);
+        if let Some(&id) = tabled.by_node.get(&node) {
+            return id;
+        }
+        tabled.made += 1;
+        let id = TABLED | tabled.made;
+        tabled.by_node.insert(node, id);
+        tabled.by_id.insert(id, node);
+        id
+    }
+
+    /// The inode that the kernel means by `id`. `ESTALE` for one that was never told or is forgotten.
+    pub(crate) fn node(&self, id: u64) -> Result<NodeId, Errno> {
+        match id {
+            ROOT_ID => Ok(self.root),
+            id if id & TABLED != 0 => lock(&self.tabled).by_id.get(&id).copied().ok_or(Errno::STALE),
+            id if id as u32 == 0 => Err(Errno::STALE),
+            id => Ok(NodeId::new(u64::from(id as u32), (id >> 32) as u32)),
+        }
+    }
+
+    /// Notes that the kernel is about to be told of `id` once more.
+    pub(crate) fn hold(&self, id: u64) {
+        if id != ROOT_ID {
+            *lock(self.shard(id)).entry(id).or_insert(0) += 1;
+        }
+    }
+
+    /// Notes that the kernel dropped `count` references, and calls `retire` when those were the last. The shard stays locked
+    /// meanwhile, so that a lookup that finds the inode again waits and then sees it gone.
+    pub(crate) fn forget(&self, id: u64, count: u64, retire: impl FnOnce(NodeId)) {
+        if id == ROOT_ID {
+            return;
+        }
+        let mut shard = lock(self.shard(id));
+        let Some(held) = shard.get_mut(&id) else { return };
+        *held = held.saturating_sub(count);
+        if *held == 0 {
+            shard.remove(&id);
+            if let Ok(node) = self.node(id) {
+                retire(node);
+                if id & TABLED != 0 {
+                    let mut tabled = lock(&self.tabled);
+                    tabled.by_id.remove(&id);
+                    tabled.by_node.remove(&node);
+                }
+            }
+        }
+    }
+
+    /// Calls `retire` for an inode that just lost its name, if the kernel holds no reference that would do it later.
+    pub(crate) fn unnamed(&self, node: NodeId, retire: impl FnOnce(NodeId)) {
+        let id = self.id(node);
+        let shard = lock(self.shard(id));
+        if id != ROOT_ID && !shard.contains_key(&id) {
+            retire(node);
+        }
+    }
+
+    /// Drops all references: the mount is gone.
+    pub(crate) fn forget_all(&self, mut retire: impl FnMut(NodeId)) {
+        for shard in &self.lookups {
+            for (id, _) in lock(shard).drain() {
+                if let Ok(node) = self.node(id) {
+                    retire(node);
+                }
+            }
+        }
+        *lock(&self.tabled) = Tabled::default();
+    }
+
+    /// How many inodes the kernel holds references to, besides the root.
+    pub(crate) fn held(&self) -> usize {
+        self.lookups.iter().map(|shard| lock(shard).len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_lead_back_to_their_inodes() {
+        let root = NodeId::new(2, 0);
+        let nodes = Nodes::new(root);
+        assert_eq!((nodes.id(root), nodes.node(ROOT_ID)), (ROOT_ID, Ok(root)));
+        let samples = [
+            NodeId::new(1, 0),
+            NodeId::new(1, 1),
+            NodeId::new(2, 1),
+            NodeId::new(u64::from(u32::MAX), 7),
+            NodeId::new(1 << 32, 7),
+            NodeId::new(u64::MAX, u32::MAX),
+            NodeId::new(5, 1 << 31),
+        ];
+        let mut ids: Vec<u64> = samples.iter().map(|&node| nodes.id(node)).collect();
+        for (&node, &id) in samples.iter().zip(&ids) {
+            assert_eq!(nodes.node(id), Ok(node));
+            assert_eq!(nodes.id(node), id, "told the same again");
+        }
+        ids.push(ROOT_ID);
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), samples.len() + 1, "no two share an id");
+        assert_eq!(nodes.node(0), Err(Errno::STALE));
+        assert_eq!(nodes.node(7 << 32), Err(Errno::STALE));
+        assert_eq!(nodes.node(TABLED | 99), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn the_last_reference_retires_once() {
+        let nodes = Nodes::new(NodeId::new(1, 0));
+        let mut retired = Vec::new();
+        for node in [NodeId::new(9, 0), NodeId::new(1 << 40, 0)] {
+            let id = nodes.id(node);
+            nodes.hold(id);
+            nodes.hold(id);
+            nodes.unnamed(node, |_| panic!("still held"));
+            nodes.forget(id, 1, |_| panic!("still held"));
+            assert_eq!(nodes.held(), 1);
+            nodes.forget(id, 1, |node| retired.push(node));
+            nodes.forget(id, 1, |_| panic!("not held"));
+            nodes.unnamed(node, |node| retired.push(node));
+            assert_eq!((nodes.held(), retired.len()), (0, 2));
+            retired.clear();
+        }
+        assert_eq!(nodes.node(TABLED | 1), Err(Errno::STALE), "tabled ids are not kept for ever");
+        nodes.hold(ROOT_ID);
+        nodes.forget(ROOT_ID, 1, |_| panic!("the root is never retired"));
+        nodes.hold(nodes.id(NodeId::new(3, 3)));
+        nodes.forget_all(|node| retired.push(node));
+        assert_eq!(retired, [NodeId::new(3, 3)]);
+    }
+}

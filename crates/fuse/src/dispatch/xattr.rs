@@ -1,0 +1,151 @@
+//! Extended attributes, and the rules that access control lists add.
+
+use gannet_vfs::{AttributeChange, Errno, Error, ModeChange, NodeId, Result, XattrMode};
+
+use super::Dispatcher;
+use super::acl::{self, AccessList};
+use super::names::UNCHANGEABLE;
+use crate::protocol::constants::SETXATTR_ACL_KILL_SGID;
+use crate::protocol::request::Header;
+use crate::protocol::wire::FixedReply;
+use gannet_vfs::InodeFlags;
+
+impl Dispatcher {
+    /// A whole value; `None` when absent, also where the file system has no such attributes.
+    pub(super) fn xattr_value(&self, node: NodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        // It may grow between asking for the length and reading.
+        for _ in 0..4 {
+            let length_bytes = match self.file_system.xattr(node, name, &mut []) {
+                Ok(length_bytes) => length_bytes,
+                Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if length_bytes == 0 {
+                return Ok(None);
+            }
+            value.resize(length_bytes, 0);
+            match self.file_system.xattr(node, name, &mut value) {
+                Ok(length_bytes) => {
+                    value.truncate(length_bytes);
+                    return Ok(Some(value));
+                }
+                Err(error) if error.errno() == Errno::NODATA => return Ok(None),
+                Err(error) if error.errno() != Errno::RANGE => return Err(error),
+                Err(_) => {}
+            }
+        }
+        Err(Error::new(Errno::RANGE))
+    }
+
+    pub(super) fn get_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Result<usize> {
+        let node = self.node(header.node)?;
+        let absent_list = |error: Error| match error.errno() {
+            // A file system without attributes has no lists; any other answer would fail every permission check.
+            Errno::OPNOTSUPP if name == acl::ACCESS || name == acl::DEFAULT => Error::new(Errno::NODATA),
+            _ => error,
+        };
+        if size_bytes == 0 {
+            let length_bytes = self.file_system.xattr(node, name, &mut []).map_err(absent_list)?;
+            return put_length(length_bytes, out);
+        }
+        let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::RANGE))?;
+        self.file_system.xattr(node, name, room).map_err(absent_list)
+    }
+
+    pub(super) fn list_xattrs(&self, header: &Header, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
+        let node = self.node(header.node)?;
+        let mut used_bytes = 0;
+        let room_bytes = if size_bytes == 0 { 0 } else { out.len().min(size_bytes as usize) };
+        let mut overflow = false;
+        self.file_system.list_xattrs(node, &mut |name| {
+            // As everywhere, `trusted.` is for the administrator's eyes only.
+            if name.starts_with(b"trusted.") && header.user != 0 {
+                return;
+            }
+            let end = used_bytes + name.len() + 1;
+            if end <= room_bytes {
+                out[used_bytes..end - 1].copy_from_slice(name);
+                out[end - 1] = 0;
+            } else {
+                overflow = true;
+            }
+            used_bytes = end;
+        })?;
+        match size_bytes {
+            0 => put_length(used_bytes, out),
+            _ if overflow => Err(Error::new(Errno::RANGE)),
+            _ => Ok(used_bytes),
+        }
+    }
+
+    pub(super) fn set_xattr(
+        &self,
+        header: &Header,
+        name: &[u8],
+        value: &[u8],
+        flags: u32,
+        set_flags: u32,
+    ) -> Result<FixedReply> {
+        let node = self.node(header.node)?;
+        self.check_changeable(node)?;
+        let mode = match flags {
+            0 => XattrMode::Any,
+            1 => XattrMode::Create,
+            2 => XattrMode::Replace,
+            _ => return Err(Error::new(Errno::INVAL)),
+        };
+        if name == acl::ACCESS {
+            return self.set_access_list(node, value, mode, set_flags);
+        }
+        if name == acl::DEFAULT {
+            AccessList::decode(value)?;
+        }
+        self.file_system.set_xattr(node, name, value, mode)?;
+        Ok(FixedReply::new())
+    }
+
+    /// Sets the access list and the permission bits it implies; a list that says no more than the bits is not kept.
+    fn set_access_list(&self, node: NodeId, value: &[u8], mode: XattrMode, set_flags: u32) -> Result<FixedReply> {
+        let list = AccessList::decode(value)?;
+        if list.is_minimal() {
+            match self.file_system.remove_xattr(node, acl::ACCESS) {
+                Ok(()) => {}
+                Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {}
+                Err(error) => return Err(error),
+            }
+        } else {
+            self.file_system.set_xattr(node, acl::ACCESS, value, mode)?;
+        }
+        let mut bits = self.file_system.permissions(node)?.mode & !0o777 | list.mode();
+        if set_flags & SETXATTR_ACL_KILL_SGID != 0 {
+            bits &= !0o2000;
+        }
+        let change = AttributeChange { mode: ModeChange::Set(bits), ..AttributeChange::default() };
+        self.file_system.set_attributes(node, &change)?;
+        Ok(FixedReply::new())
+    }
+
+    pub(super) fn remove_xattr(&self, header: &Header, name: &[u8]) -> Result<FixedReply> {
+        let node = self.node(header.node)?;
+        self.check_changeable(node)?;
+        match self.file_system.remove_xattr(node, name) {
+            // Removing a list that is not there is no error: `setfacl -b` does it.
+            Err(error) if error.errno() == Errno::NODATA && (name == acl::ACCESS || name == acl::DEFAULT) => {}
+            outcome => outcome?,
+        }
+        Ok(FixedReply::new())
+    }
+
+    fn check_changeable(&self, node: NodeId) -> Result<()> {
+        let flags = self.file_system.permissions(node)?.flags;
+        if flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY) { Err(UNCHANGEABLE) } else { Ok(()) }
+    }
+}
+
+/// `fuse_getxattr_out`.
+fn put_length(length_bytes: usize, out: &mut [u8]) -> Result<usize> {
+    let room = out.first_chunk_mut::<8>().ok_or(Error::new(Errno::RANGE))?;
+    *room = (length_bytes as u64 & 0xffff_ffff).to_le_bytes();
+    Ok(8)
+}

@@ -1,0 +1,196 @@
+//! The life of a mount: from an empty directory to a mounted one, and back.
+//!
+//! As root by mount(2) ([`kernel`]), otherwise by the set-user-id helper `fusermount3` ([`helper`]). Touches the mount
+//! table and nothing of the file system; relies on `transport` for everything behind the descriptor of `/dev/fuse`.
+
+mod helper;
+mod kernel;
+mod options;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gannet_vfs::FileSystem;
+use rustix::io::Errno;
+
+use crate::dispatch::{Dispatcher, Policy};
+use crate::transport::{Session, StartError, Transport};
+pub use options::MountOptions;
+
+/// Why a mount failed: one line, with what to do about it where we know.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum MountError {
+    #[error("{}: there is no such directory to mount on", .0.display())]
+    NoTarget(PathBuf),
+    #[error("{}: cannot mount on something that is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    #[error("{target}: {1}", target = .0.display())]
+    Target(PathBuf, Errno),
+    #[error("there is no /dev/fuse here: load the kernel module (modprobe fuse), or give the device to the container")]
+    NoDevice,
+    #[error("no permission to open /dev/fuse")]
+    DevicePermission,
+    #[error("/dev/fuse: {0}")]
+    Device(Errno),
+    #[error("{}: no permission to mount here", .0.display())]
+    Permission(PathBuf),
+    #[error("only root may mount without fusermount3, which is not installed (package fuse3)")]
+    NoHelper,
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    #[error("{target}: mounting failed: {1}", target = .0.display())]
+    Mount(PathBuf, Errno),
+    #[error("{0}")]
+    Session(String),
+    #[error("{target}: {1}", target = .0.display())]
+    Unmount(PathBuf, Errno),
+}
+
+impl From<StartError> for MountError {
+    fn from(error: StartError) -> Self {
+        Self::Session(error.to_string())
+    }
+}
+
+/// A mounted file system. Dropping it unmounts, lazily if programs still use it.
+pub struct Mounted {
+    target: PathBuf,
+    by_helper: bool,
+    session: Mutex<Option<Session>>,
+    transport: Transport,
+    dispatcher: Arc<Dispatcher>,
+    notices: Vec<String>,
+}
+
+/// Mounts `file_system` on the directory `target` and serves it from threads of this process. When this returns, the mount
+/// answers. The process must not fork afterwards without exec.
+///
+/// # Errors
+/// See [`MountError`]; nothing stays mounted.
+pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
+    let mut notices = Vec::new();
+    let target = prepare_target(target, &mut notices)?;
+    let kind = file_system.kind();
+    let (device, by_helper) = match kernel::mount(&target, kind, options) {
+        Err(MountError::Permission(_) | MountError::DevicePermission) if !rustix::process::geteuid().is_root() => {
+            (helper::mount(&target, kind, options)?, true)
+        }
+        outcome => (outcome?, false),
+    };
+    let policy = Policy {
+        cache: options.cache,
+        user: options.user,
+        group: options.group,
+        set_user_id: options.allow_set_user_id,
+    };
+    let dispatcher = Arc::new(Dispatcher::new(file_system, policy));
+    let threads = options.threads.unwrap_or_else(default_threads);
+    let session = match start(device, &dispatcher, options.transport, threads) {
+        Ok(session) => session,
+        Err(error) => {
+            let _ = unmount(&target, by_helper, true);
+            return Err(error.into());
+        }
+    };
+    let transport = session.transport();
+    Ok(Mounted { target, by_helper, session: Mutex::new(Some(session)), transport, dispatcher, notices })
+}
+
+fn start(
+    device: OwnedFd,
+    dispatcher: &Arc<Dispatcher>,
+    transport: Transport,
+    threads: usize,
+) -> Result<Session, StartError> {
+    Session::start(device, Arc::clone(dispatcher), transport, threads)
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 16))
+}
+
+/// Checks the directory, and clears away what is left of a mount whose server died.
+fn prepare_target(target: &Path, notices: &mut Vec<String>) -> Result<PathBuf, MountError> {
+    for _ in 0..8 {
+        let metadata = match rustix::fs::stat(target) {
+            Ok(metadata) => metadata,
+            Err(Errno::NOTCONN | Errno::CONNABORTED) => {
+                unmount(target, !rustix::process::geteuid().is_root(), true)?;
+                notices.push(format!("{}: the server of an earlier mount is dead; it was unmounted", target.display()));
+                continue;
+            }
+            Err(Errno::NOENT) => return Err(MountError::NoTarget(target.into())),
+            Err(errno) => return Err(MountError::Target(target.into(), errno)),
+        };
+        if rustix::fs::FileType::from_raw_mode(metadata.st_mode) != rustix::fs::FileType::Directory {
+            return Err(MountError::NotADirectory(target.into()));
+        }
+        return target
+            .canonicalize()
+            .map_err(|error| MountError::Target(target.into(), Errno::from_io_error(&error).unwrap_or(Errno::IO)));
+    }
+    Err(MountError::Target(target.into(), Errno::NOTCONN))
+}
+
+fn unmount(target: &Path, by_helper: bool, lazily: bool) -> Result<(), MountError> {
+    if by_helper { helper::unmount(target, lazily) } else { kernel::unmount(target, lazily) }
+}
+
+impl Mounted {
+    /// Where it is mounted: an absolute path.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Which way requests take.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// What happened on the way that the user may want to know, a line each.
+    pub fn notices(&self) -> &[String] {
+        &self.notices
+    }
+
+    /// How many inodes, besides the root, the kernel holds references to at the moment.
+    pub fn nodes_held(&self) -> usize {
+        self.dispatcher.nodes_held()
+    }
+
+    /// Waits until it is unmounted, by whomever.
+    pub fn wait(&self) {
+        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(session) = session {
+            session.join();
+        }
+    }
+
+    /// Unmounts and waits for the end of the session. `EBUSY` if programs use it, and nothing happens then.
+    ///
+    /// # Errors
+    /// [`MountError::Unmount`], [`MountError::Helper`].
+    pub fn unmount(&self) -> Result<(), MountError> {
+        unmount(&self.target, self.by_helper, false)?;
+        self.wait();
+        Ok(())
+    }
+
+    /// Takes it out of the tree now; it ends when the last program lets go, which this does not wait for.
+    ///
+    /// # Errors
+    /// [`MountError::Unmount`], [`MountError::Helper`].
+    pub fn unmount_lazily(&self) -> Result<(), MountError> {
+        unmount(&self.target, self.by_helper, true)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let serving = self.session.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if serving && unmount(&self.target, self.by_helper, false).is_err() {
+            let _ = unmount(&self.target, self.by_helper, true);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a mount can be asked for, as a structure and as the words of `mount -o`.
+
+use crate::dispatch::CachePolicy;
+use crate::transport::Transport;
+
+/// How to mount. The default is what an ordinary user gets: `nosuid,nodev`, for the mounting user alone, coherent.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct MountOptions {
+    /// What `/proc/mounts` shows as the source; the file system's kind if empty.
+    pub source: String,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// Other users may enter, as permissions allow.
+    pub allow_other: bool,
+    /// Access times are not kept.
+    pub no_access_time: bool,
+    /// No program can be run from it.
+    pub no_execute: bool,
+    /// Set-user-id bits and file capabilities count. Only root may say so, and only for a volume that only root can write:
+    /// an image someone else wrote could hold a root shell.
+    pub allow_set_user_id: bool,
+    /// Device files work. As dangerous as the former.
+    pub allow_devices: bool,
+    /// All files appear to be this user's.
+    pub user: Option<u32>,
+    /// All files appear to be this group's.
+    pub group: Option<u32>,
+    /// What the kernel may remember.
+    pub cache: CachePolicy,
+    /// Which way requests take.
+    pub transport: Transport,
+    /// Threads for `/dev/fuse`; by default one per core, 2 to 16.
+    pub threads: Option<usize>,
+}
+
+impl MountOptions {
+    /// Applies the comma-separated words of `mount -o`.
+    ///
+    /// # Errors
+    /// The word that is not understood, with why.
+    pub fn parse(&mut self, words: &str) -> Result<(), String> {
+        for word in words.split(',').filter(|word| !word.is_empty()) {
+            let (key, value) = word.split_once('=').map_or((word, None), |(key, value)| (key, Some(value)));
+            let number = || -> Result<u32, String> {
+                value.and_then(|value| value.parse().ok()).ok_or_else(|| format!("{word}: a number is needed"))
+            };
+            match key {
+                "ro" => self.read_only = true,
+                "rw" => self.read_only = false,
+                "allow_other" => self.allow_other = true,
+                "noatime" => self.no_access_time = true,
+                "noexec" => self.no_execute = true,
+                "exec" => self.no_execute = false,
+                "suid" => self.allow_set_user_id = true,
+                "nosuid" => self.allow_set_user_id = false,
+                "dev" => self.allow_devices = true,
+                "nodev" => self.allow_devices = false,
+                "uid" => self.user = Some(number()?),
+                "gid" => self.group = Some(number()?),
+                "threads" => self.threads = Some(number()?.clamp(1, 256) as usize),
+                "fsname" => self.source = value.unwrap_or_default().into(),
+                "cache" => {
+                    self.cache = match value {
+                        Some("coherent") => CachePolicy::Coherent,
+                        Some("exclusive") => CachePolicy::Exclusive { writeback: false },
+                        Some("writeback") => CachePolicy::Exclusive { writeback: true },
+                        _ => return Err(format!("{word}: coherent, exclusive or writeback")),
+                    };
+                }
+                "transport" => {
+                    self.transport = match value {
+                        Some("automatic") => Transport::Automatic,
+                        Some("classic") => Transport::Classic,
+                        Some("ring") => Transport::Ring,
+                        _ => return Err(format!("{word}: automatic, classic or ring")),
+                    };
+                }
+                // What mount(8) and fstab add, and what is always so.
+                "defaults"
+                | "auto"
+                | "noauto"
+                | "nofail"
+                | "_netdev"
+                | "user"
+                | "nouser"
+                | "users"
+                | "relatime"
+                | "default_permissions" => {}
+                key if key.starts_with("x-") => {}
+                _ => return Err(format!("{word}: unknown mount option")),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_set_what_they_say() {
+        let mut options = MountOptions::default();
+        options
+            .parse("rw,noatime,uid=5,,gid=6,allow_other,cache=writeback,transport=classic,threads=3,x-foo=1")
+            .unwrap();
+        let expected = MountOptions {
+            no_access_time: true,
+            allow_other: true,
+            user: Some(5),
+            group: Some(6),
+            cache: CachePolicy::Exclusive { writeback: true },
+            transport: Transport::Classic,
+            threads: Some(3),
+            ..MountOptions::default()
+        };
+        assert_eq!(options, expected);
+        options.parse("ro,suid,nosuid").unwrap();
+        assert!(options.read_only && !options.allow_set_user_id);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_named() {
+        let mut options = MountOptions::default();
+        assert!(options.parse("ro,speed=11").unwrap_err().starts_with("speed=11"));
+        assert!(options.parse("uid=root").unwrap_err().contains("number"));
+        assert!(options.parse("cache=maybe").is_err());
+    }
+}

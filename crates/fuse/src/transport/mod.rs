@@ -1,0 +1,211 @@
+//! How requests come from the kernel and replies go back: `/dev/fuse` ([`classic`]) or the ring ([`ring`]).
+//!
+//! The only room with `unsafe` code: buffers shared with the kernel and two system calls without a safe wrapper. Relies on
+//! `dispatch` for everything that has a meaning. A session begins with one INIT on `/dev/fuse`, in either case; with the
+//! ring, forgets and interrupts go on to arrive there.
+
+mod classic;
+mod memory;
+mod ring;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::dispatch::{Dispatcher, Outcome};
+use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
+use crate::protocol::init::Agreement;
+use crate::protocol::reply::out_header;
+use crate::protocol::request::{Operation, Request};
+use classic::Channel;
+
+/// Which way requests take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Transport {
+    /// The ring where the kernel offers it, `/dev/fuse` otherwise.
+    #[default]
+    Automatic,
+    /// `/dev/fuse` with several threads.
+    Classic,
+    /// FUSE over io_uring, with one queue and one pinned thread per core; an error where the kernel does not offer it.
+    Ring,
+}
+
+/// Why a session could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("the kernel did not ask for a connection within {0} seconds")]
+    Silent(u64),
+    #[error("the kernel's FUSE protocol is too old (7.31 or newer is needed)")]
+    TooOld,
+    #[error("FUSE over io_uring is not available: {0}")]
+    NoRing(&'static str),
+    #[error("the connection to the kernel broke: {0}")]
+    Device(#[from] Errno),
+    #[error("a thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// The threads that serve a mount.
+pub(crate) struct Session {
+    threads: Vec<JoinHandle<()>>,
+    transport: Transport,
+    dispatcher: Arc<Dispatcher>,
+}
+
+const HANDSHAKE_SECONDS_MAX: u64 = 20;
+
+/// Whether the kernel would let a session use the ring, or why not.
+fn ring_offered() -> Result<(), &'static str> {
+    match std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring") {
+        Err(_) => Err("the kernel is older than 6.14, or built without it"),
+        Ok(value) if value.trim() != "Y" => {
+            Err("it is turned off (echo Y > /sys/module/fuse/parameters/enable_uring turns it on)")
+        }
+        Ok(_) => ring::probe(),
+    }
+}
+
+impl Session {
+    /// Answers INIT on `device`, then starts the threads. When this returns, the mount answers.
+    pub(crate) fn start(
+        device: OwnedFd,
+        dispatcher: Arc<Dispatcher>,
+        transport: Transport,
+        threads: usize,
+    ) -> Result<Self, StartError> {
+        let ring = match (transport, ring_offered()) {
+            (Transport::Classic, _) | (Transport::Automatic, Err(_)) => false,
+            (Transport::Ring, Err(why)) => return Err(StartError::NoRing(why)),
+            (_, Ok(())) => true,
+        };
+        let device = Arc::new(device);
+        let agreement = handshake(&device, &dispatcher, ring)?;
+        let mut session = Self { threads: Vec::new(), transport: Transport::Classic, dispatcher };
+        let mut on_ring = false;
+        if agreement.flags.contains(InitFlags::OVER_IO_URING) {
+            on_ring = session.start_ring(&device, &agreement)?;
+            if !on_ring && transport == Transport::Ring {
+                return Err(StartError::NoRing("the kernel refused the queues"));
+            }
+        }
+        if on_ring {
+            session.transport = Transport::Ring;
+        } else {
+            for index in 0..threads.max(1) {
+                let channel = Channel::clone_of(&device, &agreement)?;
+                let dispatcher = Arc::clone(&session.dispatcher);
+                session.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher))?;
+            }
+        }
+        Ok(session)
+    }
+
+    /// Starts a thread per core with its queue, and one for what keeps coming through the device. False if the kernel
+    /// did not take a queue; it serves everything through the device then.
+    fn start_ring(&mut self, device: &Arc<OwnedFd>, agreement: &Agreement) -> Result<bool, StartError> {
+        let (report, reports) = mpsc::channel();
+        let cores = ring::possible_cores();
+        for core in 0..cores {
+            let (device, dispatcher) = (Arc::clone(device), Arc::clone(&self.dispatcher));
+            let (report, payload_bytes_max) = (report.clone(), agreement.payload_bytes_max());
+            self.spawn(format!("fuse-ring-{core}"), move || {
+                ring::serve(core, &device, &dispatcher, payload_bytes_max, &report);
+            })?;
+        }
+        drop(report);
+        let registered = reports.iter().take(usize::from(cores)).filter(|&success| success).count();
+        if registered < usize::from(cores) {
+            return Ok(false);
+        }
+        let aside = Arc::new(classic::Aside::new(Channel::clone_of(device, agreement)?)?);
+        let for_relief = (Arc::clone(&aside), Arc::downgrade(&self.dispatcher));
+        self.dispatcher.set_relief(Box::new(move || {
+            for_relief
+                .1
+                .upgrade()
+                .is_some_and(|dispatcher| for_relief.0.drain(&dispatcher).is_ok_and(|count| count > 0))
+        }));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        self.spawn("fuse-aside".into(), move || aside.serve(&dispatcher))?;
+        Ok(true)
+    }
+
+    fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
+        self.threads.push(Builder::new().name(name).spawn(body)?);
+        Ok(())
+    }
+
+    /// Which way requests take in fact.
+    pub(crate) fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Waits until the kernel has ended the session (it was unmounted or aborted), and drops what it still held.
+    pub(crate) fn join(self) {
+        for thread in self.threads {
+            // A thread's panic was reported when it happened; the mount is gone either way.
+            let _ = thread.join();
+        }
+        self.dispatcher.finish();
+    }
+}
+
+/// Answers INIT.
+fn handshake(device: &Arc<OwnedFd>, dispatcher: &Dispatcher, ring: bool) -> Result<Agreement, StartError> {
+    let deadline = Instant::now() + Duration::from_secs(HANDSHAKE_SECONDS_MAX);
+    let mut request = vec![0; 64 << 10];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        match poll(&mut [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => return Err(StartError::Silent(HANDSHAKE_SECONDS_MAX)),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let length_bytes = match rustix::io::read(device, &mut request[..]) {
+            Ok(length_bytes) => length_bytes,
+            Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let Ok(Request { header, operation: Some(Operation::Init(offer)) }) =
+            Request::parse_contiguous(&request[..length_bytes], false)
+        else {
+            return Err(Errno::PROTO.into());
+        };
+        let (agreement, reply) = match dispatcher.initialize(&offer, ring) {
+            Ok((agreement, reply)) => (Some(agreement), Some(reply)),
+            Err(reply) => (None, reply),
+        };
+        let Some(reply) = reply else {
+            let _ = rustix::io::write(device, &out_header(header.unique, Errno::PROTO.raw_os_error(), 0));
+            return Err(StartError::TooOld);
+        };
+        let mut message = out_header(header.unique, 0, reply.bytes().len()).to_vec();
+        message.extend_from_slice(reply.bytes());
+        rustix::io::write(device, &message)?;
+        if let Some(agreement) = agreement {
+            return Ok(agreement);
+        }
+    }
+}
+
+/// Runs a dispatch. A panic in a file system costs the one request, not the mount.
+fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
+    catch_unwind(AssertUnwindSafe(dispatch)).unwrap_or(Outcome::Error(Errno::IO))
+}
+
+/// The header of an outcome's reply and how many payload bytes follow it; `None` where nothing is sent.
+fn reply_header(unique: u64, outcome: Outcome) -> Option<([u8; OUT_HEADER_BYTES], usize)> {
+    match outcome {
+        Outcome::Reply(payload_bytes) => Some((out_header(unique, 0, payload_bytes), payload_bytes)),
+        Outcome::Error(errno) => Some((out_header(unique, errno.raw_os_error(), 0), 0)),
+        Outcome::Silent => None,
+    }
+}
