@@ -14,8 +14,9 @@ use crate::facade::{Ordering, Word};
 use crate::layout::ArenaOffset;
 use crate::lock_word;
 use crate::reap::Verdict;
-use crate::slot::{LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, WAITERS, WAITING_ON};
-use crate::thread::Thread;
+use crate::session::Session;
+use crate::slot::{self, LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, WAITERS, WAITING_ON};
+use crate::thread::{Thread, load_state};
 use rustix::thread::futex;
 use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
@@ -33,9 +34,8 @@ const SLEEP_NS: i64 = 1_000_000;
 pub struct Guard<'s> {
     thread: Thread<'s>,
     word: &'s Word,
-    at: ArenaOffset,
     held: u64,
-    entry: u8,
+    entry: u32,
 }
 
 impl<'s> Thread<'s> {
@@ -44,13 +44,17 @@ impl<'s> Thread<'s> {
     ///
     /// Errors: `Deadlock` if this thread has it, `Full` beyond [`LOCKS_MAX`] locks, `Corrupt`, and
     /// what a [`Reaper`](crate::Reaper) fails with.
-    #[inline]
+    #[inline(always)]
     pub fn lock(&self, at: ArenaOffset) -> Result<Guard<'s>> {
         let word = self.word(at)?;
         let entry = self.intend(at)?;
         match lock_word::try_acquire(word, self.slot()) {
-            Ok(held) => Ok(self.taken(word, at, held, entry)),
-            Err(_) => self.lock_slowly(word, at, entry),
+            Ok(held) => Ok(self.taken(word, held, entry)),
+            // Takes and returns numbers only: what a cold call sees or fills in must live in memory.
+            Err(_) => match lock_slowly(self.session(), self.slot(), word, at) {
+                Ok(held) => Ok(self.taken(word, held, entry)),
+                Err(error) => Err(error),
+            },
         }
     }
 
@@ -60,7 +64,7 @@ impl<'s> Thread<'s> {
         let word = self.word(at)?;
         let entry = self.intend(at)?;
         match lock_word::try_acquire(word, self.slot()) {
-            Ok(held) => Ok(Some(self.taken(word, at, held, entry))),
+            Ok(held) => Ok(Some(self.taken(word, held, entry))),
             Err(found) if lock_word::is_sound(found) => Ok(None),
             Err(_) => Err(corrupt(at)),
         }
@@ -101,83 +105,99 @@ impl<'s> Thread<'s> {
 
     /// Stores the intent to take `at`; the index of the entry used.
     #[inline(always)]
-    fn intend(&self, at: ArenaOffset) -> Result<u8> {
+    fn intend(&self, at: ArenaOffset) -> Result<u32> {
         let used = self.words()[LOCKS_USED].load(Ordering::Relaxed);
         let entry = (!used).trailing_zeros() as usize;
         if entry >= LOCKS_MAX {
             return Err(Error::Full { what: "lock held by this thread" });
         }
         self.words()[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
-        Ok(entry as u8)
+        Ok(entry as u32)
     }
 
     #[inline(always)]
-    fn taken(&self, word: &'s Word, at: ArenaOffset, held: u64, entry: u8) -> Guard<'s> {
+    fn taken(&self, word: &'s Word, held: u64, entry: u32) -> Guard<'s> {
         let used = &self.words()[LOCKS_USED];
         used.store(used.load(Ordering::Relaxed) | 1 << entry, Ordering::Relaxed);
-        Guard { thread: *self, word, at, held, entry }
+        Guard { thread: *self, word, held, entry }
     }
+}
 
-    #[cold]
-    fn lock_slowly(&self, word: &'s Word, at: ArenaOffset, entry: u8) -> Result<Guard<'s>> {
-        let mut slept = false;
-        let mut began = Instant::now();
-        let mut spins = 0u32;
-        loop {
-            let found = match lock_word::try_acquire(word, self.slot()) {
-                Ok(held) => {
-                    if slept {
-                        // Others may sleep on it; the one that woke us woke nobody else.
-                        self.words()[WAITERS].store(1, Ordering::Relaxed);
-                    }
-                    return Ok(self.taken(word, at, held, entry));
+/// Spins, then looks after the owner and sleeps, in turns, until the lock is taken.
+#[cold]
+#[inline(never)]
+fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Result<u64> {
+    let me = session.at_slot(slot);
+    let mut slept = false;
+    let mut began = Instant::now();
+    let mut spins = 0u32;
+    loop {
+        let found = match lock_word::try_acquire(word, slot) {
+            Ok(held) => {
+                if slept {
+                    // Others may sleep on it; the one that woke us woke nobody else.
+                    me.words()[WAITERS].store(1, Ordering::Relaxed);
                 }
-                Err(found) => found,
-            };
-            if !lock_word::is_sound(found) {
-                return Err(corrupt(at));
+                return Ok(held);
             }
-            let Some(owner) = lock_word::owner(found) else { continue };
-            if owner == self.slot() {
-                return Err(Error::Deadlock(at));
-            }
-            if owner >= self.arena().layout().threads {
-                return Err(corrupt(at));
-            }
-            #[cfg(any(test, feature = "abandon"))]
-            if crate::testing::is_abandoned() {
-                return Err(Error::Abandoned);
-            }
-            spins += 1;
-            if !spins.is_multiple_of(32) || began.elapsed() < SPIN {
-                std::hint::spin_loop();
-                continue;
-            }
-            if self.session().reap_slot(self, owner, slept)? == Verdict::Alive {
-                self.sleep(word, at, found, owner);
-                slept = true;
-            }
-            began = Instant::now();
+            Err(found) => found,
+        };
+        if !lock_word::is_sound(found) {
+            return Err(corrupt(at));
         }
+        let Some(owner) = lock_word::owner(found) else { continue };
+        if owner == slot {
+            return Err(Error::Deadlock(at));
+        }
+        if owner >= session.arena().layout().threads {
+            return Err(corrupt(at));
+        }
+        #[cfg(any(test, feature = "abandon"))]
+        if crate::testing::is_abandoned() {
+            return Err(Error::Abandoned);
+        }
+        spins = spins.wrapping_add(1);
+        if !spins.is_multiple_of(32) || began.elapsed() < SPIN {
+            std::hint::spin_loop();
+            continue;
+        }
+        if session.reap_slot(&me, owner, slept)? == Verdict::Alive {
+            sleep(&me, word, at, found, owner);
+            slept = true;
+        }
+        if !can_own(session, owner, at) && word.load(Ordering::Acquire) == found {
+            return Err(corrupt(at));
+        }
+        began = Instant::now();
     }
+}
 
-    /// Sleeps until the word changes, somebody wakes us, or a millisecond has passed.
-    fn sleep(&self, word: &Word, at: ArenaOffset, found: u64, owner: u32) {
-        let theirs = crate::slot::words(self.arena(), owner);
-        let mine = &self.words()[WAITING_ON];
-        mine.store(at.get(), Ordering::Relaxed);
-        theirs[WAITERS].store(1, Ordering::Relaxed);
-        let timeout = futex::Timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-        // Woken, changed, timed out, interrupted: all mean look again.
-        let _ = futex::wait(low_half(word), futex::Flags::empty(), found as u32, Some(&timeout));
-        mine.store(0, Ordering::Relaxed);
-    }
+/// Whether the slot can be the owner of the lock at `at`: it is in use and meant to take it. If
+/// not, and the word still names it, nobody would ever release the lock.
+fn can_own(session: &Session, owner: u32, at: ArenaOffset) -> bool {
+    let words = slot::words(session.arena(), owner);
+    let intents = &words[LOCK_INTENTS..LOCK_INTENTS + LOCKS_MAX];
+    load_state(session.arena(), owner).is_ok_and(|state| state.kind != slot::Kind::Free)
+        && intents.iter().any(|intent| intent.load(Ordering::Acquire) == at.get())
+}
+
+/// Sleeps until the word changes, somebody wakes us, or a millisecond has passed.
+fn sleep(me: &Thread<'_>, word: &Word, at: ArenaOffset, found: u64, owner: u32) {
+    let mine = &me.words()[WAITING_ON];
+    mine.store(at.get(), Ordering::Relaxed);
+    slot::words(me.arena(), owner)[WAITERS].store(1, Ordering::Relaxed);
+    let timeout = futex::Timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
+    // Woken, changed, timed out, interrupted: all mean look again.
+    let _ = futex::wait(low_half(word), futex::Flags::empty(), found as u32, Some(&timeout));
+    mine.store(0, Ordering::Relaxed);
 }
 
 impl<'s> Guard<'s> {
     /// Where the lock's word stands.
     pub fn at(&self) -> ArenaOffset {
-        self.at
+        // The entry is ours alone while the lock is held.
+        let entry = LOCK_INTENTS + self.entry as usize % LOCKS_MAX;
+        ArenaOffset::new(self.thread.words()[entry].load(Ordering::Relaxed))
     }
 
     /// The thread that holds it.

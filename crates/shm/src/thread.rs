@@ -113,16 +113,21 @@ impl Session {
         if incarnation == self.incarnation() {
             return Ok(self.at_slot(slot));
         }
-        self.thread_slowly()
+        // The slow path returns a number, not the whole: what a cold call fills in lives in memory.
+        match self.slot_slowly() {
+            Ok(slot) => Ok(self.at_slot(slot)),
+            Err(error) => Err(error),
+        }
     }
 
     #[inline(always)]
-    fn at_slot(&self, slot: u32) -> Thread<'_> {
+    pub(crate) fn at_slot(&self, slot: u32) -> Thread<'_> {
         Thread { session: self, words: slot::words(self.arena(), slot), slot, not_send: PhantomData }
     }
 
     #[cold]
-    fn thread_slowly(&self) -> Result<Thread<'_>> {
+    #[inline(never)]
+    fn slot_slowly(&self) -> Result<u32> {
         let incarnation = self.joined()?;
         let known = OWNED.try_with(|owned| {
             let owned = owned.borrow();
@@ -130,7 +135,7 @@ impl Session {
         });
         if let Ok(Some(slot)) = known {
             CACHE.set((incarnation, slot));
-            return Ok(self.at_slot(slot));
+            return Ok(slot);
         }
         let owned = take(self, incarnation)?;
         let slot = owned.slot;
@@ -146,7 +151,7 @@ impl Session {
             std::mem::forget(owned);
         }
         CACHE.set((incarnation, slot));
-        Ok(self.at_slot(slot))
+        Ok(slot)
     }
 
     /// Forgets the calling thread's slot without freeing it and marks it dead, so that others

@@ -73,7 +73,8 @@ fn damaged_words_are_errors() {
     let session = private(4096);
     let (lock, ..) = places(&session);
     let thread = session.thread().unwrap();
-    for value in [1u64, 2 | 5 << 48, (9000 << 48) | 1] {
+    // Odd without owner, even with one, no such slot, and a slot that never took it.
+    for value in [1u64, 2 | 5 << 48, (9000 << 48) | 1, (6 << 48) | 1] {
         session.word(lock).unwrap().store(value, Ordering::Relaxed);
         assert!(matches!(thread.lock(lock), Err(Error::Corrupt { .. })), "{value:#x}");
     }
