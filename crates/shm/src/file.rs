@@ -65,6 +65,13 @@ impl LifeLock {
         std::mem::ManuallyDrop::new(self).address
     }
 
+    /// From here on, children forked from this process do not inherit it.
+    pub(crate) fn keep_from_children(&self) -> Result<()> {
+        // SAFETY: advice on a page of ours that nobody accesses.
+        unsafe { madvise(self.address as *mut _, PAGE_BYTES as usize, Advice::LinuxDontFork) }
+            .map_err(Error::system("keep the participant's byte from children"))
+    }
+
     /// The other way round; `address` must come from `into_address` in this very process.
     pub(crate) fn from_address(address: usize) -> Self {
         Self { address }
@@ -179,9 +186,9 @@ impl ArenaPath {
         }
     }
 
-    /// Locks the byte of participant `index` for this process, for as long as the result is kept:
-    /// `None` if somebody has it.
-    pub(crate) fn lock_life(&self, index: u32) -> Result<Option<LifeLock>> {
+    /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody
+    /// has it. `inherited`: by children, too, until [`LifeLock::keep_from_children`].
+    pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
         let doing = "lock the participant's byte";
         let fd = self.open()?.ok_or(Error::Detached)?;
         let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
@@ -193,8 +200,9 @@ impl ArenaPath {
         let address = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, &fd, 0) }
             .map_err(Error::system(doing))?;
         let lock = LifeLock { address: address as usize };
-        // SAFETY: advice on the page just mapped.
-        unsafe { madvise(address, len, Advice::LinuxDontFork) }.map_err(Error::system(doing))?;
+        if !inherited {
+            lock.keep_from_children()?;
+        }
         Ok(Some(lock))
     }
 }

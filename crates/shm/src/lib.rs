@@ -7,9 +7,11 @@
 //! | --- | --- |
 //! | `facade` | the atomics: real, counted by tests, or a model checker's |
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
-//! | `file`, `participant`, `session` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `file`, `participant`, `session`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `volume_lock` | a help for guards: is the volume open in another arena? |
 //! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
+//! | `report` | who waits for whom |
 //! | `slab_word`, `slab` | type-stable objects |
 //! | `testing` | abandoning a thread after any store |
 
@@ -23,6 +25,8 @@ mod arena;
 mod error;
 #[cfg(not(loom))]
 mod file;
+#[cfg(not(loom))]
+mod fork;
 #[cfg(not(loom))]
 mod hand;
 #[cfg(not(loom))]
@@ -38,6 +42,8 @@ mod private;
 #[cfg(not(loom))]
 mod reap;
 #[cfg(not(loom))]
+mod report;
+#[cfg(not(loom))]
 mod session;
 #[cfg(not(loom))]
 mod slab;
@@ -51,6 +57,8 @@ pub mod testing;
 mod tests;
 #[cfg(not(loom))]
 mod thread;
+#[cfg(not(loom))]
+mod volume_lock;
 
 #[cfg(not(loom))]
 mod exports {
@@ -58,15 +66,18 @@ mod exports {
     pub use crate::error::{Error, Result};
     pub use crate::facade::{Ordering, Word, Word32, fence};
     pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
+    pub use crate::fork::ForkTicket;
     pub use crate::hand::{Hand, HandContent};
     pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
     pub use crate::lock::{Guard, GuardSet};
     pub use crate::participant::{ParticipantId, ParticipantInfo};
     pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
+    pub use crate::report::{ThreadInfo, Waiting};
     pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
     pub use crate::slab::{Held, HeldByDead, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
     pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
     pub use crate::thread::Thread;
+    pub use crate::volume_lock::{claim_volume_first, claim_volume_shared};
 }
 #[cfg(not(loom))]
 pub use exports::*;

@@ -65,6 +65,11 @@ impl Process {
         Self { pid: pid.as_raw_pid() as u32, namespace, birth }
     }
 
+    /// A process that is not there yet.
+    pub(crate) fn unknown() -> Self {
+        Self { pid: 0, namespace: 0, birth: 0 }
+    }
+
     /// `Some(false)` if it is certainly gone, `Some(true)` if it certainly exists.
     fn exists(&self, own_namespace: u64) -> Option<bool> {
         if self.namespace == 0 || self.namespace != own_namespace {
@@ -159,16 +164,24 @@ impl<'a> Participants<'a> {
             if words[STATE].compare_exchange(found, joining, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
             }
-            words[PID].store(u64::from(process.pid), Ordering::Relaxed);
-            words[NAMESPACE].store(process.namespace, Ordering::Relaxed);
-            words[BIRTH].store(process.birth, Ordering::Relaxed);
-            for (word, part) in words[NAME..NAME + 2].iter().zip(command_name()) {
-                word.store(part, Ordering::Relaxed);
-            }
+            self.describe(index, process);
             words[STATE].store((LIVE << KIND_SHIFT) | generation, Ordering::Release);
             return Ok(ParticipantId { index, generation });
         }
         Err(Error::Full { what: "process in this volume" })
+    }
+
+    /// Writes down who has the record. Read by others while it changes: the namespace, without
+    /// which the rest counts for nothing, is cleared first and stored last.
+    pub(crate) fn describe(&self, index: u32, process: &Process) {
+        let words = self.words(index);
+        words[NAMESPACE].store(0, Ordering::Release);
+        words[PID].store(u64::from(process.pid), Ordering::Release);
+        words[BIRTH].store(process.birth, Ordering::Release);
+        for (word, part) in words[NAME..NAME + 2].iter().zip(command_name()) {
+            word.store(part, Ordering::Release);
+        }
+        words[NAMESPACE].store(process.namespace, Ordering::Release);
     }
 
     /// Frees the record, if it is still that participant's.
@@ -184,10 +197,11 @@ impl<'a> Participants<'a> {
             return Ok(false);
         }
         let words = self.words(id.index);
+        let namespace = words[NAMESPACE].load(Ordering::Acquire);
         let process = Process {
-            pid: words[PID].load(Ordering::Relaxed) as u32,
-            namespace: words[NAMESPACE].load(Ordering::Relaxed),
-            birth: words[BIRTH].load(Ordering::Relaxed),
+            pid: words[PID].load(Ordering::Acquire) as u32,
+            birth: words[BIRTH].load(Ordering::Acquire),
+            namespace,
         };
         match process.exists(own_namespace) {
             Some(false) => return Ok(false),
@@ -213,7 +227,7 @@ impl<'a> Participants<'a> {
         ParticipantInfo {
             id,
             pid: words[PID].load(Ordering::Relaxed) as u32,
-            same_namespace: words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
+            same_namespace: own_namespace != 0 && words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
             name: String::from_utf8_lossy(&name).into_owned(),
         }
     }

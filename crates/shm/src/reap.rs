@@ -152,7 +152,8 @@ impl<'s> DeadThread<'s> {
                     return Err(Error::Corrupt { what: "lock", at: at.get() });
                 }
                 Some(owner) => {
-                    if self.reaper.session().reap_slot(&self.reaper, owner, true)? == Verdict::Alive {
+                    let verdict = self.reaper.session().reap_slot(&self.reaper, owner, true)?;
+                    if verdict == Verdict::Alive {
                         std::thread::yield_now();
                     }
                 }

@@ -216,21 +216,43 @@ impl Session {
     /// there is one: then `exclusive`.
     fn join(&self, exclusive: bool) -> Result<()> {
         let process = Process::current(self.file.is_none());
+        let (id, lock) = self.take_record(&process, exclusive, false)?;
+        self.enter(id, lock);
+        Ok(())
+    }
+
+    /// A record and its byte for `process`.
+    pub(crate) fn take_record(
+        &self,
+        process: &Process,
+        exclusive: bool,
+        inherited: bool,
+    ) -> Result<(ParticipantId, Option<LifeLock>)> {
         let mut lock: Option<LifeLock> = None;
-        let id = self.participants().join(&process, exclusive, |index| {
+        let id = self.participants().join(process, exclusive, |index| {
             lock = None;
             let Some(path) = &self.file else { return Ok(true) };
-            lock = path.lock_life(index)?;
+            lock = path.lock_life(index, inherited)?;
             Ok(lock.is_some())
-        });
-        let id = id?;
+        })?;
+        Ok((id, lock))
+    }
+
+    /// This process is participant `id` from here on.
+    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>) {
         let fields = self.page.fields();
         self.namespace.store(own_namespace(), Plain::Relaxed);
         fields.participant.store(u64::from(id.index), Plain::Relaxed);
         fields.generation.store(id.generation, Plain::Relaxed);
         fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
         fields.incarnation.store(next_incarnation(), Plain::Release);
-        Ok(())
+    }
+
+    /// A forked child takes the place that its parent kept for it.
+    pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>) {
+        let _alone = self.page.exclusive();
+        self.participants().describe(id.index, &Process::current(self.file.is_none()));
+        self.enter(id, lock);
     }
 
     /// The incarnation, after joining if this is a forked child.
@@ -338,6 +360,10 @@ impl Session {
     /// Which arena this is.
     pub fn arena_identity(&self) -> ArenaIdentity {
         ArenaIdentity(self.arena.fixed(ARENA_ID_AT).load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn file(&self) -> Option<&ArenaPath> {
+        self.file.as_ref()
     }
 
     /// Path of the arena's file, if it has one.

@@ -15,6 +15,7 @@ mod number {
 const F_OFD_GETLK: usize = 36;
 const F_OFD_SETLK: usize = 37;
 const F_OFD_SETLKW: usize = 38;
+const F_RDLCK: i16 = 0;
 const F_WRLCK: i16 = 1;
 const F_UNLCK: i16 = 2;
 
@@ -67,7 +68,16 @@ pub(crate) fn lock_bytes_wait(fd: impl AsFd, start: u64, len: u64) -> Result<(),
 
 /// Locks bytes for this open file unless another one holds one of them: then `false`.
 pub(crate) fn lock_bytes_try(fd: impl AsFd, start: u64, len: u64) -> Result<bool, Errno> {
-    match byte_lock(fd, F_OFD_SETLK, F_WRLCK, start, len) {
+    granted(byte_lock(fd, F_OFD_SETLK, F_WRLCK, start, len))
+}
+
+/// The same, shared with others that ask for no more; a lock held exclusively becomes shared.
+pub(crate) fn share_bytes_try(fd: impl AsFd, start: u64, len: u64) -> Result<bool, Errno> {
+    granted(byte_lock(fd, F_OFD_SETLK, F_RDLCK, start, len))
+}
+
+fn granted(result: Result<i16, Errno>) -> Result<bool, Errno> {
+    match result {
         Ok(_) => Ok(true),
         Err(Errno::AGAIN | Errno::ACCESS) => Ok(false),
         Err(errno) => Err(errno),

@@ -1,0 +1,70 @@
+//! Who waits for whom, for people: a stopped process that holds a lock is alive, others wait for
+//! it, and somebody must be able to see that.
+
+use crate::facade::Ordering;
+use crate::layout::ArenaOffset;
+use crate::lock_word;
+use crate::participant::ParticipantInfo;
+use crate::session::Session;
+use crate::slot::{self, Kind, PARTICIPANT, TID, WAITING_ON};
+use crate::thread::load_state;
+
+/// A thread, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadInfo {
+    /// Its slot.
+    pub slot: u32,
+    /// Thread id, as its process sees it.
+    pub tid: u32,
+    /// Its process, unless that has just left.
+    pub process: Option<ParticipantInfo>,
+    /// Whether the process is stopped (a signal, a debugger); `None` if we cannot see it.
+    pub stopped: Option<bool>,
+}
+
+/// A thread that sleeps on a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// Who waits.
+    pub waiter: ThreadInfo,
+    /// For which lock.
+    pub lock: ArenaOffset,
+    /// Who has it, if somebody has it now.
+    pub owner: Option<ThreadInfo>,
+}
+
+impl Session {
+    /// All threads that sleep on a lock at this instant. For reports: everything may have changed
+    /// when it returns.
+    pub fn waiting(&self) -> Vec<Waiting> {
+        let waits = |slot| {
+            let state = load_state(self.arena(), slot).ok()?;
+            let at = slot::words(self.arena(), slot)[WAITING_ON].load(Ordering::Relaxed);
+            if state.kind != Kind::Live || at == 0 {
+                return None;
+            }
+            let lock = ArenaOffset::new(at);
+            let owner = lock_word::owner(self.word(lock).ok()?.load(Ordering::Relaxed));
+            let owner = owner.filter(|owner| *owner < self.arena().layout().threads);
+            Some(Waiting { waiter: self.thread_info(slot), lock, owner: owner.map(|owner| self.thread_info(owner)) })
+        };
+        (0..self.slots_used()).filter_map(waits).collect()
+    }
+
+    fn thread_info(&self, slot: u32) -> ThreadInfo {
+        let words = slot::words(self.arena(), slot);
+        let participant = words[PARTICIPANT].load(Ordering::Relaxed) as u32;
+        let id = self.participants().live(participant);
+        let process = id.map(|id| self.participants().info(id, self.namespace()));
+        let seen = process.as_ref().filter(|process| process.same_namespace);
+        let stopped = seen.and_then(|process| is_stopped(process.pid));
+        ThreadInfo { slot, tid: words[TID].load(Ordering::Relaxed) as u32, process, stopped }
+    }
+}
+
+/// Whether a process is stopped, by the state letter behind the last parenthesis of its `stat`.
+fn is_stopped(pid: u32) -> Option<bool> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    Some(matches!(rest.trim_start().chars().next()?, 'T' | 't'))
+}

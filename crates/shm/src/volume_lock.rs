@@ -1,0 +1,33 @@
+//! A help for volume guards: whether a volume is open in an arena that is not ours: another
+//! container's `/dev/shm`, another user's.
+//!
+//! Each participant keeps a shared lock on one byte of the volume itself, by the open file
+//! through which it maps the volume: so the lock lasts as long as the map, whatever happens to
+//! the descriptor. The first participant of a new arena asks for the byte alone, and is refused
+//! while anybody, in whatever arena, has the volume mapped.
+//! (A forked child inherits map and lock: to other arenas the volume stays busy until it ends.)
+
+use crate::error::{Error, Result};
+use crate::sys;
+use rustix::fd::AsFd;
+
+/// Far behind the end of any volume: locks need no byte behind them.
+const BYTE: u64 = i64::MAX as u64 - 1;
+
+/// For [`VolumeGuard::first`](crate::VolumeGuard::first): `false` if somebody has the volume open,
+/// in an arena that is not this one. `volume` must be open for writing; keep it open, or mapped.
+pub fn claim_volume_first(volume: impl AsFd) -> Result<bool> {
+    let doing = "lock the volume";
+    if !sys::lock_bytes_try(&volume, BYTE, 1).map_err(Error::system(doing))? {
+        return Ok(false);
+    }
+    // Shared from now on. The gate keeps others of this arena out meanwhile; of two arenas that
+    // claim at once, one or both are refused.
+    sys::share_bytes_try(&volume, BYTE, 1).map_err(Error::system(doing))
+}
+
+/// For [`VolumeGuard::joined`](crate::VolumeGuard::joined): joins the others' claim. `false` only
+/// if somebody is claiming it for another arena.
+pub fn claim_volume_shared(volume: impl AsFd) -> Result<bool> {
+    sys::share_bytes_try(&volume, BYTE, 1).map_err(Error::system("lock the volume"))
+}
