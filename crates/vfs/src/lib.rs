@@ -10,6 +10,7 @@ mod attributes;
 mod error;
 mod file_system;
 mod name;
+pub mod namespace;
 mod node;
 mod requests;
 

@@ -1,0 +1,109 @@
+//! Changes of attributes: who may do which, and what comes along.
+
+use super::{Access, Capabilities, Namespace};
+use crate::{
+    AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result,
+    TimeChange,
+};
+
+const fn fail<T>(errno: Errno) -> Result<T> {
+    Err(Error::new(errno))
+}
+
+impl Namespace<'_, '_> {
+    /// The permissions of an inode whose attributes may change: `EPERM` for immutable and append-only ones.
+    pub(super) fn changeable(&self, node: NodeId) -> Result<Permissions> {
+        let known = self.fs.permissions(node)?;
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY;
+        if known.flags.intersects(fixed) { fail(Errno::PERM) } else { Ok(known) }
+    }
+
+    /// `chmod`. `EOPNOTSUPP` for symbolic links.
+    pub fn set_mode(&self, node: NodeId, mode: u32) -> Result<Attributes> {
+        let known = self.changeable(node)?;
+        if known.file_type == FileType::Symlink {
+            return fail(Errno::OPNOTSUPP);
+        }
+        if !self.is_owner(&known) {
+            return fail(Errno::PERM);
+        }
+        let keeps = self.keeps_set_group_id(known.owner.group);
+        let mode = ModeChange::Set(mode & if keeps { 0o7777 } else { 0o5777 });
+        self.fs.set_attributes(node, &AttributeChange { mode, ..Default::default() })
+    }
+
+    /// `chown`; `None` keeps. Set-id bits of what is not a directory go.
+    pub fn set_owner(&self, node: NodeId, user: Option<u32>, group: Option<u32>) -> Result<Attributes> {
+        let known = self.changeable(node)?;
+        let owns = self.who.user == known.owner.user;
+        let user_allowed = user.is_none_or(|user| owns && user == known.owner.user);
+        let group_allowed =
+            group.is_none_or(|group| owns && (group == known.owner.group || self.who.is_in_group(group)));
+        if !(user_allowed && group_allowed) && !self.who.may(Capabilities::CHOWN) {
+            return fail(Errno::PERM);
+        }
+        let mode = if known.mode & 0o6000 != 0 { ModeChange::DropSetId } else { ModeChange::Keep };
+        self.fs.set_attributes(node, &AttributeChange { mode, user, group, ..Default::default() })
+    }
+
+    /// `utimensat`. To set both to the present the right to write suffices.
+    pub fn set_times(&self, node: NodeId, accessed: TimeChange, modified: TimeChange) -> Result<()> {
+        if (accessed, modified) == (TimeChange::Keep, TimeChange::Keep) {
+            return Ok(());
+        }
+        let known = self.fs.permissions(node)?;
+        if (accessed, modified) == (TimeChange::Now, TimeChange::Now) {
+            if known.flags.contains(InodeFlags::IMMUTABLE) {
+                return fail(Errno::PERM);
+            }
+            if !self.is_owner(&known) {
+                self.check_known(node, &known, Access::WRITE)?;
+            }
+        } else if known.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY) || !self.is_owner(&known) {
+            return fail(Errno::PERM);
+        }
+        let change = AttributeChange { accessed, modified, ..Default::default() };
+        self.fs.set_attributes(node, &change).map(|_| ())
+    }
+
+    /// `truncate`, by path.
+    pub fn truncate(&self, node: NodeId, size_bytes: u64) -> Result<()> {
+        let known = self.fs.permissions(node)?;
+        match known.file_type {
+            FileType::Regular => {}
+            FileType::Directory => return fail(Errno::ISDIR),
+            _ => return fail(Errno::INVAL),
+        }
+        self.check_known(node, &known, Access::WRITE)?;
+        if known.flags.contains(InodeFlags::APPEND_ONLY) {
+            return fail(Errno::PERM);
+        }
+        self.cut(node, size_bytes, &known)
+    }
+
+    /// `ftruncate`: through a descriptor that is open for writing (which the caller checked: `EINVAL`).
+    pub fn truncate_open(&self, node: NodeId, size_bytes: u64) -> Result<()> {
+        let known = self.fs.permissions(node)?;
+        match known.file_type {
+            FileType::Regular if known.flags.contains(InodeFlags::APPEND_ONLY) => fail(Errno::PERM),
+            FileType::Regular => self.cut(node, size_bytes, &known),
+            _ => fail(Errno::INVAL),
+        }
+    }
+
+    /// `FS_IOC_SETFLAGS`.
+    pub fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<()> {
+        let known = self.fs.permissions(node)?;
+        if !self.is_owner(&known) {
+            return fail(Errno::ACCESS);
+        }
+        if !matches!(known.file_type, FileType::Regular | FileType::Directory) {
+            return fail(Errno::NOTTY);
+        }
+        let guarded = InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY;
+        if (flags ^ known.flags).intersects(guarded) && !self.who.may(Capabilities::LINUX_IMMUTABLE) {
+            return fail(Errno::PERM);
+        }
+        self.fs.set_attributes(node, &AttributeChange { flags: Some(flags), ..Default::default() }).map(|_| ())
+    }
+}

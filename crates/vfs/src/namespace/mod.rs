@@ -1,0 +1,60 @@
+//! Paths and permissions, for callers that have no kernel to do them.
+//!
+//! For: front ends inside a program (interception, the library). It calls the file system through the trait only, keeps no
+//! state between calls and allocates nothing. The rules are Linux's, errno by errno.
+//!
+//! A call on a path is two steps: [`Walker::resolve`] turns a path into a [`Place`] or says that it [left](Left) the
+//! volume; a method of [`Namespace`] then does the work there, permission checks included. Checks look at the inode as it is
+//! a moment before the operation; the operation itself is the file system's and atomic.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `credentials.rs` | who asks |
+//! | `walk.rs` | path to place |
+//! | `access.rs` | may they |
+//! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
+//! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs` | the operations |
+//!
+//! Not done, because the kernel does them by administrator's setting: `protected_symlinks`, `protected_hardlinks`,
+//! `protected_regular`, `protected_fifos`.
+
+mod access;
+mod access_list;
+mod attributes;
+mod credentials;
+mod names;
+mod open;
+mod walk;
+mod xattrs;
+
+pub use access::Access;
+pub use access_list::{ACCESS_LIST_ENTRIES_MAX, AccessList};
+pub use credentials::{Capabilities, Credentials};
+pub use open::{OpenFlags, Opened};
+pub use walk::{Boundary, Last, LastMode, Left, PATH_BYTES_MAX, PathBuffer, Place, Resolution, ResolveFlags, Walker};
+
+use crate::FileSystem;
+
+/// The operations of a file system as a process sees them: with permissions.
+#[derive(Clone, Copy)]
+pub struct Namespace<'f, 'c> {
+    fs: &'f dyn FileSystem,
+    who: Credentials<'c>,
+}
+
+impl<'f, 'c> Namespace<'f, 'c> {
+    /// The view that `who` has of `fs`.
+    pub const fn new(fs: &'f dyn FileSystem, who: Credentials<'c>) -> Self {
+        Self { fs, who }
+    }
+
+    /// The file system.
+    pub const fn fs(&self) -> &'f dyn FileSystem {
+        self.fs
+    }
+
+    /// Who asks.
+    pub const fn credentials(&self) -> &Credentials<'c> {
+        &self.who
+    }
+}

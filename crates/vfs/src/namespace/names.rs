@@ -1,0 +1,204 @@
+//! Operations on names: make, link, remove, rename.
+//!
+//! Places come from [`super::LastMode::Parent`] walks; these operations look the name up themselves where a check needs it.
+
+use super::access_list::{ACCESS_NAME, AccessList, DEFAULT_NAME};
+use super::{Access, Capabilities, Last, Namespace, Place};
+use crate::{
+    Errno, Error, FileType, Found, InodeFlags, Name, NewNode, NodeId, Owner, Permissions, RemoveKind, RenameFlags,
+    Result,
+};
+
+const fn fail<T>(errno: Errno) -> Result<T> {
+    Err(Error::new(errno))
+}
+
+impl Namespace<'_, '_> {
+    /// Finds a name, or `None`.
+    pub(super) fn look(&self, directory: NodeId, name: Name<'_>) -> Result<Option<Found>> {
+        match self.fs.lookup(directory, name) {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.errno() == Errno::NOENT => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The name to be made at a place: `EEXIST` for what always exists; a slash behind it is for directories only.
+    fn name_to_make<'a>(&self, place: &Place<'a>, file_type: FileType) -> Result<Name<'a>> {
+        let Last::Name(name) = place.last else { return fail(Errno::EXIST) };
+        if place.wants_directory && file_type != FileType::Directory {
+            let exists = self.look(place.directory, name)?.is_some();
+            return fail(if exists { Errno::EXIST } else { Errno::NOENT });
+        }
+        Ok(name)
+    }
+
+    /// Makes what `mkdir`, `mknod` and `symlink` make. `mode` is the wish, before umask or default list; `target` is
+    /// where a symbolic link leads. `EEXIST`, `EACCES`, `EPERM` for devices without `CAP_MKNOD`.
+    pub fn make(
+        &self,
+        place: &Place<'_>,
+        file_type: FileType,
+        mode: u32,
+        device: u64,
+        target: &[u8],
+    ) -> Result<NodeId> {
+        let name = self.name_to_make(place, file_type)?;
+        let is_whiteout = file_type == FileType::CharacterDevice && device == 0;
+        let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
+        // What exists is told before what is forbidden, as the kernel looks up first.
+        let holder = self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
+        if is_device && !is_whiteout && !self.who.may(Capabilities::MKNOD) {
+            return Err(self.exists_or(place.directory, name, Error::new(Errno::PERM)));
+        }
+        self.with_new_node(place.directory, &holder, file_type, mode, |new| {
+            self.fs.create(place.directory, name, &NewNode { device, target, ..*new })
+        })
+    }
+
+    /// `EEXIST` if the name exists, else `error`.
+    fn exists_or(&self, directory: NodeId, name: Name<'_>, error: Error) -> Error {
+        if self.fs.lookup(directory, name).is_ok() { Error::new(Errno::EXIST) } else { error }
+    }
+
+    /// Calls `make` with the attributes that a new inode in `directory` gets: owner, set-group-id inheritance, umask or
+    /// default list.
+    pub(super) fn with_new_node<T>(
+        &self,
+        directory: NodeId,
+        holder: &Permissions,
+        file_type: FileType,
+        mode: u32,
+        make: impl FnOnce(&NewNode<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut owner = Owner { user: self.who.user, group: self.who.group };
+        let mut mode = mode & if file_type == FileType::Directory { 0o1777 } else { 0o7777 };
+        if holder.mode & 0o2000 != 0 {
+            owner.group = holder.owner.group;
+            if file_type == FileType::Directory {
+                mode |= 0o2000;
+            } else if mode & 0o2010 == 0o2010 && !self.keeps_set_group_id(owner.group) {
+                mode &= !0o2000;
+            }
+        }
+        if file_type == FileType::Symlink {
+            return make(&NewNode::of_type(file_type, 0o777, owner));
+        }
+        if self.fs.xattr(directory, DEFAULT_NAME, &mut []).is_ok_and(|length| length > 0) {
+            return self.with_inherited_list(directory, file_type, mode, owner, make);
+        }
+        make(&NewNode::of_type(file_type, mode & !self.who.umask, owner))
+    }
+
+    /// [`Namespace::with_new_node`] below a directory with a default list: it takes the umask's place.
+    #[cold]
+    fn with_inherited_list<T>(
+        &self,
+        directory: NodeId,
+        file_type: FileType,
+        mode: u32,
+        owner: Owner,
+        make: impl FnOnce(&NewNode<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let (mut room, mut default_room) = (AccessList::ROOM, AccessList::ROOM);
+        let Some(mut list) = AccessList::read_default(self.fs, directory, &mut room)? else {
+            return make(&NewNode::of_type(file_type, mode & !self.who.umask, owner));
+        };
+        let default = &mut default_room[..list.bytes().len()];
+        default.copy_from_slice(list.bytes());
+        let mode = mode & !0o777 | mode & list.mode();
+        list.set_mode(mode);
+        let access: (&[u8], &[u8]) = (ACCESS_NAME, list.bytes());
+        let default: (&[u8], &[u8]) = (DEFAULT_NAME, default);
+        let both = [access, default];
+        let xattrs = match (list.is_minimal(), file_type == FileType::Directory) {
+            (true, true) => &both[1..],
+            (true, false) => &[],
+            (false, true) => &both[..],
+            (false, false) => &both[..1],
+        };
+        make(&NewNode { xattrs, ..NewNode::of_type(file_type, mode, owner) })
+    }
+
+    /// Gives an inode another name. `EPERM` for directories and for immutable and append-only files.
+    pub fn link(&self, node: NodeId, place: &Place<'_>) -> Result<()> {
+        let known = self.fs.permissions(node)?;
+        let name = self.name_to_make(place, FileType::Regular)?;
+        self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
+        let fixed = known.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY);
+        if fixed || known.file_type == FileType::Directory {
+            return Err(self.exists_or(place.directory, name, Error::new(Errno::PERM)));
+        }
+        self.fs.link(node, place.directory, name)
+    }
+
+    /// Removes a name that is not a directory's; returns the inode.
+    pub fn unlink(&self, place: &Place<'_>) -> Result<NodeId> {
+        let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
+        let found = self.fs.lookup(place.directory, name)?;
+        if place.wants_directory {
+            return fail(if found.file_type == FileType::Directory { Errno::ISDIR } else { Errno::NOTDIR });
+        }
+        self.check_remove(place.directory, found.node)?;
+        self.fs.remove(place.directory, name, RemoveKind::NonDirectory)
+    }
+
+    /// Removes an empty directory; returns its inode.
+    pub fn remove_directory(&self, place: &Place<'_>) -> Result<NodeId> {
+        let name = match place.last {
+            Last::Name(name) => name,
+            Last::Dot => return fail(Errno::INVAL),
+            Last::DotDot => return fail(Errno::NOTEMPTY),
+            Last::Root => return fail(Errno::BUSY),
+        };
+        let found = self.fs.lookup(place.directory, name)?;
+        self.check_remove(place.directory, found.node)?;
+        self.fs.remove(place.directory, name, RemoveKind::Directory)
+    }
+
+    /// `renameat2`.
+    pub fn rename(&self, from: &Place<'_>, to: &Place<'_>, flags: RenameFlags) -> Result<()> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        let contradicts = exchange && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT);
+        if contradicts || !RenameFlags::all().contains(flags) {
+            return fail(Errno::INVAL);
+        }
+        let (old, new) = match (from.last, to.last) {
+            (Last::Name(old), Last::Name(new)) => (old, new),
+            (Last::Name(_), _) if flags.contains(RenameFlags::NO_REPLACE) => return fail(Errno::EXIST),
+            _ => return fail(Errno::BUSY),
+        };
+        let source = self.fs.lookup(from.directory, old)?;
+        let target = self.look(to.directory, new)?;
+        if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
+            return fail(Errno::EXIST);
+        }
+        if exchange && target.is_none() {
+            return fail(Errno::NOENT);
+        }
+        if source.file_type != FileType::Directory && (from.wants_directory || !exchange && to.wants_directory) {
+            return fail(Errno::NOTDIR);
+        }
+        let other_place = target.filter(|target| target.file_type != FileType::Directory && exchange);
+        if other_place.is_some() && to.wants_directory {
+            return fail(Errno::NOTDIR);
+        }
+        if target.is_some_and(|target| target.node == source.node) {
+            return Ok(());
+        }
+        self.check_remove(from.directory, source.node)?;
+        match target {
+            Some(target) => self.check_remove(to.directory, target.node)?,
+            None => _ = self.check_create(to.directory)?,
+        }
+        if from.directory != to.directory {
+            // A directory that gets another parent is written to.
+            for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
+                if moved.file_type == FileType::Directory {
+                    self.check_access(moved.node, Access::WRITE)?;
+                }
+            }
+        }
+        self.fs.rename(from.directory, old, to.directory, new, flags)
+    }
+}

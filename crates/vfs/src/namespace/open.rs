@@ -1,0 +1,161 @@
+//! Opening and creating.
+
+use super::{Access, Last, LastMode, Namespace, Place};
+use crate::{
+    AttributeChange, Errno, Error, FileType, Found, InodeFlags, ModeChange, NewNode, NodeId, Permissions, Result,
+};
+
+/// The flags of `open(2)`, with Linux's values.
+pub use rustix::fs::OFlags as OpenFlags;
+
+use super::Capabilities;
+
+/// What an open found or made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Opened {
+    /// The inode.
+    pub node: NodeId,
+    /// Its type. Pipes are the front end's to open.
+    pub file_type: FileType,
+    /// It was made by this call.
+    pub created: bool,
+}
+
+const fn fail<T>(errno: Errno) -> Result<T> {
+    Err(Error::new(errno))
+}
+
+/// How often an open looks again when another process makes or removes the name meanwhile.
+const ATTEMPTS_MAX: usize = 100;
+
+impl Namespace<'_, '_> {
+    /// How the last component of a path is to be walked for an open with these flags.
+    pub fn open_mode(flags: OpenFlags) -> LastMode {
+        let exclusive = flags.contains(OpenFlags::CREATE | OpenFlags::EXCL);
+        if exclusive || flags.contains(OpenFlags::NOFOLLOW) { LastMode::NoFollow } else { LastMode::Follow }
+    }
+
+    /// What the flags ask of the inode.
+    fn access_of(flags: OpenFlags) -> Access {
+        let access = match flags.bits() & 3 {
+            0 => Access::READ,
+            1 => Access::WRITE,
+            _ => Access::READ | Access::WRITE,
+        };
+        if flags.contains(OpenFlags::TRUNC) { access | Access::WRITE } else { access }
+    }
+
+    /// Opens what is at a place that was walked to with [`Namespace::open_mode`]; creates and truncates as the flags say.
+    /// `mode` is the wish for a new file.
+    pub fn open(&self, place: &Place<'_>, flags: OpenFlags, mode: u32) -> Result<Opened> {
+        // Of the two bits of O_TMPFILE one is O_DIRECTORY.
+        if flags.contains(OpenFlags::TMPFILE) {
+            return self.open_unnamed(place, flags, mode);
+        }
+        let create = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
+        if create && flags.contains(OpenFlags::DIRECTORY) {
+            return fail(Errno::INVAL);
+        }
+        let mut found = place.found;
+        for _ in 0..ATTEMPTS_MAX {
+            match (found, place.last) {
+                (Some(_), _) if create && flags.contains(OpenFlags::EXCL) => return fail(Errno::EXIST),
+                (Some(found), _) => {
+                    let is_directory = found.file_type == FileType::Directory;
+                    if create && (is_directory || place.wants_directory) {
+                        return fail(Errno::ISDIR);
+                    }
+                    return self.open_found(found, flags);
+                }
+                (None, Last::Name(name)) if create => {
+                    if place.wants_directory {
+                        return fail(Errno::ISDIR);
+                    }
+                    match self.create_file(place, mode) {
+                        Err(error) if error.errno() == Errno::EXIST => {
+                            // Somebody was faster. What they made is opened, unless it is a link that were to be followed.
+                            found = self.look(place.directory, name)?;
+                            let follow = Self::open_mode(flags) == LastMode::Follow;
+                            if follow && found.is_some_and(|found| found.file_type == FileType::Symlink) {
+                                return fail(Errno::LOOP);
+                            }
+                        }
+                        result => return result,
+                    }
+                }
+                _ => return fail(Errno::NOENT),
+            }
+        }
+        fail(Errno::BUSY)
+    }
+
+    fn create_file(&self, place: &Place<'_>, mode: u32) -> Result<Opened> {
+        let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
+        let holder = self.check_create(place.directory)?;
+        self.with_new_node(place.directory, &holder, FileType::Regular, mode, |new| {
+            let node = self.fs.create(place.directory, name, new)?;
+            Ok(Opened { node, file_type: FileType::Regular, created: true })
+        })
+    }
+
+    fn open_unnamed(&self, place: &Place<'_>, flags: OpenFlags, mode: u32) -> Result<Opened> {
+        if !Self::access_of(flags).contains(Access::WRITE) || flags.contains(OpenFlags::CREATE) {
+            return fail(Errno::INVAL);
+        }
+        let found = place.existing()?;
+        if found.file_type != FileType::Directory {
+            return fail(Errno::NOTDIR);
+        }
+        let holder = self.check_create(found.node)?;
+        self.with_new_node(found.node, &holder, FileType::Regular, mode, |new: &NewNode<'_>| {
+            let node = self.fs.create_unnamed(found.node, new)?;
+            Ok(Opened { node, file_type: FileType::Regular, created: true })
+        })
+    }
+
+    /// Opens an inode that exists: by name, or again through a descriptor (`/proc/self/fd`).
+    pub fn open_found(&self, found: Found, flags: OpenFlags) -> Result<Opened> {
+        let Found { node, file_type } = found;
+        let opened = Opened { node, file_type, created: false };
+        if flags.contains(OpenFlags::DIRECTORY) && file_type != FileType::Directory {
+            return fail(Errno::NOTDIR);
+        }
+        if flags.contains(OpenFlags::PATH) {
+            return Ok(opened);
+        }
+        let access = Self::access_of(flags);
+        match file_type {
+            FileType::Symlink => return fail(Errno::LOOP),
+            FileType::Directory if access.contains(Access::WRITE) => return fail(Errno::ISDIR),
+            // A volume is mounted `nodev`.
+            FileType::CharacterDevice | FileType::BlockDevice => return fail(Errno::ACCESS),
+            _ => {}
+        }
+        let known = self.fs.permissions(node)?;
+        self.check_known(node, &known, access)?;
+        if file_type == FileType::Socket {
+            return fail(Errno::NXIO);
+        }
+        if known.flags.contains(InodeFlags::APPEND_ONLY)
+            && access.contains(Access::WRITE)
+            && (!flags.contains(OpenFlags::APPEND) || flags.contains(OpenFlags::TRUNC))
+        {
+            return fail(Errno::PERM);
+        }
+        if flags.contains(OpenFlags::NOATIME) && !self.is_owner(&known) {
+            return fail(Errno::PERM);
+        }
+        if flags.contains(OpenFlags::TRUNC) && file_type == FileType::Regular {
+            self.cut(node, 0, &known)?;
+        }
+        Ok(opened)
+    }
+
+    /// Changes the size; set-id bits go unless privilege keeps them.
+    pub(super) fn cut(&self, node: NodeId, size_bytes: u64, known: &Permissions) -> Result<()> {
+        let drops = known.mode & 0o6000 != 0 && !self.who.may(Capabilities::FSETID);
+        let mode = if drops { ModeChange::DropSetId } else { ModeChange::Keep };
+        let change = AttributeChange { size_bytes: Some(size_bytes), mode, ..Default::default() };
+        self.fs.set_attributes(node, &change).map(|_| ())
+    }
+}

@@ -1,0 +1,182 @@
+//! Extended attributes: which name spaces exist, who may use them, and access control lists behind their names.
+
+use super::access_list::{ACCESS_NAME, AccessList, DEFAULT_NAME};
+use super::{Access, Capabilities, Namespace};
+use crate::{AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, XattrMode};
+
+const fn fail<T>(errno: Errno) -> Result<T> {
+    Err(Error::new(errno))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Space {
+    User,
+    Trusted,
+    Security,
+    AccessList,
+    DefaultList,
+}
+
+/// The name space of a name. `EOPNOTSUPP` where there is none, `EINVAL` for its bare prefix.
+fn space_of(name: &[u8]) -> Result<Space> {
+    if name.is_empty() || name.len() > 255 {
+        return fail(Errno::RANGE);
+    }
+    match name {
+        ACCESS_NAME => return Ok(Space::AccessList),
+        DEFAULT_NAME => return Ok(Space::DefaultList),
+        _ => {}
+    }
+    for (prefix, space) in
+        [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)]
+    {
+        if let Some(rest) = name.strip_prefix(prefix) {
+            return if rest.is_empty() { fail(Errno::INVAL) } else { Ok(space) };
+        }
+    }
+    fail(Errno::OPNOTSUPP)
+}
+
+impl Namespace<'_, '_> {
+    /// `getxattr`. An access control list is told with the permission bits as they are now.
+    pub fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        let space = space_of(name)?;
+        let known = self.fs.permissions(node)?;
+        match space {
+            Space::User => {
+                if !matches!(known.file_type, FileType::Regular | FileType::Directory) {
+                    return fail(Errno::NODATA);
+                }
+                self.check_known(node, &known, Access::READ)?;
+            }
+            Space::Trusted if !self.who.may(Capabilities::SYS_ADMIN) => return fail(Errno::NODATA),
+            Space::Trusted | Space::Security => {}
+            Space::AccessList | Space::DefaultList if known.file_type == FileType::Symlink => {
+                return fail(Errno::OPNOTSUPP);
+            }
+            Space::AccessList if !value.is_empty() => {
+                let length = self.fs.xattr(node, name, value)?;
+                AccessList::new(&mut value[..length])
+                    .map_err(|_| Error::damaged("access control list of an inode", node.number))?
+                    .set_mode(known.mode);
+                return Ok(length);
+            }
+            Space::AccessList | Space::DefaultList => {}
+        }
+        self.fs.xattr(node, name, value)
+    }
+
+    /// Checks that an attribute may be changed.
+    fn check_change(&self, space: Space, name: &[u8], node: NodeId) -> Result<Permissions> {
+        let known = self.changeable(node)?;
+        match space {
+            Space::User => {
+                if !matches!(known.file_type, FileType::Regular | FileType::Directory) {
+                    return fail(Errno::PERM);
+                }
+                let sticky = known.file_type == FileType::Directory && known.mode & 0o1000 != 0;
+                if sticky && !self.is_owner(&known) {
+                    return fail(Errno::PERM);
+                }
+                self.check_known(node, &known, Access::WRITE)?;
+            }
+            Space::Security if name == b"security.capability" => {
+                if !self.who.may(Capabilities::SETFCAP) {
+                    return fail(Errno::PERM);
+                }
+            }
+            Space::Trusted | Space::Security => {
+                if !self.who.may(Capabilities::SYS_ADMIN) {
+                    return fail(Errno::PERM);
+                }
+            }
+            Space::AccessList | Space::DefaultList => {
+                if known.file_type == FileType::Symlink {
+                    return fail(Errno::OPNOTSUPP);
+                }
+                if !self.is_owner(&known) {
+                    return fail(Errno::PERM);
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    /// `setxattr`.
+    pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        let space = space_of(name)?;
+        let known = self.check_change(space, name, node)?;
+        match space {
+            Space::AccessList => return self.set_access_list(node, &known, value, mode),
+            Space::DefaultList => {
+                if known.file_type != FileType::Directory {
+                    return fail(Errno::ACCESS);
+                }
+                let mut room = AccessList::ROOM;
+                let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::INVAL))?;
+                copy.copy_from_slice(value);
+                AccessList::new(copy)?;
+            }
+            _ => {}
+        }
+        self.fs.set_xattr(node, name, value, mode)
+    }
+
+    /// Stores a list and the permission bits that stand for it. Between its steps less is granted than before or after.
+    #[cold]
+    fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8], mode: XattrMode) -> Result<()> {
+        let mut room = AccessList::ROOM;
+        let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::INVAL))?;
+        copy.copy_from_slice(value);
+        let list = AccessList::new(copy)?;
+        let kept = if self.keeps_set_group_id(known.owner.group) { 0o7000 } else { 0o5000 };
+        let bits = known.mode & kept | list.mode();
+        match (mode, known.has_access_list) {
+            (XattrMode::Create, true) => return fail(Errno::EXIST),
+            (XattrMode::Replace, false) => return fail(Errno::NODATA),
+            _ => {}
+        }
+        let set_mode = |mode| {
+            let change = AttributeChange { mode: ModeChange::Set(mode), ..Default::default() };
+            self.fs.set_attributes(node, &change).map(|_| ())
+        };
+        if list.is_minimal() && !known.has_access_list {
+            return set_mode(bits);
+        }
+        set_mode(bits & known.mode & !0o070 | known.mode & 0o7000 & kept)?;
+        let stored = if list.is_minimal() {
+            self.fs.remove_xattr(node, ACCESS_NAME)
+        } else {
+            self.fs.set_xattr(node, ACCESS_NAME, list.bytes(), XattrMode::Any)
+        };
+        set_mode(if stored.is_ok() { bits } else { known.mode })?;
+        stored
+    }
+
+    /// `removexattr`. Without its list an inode keeps its permission bits.
+    pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        let space = space_of(name)?;
+        self.check_change(space, name, node)?;
+        self.fs.remove_xattr(node, name)
+    }
+
+    /// `listxattr`: calls `sink` with each name that they may know of.
+    pub fn list_xattrs(&self, node: NodeId, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let all = self.who.may(Capabilities::SYS_ADMIN);
+        self.fs.list_xattrs(node, &mut |name| {
+            if all || !name.starts_with(b"trusted.") {
+                sink(name);
+            }
+        })
+    }
+
+    /// Whether an inode may be written to through a descriptor that is open for writing: `EPERM` once it is immutable, or
+    /// append-only and the descriptor does not append.
+    pub fn check_write_open(&self, node: NodeId, appends: bool) -> Result<()> {
+        let flags = self.fs.permissions(node)?.flags;
+        if flags.contains(InodeFlags::IMMUTABLE) || flags.contains(InodeFlags::APPEND_ONLY) && !appends {
+            return fail(Errno::PERM);
+        }
+        Ok(())
+    }
+}
