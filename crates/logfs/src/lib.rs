@@ -13,6 +13,8 @@ mod log;
 mod mkfs;
 mod recover;
 mod replay;
+#[doc(hidden)]
+pub mod space;
 mod survey;
 
 pub use mkfs::{MakeOptions, make};

@@ -368,7 +368,7 @@ fn split(step: &Step<'_>, right: Node<'_>, position: usize, rightmost: bool, key
         right.set_shape(level, 1);
         return;
     }
-    const HALF: usize = (ENTRIES_MAX + 1) / 2;
+    const HALF: usize = ENTRIES_MAX.div_ceil(2);
     if position < HALF {
         right.copy_from(0, left, HALF - 1, ENTRIES_MAX - (HALF - 1));
         right.set_shape(level, ENTRIES_MAX - (HALF - 1));

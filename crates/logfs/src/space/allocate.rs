@@ -1,0 +1,155 @@
+//! Blocks from the pools into a thread's hands, and back.
+//!
+//! May touch: one pool at a time, under its lock, and the thread's hands. Relies on: the caller to end what it holds
+//! (`keep` after its commit, `release` otherwise) before it unlocks the inode.
+
+use gannet_shm::{Guard, HandContent, Thread};
+
+use super::pool::Pool;
+use super::{Extent, GROUP_BLOCKS, HAND_BLOCKS, Held, Space, SpaceError};
+
+/// The most blocks of one extent: what the count in a hand and in a file map can say.
+const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
+
+impl<'a> Space<'a> {
+    /// Takes 1 to `want` contiguous blocks into the thread's hands.
+    ///
+    /// `goal` is the block one would like to continue with: if it is free, the run from there is taken. Else 512
+    /// blocks and more come as whole aligned groups if there are any, and fewer from partly used groups before a
+    /// whole one is opened. The thread's own pool is looked at first, then the others. With `whole_2m` only whole
+    /// aligned groups will do, and `want` is rounded down to such.
+    ///
+    /// # Errors
+    /// [`SpaceError::Full`]; [`SpaceError::Shared`] if a lock or a hand is not to be had.
+    pub fn allocate(
+        &self,
+        thread: &Thread<'_>,
+        want: u32,
+        goal: Option<u64>,
+        whole_2m: bool,
+    ) -> Result<Held, SpaceError> {
+        let mut want = u64::from(want).clamp(1, EXTENT_BLOCKS_MAX);
+        if whole_2m {
+            want -= want % GROUP_BLOCKS;
+            if want == 0 {
+                return Err(SpaceError::Full);
+            }
+        }
+        if let Some(goal) = goal.filter(|&goal| goal < self.layout.blocks() && self.is_free(goal)) {
+            let found = |pool: &Pool<'_>| {
+                let start = goal - pool.first_block;
+                let mut length = pool.run(start, want, true);
+                if whole_2m {
+                    length = if start.is_multiple_of(GROUP_BLOCKS) { length - length % GROUP_BLOCKS } else { 0 };
+                }
+                (length > 0).then_some((start, length))
+            };
+            if let Some(held) = self.take_from(thread, self.layout.pool_of(goal), found)? {
+                return Ok(held);
+            }
+        }
+        let pools = self.layout.pools();
+        let own = u64::from(thread.slot()) % pools;
+        let in_order = || (0..pools).map(|step| (own + step) % pools);
+        if want >= GROUP_BLOCKS {
+            for index in in_order() {
+                if self.pool(index).has_whole()
+                    && let Some(held) = self.take_from(thread, index, |pool| pool.find_whole(want))?
+                {
+                    return Ok(held);
+                }
+            }
+        }
+        if !whole_2m {
+            for index in in_order() {
+                if self.pool(index).free_count() > 0
+                    && let Some(held) = self.take_from(thread, index, |pool| pool.find_small(want))?
+                {
+                    return Ok(held);
+                }
+            }
+        }
+        Err(SpaceError::Full)
+    }
+
+    /// Under the lock of pool `index`: what `find` finds goes into the hand, then out of the pool.
+    fn take_from(
+        &self,
+        thread: &Thread<'_>,
+        index: u64,
+        find: impl Fn(&Pool<'a>) -> Option<(u64, u64)>,
+    ) -> Result<Option<Held>, SpaceError> {
+        let pool = self.pool(index);
+        let guard = thread.lock(self.lock_of(index))?;
+        let Some((start, count)) = find(&pool) else {
+            guard.unlock();
+            return Ok(None);
+        };
+        let extent = Extent { start: pool.first_block + start, count: count as u32 };
+        let hand = thread.hand_set(HandContent { kind: HAND_BLOCKS, a: extent.pack(), b: 0 })?;
+        pool.take(start, count);
+        guard.unlock();
+        Ok(Some(Held { extent, hand }))
+    }
+
+    /// Takes blocks that are in use into the thread's hands, because the operation that begins will free them. To be
+    /// called before its commit. If the thread dies, the log decides whether they are free.
+    ///
+    /// # Errors
+    /// [`SpaceError::Invalid`] outside of the volume; [`SpaceError::Shared`] if all hands are in use.
+    pub fn hold(&self, thread: &Thread<'_>, extent: Extent) -> Result<Held, SpaceError> {
+        self.check(extent)?;
+        let hand = thread.hand_set(HandContent { kind: HAND_BLOCKS, a: extent.pack(), b: 0 })?;
+        Ok(Held { extent, hand })
+    }
+
+    /// Empties the hand of blocks that the settled log references now, or still.
+    pub fn keep(&self, thread: &Thread<'_>, held: Held) {
+        thread.hand_clear(held.hand);
+    }
+
+    /// Empties the hand of blocks of which the settled log references only the first `used`; the rest is free again.
+    ///
+    /// # Errors
+    /// As [`Space::release`].
+    pub fn keep_first(&self, thread: &Thread<'_>, held: Held, used: u32) -> Result<(), SpaceError> {
+        if used >= held.extent.count {
+            self.keep(thread, held);
+            return Ok(());
+        }
+        let rest = Extent { start: held.extent.start + u64::from(used), count: held.extent.count - used };
+        thread.hand_update_a(&held.hand, rest.pack());
+        self.release(thread, Held { extent: rest, hand: held.hand })
+    }
+
+    /// Frees blocks that nothing durable references any more, or never did. What somebody has pinned becomes free
+    /// when the last pin goes.
+    ///
+    /// # Errors
+    /// [`SpaceError::Shared`] if a lock is not to be had; the blocks then stay in the hand.
+    pub fn release(&self, thread: &Thread<'_>, held: Held) -> Result<(), SpaceError> {
+        let Held { extent, hand } = held;
+        let mut rest = extent;
+        loop {
+            let part = self.first_part(rest);
+            let index = self.layout.pool_of(part.start);
+            let pool = self.pool(index);
+            let guard = thread.lock(self.lock_of(index))?;
+            pool.free_unpinned(part.start - pool.first_block, u64::from(part.count));
+            // The hand lets go under the lock: once others can take the blocks nobody may free them again.
+            if part.count == rest.count {
+                thread.hand_clear(hand);
+                guard.unlock();
+                return Ok(());
+            }
+            rest = Extent { start: part.end(), count: rest.count - part.count };
+            thread.hand_update_a(&hand, rest.pack());
+            guard.unlock();
+        }
+    }
+
+    /// The lock of the pool that has `block`, and a view of that pool.
+    pub(super) fn lock_pool<'t>(&self, thread: &Thread<'t>, index: u64) -> Result<(Guard<'t>, Pool<'a>), SpaceError> {
+        Ok((thread.lock(self.lock_of(index))?, self.pool(index)))
+    }
+}

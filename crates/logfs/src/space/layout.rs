@@ -1,0 +1,110 @@
+//! Where the free space of a volume of a given size stands in its region. Touches no memory.
+//!
+//! ```text
+//! pool controls | summaries of all pools | bits | deferred bits | pins of pool 0 | pins of pool 1 | …
+//! ```
+//!
+//! A summary is two bits for each group: whether it is partly free, and whether it is whole. Bits of blocks behind
+//! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin.
+
+use super::GROUP_BLOCKS;
+
+/// Words of a group's bits: a cache line.
+pub(super) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
+/// Words of a pool's control: two cache lines, so that the next pool's lock is never fetched with this one's.
+pub(super) const CONTROL_WORDS: usize = 16;
+/// Pins of one pool.
+pub(super) const PINS_MAX: usize = 4096;
+/// Words of a pin.
+pub(super) const PIN_WORDS: usize = 2;
+
+const POOLS_MAX: u64 = 64;
+/// Small volumes have fewer pools rather than smaller ones: 64 MiB at the least.
+const POOL_GROUPS_MIN: u64 = 32;
+/// Blocks a volume can have: 2^40 less what rounding up to whole pools needs.
+const BLOCKS_MAX: u64 = 1 << 39;
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
+
+/// The sizes that follow from a volume's number of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpaceLayout {
+    blocks: u64,
+    pools: u64,
+    /// A power of two.
+    pool_groups: u64,
+}
+
+impl SpaceLayout {
+    /// The layout for a volume of `blocks` blocks; at most 2^39 of them (2 PiB) are managed.
+    pub fn for_blocks(blocks: u64) -> SpaceLayout {
+        let blocks = blocks.min(BLOCKS_MAX);
+        let groups = blocks.div_ceil(GROUP_BLOCKS).max(1);
+        let pool_groups = groups.div_ceil(POOLS_MAX).next_power_of_two().max(POOL_GROUPS_MIN);
+        SpaceLayout { blocks, pools: groups.div_ceil(pool_groups), pool_groups }
+    }
+
+    /// Size of the region, in bytes. About 1/15000 of the volume, half of it without memory until blocks are pinned.
+    pub fn bytes(&self) -> u64 {
+        (self.pins_at(self.pools) as u64 * 8).next_multiple_of(4096)
+    }
+
+    /// How much of the region's beginning needs memory before it is used, in bytes.
+    pub fn bytes_at_once(&self) -> u64 {
+        self.deferred_at(0) as u64 * 8
+    }
+
+    /// The alignment the region should have, in bytes.
+    pub fn align(&self) -> u64 {
+        if self.bytes() >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { 4096 }
+    }
+
+    /// Blocks of the volume.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    /// Number of pools.
+    pub fn pools(&self) -> u64 {
+        self.pools
+    }
+
+    /// Blocks of a pool, a power of two. The last pool may have fewer.
+    pub fn pool_blocks(&self) -> u64 {
+        self.pool_groups * GROUP_BLOCKS
+    }
+
+    /// The number of the pool that has `block`.
+    pub fn pool_of(&self, block: u64) -> u64 {
+        block / self.pool_blocks()
+    }
+
+    pub(super) fn pool_words(&self) -> usize {
+        self.pool_groups as usize * GROUP_WORDS
+    }
+
+    /// Words of one of a pool's two summaries, rounded up to a cache line.
+    pub(super) fn summary_words(&self) -> usize {
+        (self.pool_groups as usize).div_ceil(64).next_multiple_of(GROUP_WORDS)
+    }
+
+    // Positions in words from the start of the region.
+    pub(super) fn control_at(&self, pool: u64) -> usize {
+        pool as usize * CONTROL_WORDS
+    }
+
+    pub(super) fn summary_at(&self, pool: u64) -> usize {
+        self.control_at(self.pools) + pool as usize * 2 * self.summary_words()
+    }
+
+    pub(super) fn bits_at(&self, pool: u64) -> usize {
+        self.summary_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_words()
+    }
+
+    pub(super) fn deferred_at(&self, pool: u64) -> usize {
+        self.bits_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_words()
+    }
+
+    pub(super) fn pins_at(&self, pool: u64) -> usize {
+        self.deferred_at(self.pools).next_multiple_of(512) + pool as usize * PINS_MAX * PIN_WORDS
+    }
+}

@@ -1,0 +1,276 @@
+//! Pins: blocks that a participant has mapped. Freed ones are deferred: they become free when no pin covers them.
+//!
+//! May touch: pins and deferred bits of a pool, under its lock. Relies on: the caller pinning only what is in use,
+//! under the lock or stripe that keeps it in use; so nothing can be pinned that is being freed.
+//!
+//! A pin is two words, `owner` and then the extent; it counts exactly while the extent is not 0. A deferred bit says
+//! "freed, but pinned"; a block never is both free and deferred while its pool is unlocked.
+
+use gannet_shm::{Ordering::Relaxed, Thread};
+
+use super::layout::{PIN_WORDS, PINS_MAX};
+use super::pool::{PINS, PINS_BACKED, PINS_USED, Pool, masks};
+use super::{Extent, Space, SpaceError};
+
+/// Whose pin it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PinOwner {
+    /// The participant's index: its pins go when it dies.
+    pub participant: u32,
+    /// What the participant knows it by, a mapping for instance.
+    pub token: u32,
+}
+
+impl PinOwner {
+    fn pack(self) -> u64 {
+        u64::from(self.participant) << 32 | u64::from(self.token)
+    }
+}
+
+impl Pool<'_> {
+    fn pins_used(&self) -> usize {
+        (self.control[PINS_USED].load(Relaxed) as usize).min(PINS_MAX)
+    }
+
+    fn pin_extent(&self, index: usize) -> Option<Extent> {
+        Extent::unpack(self.pins[index * PIN_WORDS + 1].load(Relaxed))
+    }
+
+    /// Pinned parts, clipped to the pool, with their index and owner.
+    fn pinned(&self) -> impl Iterator<Item = (usize, u64, u64, u64)> + '_ {
+        (0..self.pins_used()).filter_map(move |index| {
+            let extent = self.pin_extent(index)?;
+            let start = extent.start.checked_sub(self.first_block)?;
+            let end = (start + u64::from(extent.count)).min(self.blocks);
+            (start < end).then(|| (index, self.pins[index * PIN_WORDS].load(Relaxed), start, end))
+        })
+    }
+
+    /// Whether `block` is pinned, and the first block behind it, up to `end`, for which that may be different.
+    fn pinned_until(&self, block: u64, end: u64) -> (bool, u64) {
+        let (mut covered, mut free) = (block, end);
+        for (_, _, from, to) in self.pinned() {
+            if from <= block && block < to {
+                covered = covered.max(to);
+            } else if from > block {
+                free = free.min(from);
+            }
+        }
+        if covered > block { (true, covered.min(end)) } else { (false, free) }
+    }
+
+    /// Frees a run of blocks, except for those that are pinned: they are deferred. Some may be free already.
+    pub(super) fn free_unpinned(&self, start: u64, count: u64) {
+        if self.control[PINS].load(Relaxed) == 0 {
+            self.give(start, count);
+            return;
+        }
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let (pinned, until) = self.pinned_until(at, end);
+            if pinned {
+                for (word, mask) in masks(at, until - at) {
+                    let word = &self.deferred[word];
+                    word.store(word.load(Relaxed) | mask, Relaxed);
+                }
+            } else {
+                self.give(at, until - at);
+            }
+            at = until;
+        }
+    }
+
+    /// Frees the deferred blocks of a run that no pin covers any more.
+    fn sweep(&self, start: u64, count: u64) {
+        let (mut at, end) = (start, start + count);
+        while at < end {
+            let word = &self.deferred[(at / 64) as usize];
+            let rest = word.load(Relaxed) >> (at % 64) << (at % 64);
+            if rest == 0 {
+                at = (at / 64 + 1) * 64;
+                continue;
+            }
+            at = at / 64 * 64 + u64::from(rest.trailing_zeros());
+            if at >= end {
+                return;
+            }
+            let in_word = end.min((at / 64 + 1) * 64);
+            let (pinned, until) = self.pinned_until(at, in_word);
+            if !pinned {
+                for (word, mask) in masks(at, until - at) {
+                    let deferred = self.deferred[word].load(Relaxed) & mask;
+                    let mut left = deferred;
+                    while left != 0 {
+                        let first = u64::from(left.trailing_zeros());
+                        let length = u64::from((left >> first).trailing_ones());
+                        self.give(word as u64 * 64 + first, length);
+                        left &= !(if length == 64 { u64::MAX } else { ((1 << length) - 1) << first });
+                    }
+                    // Free first: whoever repairs the pool takes a block that is both for free.
+                    let word = &self.deferred[word];
+                    word.store(word.load(Relaxed) & !deferred, Relaxed);
+                }
+            }
+            at = until;
+        }
+    }
+
+    /// Puts right what a holder of the lock left half done: a sweep cut short, counters.
+    pub(super) fn repair(&self) {
+        let used = self.pins_used();
+        let mut pins = 0;
+        if self.control[PINS_BACKED].load(Relaxed) != 0 {
+            pins = (0..used).filter(|&index| self.pin_extent(index).is_some()).count() as u64;
+            for (word, deferred) in self.deferred.iter().enumerate() {
+                let bits = deferred.load(Relaxed);
+                if bits != 0 {
+                    let at = word as u64 * 64;
+                    let free =
+                        (0..64).filter(|bit| self.run(at + bit, 1, true) == 1).fold(0, |all, bit| all | 1 << bit);
+                    if bits & free != 0 {
+                        deferred.store(bits & !free, Relaxed);
+                    }
+                }
+            }
+            self.control[PINS].store(pins, Relaxed);
+            self.sweep(0, self.blocks);
+        }
+        self.control[PINS].store(pins, Relaxed);
+        self.recount();
+    }
+
+    fn add_pin(&self, owner: PinOwner, extent: Extent) -> Result<(), SpaceError> {
+        let used = self.pins_used();
+        let count = &self.control[PINS];
+        let index = match (0..used).find(|&index| self.pin_extent(index).is_none()) {
+            // The search is needed only if some are unused.
+            Some(index) if count.load(Relaxed) < used as u64 => index,
+            _ if used < PINS_MAX => used,
+            _ => return Err(SpaceError::PinsFull),
+        };
+        self.pins[index * PIN_WORDS].store(owner.pack(), Relaxed);
+        self.pins[index * PIN_WORDS + 1].store(extent.pack(), Relaxed);
+        // Behind the pin, so that it counts from here on.
+        if index == used {
+            self.control[PINS_USED].store(used as u64 + 1, Relaxed);
+        }
+        count.store(count.load(Relaxed) + 1, Relaxed);
+        Ok(())
+    }
+
+    /// Removes the pins that `which` names by owner, and frees what was deferred for them.
+    fn remove_pins(&self, which: &dyn Fn(PinOwner) -> bool) {
+        for index in 0..self.pins_used() {
+            let Some(extent) = self.pin_extent(index) else { continue };
+            let owner = self.pins[index * PIN_WORDS].load(Relaxed);
+            if !which(PinOwner { participant: (owner >> 32) as u32, token: owner as u32 }) {
+                continue;
+            }
+            self.pins[index * PIN_WORDS + 1].store(0, Relaxed);
+            let count = &self.control[PINS];
+            count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
+            let start = extent.start.saturating_sub(self.first_block);
+            let end = (start + u64::from(extent.count)).min(self.blocks);
+            self.sweep(start, end.saturating_sub(start));
+        }
+        if self.control[PINS].load(Relaxed) == 0 {
+            self.control[PINS_USED].store(0, Relaxed);
+        }
+    }
+}
+
+impl<'a> Space<'a> {
+    /// Pins blocks that are in use: from now on freeing them does not make them free. An extent may be pinned any
+    /// number of times, also by the same owner.
+    ///
+    /// # Errors
+    /// [`SpaceError::PinsFull`], [`SpaceError::Invalid`], [`SpaceError::Shared`]. If the extent lies in several pools
+    /// some of it may be pinned then; [`Space::unpin`] removes that too.
+    pub fn pin(&self, thread: &Thread<'_>, owner: PinOwner, extent: Extent) -> Result<(), SpaceError> {
+        self.check(extent)?;
+        for (index, part) in self.parts(extent) {
+            if self.pool(index).control[PINS_BACKED].load(Relaxed) == 0 {
+                self.back_pins(index)?;
+            }
+            let (guard, pool) = self.lock_pool(thread, index)?;
+            pool.control[PINS_BACKED].store(1, Relaxed);
+            let added = pool.add_pin(owner, part);
+            guard.unlock();
+            added?;
+        }
+        Ok(())
+    }
+
+    fn back_pins(&self, index: u64) -> Result<(), SpaceError> {
+        let layout = &self.layout;
+        for (from, to) in [
+            (layout.deferred_at(index), layout.deferred_at(index + 1)),
+            (layout.pins_at(index), layout.pins_at(index + 1)),
+        ] {
+            self.arena.reserve(self.start.add(from as u64 * 8), (to - from) as u64 * 8)?;
+        }
+        Ok(())
+    }
+
+    fn remove_pins(&self, thread: &Thread<'_>, which: &dyn Fn(PinOwner) -> bool) -> Result<(), SpaceError> {
+        for index in 0..self.layout.pools() {
+            if self.pool(index).control[PINS].load(Relaxed) != 0 {
+                let (guard, pool) = self.lock_pool(thread, index)?;
+                pool.remove_pins(which);
+                guard.unlock();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes all pins of `owner`. Blocks freed meanwhile that nobody else has pinned become free.
+    ///
+    /// # Errors
+    /// [`SpaceError::Shared`].
+    pub fn unpin(&self, thread: &Thread<'_>, owner: PinOwner) -> Result<(), SpaceError> {
+        self.remove_pins(thread, &|other| other == owner)
+    }
+
+    /// Removes all pins of a participant that is gone. Can be repeated.
+    ///
+    /// # Errors
+    /// [`SpaceError::Shared`].
+    pub fn drop_pins_of(&self, thread: &Thread<'_>, participant: u32) -> Result<(), SpaceError> {
+        self.remove_pins(thread, &|other| other.participant == participant)
+    }
+
+    /// Gives `to` a copy of every pin of `from`, with the same tokens: what a forked child inherits.
+    ///
+    /// # Errors
+    /// [`SpaceError::PinsFull`], [`SpaceError::Shared`]; [`Space::drop_pins_of`] then removes what was copied.
+    pub fn copy_pins(&self, thread: &Thread<'_>, from: u32, to: u32) -> Result<(), SpaceError> {
+        for index in 0..self.layout.pools() {
+            if self.pool(index).control[PINS].load(Relaxed) == 0 {
+                continue;
+            }
+            let (guard, pool) = self.lock_pool(thread, index)?;
+            let copied = (0..pool.pins_used()).try_for_each(|pin| {
+                let owner = pool.pins[pin * PIN_WORDS].load(Relaxed);
+                match pool.pin_extent(pin) {
+                    Some(extent) if (owner >> 32) as u32 == from => {
+                        pool.add_pin(PinOwner { participant: to, token: owner as u32 }, extent)
+                    }
+                    _ => Ok(()),
+                }
+            });
+            guard.unlock();
+            copied?;
+        }
+        Ok(())
+    }
+
+    /// Number of pins, and of freed blocks that wait for them.
+    pub fn pinned(&self) -> (u64, u64) {
+        (0..self.layout.pools()).map(|index| self.pool(index)).fold((0, 0), |(pins, deferred), pool| {
+            let backed = pool.control[PINS_BACKED].load(Relaxed) != 0;
+            let words = if backed { pool.deferred } else { &[] };
+            let waiting: u64 = words.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
+            (pins + pool.control[PINS].load(Relaxed), deferred + waiting)
+        })
+    }
+}

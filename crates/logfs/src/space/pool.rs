@@ -1,0 +1,300 @@
+//! One pool: its bits, its summaries and counters, and how free runs are found.
+//!
+//! May touch: the words of the pool it is given. Relies on: the pool's lock for everything but loads. Blocks and
+//! groups are counted from the start of the pool here.
+//!
+//! Only the bits count. Counters and summaries follow from them, and [`Pool::repair`] makes them again when whoever
+//! held the lock died between two stores.
+
+use gannet_shm::{Ordering::Relaxed, Word};
+
+use super::layout::{CONTROL_WORDS, GROUP_WORDS, PIN_WORDS, PINS_MAX};
+use super::{GROUP_BLOCKS, Space};
+
+// Words of a pool's control. Word 0 is the lock.
+const FREE: usize = 1;
+/// The group where the search for several blocks goes on.
+const NEXT_GROUP: usize = 2;
+/// Pins in use.
+pub(super) const PINS: usize = 3;
+/// One above the greatest index of a pin ever used.
+pub(super) const PINS_USED: usize = 4;
+/// Not 0 once deferred bits and pins have memory behind them.
+pub(super) const PINS_BACKED: usize = 5;
+
+/// Partly free groups looked at for a run that is long enough before a whole group is taken.
+const GROUPS_SEARCHED: usize = 8;
+
+pub(super) struct Pool<'a> {
+    pub(super) control: &'a [Word; CONTROL_WORDS],
+    pub(super) bits: &'a [Word],
+    pub(super) deferred: &'a [Word],
+    pub(super) pins: &'a [Word],
+    /// A bit for each group that is neither whole nor without free blocks.
+    partial: &'a [Word],
+    /// A bit for each group all of whose blocks are free.
+    whole: &'a [Word],
+    /// The first block of the pool on the volume.
+    pub(super) first_block: u64,
+    /// The pool's blocks that are on the volume.
+    pub(super) blocks: u64,
+}
+
+impl<'a> Space<'a> {
+    /// A view of pool `index`, which must exist.
+    pub(super) fn pool(&self, index: u64) -> Pool<'a> {
+        let layout = &self.layout;
+        let index = index.min(layout.pools() - 1);
+        let slice = |at: usize, count: usize| &self.words[at..at + count];
+        let summary = layout.summary_words();
+        let control = slice(layout.control_at(index), CONTROL_WORDS).first_chunk::<CONTROL_WORDS>();
+        let first_block = index * layout.pool_blocks();
+        Pool {
+            control: control.expect("a slice of just that length"),
+            bits: slice(layout.bits_at(index), layout.pool_words()),
+            deferred: slice(layout.deferred_at(index), layout.pool_words()),
+            pins: slice(layout.pins_at(index), PINS_MAX * PIN_WORDS),
+            partial: slice(layout.summary_at(index), summary),
+            whole: slice(layout.summary_at(index) + summary, summary),
+            first_block,
+            blocks: layout.pool_blocks().min(layout.blocks() - first_block),
+        }
+    }
+}
+
+/// The bits of one word that belong to the run from `start` (within the word) on.
+fn mask(start: u64, count: u64) -> u64 {
+    let ones = if count >= 64 { u64::MAX } else { (1 << count) - 1 };
+    ones << start
+}
+
+/// The words that `count` blocks from `start` on touch, with the mask of each.
+pub(super) fn masks(start: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
+    let end = start + count;
+    (start / 64..end.div_ceil(64)).map(move |word| {
+        let from = start.max(word * 64);
+        let to = end.min(word * 64 + 64);
+        (word as usize, mask(from % 64, to - from))
+    })
+}
+
+impl Pool<'_> {
+    pub(super) fn free_count(&self) -> u64 {
+        self.control[FREE].load(Relaxed).min(self.blocks)
+    }
+
+    /// Whether there is a whole free group. Without the lock a hint.
+    pub(super) fn has_whole(&self) -> bool {
+        self.whole.iter().any(|word| word.load(Relaxed) != 0)
+    }
+
+    /// How many blocks from `start` on, up to `most`, are all free, or all not free.
+    pub(super) fn run(&self, start: u64, most: u64, free: bool) -> u64 {
+        let most = most.min(self.blocks.saturating_sub(start));
+        let mut length = 0;
+        while length < most {
+            let at = start + length;
+            let word = self.bits[(at / 64) as usize].load(Relaxed);
+            let word = (if free { word } else { !word }) >> (at % 64);
+            let ones = u64::from(word.trailing_ones());
+            length += ones;
+            if ones < 64 - at % 64 {
+                break;
+            }
+        }
+        length.min(most)
+    }
+
+    /// Clears the bits of a free run.
+    pub(super) fn take(&self, start: u64, count: u64) {
+        for (word, mask) in masks(start, count) {
+            let word = &self.bits[word];
+            word.store(word.load(Relaxed) & !mask, Relaxed);
+        }
+        self.summarise(start, count);
+        let free = &self.control[FREE];
+        free.store(free.load(Relaxed).saturating_sub(count), Relaxed);
+    }
+
+    /// Sets the bits of a run. Some may be set already.
+    pub(super) fn give(&self, start: u64, count: u64) {
+        let mut added = 0;
+        for (word, mask) in masks(start, count) {
+            let word = &self.bits[word];
+            let old = word.load(Relaxed);
+            added += u64::from((mask & !old).count_ones());
+            word.store(old | mask, Relaxed);
+        }
+        self.summarise(start, count);
+        let free = &self.control[FREE];
+        free.store(free.load(Relaxed).saturating_add(added), Relaxed);
+    }
+
+    /// Brings the summary bits of the groups of a run up to date.
+    fn summarise(&self, start: u64, count: u64) {
+        for group in start / GROUP_BLOCKS..(start + count).div_ceil(GROUP_BLOCKS) {
+            let at = group as usize * GROUP_WORDS;
+            let (mut any, mut all) = (0, u64::MAX);
+            for word in &self.bits[at..at + GROUP_WORDS] {
+                let word = word.load(Relaxed);
+                (any, all) = (any | word, all & word);
+            }
+            let whole = all == u64::MAX;
+            set_bit(self.partial, group, any != 0 && !whole);
+            set_bit(self.whole, group, whole);
+        }
+    }
+
+    /// Makes counter and summaries again from the bits. Returns the number of free blocks.
+    pub(super) fn recount(&self) -> u64 {
+        // Nothing behind the end of the volume is ever free, whatever the bits say.
+        let end = (self.bits.len() * 64) as u64;
+        if self.blocks < end {
+            for (word, mask) in masks(self.blocks, end - self.blocks) {
+                let word = &self.bits[word];
+                if word.load(Relaxed) & mask != 0 {
+                    word.store(word.load(Relaxed) & !mask, Relaxed);
+                }
+            }
+        }
+        self.summarise(0, end);
+        let free = self.bits.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
+        self.control[FREE].store(free, Relaxed);
+        free
+    }
+
+    /// Whether counter, summaries and deferred bits agree with the bits.
+    pub(super) fn is_consistent(&self) -> bool {
+        let groups = self.bits.len() / GROUP_WORDS;
+        let right = (0..groups).all(|group| {
+            let words = self.bits[group * GROUP_WORDS..][..GROUP_WORDS].iter().map(|word| word.load(Relaxed));
+            let free: u32 = words.map(u64::count_ones).sum();
+            let whole = u64::from(free) == GROUP_BLOCKS;
+            bit(self.whole, group) == whole && bit(self.partial, group) == (free > 0 && !whole)
+        });
+        let free: u64 = self.bits.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
+        let end = (self.bits.len() * 64) as u64;
+        let outside =
+            masks(self.blocks, end - self.blocks).any(|(word, mask)| self.bits[word].load(Relaxed) & mask != 0);
+        let backed = self.control[PINS_BACKED].load(Relaxed) != 0;
+        let both = backed
+            && self.bits.iter().zip(self.deferred).any(|(free, later)| free.load(Relaxed) & later.load(Relaxed) != 0);
+        right && free == self.control[FREE].load(Relaxed) && !outside && !both
+    }
+
+    /// A free run of 1 to `want` blocks: from partly used groups if one does, so that whole groups stay whole.
+    pub(super) fn find_small(&self, want: u64) -> Option<(u64, u64)> {
+        let groups = self.partial.len() * 64;
+        if want == 1 {
+            let group = match next_bit(self.partial, 0) {
+                Some(group) => group,
+                None => next_bit(self.whole, 0)?,
+            };
+            return self.best_in_group(group, 1);
+        }
+        let first = self.control[NEXT_GROUP].load(Relaxed) as usize % groups;
+        let (mut best, mut from, mut wrapped) = (None, first, false);
+        for _ in 0..GROUPS_SEARCHED {
+            let group = match next_bit(self.partial, from) {
+                Some(group) => group,
+                None if wrapped || first == 0 => break,
+                None => {
+                    (from, wrapped) = (0, true);
+                    continue;
+                }
+            };
+            if wrapped && group >= first {
+                break;
+            }
+            from = group + 1;
+            let found = self.best_in_group(group, want);
+            if found.map_or(0, |run| run.1) > best.map_or(0, |run: (u64, u64)| run.1) {
+                best = found;
+            }
+            if best.is_some_and(|run| run.1 == want) {
+                break;
+            }
+        }
+        self.control[NEXT_GROUP].store(from as u64, Relaxed);
+        // Pieces of less than half are worse than opening another group.
+        if best.is_none_or(|run| run.1 * 2 < want)
+            && let Some(group) = next_bit(self.whole, 0)
+        {
+            return Some((group as u64 * GROUP_BLOCKS, want.min(GROUP_BLOCKS)));
+        }
+        // Nothing found among those looked at does not mean that there is nothing.
+        best.or_else(|| self.best_in_group(next_bit(self.partial, 0)?, want))
+    }
+
+    /// Whole groups for at most `want` blocks (at least 512): of the runs looked at the longest, or the first that is
+    /// long enough.
+    pub(super) fn find_whole(&self, want: u64) -> Option<(u64, u64)> {
+        let (mut best, mut from) = (None, 0);
+        let wanted = (want / GROUP_BLOCKS) as usize;
+        for _ in 0..GROUPS_SEARCHED {
+            let Some(group) = next_bit(self.whole, from) else { break };
+            let mut length = 1;
+            while length < wanted && bit(self.whole, group + length) {
+                length += 1;
+            }
+            if best.is_none_or(|(_, longest)| length > longest) {
+                best = Some((group, length));
+            }
+            if length >= wanted {
+                break;
+            }
+            from = group + length;
+        }
+        let (group, length) = best?;
+        // A summary can be wrong only if the arena was damaged; the bits decide.
+        let length = self.run(group as u64 * GROUP_BLOCKS, length as u64 * GROUP_BLOCKS, true) / GROUP_BLOCKS;
+        (length > 0).then_some((group as u64 * GROUP_BLOCKS, length * GROUP_BLOCKS))
+    }
+
+    /// In one group the first free run of `want` blocks, or else the longest.
+    fn best_in_group(&self, group: usize, want: u64) -> Option<(u64, u64)> {
+        let first = group as u64 * GROUP_BLOCKS;
+        let end = (first + GROUP_BLOCKS).min(self.blocks);
+        let (mut at, mut best) = (first, None);
+        while at < end {
+            at += self.run(at, end - at, false);
+            let length = self.run(at, want.min(end.saturating_sub(at)), true);
+            if length > best.map_or(0, |run: (u64, u64)| run.1) {
+                best = Some((at, length));
+            }
+            if length == want || length == 0 {
+                break;
+            }
+            at += length;
+        }
+        best
+    }
+}
+
+fn bit(words: &[Word], index: usize) -> bool {
+    words.get(index / 64).is_some_and(|word| word.load(Relaxed) >> (index % 64) & 1 == 1)
+}
+
+/// Stores only if something changes.
+fn set_bit(words: &[Word], index: u64, value: bool) {
+    let Some(word) = words.get((index / 64) as usize) else { return };
+    let (old, mask) = (word.load(Relaxed), 1 << (index % 64));
+    let new = if value { old | mask } else { old & !mask };
+    if new != old {
+        word.store(new, Relaxed);
+    }
+}
+
+/// The first bit set from `from` on.
+fn next_bit(words: &[Word], from: usize) -> Option<usize> {
+    let mut index = from / 64;
+    let mut skip = from % 64;
+    while let Some(word) = words.get(index) {
+        let rest = word.load(Relaxed) >> skip << skip;
+        if rest != 0 {
+            return Some(index * 64 + rest.trailing_zeros() as usize);
+        }
+        (index, skip) = (index + 1, 0);
+    }
+    None
+}
