@@ -10,7 +10,6 @@ use crate::kernels;
 pub(crate) const STRIPE_BYTES: usize = 64;
 
 /// What the keys rise by from stripe to stripe: odd, from the golden ratio. The assembly has its own copy.
-#[cfg(test)]
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Keys of the first stripe before the seed is mixed in, and secrets of the end: digits of pi.
@@ -52,9 +51,12 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// One stripe, as the definition says.
-    #[cfg(test)]
     fn stripe_scalar(&mut self, stripe: &[u8; STRIPE_BYTES]) {
-        let word = |lane: usize| u64::from_le_bytes(stripe[lane * 8..lane * 8 + 8].try_into().unwrap());
+        let mut words = [0; 8];
+        for (word, bytes) in words.iter_mut().zip(stripe.as_chunks::<8>().0) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        let word = |lane: usize| words[lane];
         for lane in 0..8 {
             let keyed = word(lane) ^ self.keys[lane];
             let product = (keyed & 0xFFFF_FFFF).wrapping_mul(keyed >> 32);
@@ -141,22 +143,50 @@ impl DataHash {
     fn append_pending(&mut self, bytes: &[u8]) {
         let offset = self.offset_in_stripe();
         self.pending[offset..offset + bytes.len()].copy_from_slice(bytes);
-        self.position += bytes.len() as u64;
-        if offset + bytes.len() == STRIPE_BYTES {
-            // SAFETY: one private line.
-            unsafe { (kernels::kernels().hash)(std::ptr::null_mut(), self.pending.as_ptr(), 1, &mut self.lanes) };
-            self.pending = [0; STRIPE_BYTES];
-        }
+        self.append_prepared(bytes.len());
     }
 
     /// Appends `count` zeros.
     pub fn update_zeros(&mut self, mut count: u64) {
-        const ZEROS: [u8; 1024] = [0; 1024];
-        while count > 0 {
-            let step = count.min(ZEROS.len() as u64);
-            self.update(&ZEROS[..step as usize]);
+        #[repr(align(64))]
+        struct Zeros([u8; 1024]);
+        static ZEROS: Zeros = Zeros([0; 1024]);
+        let offset = self.offset_in_stripe() as u64;
+        if offset != 0 {
+            // The zeros are there already.
+            let step = count.min(STRIPE_BYTES as u64 - offset);
+            self.append_prepared(step as usize);
             count -= step;
         }
+        while count >= STRIPE_BYTES as u64 {
+            let step = count.min(ZEROS.0.len() as u64) / STRIPE_BYTES as u64 * STRIPE_BYTES as u64;
+            self.update(&ZEROS.0[..step as usize]);
+            count -= step;
+        }
+        self.position += count;
+    }
+
+    /// Writes the bytes that will follow the whole stripes which a copy loop is about to append: less than a stripe.
+    #[inline]
+    pub(crate) fn prepare(&mut self, bytes: &[u8]) {
+        debug_assert_eq!(self.offset_in_stripe(), 0);
+        self.pending[..bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Appends `count` bytes that stand in the current stripe already.
+    #[inline]
+    pub(crate) fn append_prepared(&mut self, count: usize) {
+        self.position += count as u64;
+        if count != 0 && self.offset_in_stripe() == 0 {
+            self.complete();
+        }
+    }
+
+    /// Takes the complete pending stripe in.
+    fn complete(&mut self) {
+        // SAFETY: one private line.
+        unsafe { (kernels::kernels().hash)(std::ptr::null_mut(), self.pending.as_ptr(), 1, &mut self.lanes) };
+        self.pending = [0; STRIPE_BYTES];
     }
 
     /// The lanes, for a copy loop that hashes whole lines at a stripe boundary. It must call [`DataHash::advanced`] after.
@@ -177,8 +207,8 @@ impl DataHash {
     pub fn value(&self) -> u64 {
         let mut lanes = self.lanes.clone();
         if self.offset_in_stripe() != 0 {
-            // SAFETY: one private line.
-            unsafe { (kernels::kernels().hash)(std::ptr::null_mut(), self.pending.as_ptr(), 1, &mut lanes) };
+            // Word by word: a vector load of bytes just written would wait for all stores before them (see `transfer`).
+            lanes.stripe_scalar(&self.pending);
         }
         self.finish(&lanes, self.length())
     }

@@ -77,17 +77,19 @@ impl Medium {
         let fault = |copied: usize| AccessError::MediumFault { at: at.plus(copied as u64), copied };
         // SAFETY: all three parts are inside the range.
         unsafe {
+            // The lines first: a line that is being written back delays those stored past the cache, but not the reverse.
+            let lines_left = match lines {
+                0 => 0,
+                _ => self.store_lines(at.plus(head as u64), to.add(head), from.add(head), lines, None),
+            };
             if head != 0 {
                 let left = self.store_part(at, to, from, head);
                 if left != 0 {
                     return Err(fault(head - left));
                 }
             }
-            if lines != 0 {
-                let left = self.store_lines(at.plus(head as u64), to.add(head), from.add(head), lines, None);
-                if left != 0 {
-                    return Err(fault(tail_at - left * LINE));
-                }
+            if lines_left != 0 {
+                return Err(fault(tail_at - lines_left * LINE));
             }
             if tail_at != length {
                 let tail = length - tail_at;

@@ -4,6 +4,8 @@
 //! that end inside a line, a hash whose stripes do not coincide with lines) goes through a small private buffer, so that
 //! the bytes hashed are the bytes stored, whatever the caller's other threads do to them meanwhile.
 
+use std::mem::MaybeUninit;
+
 use gannet_usermem::{Source, UserSlice};
 
 use crate::error::AccessError;
@@ -14,7 +16,11 @@ use crate::offset::MediumOffset;
 
 const LINE: usize = LINE_BYTES as usize;
 
-static ZEROS: [u8; 4096] = [0; 4096];
+/// Aligned, so that loads of it never cross a line.
+#[repr(align(64))]
+struct Zeros([u8; 4096]);
+
+static ZEROS: Zeros = Zeros([0; 4096]);
 
 impl Medium {
     /// Stores `count` bytes from a caller and advances it past them. Durable after the next [`Medium::fence`].
@@ -64,13 +70,23 @@ impl Medium {
     }
 
     #[track_caller]
-    fn zero_with(&self, at: MediumOffset, length: u64, mut hash: Option<&mut DataHash>) -> Result<(), AccessError> {
-        self.writable(at, length)?;
+    fn zero_with(&self, at: MediumOffset, length: u64, hash: Option<&mut DataHash>) -> Result<(), AccessError> {
+        let to = self.writable(at, length)?;
+        if let Some(hash) = hash {
+            hash.update_zeros(length);
+        }
         let mut done = 0;
         while done < length {
-            let step = (length - done).min(ZEROS.len() as u64);
-            let mut zeros = Source::from_slice(&ZEROS[..step as usize]);
-            self.transfer(at.plus(done), &mut zeros, step as usize, hash.as_deref_mut())?;
+            // Steps end at whole lines.
+            let step = (length - done).min(ZEROS.0.len() as u64 - (at.0 + done) % LINE_BYTES);
+            // SAFETY: a part of the range that was just checked.
+            unsafe { self.store_bytes(at.plus(done), to.add(done as usize), ZEROS.0.as_ptr(), step as usize) }
+                .map_err(|error| match error {
+                    AccessError::MediumFault { at, copied } => {
+                        AccessError::MediumFault { at, copied: done as usize + copied }
+                    }
+                    other => other,
+                })?;
             done += step;
         }
         Ok(())
@@ -119,7 +135,10 @@ impl Medium {
         })
     }
 
-    /// The one loop behind all of the above.
+    /// What is behind all of the above. The parts before the first and after the last whole line are fetched before the
+    /// lines and stored after them, for two reasons. A line that is being written back delays those stored past the cache,
+    /// but not the reverse. And stores past the cache queue up before all later ones: a load of what was just written in
+    /// pieces of another size would wait for all of them.
     #[track_caller]
     fn transfer(
         &self,
@@ -129,15 +148,62 @@ impl Medium {
         mut hash: Option<&mut DataHash>,
     ) -> Result<(), AccessError> {
         let to = self.writable(at, count as u64)?;
-        let mut done = 0;
+        let head = (at.0.wrapping_neg() % LINE_BYTES) as usize;
+        let tail = count.saturating_sub(head) % LINE;
+        let has_lines = count >= head + LINE;
+        if head + tail == 0 || !has_lines || !in_phase(at, hash.as_deref()) || from.remaining() < count {
+            // SAFETY: the range was just checked.
+            return unsafe { self.transfer_from(0, at, to, from, count, hash) };
+        }
+        let (mut kept_head, mut kept_tail) = ([0; LINE], [0; LINE]);
+        let mut end = from.clone();
+        end.advance(count - tail);
+        if end.read_into(&mut kept_tail[..tail]).is_err() {
+            // In order, then, so that what is stored and counted is what comes before the fault.
+            // SAFETY: the range was just checked.
+            return unsafe { self.transfer_from(0, at, to, from, count, hash) };
+        }
+        from.read_into(&mut kept_head[..head])?;
+        if let Some(hash) = &mut hash {
+            hash.update(&kept_head[..head]);
+            hash.prepare(&kept_tail[..tail]);
+        }
+        // SAFETY: the range was just checked, and the head and the tail are parts of it.
+        unsafe {
+            let lines = self.transfer_from(head, at, to, from, count - tail, hash.as_deref_mut());
+            self.store_bytes(at, to, kept_head.as_ptr(), head)?;
+            lines?;
+            if let Some(hash) = hash {
+                hash.append_prepared(tail);
+            }
+            from.advance(tail);
+            let tail_at = count - tail;
+            self.store_bytes(at.plus(tail_at as u64), to.add(tail_at), kept_tail.as_ptr(), tail)
+        }
+    }
+
+    /// The loop, beginning `done` bytes into the range.
+    ///
+    /// # Safety
+    /// `to` is the address of `at`; the range is inside the medium and may be stored to.
+    #[track_caller]
+    unsafe fn transfer_from(
+        &self,
+        mut done: usize,
+        at: MediumOffset,
+        to: *mut u8,
+        from: &mut Source<'_>,
+        count: usize,
+        mut hash: Option<&mut DataHash>,
+    ) -> Result<(), AccessError> {
         while done < count {
             let here = at.plus(done as u64);
             let offset_in_line = (here.0 % LINE_BYTES) as usize;
             let part = from.next_contiguous().truncated(count - done);
-            let in_phase = hash.as_deref().is_none_or(|hash| hash.offset_in_stripe() == offset_in_line);
+            let in_phase = in_phase(here, hash.as_deref());
             if offset_in_line == 0 && in_phase && part.length() >= LINE {
                 let lines = part.length() / LINE;
-                // SAFETY: so many lines fit into the range that was checked, and into the part.
+                // SAFETY: so many lines fit into the range, and into the part.
                 let left = unsafe {
                     self.store_lines(here, to.add(done), part.address() as *const u8, lines, hash.as_deref_mut())
                 };
@@ -150,13 +216,13 @@ impl Medium {
             }
             let limit = if in_phase && part.length() > LINE { LINE } else { BOUNCE_BYTES };
             let step = (limit - offset_in_line).min(count - done);
-            let mut bounce = [std::mem::MaybeUninit::<u8>::uninit(); BOUNCE_BYTES];
+            let mut bounce = [MaybeUninit::<u8>::uninit(); BOUNCE_BYTES];
             let bounce =
                 fill(&mut bounce, from, step).map_err(|copied| AccessError::UserFault { copied: done + copied })?;
             if let Some(hash) = &mut hash {
                 hash.update(bounce);
             }
-            // SAFETY: `step` bytes at `here` are inside the range that was checked.
+            // SAFETY: `step` bytes at `here` are inside the range.
             unsafe { self.store_bytes(here, to.add(done), bounce.as_ptr(), step) }.map_err(|error| match error {
                 AccessError::MediumFault { at, copied } => AccessError::MediumFault { at, copied: done + copied },
                 other => other,
@@ -167,9 +233,14 @@ impl Medium {
     }
 }
 
+/// Whether the stripes of a hash coincide with the lines of the medium at `at`.
+fn in_phase(at: MediumOffset, hash: Option<&DataHash>) -> bool {
+    hash.is_none_or(|hash| hash.offset_in_stripe() as u64 == at.0 % LINE_BYTES)
+}
+
 /// Fills the first `count` bytes of a private buffer, or says how many could be read.
 fn fill<'a>(
-    buffer: &'a mut [std::mem::MaybeUninit<u8>; BOUNCE_BYTES],
+    buffer: &'a mut [MaybeUninit<u8>; BOUNCE_BYTES],
     from: &mut Source<'_>,
     count: usize,
 ) -> Result<&'a [u8], usize> {
