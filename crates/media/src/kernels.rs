@@ -304,3 +304,65 @@ pub(crate) fn kernels() -> &'static Kernels {
         executable().last().unwrap_or(&SSE2)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::ptr;
+
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    use super::*;
+
+    const PAGE_BYTES: usize = 4096;
+
+    /// Two pages; the second cannot be accessed. Never unmapped while the test runs.
+    fn cliff() -> *mut u8 {
+        // SAFETY: a new private map, of which the second page is then closed.
+        unsafe {
+            let flags = ProtFlags::READ | ProtFlags::WRITE;
+            let base = mmap_anonymous(ptr::null_mut(), 2 * PAGE_BYTES, flags, MapFlags::PRIVATE).unwrap();
+            mprotect(base.byte_add(PAGE_BYTES), PAGE_BYTES, MprotectFlags::empty()).unwrap();
+            base.cast()
+        }
+    }
+
+    /// A fault on either side, in every line and at every misalignment of the source, returns the lines that were left, for
+    /// every instruction set and routine.
+    #[test]
+    fn faults_return_the_lines_left() {
+        gannet_usermem::install_fault_handler().unwrap();
+        let _ = kernels();
+        let (bad_source, bad_target) = (cliff(), cliff());
+        let good: Vec<u8> = (0..8192u32).map(|index| index as u8).collect();
+        for kernels in executable() {
+            for routine in [kernels.copy, kernels.copy_hashed, kernels.copy_cached_hashed, kernels.hash] {
+                for lines in 1..=10usize {
+                    for whole in 0..lines {
+                        let mut lanes = crate::DataHash::new(1);
+                        // SAFETY: the sources and targets are ours; what is not accessible is what is being tested.
+                        unsafe {
+                            for misalignment in [0, 1, 63] {
+                                let from = bad_source.add(PAGE_BYTES - whole * 64 - misalignment);
+                                let left = routine(bad_target, from, lines, lanes.lanes());
+                                assert_eq!(left, lines - whole, "{} lines, {whole} whole", lines);
+                            }
+                            if routine as usize != kernels.hash as usize {
+                                let to = bad_target.add(PAGE_BYTES - whole * 64);
+                                let left = routine(to, good.as_ptr().add(3), lines, lanes.lanes());
+                                assert_eq!(left, lines - whole);
+                                crate::processor::store_fence();
+                                let stored = std::slice::from_raw_parts(to, whole * 64);
+                                assert_eq!(stored, &good[3..3 + whole * 64]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        // SAFETY: our own maps, no longer used.
+        unsafe {
+            munmap(bad_source.cast(), 2 * PAGE_BYTES).unwrap();
+            munmap(bad_target.cast(), 2 * PAGE_BYTES).unwrap();
+        }
+    }
+}
