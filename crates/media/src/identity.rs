@@ -1,6 +1,7 @@
 //! Which file a medium is, whether a path still names it, and getting a disk file's bytes to the disk.
 
 use std::io;
+use std::panic::Location;
 use std::path::Path;
 
 use rustix::fs::{fdatasync, fstat, stat};
@@ -71,7 +72,11 @@ impl Medium {
     ///
     /// # Errors
     /// What `fdatasync` says.
+    #[track_caller]
     pub fn sync(&self) -> io::Result<()> {
+        if let Some(recorder) = &self.recorder {
+            recorder.sync(None, Location::caller());
+        }
         match (&self.backing.file, self.kind()) {
             (Some(file), MediumKind::DiskFile) => Ok(fdatasync(file)?),
             _ => Ok(()),
@@ -82,8 +87,14 @@ impl Medium {
     ///
     /// # Errors
     /// What `msync` says; a range outside the medium is invalid input.
+    #[track_caller]
     pub fn sync_range(&self, at: MediumOffset, length: u64) -> io::Result<()> {
         self.readable(at, length).map_err(|error: AccessError| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        if let Some(recorder) = &self.recorder
+            && length != 0
+        {
+            recorder.sync(Some((at.0, length)), Location::caller());
+        }
         if self.kind() != MediumKind::DiskFile || length == 0 {
             return Ok(());
         }

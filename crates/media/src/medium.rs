@@ -38,6 +38,8 @@ pub enum MediumKind {
     DiskFile,
     /// Simulated persistent memory.
     Simulated,
+    /// A simulated file on a disk file system.
+    SimulatedDiskFile,
 }
 
 impl MediumKind {
@@ -49,6 +51,7 @@ impl MediumKind {
             MediumKind::Memory => "the death of every process, but not a reboot",
             MediumKind::DiskFile => "the death of every process and a clean reboot, but not power loss",
             MediumKind::Simulated => "simulated power loss",
+            MediumKind::SimulatedDiskFile => "simulated power loss, after a sync",
         }
     }
 }

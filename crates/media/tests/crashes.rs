@@ -274,3 +274,76 @@ fn hooks_see_every_word() {
     assert_eq!(simulation.events_len(), 0);
     assert!(simulation.pending_lines().is_empty());
 }
+
+#[test]
+fn mixed_stores_are_noticed() {
+    let (medium, simulation) = Medium::simulated(4096);
+    medium.write(at(0), &[1; 200]).unwrap();
+    medium.store_u64(at(200), 1).unwrap();
+    medium.fence();
+    medium.store_u64(at(0), 1).unwrap();
+    medium.fence();
+    assert!(simulation.mixed_lines().is_empty());
+    medium.write(at(64), &[1; 64]).unwrap();
+    medium.store_u64(at(72), 1).unwrap();
+    let mixed = simulation.mixed_lines();
+    assert_eq!(mixed.len(), 1);
+    assert_eq!(mixed[0].at, at(64));
+    assert_eq!(mixed[0].second.line(), mixed[0].first.line() + 1);
+}
+
+#[test]
+fn the_page_cache_writes_pages_in_any_order_and_syncs() {
+    let (medium, simulation) = Medium::simulated_page_cache(3 * 4096);
+    for (place, value) in [(0, 1), (4096, 2), (4088, 3), (8192, 4)] {
+        medium.store_u64(at(place), value).unwrap();
+        medium.flush(at(place), 8).unwrap();
+        medium.fence();
+    }
+    assert_eq!(simulation.pending_lines().len(), 3, "flush and fence mean nothing");
+    let end = simulation.mark();
+    let (count, seen) = images(&simulation, end, &CrashPolicy::exhaustive(), &[0, 4088, 4096, 8192]);
+    assert_eq!((count, seen.len()), (3 * 2 * 2, 3 * 2 * 2));
+    assert!(!seen.contains(&vec![0, 3, 0, 0]), "within a page, in order");
+    medium.sync_range(at(4095), 2).unwrap();
+    let left: Vec<_> = simulation.pending_lines().iter().map(|line| (line.at, line.stores)).collect();
+    assert_eq!(left, [(at(8192), 1)]);
+    medium.sync().unwrap();
+    assert!(simulation.pending_lines().is_empty());
+    let (count, seen) = images(&simulation, simulation.mark(), &CrashPolicy::exhaustive(), &[0, 4088, 4096, 8192]);
+    assert_eq!((count, seen), (1, BTreeSet::from([vec![1, 3, 2, 4]])));
+    simulation.checkpoint();
+    medium.store_u64(at(0), 9).unwrap();
+    assert_eq!(simulation.pending_lines().len(), 1);
+}
+
+/// Threads at once: whatever the interleaving, an image holds per line a prefix of its stores, in the recorded order.
+#[test]
+fn threads_store_at_once() {
+    let (medium, simulation) = Medium::simulated(4096);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let medium = medium.clone();
+            scope.spawn(move || {
+                for round in 1..=50 {
+                    medium.store_u64(at(thread * 8), round).unwrap();
+                    medium.store_u64(at(64 + thread * 64), round).unwrap();
+                    if round % 5 == 0 {
+                        medium.fence();
+                    }
+                }
+            });
+        }
+    });
+    assert!(simulation.pending_lines().is_empty());
+    let count = simulation.for_each_crash(0..simulation.events_len(), &CrashPolicy::sparse(1), |crash| {
+        let medium = crash.medium();
+        for thread in 0..4 {
+            let shared = medium.load_u64(at(thread * 8)).unwrap();
+            let own = medium.load_u64(at(64 + thread * 64)).unwrap();
+            // At most the five rounds of one fence apart.
+            assert!(shared.abs_diff(own) <= 5, "{shared} and {own}");
+        }
+    });
+    assert_eq!(count.points, 4 * 10 + 2);
+}

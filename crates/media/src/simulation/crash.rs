@@ -13,8 +13,8 @@ use std::sync::{Arc, PoisonError};
 
 use super::choices::{CrashPolicy, Random, choose};
 use super::pending::{Pending, PendingStore};
-use super::record::{Event, Simulation};
-use crate::medium::{LINE_BYTES, Medium};
+use super::record::{Event, Simulation, simulated_from_image};
+use crate::medium::Medium;
 
 /// Where going through the events stands; kept between calls, so that going on is cheap.
 pub(super) struct Walker {
@@ -82,7 +82,8 @@ impl fmt::Display for Crash<'_> {
             write!(formatter, ", before the fence at {fence}")?;
         }
         for (stores, &count) in self.units.iter().zip(self.choice) {
-            let line = stores[0].word * 8 / LINE_BYTES * LINE_BYTES;
+            let unit_bytes = self.scratch.recorder.unit_bytes();
+            let line = stores[0].word * 8 / unit_bytes * unit_bytes;
             write!(formatter, "\n  line {line:#x}: {count} of {} stores", stores.len())?;
             // The sites, each once, in order, with the words they stored.
             let mut last = None;
@@ -126,7 +127,7 @@ impl Simulation {
             _ => Walker {
                 position: 0,
                 pending: Pending::default(),
-                scratch: Medium::simulated_from_image(&self.recorder.initial_image()).1,
+                scratch: simulated_from_image(&self.recorder.initial_image(), self.recorder.unit_bytes()).1,
             },
         };
         let recorded = self.recorder.events(walker.position, events.end);
@@ -135,7 +136,7 @@ impl Simulation {
         let mut previous = None;
         for (event, index) in recorded.iter().map(Some).chain([None]).zip(walker.position..) {
             let fence = match event {
-                Some(Event::Fence { site, .. }) => Some(*site),
+                Some(Event::Fence { site, .. } | Event::Sync { site }) => Some(*site),
                 _ => None,
             };
             let last_stored = match previous {
@@ -153,7 +154,7 @@ impl Simulation {
             }
             if let Some(&event) = event {
                 let recorder = &walker.scratch.recorder;
-                walker.pending.apply(index, event, |store| {
+                walker.pending.apply(index, event, recorder.unit_bytes(), |store| {
                     recorder.word(store.word).store(store.new, Ordering::Relaxed);
                 });
                 walker.position = index + 1;
@@ -178,12 +179,12 @@ impl Walker {
     ) -> u64 {
         let units: Vec<Vec<PendingStore>> = if policy.words_in_any_order {
             let mut words: BTreeMap<u64, Vec<PendingStore>> = BTreeMap::new();
-            for &store in self.pending.lines.values().flatten() {
+            for &store in self.pending.units.values().flatten() {
                 words.entry(store.word).or_default().push(store);
             }
             words.into_values().collect()
         } else {
-            self.pending.lines.values().cloned().collect()
+            self.pending.units.values().cloned().collect()
         };
         let last_complete = last_stored.and_then(|word| {
             units.iter().position(|unit| unit.last().is_some_and(|store| store.event + 1 == at && store.word == word))

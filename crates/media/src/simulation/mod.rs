@@ -6,6 +6,8 @@
 //! all other lines**. Certain is what a line held when a thread flushed it (or stored to it past the cache), once *that
 //! thread* has executed a fence. Words never tear.
 //!
+//! The simulated page cache is the same with pages in place of lines and a sync in place of flush and fence.
+//!
 //! | file | concern |
 //! | --- | --- |
 //! | `record` | applying and recording stores; where they come from; leaving some out |
@@ -23,6 +25,6 @@ mod record;
 pub use abandon::{Abandoned, is_abandoned};
 pub use choices::CrashPolicy;
 pub use crash::{Crash, CrashCount};
-pub use pending::PendingLine;
+pub use pending::{MixedLine, PendingLine};
 pub(crate) use record::Recorder;
 pub use record::{Simulation, Site, SiteKind, Skip};

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::Location;
+use std::sync::PoisonError;
 
 use super::record::{Event, Simulation};
-use crate::medium::LINE_BYTES;
 use crate::offset::MediumOffset;
-
-const LINE_WORDS: u64 = LINE_BYTES / 8;
 
 /// A store that is not certain to survive.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +14,7 @@ pub(super) struct PendingStore {
     pub(super) event: usize,
     pub(super) word: u64,
     pub(super) new: u64,
+    pub(super) streams: bool,
     pub(super) site: &'static Location<'static>,
 }
 
@@ -33,32 +32,36 @@ pub struct PendingLine {
 /// The state after some events.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// Per line the stores in order, never an empty list.
-    pub(super) lines: BTreeMap<u64, Vec<PendingStore>>,
-    /// Per thread the lines it flushed since its last fence, and the event that did.
+    /// Per unit (line or page) the stores in order, never an empty list.
+    pub(super) units: BTreeMap<u64, Vec<PendingStore>>,
+    /// Per thread the units it flushed since its last fence, and the event that did.
     flushed: HashMap<u32, Vec<(u64, usize)>>,
 }
 
 impl Pending {
     /// Takes the event of that index into account. What becomes certain by it is handed to `settle`, in order.
-    pub(super) fn apply(&mut self, index: usize, event: Event, mut settle: impl FnMut(PendingStore)) {
+    pub(super) fn apply(&mut self, index: usize, event: Event, unit_bytes: u64, mut settle: impl FnMut(PendingStore)) {
         match event {
-            Event::Store { word, new, site, .. } => {
-                let stores = self.lines.entry(word / LINE_WORDS).or_default();
-                stores.push(PendingStore { event: index, word, new, site });
+            Event::Store { word, new, streams, site, .. } => {
+                let stores = self.units.entry(word * 8 / unit_bytes).or_default();
+                stores.push(PendingStore { event: index, word, new, streams, site });
             }
-            Event::Flush { thread, line } => {
-                if self.lines.contains_key(&line) {
-                    self.flushed.entry(thread).or_default().push((line, index));
+            Event::Flush { thread, unit } => {
+                if self.units.contains_key(&unit) {
+                    self.flushed.entry(thread).or_default().push((unit, index));
                 }
             }
+            Event::Sync { .. } => {
+                self.flushed.clear();
+                std::mem::take(&mut self.units).into_values().flatten().for_each(settle);
+            }
             Event::Fence { thread, .. } => {
-                for (line, flushed_at) in self.flushed.remove(&thread).unwrap_or_default() {
-                    let Some(stores) = self.lines.get_mut(&line) else { continue };
+                for (unit, flushed_at) in self.flushed.remove(&thread).unwrap_or_default() {
+                    let Some(stores) = self.units.get_mut(&unit) else { continue };
                     let certain = stores.partition_point(|store| store.event < flushed_at);
                     stores.drain(..certain).for_each(&mut settle);
                     if stores.is_empty() {
-                        self.lines.remove(&line);
+                        self.units.remove(&unit);
                     }
                 }
             }
@@ -66,22 +69,53 @@ impl Pending {
     }
 }
 
+/// A line that was stored to both past the cache and through it under one fence: right, but slow.
+#[derive(Clone, Copy, Debug)]
+pub struct MixedLine {
+    /// Where the line starts.
+    pub at: MediumOffset,
+    /// Where in the program the earlier store was made.
+    pub first: &'static Location<'static>,
+    /// And the later one, of the other kind.
+    pub second: &'static Location<'static>,
+}
+
 impl Simulation {
-    /// The lines that hold stores which a crash now could lose, in order. Empty after an operation that promises that
-    /// everything it stored is durable.
+    /// The lines (or pages) that hold stores which a crash now could lose, in order. Empty after an operation that promises
+    /// that everything it stored is durable.
     #[must_use]
     pub fn pending_lines(&self) -> Vec<PendingLine> {
-        let mut pending = Pending::default();
-        for (index, event) in self.recorder.events(0, self.events_len()).into_iter().enumerate() {
-            pending.apply(index, event, |_| {});
+        let unit_bytes = self.recorder.unit_bytes();
+        let mut tracked = self.tracked.lock().unwrap_or_else(PoisonError::into_inner);
+        let (position, pending) = &mut *tracked;
+        for event in self.recorder.events(*position, self.events_len()) {
+            pending.apply(*position, event, unit_bytes, |_| {});
+            *position += 1;
         }
-        let lines = pending.lines.into_iter();
-        lines
-            .map(|(line, stores)| PendingLine {
-                at: MediumOffset(line * LINE_BYTES),
-                stores: stores.len(),
-                location: stores[0].site,
-            })
-            .collect()
+        let describe = |(&unit, stores): (&u64, &Vec<PendingStore>)| PendingLine {
+            at: MediumOffset(unit * unit_bytes),
+            stores: stores.len(),
+            location: stores[0].site,
+        };
+        pending.units.iter().map(describe).collect()
+    }
+
+    /// The lines that were stored to in both ways before they were durable, since the last checkpoint.
+    #[must_use]
+    pub fn mixed_lines(&self) -> Vec<MixedLine> {
+        let unit_bytes = self.recorder.unit_bytes();
+        let mut pending = Pending::default();
+        let mut mixed = Vec::new();
+        for (index, event) in self.recorder.events(0, self.events_len()).into_iter().enumerate() {
+            if let Event::Store { word, streams, site, .. } = event
+                && let Some(last) = pending.units.get(&(word * 8 / unit_bytes)).and_then(|stores| stores.last())
+                && last.streams != streams
+            {
+                let at = MediumOffset(word * 8 / unit_bytes * unit_bytes);
+                mixed.push(MixedLine { at, first: last.site, second: site });
+            }
+            pending.apply(index, event, unit_bytes, |_| {});
+        }
+        mixed
     }
 }

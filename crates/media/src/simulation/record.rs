@@ -12,17 +12,23 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use super::abandon::{after_store, is_abandoned, thread_number};
 use super::crash::Walker;
+use super::pending::Pending;
 use crate::medium::{Backing, LINE_BYTES, Medium, MediumKind, PersistMode};
+
+/// Media are multiples of it, and the page cache writes it back as a whole.
+const PAGE_BYTES: u64 = 4096;
 
 /// One thing that happened to the medium.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event {
     /// A word (numbered from the start of the medium) was stored.
-    Store { word: u64, old: u64, new: u64, site: &'static Location<'static> },
-    /// What a line holds now is durable at this thread's next fence.
-    Flush { thread: u32, line: u64 },
+    Store { word: u64, old: u64, new: u64, streams: bool, site: &'static Location<'static> },
+    /// What a unit (a line, or a page of the page cache) holds now is durable at this thread's next fence.
+    Flush { thread: u32, unit: u64 },
     /// A fence.
     Fence { thread: u32, site: &'static Location<'static> },
+    /// Everything is durable now: a sync of the page cache.
+    Sync { site: &'static Location<'static> },
 }
 
 /// What a place in the program does to the medium.
@@ -32,7 +38,7 @@ pub enum SiteKind {
     Store,
     /// Writes back, also as a part of storing.
     Flush,
-    /// Fences.
+    /// Fences; syncs, in the page cache.
     Fence,
 }
 
@@ -80,6 +86,8 @@ struct State {
 pub(crate) struct Recorder {
     base: NonNull<u8>,
     length: u64,
+    /// What is written back as a whole: a line, or a page if a page cache is simulated.
+    unit_bytes: u64,
     state: Mutex<State>,
 }
 
@@ -115,6 +123,16 @@ impl State {
 }
 
 impl Recorder {
+    /// Bytes of what is written back as a whole.
+    pub(super) fn unit_bytes(&self) -> u64 {
+        self.unit_bytes
+    }
+
+    /// Whether this is a page cache, for which only a sync counts.
+    fn is_page_cache(&self) -> bool {
+        self.unit_bytes != LINE_BYTES
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -136,7 +154,7 @@ impl Recorder {
             let place = at + done as u64;
             let offset = (place % 8) as usize;
             let step = (8 - offset).min(bytes.len() - done);
-            self.store_part_of_word(place / 8, offset, &bytes[done..done + step], site);
+            self.store_part_of_word(place / 8, offset, &bytes[done..done + step], streams, site);
             done += step;
         }
         if streams {
@@ -144,7 +162,14 @@ impl Recorder {
         }
     }
 
-    fn store_part_of_word(&self, number: u64, offset: usize, bytes: &[u8], site: &'static Location<'static>) {
+    fn store_part_of_word(
+        &self,
+        number: u64,
+        offset: usize,
+        bytes: &[u8],
+        streams: bool,
+        site: &'static Location<'static>,
+    ) {
         let mut state = self.state();
         let word = self.word(number);
         let old = word.load(Ordering::Acquire);
@@ -152,7 +177,7 @@ impl Recorder {
         new[offset..offset + bytes.len()].copy_from_slice(bytes);
         let new = u64::from_le_bytes(new);
         word.store(new, Ordering::Release);
-        state.events.push(Event::Store { word: number, old, new, site });
+        state.events.push(Event::Store { word: number, old, new, streams, site });
         let (hook, index) = (state.hook.clone(), state.events.len() - 1);
         drop(state);
         if let Some(hook) = hook {
@@ -163,26 +188,47 @@ impl Recorder {
 
     /// Writes the lines of a range back.
     pub(crate) fn flush(&self, at: u64, length: u64, site: &'static Location<'static>) {
-        if length == 0 || is_abandoned() {
+        if length == 0 || is_abandoned() || self.is_page_cache() {
             return;
         }
         let mut state = self.state();
-        if state.skips(SiteKind::Flush, site) {
-            return;
+        if !state.skips(SiteKind::Flush, site) {
+            self.push_flushes(&mut state, at, length);
         }
+    }
+
+    fn push_flushes(&self, state: &mut State, at: u64, length: u64) {
         let thread = thread_number();
-        let lines = at / LINE_BYTES..=(at + length - 1) / LINE_BYTES;
-        state.events.extend(lines.map(|line| Event::Flush { thread, line }));
+        let units = at / self.unit_bytes..=(at + length - 1) / self.unit_bytes;
+        state.events.extend(units.map(|unit| Event::Flush { thread, unit }));
     }
 
     /// Fences.
     pub(crate) fn fence(&self, site: &'static Location<'static>) {
-        if is_abandoned() {
+        if is_abandoned() || self.is_page_cache() {
             return;
         }
         let mut state = self.state();
         if !state.skips(SiteKind::Fence, site) {
             state.events.push(Event::Fence { thread: thread_number(), site });
+        }
+    }
+
+    /// Syncs the page cache, or a range of it that is not empty. Simulated memory has nothing to sync.
+    pub(crate) fn sync(&self, range: Option<(u64, u64)>, site: &'static Location<'static>) {
+        if is_abandoned() || !self.is_page_cache() {
+            return;
+        }
+        let mut state = self.state();
+        if state.skips(SiteKind::Fence, site) {
+            return;
+        }
+        match range {
+            None => state.events.push(Event::Sync { site }),
+            Some((at, length)) => {
+                self.push_flushes(&mut state, at, length);
+                state.events.push(Event::Fence { thread: thread_number(), site });
+            }
         }
     }
 
@@ -223,6 +269,8 @@ pub struct Simulation {
     medium: Medium,
     pub(super) recorder: Arc<Recorder>,
     pub(super) walker: Arc<Mutex<Option<Walker>>>,
+    /// What is pending after so many events: kept between calls of `pending_lines`.
+    pub(super) tracked: Arc<Mutex<(usize, Pending)>>,
 }
 
 impl fmt::Debug for Simulation {
@@ -260,6 +308,7 @@ impl Simulation {
     pub fn checkpoint(&self) {
         let mut walker = self.walker.lock().unwrap_or_else(PoisonError::into_inner);
         *walker = None;
+        *self.tracked.lock().unwrap_or_else(PoisonError::into_inner) = (0, Pending::default());
         self.recorder.state().events.clear();
     }
 
@@ -304,18 +353,18 @@ impl Medium {
     /// If the length is no such multiple, or there is no memory.
     #[must_use]
     pub fn simulated(length: u64) -> (Medium, Simulation) {
-        assert!(length.is_multiple_of(4096) && length > 0, "a simulated medium of {length} bytes");
-        let bytes = usize::try_from(length).expect("addressable");
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new map at an address of the kernel's choice.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
-            .expect("memory for a simulated medium");
-        let base = NonNull::new(base.cast::<u8>()).expect("not null");
-        let recorder = Arc::new(Recorder { base, length, state: Mutex::default() });
-        let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind: MediumKind::Simulated };
-        let medium =
-            Medium::assemble(backing, base, length, true, PersistMode::Persistent, Some(Arc::clone(&recorder)));
-        (medium.clone(), Simulation { medium, recorder, walker: Arc::default() })
+        simulated(length, LINE_BYTES)
+    }
+
+    /// A simulated file of `length` zero bytes on a disk file system: pages of 4096 bytes are written back at any moment and in
+    /// any order, and are certain only after [`Medium::sync`]; flush and fence mean nothing. A crash image holds, per page,
+    /// any prefix of its stores since its last sync.
+    ///
+    /// # Panics
+    /// As for [`Medium::simulated`].
+    #[must_use]
+    pub fn simulated_page_cache(length: u64) -> (Medium, Simulation) {
+        simulated(length, PAGE_BYTES)
     }
 
     /// Simulated persistent memory that holds `image` durably.
@@ -324,13 +373,38 @@ impl Medium {
     /// If its length is no multiple of 4096, or there is no memory.
     #[must_use]
     pub fn simulated_from_image(image: &[u8]) -> (Medium, Simulation) {
-        let (medium, simulation) = Medium::simulated(image.len() as u64);
-        for (number, word) in image.chunks_exact(8).enumerate() {
-            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-            if word != 0 {
-                simulation.recorder.word(number as u64).store(word, Ordering::Relaxed);
-            }
-        }
-        (medium, simulation)
+        simulated_from_image(image, LINE_BYTES)
     }
+}
+
+/// A simulated medium that is written back in units of that size, with an image.
+pub(super) fn simulated_from_image(image: &[u8], unit_bytes: u64) -> (Medium, Simulation) {
+    let (medium, simulation) = simulated(image.len() as u64, unit_bytes);
+    for (number, word) in image.chunks_exact(8).enumerate() {
+        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+        if word != 0 {
+            simulation.recorder.word(number as u64).store(word, Ordering::Relaxed);
+        }
+    }
+    (medium, simulation)
+}
+
+/// A simulated medium that is written back in units of that size.
+fn simulated(length: u64, unit_bytes: u64) -> (Medium, Simulation) {
+    assert!(length.is_multiple_of(PAGE_BYTES) && length > 0, "a simulated medium of {length} bytes");
+    let bytes = usize::try_from(length).expect("addressable");
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new map at an address of the kernel's choice.
+    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
+        .expect("memory for a simulated medium");
+    let base = NonNull::new(base.cast::<u8>()).expect("not null");
+    let recorder = Arc::new(Recorder { base, length, unit_bytes, state: Mutex::default() });
+    let (kind, mode) = if recorder.is_page_cache() {
+        (MediumKind::SimulatedDiskFile, PersistMode::Plain)
+    } else {
+        (MediumKind::Simulated, PersistMode::Persistent)
+    };
+    let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind };
+    let medium = Medium::assemble(backing, base, length, true, mode, Some(Arc::clone(&recorder)));
+    (medium.clone(), Simulation { medium, recorder, walker: Arc::default(), tracked: Arc::default() })
 }
