@@ -9,7 +9,7 @@
 //! Removing merges a node with a sibling when both fit well within one node, and frees a node that became empty.
 //! There is no borrowing, so a node other than the root may hold as little as one entry.
 
-use gannet_shm::Ordering::Release;
+use gannet_shm::Ordering::{Relaxed, Release};
 
 use super::IndexError::{self, Full, Invalid, Torn};
 use super::node::{ENTRIES_MAX, LEVELS_MAX, Node};
@@ -36,13 +36,13 @@ impl<'a> Path<'a> {
         self.steps.get(depth).copied().flatten().ok_or(Torn)
     }
 
-    /// How many nodes, from the leaf upwards, an insertion would split.
-    fn full_from_leaf(&self) -> Result<usize, IndexError> {
-        let mut full = 0;
-        while full < self.length && self.get(self.length - 1 - full)?.0.count == ENTRIES_MAX {
-            full += 1;
+    /// How many nodes, from the leaf upwards, have at least `count` entries.
+    fn filled_from_leaf(&self, count: usize) -> Result<usize, IndexError> {
+        let mut filled = 0;
+        while filled < self.length && self.get(self.length - 1 - filled)?.0.count >= count {
+            filled += 1;
         }
-        Ok(full)
+        Ok(filled)
     }
 }
 
@@ -77,25 +77,36 @@ impl<'a> Tree<'a> {
         if keys.len() > RESERVE_KEYS_MAX {
             return Err(Invalid);
         }
-        let mut needed = 0;
+        let mut covered = None;
         for &key in keys {
-            let Some(path) = self.path_to(key)? else {
-                needed = 1;
-                break;
-            };
-            let (leaf, _) = path.get(path.length - 1)?;
-            if leaf.count + keys.len() > ENTRIES_MAX {
-                needed = if keys.len() == 1 {
-                    let full = path.full_from_leaf()?;
-                    full + usize::from(full == path.length)
-                } else {
-                    // Each splits every level and raises the root.
-                    (0..keys.len()).map(|raised| path.length + 1 + raised).sum()
-                };
-                break;
+            if covered.is_some_and(|(from, to): (u64, u64)| from <= key && key < to) {
+                continue;
             }
+            let Some((leaf, fence)) = self.leaf_of(key)? else {
+                return self.pool.reserve(self.owner, self.epoch, 1);
+            };
+            if leaf.count + keys.len() > ENTRIES_MAX {
+                return self.pool.reserve(self.owner, self.epoch, self.splits(keys)?);
+            }
+            covered = fence.map(|fence| (key, fence)).or(Some((key, u64::MAX)));
         }
-        self.pool.reserve(self.owner, self.epoch, needed)
+        self.pool.reserve(self.owner, self.epoch, 0)
+    }
+
+    /// How many nodes inserting `keys` can need. The first splits the full nodes above its leaf. The second can meet
+    /// nodes to which the first has added one, so it counts those with one entry less as full; and nodes that the
+    /// first has split off in ascending order, which stay full, so they count again. Only one raises the root: a new
+    /// root has two entries.
+    #[cold]
+    fn splits(&self, keys: &[u64]) -> Result<usize, IndexError> {
+        let (mut nodes, mut raise) = (0, false);
+        for (before, &key) in keys.iter().enumerate() {
+            let path = self.path_to(key)?.ok_or(Torn)?;
+            let full = path.filled_from_leaf(ENTRIES_MAX - before)?;
+            nodes += full;
+            raise |= full == path.length;
+        }
+        Ok(nodes + usize::from(raise))
     }
 
     /// A reservation of nothing: inserts then take nodes as they need them, and fail cleanly if there are none.
@@ -115,7 +126,7 @@ impl<'a> Tree<'a> {
         if nodes.header() != self.header() {
             return Err(Invalid);
         }
-        let Some(path) = self.path_to(key)? else {
+        let Some((leaf, _)) = self.leaf_of(key)? else {
             nodes.ensure(1)?;
             let number = nodes.take().ok_or(Full)?;
             let leaf = self.own_node(number)?;
@@ -124,7 +135,7 @@ impl<'a> Tree<'a> {
             self.root.store(u64::from(number), Release);
             return Ok(None);
         };
-        let (leaf, found) = path.get(path.length - 1)?;
+        let found = leaf.node.at_most(leaf.count, key);
         if found > 0 && leaf.node.key(found - 1) == key {
             let old = leaf.node.value(found - 1);
             leaf.node.set_value(found - 1, value);
@@ -133,12 +144,14 @@ impl<'a> Tree<'a> {
         if leaf.count < ENTRIES_MAX {
             leaf.node.insert_at(0, leaf.count, found, key, value);
         } else {
+            let path = self.path_to(key)?.ok_or(Torn)?;
             self.insert_splitting(&path, key, value, nodes)?;
         }
         Ok(None)
     }
 
     /// Inserts into a full leaf.
+    #[cold]
     fn insert_splitting(
         &self,
         path: &Path<'a>,
@@ -146,7 +159,7 @@ impl<'a> Tree<'a> {
         value: u64,
         nodes: &mut Reservation<'_>,
     ) -> Result<(), IndexError> {
-        let full = path.full_from_leaf()?;
+        let full = path.filled_from_leaf(ENTRIES_MAX)?;
         let raise = full == path.length;
         if raise && path.length == LEVELS_MAX {
             return Err(Full);
@@ -182,10 +195,7 @@ impl<'a> Tree<'a> {
     /// # Errors
     /// [`IndexError::Torn`].
     pub fn replace(&self, key: u64, value: u64) -> Result<Option<u64>, IndexError> {
-        let Some(mut step) = self.open_root()? else { return Ok(None) };
-        while step.level > 0 {
-            step = self.open_child(&step, step.node.child_position(step.count, key))?;
-        }
+        let Some((step, _)) = self.leaf_of(key)? else { return Ok(None) };
         let found = step.node.at_most(step.count, key);
         if found == 0 || step.node.key(found - 1) != key {
             return Ok(None);
@@ -216,15 +226,27 @@ impl<'a> Tree<'a> {
     }
 
     fn remove_from(&self, key: u64, release: &mut dyn FnMut(u64)) -> Result<Option<u64>, IndexError> {
-        let Some(path) = self.path_to(key)? else { return Ok(None) };
-        let (leaf, found) = path.get(path.length - 1)?;
+        let Some((leaf, _)) = self.leaf_of(key)? else { return Ok(None) };
+        let found = leaf.node.at_most(leaf.count, key);
         if found == 0 || leaf.node.key(found - 1) != key {
             return Ok(None);
         }
         let old = leaf.node.value(found - 1);
+        let alone = self.root.load(Relaxed) == leaf.number;
+        if leaf.count - 1 > if alone { 0 } else { MERGE_ENTRIES_MAX / 2 } {
+            leaf.node.remove_at(0, leaf.count, found - 1);
+        } else {
+            let path = self.path_to(key)?.ok_or(Torn)?;
+            self.remove_shrinking(&path, release)?;
+        }
+        Ok(Some(old))
+    }
 
+    /// Removes the entry that the path leads to from a leaf that is to be merged or freed.
+    fn remove_shrinking(&self, path: &Path<'a>, release: &mut dyn FnMut(u64)) -> Result<(), IndexError> {
+        let (_, found) = path.get(path.length - 1)?;
         // The entry that leaves the node at each depth; above the leaf, that of a child that was freed.
-        let mut position = found - 1;
+        let mut position = found.checked_sub(1).ok_or(Torn)?;
         for depth in (0..path.length).rev() {
             let (step, _) = path.get(depth)?;
             step.node.remove_at(step.level, step.count, position);
@@ -244,7 +266,7 @@ impl<'a> Tree<'a> {
                 None => break,
             }
         }
-        Ok(Some(old))
+        Ok(())
     }
 
     /// Merges a node that shrank to `count` entries with a sibling if they fit. Returns the position in the parent

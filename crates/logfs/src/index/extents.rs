@@ -135,7 +135,11 @@ impl<'a> Extents<'a> {
     /// [`IndexError::Full`], [`IndexError::Torn`], [`IndexError::Invalid`].
     pub fn reserve(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
         let end = check_range(file_block, count)?;
-        self.tree.reserve(&[file_block, end])
+        match self.floor(end - 1)? {
+            // One entry takes another's place, or joins one.
+            Some(same) if same.file_block == file_block && same.count == count => self.tree.no_reservation(),
+            _ => self.tree.reserve(&[file_block, end]),
+        }
     }
 
     /// Maps `count` blocks (up to [`EXTENT_BLOCKS_MAX`]) from `file_block` on to volume blocks from `block` on.
@@ -157,6 +161,9 @@ impl<'a> Extents<'a> {
             return Err(Invalid);
         }
         let mut new = FileExtent { file_block, block, count };
+        if self.map_in_place(new, displaced)? {
+            return Ok(());
+        }
         self.unmap(file_block, count, nodes, displaced)?;
 
         let left = match file_block.checked_sub(1) {
@@ -180,6 +187,33 @@ impl<'a> Extents<'a> {
             self.tree.insert(new.file_block, new.value(), nodes)?;
         }
         Ok(())
+    }
+
+    /// The two common cases, with one descent and one store: `new` continues the extent before it, or takes the
+    /// place of one of the same length. False, and nothing changed, if it is neither.
+    fn map_in_place(&self, new: FileExtent, displaced: &mut dyn FnMut(FileExtent)) -> Result<bool, IndexError> {
+        let Some((leaf, fence)) = self.tree.leaf_of(new.end() - 1)? else { return Ok(false) };
+        let entry = |position: usize| FileExtent::from_entry((leaf.node.key(position), leaf.node.value(position)));
+        let found = leaf.node.at_most(leaf.count, new.end() - 1);
+        // The entry behind must be known, to be joined with or not.
+        if found == 0 || (found == leaf.count && fence.is_some()) {
+            return Ok(false);
+        }
+        let old = entry(found - 1)?;
+        if found < leaf.count && new.joins(entry(found)?) {
+            return Ok(false);
+        }
+        if old.end() <= new.file_block && old.joins(new) {
+            leaf.node.set_value(found - 1, FileExtent { count: old.count + new.count, ..old }.value());
+            return Ok(true);
+        }
+        let same = old.file_block == new.file_block && old.count == new.count;
+        if !same || (found == 1 && new.file_block > 0) || (found > 1 && entry(found - 2)?.joins(new)) {
+            return Ok(false);
+        }
+        displaced(old);
+        leaf.node.set_value(found - 1, new.value());
+        Ok(true)
     }
 
     /// Unmaps `count` blocks from `file_block` on. `displaced` is called with what was mapped, in descending order.

@@ -161,7 +161,8 @@ impl<'a> Tree<'a> {
     }
 
     /// The leaf that covers `key`, and the separator to its right on the way, if there is one.
-    fn leaf_of(&self, key: u64) -> Result<Option<(Step<'a>, Option<u64>)>, IndexError> {
+    #[inline]
+    pub(super) fn leaf_of(&self, key: u64) -> Result<Option<(Step<'a>, Option<u64>)>, IndexError> {
         let Some(mut step) = self.open_root()? else { return Ok(None) };
         let mut fence = None;
         for _ in 0..LEVELS_MAX {
