@@ -15,8 +15,13 @@
 //! | `slab_word`, `slab` | type-stable objects |
 //! | `testing` | abandoning a thread after any store |
 
+// Under the model checker only the words are built, and only their models use them.
+#![cfg_attr(loom, allow(dead_code))]
+
 pub mod facade;
 mod lock_word;
+#[cfg(all(test, loom))]
+mod models;
 mod slab_word;
 
 #[cfg(not(loom))]

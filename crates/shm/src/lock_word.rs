@@ -34,12 +34,17 @@ pub(crate) fn released(value: u64) -> u64 {
 }
 
 /// Takes the lock if it is free: `Ok(word's value while held)`, else `Err(value found)`.
+#[inline(always)]
+pub(crate) fn try_acquire(word: &Word, slot: u32) -> Result<u64, u64> {
+    try_acquire_from(word, word.load(Ordering::Relaxed), slot)
+}
+
+/// Takes the lock if its word still has the value `found`, a free one.
 ///
 /// The swap releases, so that the intent stored before it is visible to whoever sees the owner;
 /// the fence after it keeps the holder's stores from being seen by a reader before the odd value.
 #[inline(always)]
-pub(crate) fn try_acquire(word: &Word, slot: u32) -> Result<u64, u64> {
-    let found = word.load(Ordering::Relaxed);
+pub(crate) fn try_acquire_from(word: &Word, found: u64, slot: u32) -> Result<u64, u64> {
     if found & 1 == 1 || !is_sound(found) {
         return Err(found);
     }

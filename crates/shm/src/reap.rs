@@ -17,7 +17,7 @@ use crate::participant::{ParticipantId, ParticipantInfo};
 use crate::session::Session;
 use crate::slot::{self, HANDS_MAX, Kind, LOCK_INTENTS, LOCKS_MAX, OWNER_DIED, SLOT_WORDS, State};
 use crate::sys;
-use crate::thread::{Thread, life, load_state, swap_state};
+use crate::thread::{Thread, life, load_state, mark_dead, swap_state};
 
 /// Order in which owners settle. Within a stage: order of registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -226,11 +226,11 @@ impl Session {
     /// Whether the thread whose slot was found in `state` is dead. In doubt it lives.
     pub(crate) fn is_dead(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
         let words = slot::words(self.arena(), slot);
-        if state.kind == Kind::Live {
+        if matches!(state.kind, Kind::Join | Kind::Live) {
             if life(self.arena(), slot).load(Ordering::Acquire) & OWNER_DIED != 0 {
                 return Ok(true);
             }
-            if words[slot::LIFE_KIND].load(Ordering::Relaxed) != 0 && !thorough {
+            if state.kind == Kind::Live && words[slot::LIFE_KIND].load(Ordering::Relaxed) != 0 && !thorough {
                 return Ok(false);
             }
         }
@@ -266,6 +266,8 @@ impl Session {
         for reaper in self.reapers() {
             if let Err(error) = reaper.settle(&dead) {
                 let by = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u16;
+                // A reaper before us may have cleared the mark already.
+                mark_dead(arena, owner);
                 let dead_again = State { kind: Kind::Live, by, by_generation: 0, ..claim };
                 swap_state(arena, owner, claim, dead_again);
                 return Err(error);
@@ -277,6 +279,7 @@ impl Session {
         for at in dead.locks() {
             dead.release(at)?;
         }
+        life(arena, owner).store(0, Ordering::Relaxed);
         if swap_state(arena, owner, claim, State::freed(claim.generation)) {
             self.slot_hint().store(u64::from(owner), Ordering::Relaxed);
         }

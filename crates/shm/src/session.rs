@@ -151,6 +151,8 @@ impl Session {
         }
         session.join(true)?;
         if let Err(error) = guard.joined(&session, session.arena_identity()) {
+            // Slots that the guard's threads took; a later participant may get our record.
+            session.mark_own_threads_dead(None)?;
             session.leave_record();
             return Err(error);
         }
@@ -285,11 +287,13 @@ impl Session {
     ///
     /// After an error of an owner or the guard this process has left all the same.
     pub fn detach(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
+        // Before the gate, which a child that joins must pass as well.
+        self.thread()?;
+        let incarnation = self.incarnation();
         let gate = match &self.file {
             None => None,
             Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
         };
-        let incarnation = self.thread()?.session().incarnation();
         let result = self.detach_behind_gate(guard);
         self.detached.store(true, Plain::Relaxed);
         self.forget_thread(incarnation);
@@ -304,13 +308,7 @@ impl Session {
     fn detach_behind_gate(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
         let me = self.thread()?;
         let settled = (|| {
-            for slot in 0..self.slots_used() {
-                let state = load_state(&self.arena, slot)?;
-                let ours = u32::from(state.by) == self.participant().index;
-                if state.kind == Kind::Live && ours && slot != me.slot() {
-                    mark_dead(&self.arena, slot);
-                }
-            }
+            self.mark_own_threads_dead(Some(me.slot()))?;
             self.reap_threads_of(&me, self.participant())?;
             self.tell_gone(&me, self.participant())?;
             self.reap_dead()
@@ -327,6 +325,18 @@ impl Session {
             path.unlink()?;
         }
         last.map(|()| Detached::Last)
+    }
+
+    /// Whatever slots this process has, but one, are to be settled: their threads are at rest.
+    fn mark_own_threads_dead(&self, except: Option<u32>) -> Result<()> {
+        for slot in 0..self.slots_used() {
+            let state = load_state(&self.arena, slot)?;
+            let ours = u32::from(state.by) == self.participant().index;
+            if matches!(state.kind, Kind::Join | Kind::Live) && ours && except != Some(slot) {
+                mark_dead(&self.arena, slot);
+            }
+        }
+        Ok(())
     }
 
     /// Gives up the participant's record and byte.

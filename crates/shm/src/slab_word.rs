@@ -5,7 +5,7 @@
 //! LIVE → RETIRING (taken back by one thread, in its hand) → FREE of the next generation. A word
 //! that was never used (0) is free.
 
-use crate::facade::{Ordering, Word};
+use crate::facade::{Ordering, Word, fence};
 
 const KIND_SHIFT: u32 = 56;
 const HOLDER_SHIFT: u32 = 40;
@@ -37,13 +37,20 @@ pub(crate) fn held_by(value: u64, slot: u32) -> Option<bool> {
 
 /// Takes a free object: its generation, or `None` if it is not free.
 pub(crate) fn take(word: &Word, slot: u32) -> Option<u64> {
-    let found = word.load(Ordering::Relaxed);
+    take_from(word, word.load(Ordering::Relaxed), slot)
+}
+
+/// Takes an object whose word still has the value `found`, a free one.
+pub(crate) fn take_from(word: &Word, found: u64, slot: u32) -> Option<u64> {
     if !is_free(found) {
         return None;
     }
     let generation = generation(found);
     let held = encode(HELD, Some(slot), generation);
-    word.compare_exchange(found, held, Ordering::AcqRel, Ordering::Relaxed).ok().map(|_| generation)
+    word.compare_exchange(found, held, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+    // A reader of the object's last life that sees a store of this one then sees the swap, too.
+    fence(Ordering::Release);
+    Some(generation)
 }
 
 /// Makes a held object live: a plain store, nobody else changes a held object's word.
@@ -53,6 +60,13 @@ pub(crate) fn publish(word: &Word, generation: u64) {
 
 /// Takes a live object of that generation back: false if another was faster or it is long gone.
 pub(crate) fn retire(word: &Word, slot: u32, generation: u64) -> bool {
+    let retired = swap_to_retiring(word, slot, generation);
+    // As in `take_from`.
+    fence(Ordering::Release);
+    retired
+}
+
+pub(crate) fn swap_to_retiring(word: &Word, slot: u32, generation: u64) -> bool {
     let live = encode(LIVE, None, generation);
     let retiring = encode(RETIRING, Some(slot), generation);
     word.compare_exchange(live, retiring, Ordering::AcqRel, Ordering::Relaxed).is_ok()

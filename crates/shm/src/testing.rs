@@ -6,6 +6,7 @@
 //! Only in tests and with the feature `abandon`.
 
 use crate::session::Session;
+use crate::thread::mark_own_dead;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -79,6 +80,7 @@ pub fn run_abandoned<R: Send>(sessions: &[&Arc<Session>], stores: u64, work: imp
                 _ => {
                     for session in sessions {
                         session.abandon_thread();
+                        mark_own_dead(session);
                     }
                     Outcome::Abandoned
                 }

@@ -178,6 +178,17 @@ impl Session {
     }
 }
 
+/// What the kernel does when the calling thread ends: marks the life words that carry its number.
+#[cfg(any(test, feature = "abandon"))]
+pub(crate) fn mark_own_dead(session: &Session) {
+    let tid = rustix::thread::gettid().as_raw_pid() as u32;
+    for slot in 0..session.slots_used() {
+        if life(session.arena(), slot).load(Ordering::Relaxed) == tid {
+            mark_dead(session.arena(), slot);
+        }
+    }
+}
+
 /// Says in the arena that the thread of `slot` will never act again. Not counted as a store of the
 /// thread: it is the kernel's, or a test's.
 pub(crate) fn mark_dead(arena: &Arena, slot: u32) {
@@ -225,16 +236,17 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         if !swap_state(arena, slot, free, join) {
             continue;
         }
+        // Who frees a slot clears its life word first, so from here on a mark in it is about us.
+        let tid = rustix::thread::gettid().as_raw_pid() as u32;
+        life(arena, slot).store(tid, Ordering::Relaxed);
+        let node = RobustNode::enlist(arena, slot);
         let words = slot::words(arena, slot);
+        words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
+        words[slot::TID].store(u64::from(tid), Ordering::Relaxed);
         words[slot::PARTICIPANT].store(u64::from(by), Ordering::Relaxed);
         for word in [slot::WAITERS, slot::LOCKS_USED, slot::HANDS_USED, slot::WAITING_ON] {
             words[word].store(0, Ordering::Relaxed);
         }
-        let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        words[slot::TID].store(u64::from(tid), Ordering::Relaxed);
-        life(arena, slot).store(tid, Ordering::Relaxed);
-        let node = RobustNode::enlist(arena, slot);
-        words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
         session.slot_hint().store(u64::from(slot) + 1, Ordering::Relaxed);
         let live = State { kind: Kind::Live, ..join };
         if !swap_state(arena, slot, join, live) {
@@ -260,5 +272,6 @@ fn give_back(session: &Session, slot: u32, generation: u32) {
         return;
     }
     session.slot_hint().store(u64::from(slot), Ordering::Relaxed);
+    life(arena, slot).store(0, Ordering::Relaxed);
     swap_state(arena, slot, state, State::freed(generation));
 }

@@ -2,6 +2,8 @@
 
 mod locks;
 mod processes;
+mod readers;
+mod reaping;
 mod sessions;
 mod slabs;
 

@@ -100,6 +100,7 @@ fn child() {
             say("closed");
             sleep_forever();
         }
+        "fork" | "fork_unprepared" => forking(&attach(&mut guard), role == "fork"),
         "thread_exit" => {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
@@ -236,4 +237,98 @@ fn random_kills_never_break_exclusion_and_leave_nothing() {
         assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
         assert_eq!(left_behind(&id), Vec::<String>::new());
     }
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+/// In a child process: forks, uses the volume on both sides, and leaves a dead child behind.
+fn forking(session: &Arc<Session>, prepared: bool) {
+    let lock = session.arena().region("test").unwrap().start;
+    let before = (session.thread().unwrap().slot(), session.participant());
+    // The parent holds a lock over the fork: it stays the parent's.
+    let guard = session.thread().unwrap().lock(lock).unwrap();
+    for end in 0..3 {
+        let ticket = prepared.then(|| session.prepare_fork().unwrap());
+        let promised = ticket.as_ref().map(|ticket| ticket.participant());
+        // SAFETY: the C library's fork; this process has one working thread.
+        let pid = unsafe { fork() };
+        if pid == 0 {
+            if let Some(ticket) = ticket {
+                ticket.child().unwrap();
+            }
+            if end == 2 {
+                // The first thing that this child does is to leave; the parent's lock is not its.
+                let left = session.detach(&mut Calls::default()).is_ok_and(|d| d == crate::Detached::OthersRemain);
+                // SAFETY: ends this process.
+                unsafe { _exit(if left { 40 + end } else { 1 }) }
+            }
+            let thread = session.thread().unwrap();
+            let fine = thread.slot() != before.0
+                && session.participant() != before.1
+                && promised.is_none_or(|promised| promised == session.participant())
+                && thread.try_lock(lock).unwrap().is_none()
+                && session.participant_is_alive(before.1).unwrap();
+            let other = lock.add(512);
+            thread.lock(other).unwrap().unlock();
+            std::mem::forget(thread.lock(other).unwrap());
+            // SAFETY: ends this process.
+            unsafe { _exit(if fine { 40 + end } else { 1 }) }
+        }
+        if let Some(ticket) = ticket {
+            ticket.parent(pid > 0);
+        }
+        if let Some(promised) = promised {
+            while session.participant_is_alive(promised).unwrap() {
+                std::thread::yield_now();
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child; `status` lives.
+        assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status >> 8, 40 + end);
+        // What the dead child held.
+        session.thread().unwrap().lock(lock.add(512)).unwrap().unlock();
+        assert_eq!(session.reap_dead().unwrap().participants, u64::from(end != 2));
+    }
+    assert_eq!((session.thread().unwrap().slot(), session.participant()), before);
+    guard.unlock();
+    assert_eq!(session.participant_list().len(), 2, "this process and the test's");
+    drop(session.prepare_fork().unwrap());
+    assert_eq!(session.participant_list().len(), 2);
+    say("forked");
+    sleep_forever();
+}
+
+#[test]
+fn a_forked_child_is_a_participant_of_its_own() {
+    for (number, role) in [(26, "fork"), (27, "fork_unprepared")] {
+        let id = identity(number);
+        let (session, mut guard) = attached(&id);
+        let mut child = spawn(role, &id);
+        wait_for(&mut child, "forked");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(session.reap_dead().unwrap().participants, 1);
+        assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
+        assert!(left_behind(&id).is_empty());
+    }
+}
+
+#[test]
+fn a_volume_is_claimed_by_one_arena() {
+    let path = format!("/dev/shm/gannet-shm-test-claim-{}", std::process::id());
+    let open = || std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+    let (one, two, three) = (open(), open(), open());
+    assert!(crate::claim_volume_first(&one).unwrap());
+    assert!(crate::claim_volume_shared(&two).unwrap());
+    assert!(!crate::claim_volume_first(&three).unwrap());
+    drop(one);
+    assert!(!crate::claim_volume_first(&three).unwrap());
+    drop(two);
+    assert!(crate::claim_volume_first(&three).unwrap());
+    std::fs::remove_file(&path).unwrap();
 }

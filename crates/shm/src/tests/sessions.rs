@@ -3,11 +3,11 @@
 use super::{Calls, identity, layout, left_behind};
 use crate::testing::{Outcome, after_every_store, run_abandoned};
 use crate::{
-    ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage, Reaper, Result,
-    Session, VolumeIdentity,
+    ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage, Reaped, Reaper,
+    Result, Session, VolumeIdentity,
 };
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 
 fn path_of(id: &VolumeIdentity) -> String {
     let mut guard = Calls::default();
@@ -56,6 +56,31 @@ fn a_guard_that_refuses_leaves_nothing() {
     assert!(matches!(Session::attach(id, &layout(), &mut refuse), Err(Error::Owner(_))));
     assert_eq!(session.participant_list().len(), 1);
     assert_eq!(session.detach(&mut fine).unwrap(), Detached::Last);
+}
+
+#[test]
+fn detaching_settles_the_threads_of_the_process() {
+    let id = identity(8);
+    let mut guard = Calls::default();
+    let stays = Session::attach(id, &layout(), &mut guard).unwrap();
+    let leaves = Session::attach(id, &layout(), &mut guard).unwrap();
+    let lock = leaves.arena().region("test").unwrap().start;
+    let (held, left) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::mem::forget(leaves.thread().unwrap().lock(lock).unwrap());
+            held.wait();
+            left.wait();
+            assert!(matches!(leaves.thread(), Err(Error::Detached)));
+        });
+        held.wait();
+        assert_eq!(leaves.detach(&mut guard).unwrap(), Detached::OthersRemain);
+        stays.thread().unwrap().try_lock(lock).unwrap().expect("released").unlock();
+        left.wait();
+    });
+    assert!(matches!(leaves.detach(&mut guard), Err(Error::Detached)));
+    assert_eq!(stays.reap_dead().unwrap(), Reaped::default());
+    stays.detach(&mut guard).unwrap();
 }
 
 #[test]
