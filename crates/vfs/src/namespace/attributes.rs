@@ -39,11 +39,30 @@ impl Namespace<'_, '_> {
         let user_allowed = user.is_none_or(|user| owns && user == known.owner.user);
         let group_allowed =
             group.is_none_or(|group| owns && (group == known.owner.group || self.who.is_in_group(group)));
-        if !(user_allowed && group_allowed) && !self.who.may(Capabilities::CHOWN) {
+        if !(user_allowed && group_allowed || self.who.may(Capabilities::CHOWN)) {
             return fail(Errno::PERM);
         }
-        let mode = if known.mode & 0o6000 != 0 { ModeChange::DropSetId } else { ModeChange::Keep };
+        let mode = self.set_id_change(&known);
+        // Dropping bits is a change of mode, which even a call that names no owner must be allowed.
+        if mode != ModeChange::Keep && !self.is_owner(&known) && !self.who.may(Capabilities::CHOWN) {
+            return fail(Errno::PERM);
+        }
         self.fs.set_attributes(node, &AttributeChange { mode, user, group, ..Default::default() })
+    }
+
+    /// What a change of owner does to the set-id bits.
+    fn set_id_change(&self, known: &Permissions) -> ModeChange {
+        let group_bits = known.mode & 0o2010;
+        if known.file_type == FileType::Directory {
+            ModeChange::Keep
+        } else if group_bits == 0o2000 && !self.keeps_set_group_id(known.owner.group) {
+            // Without group execution the bit once meant mandatory locking; it goes with those who could not set it.
+            ModeChange::Set(known.mode & 0o1777)
+        } else if known.mode & 0o4000 != 0 || group_bits == 0o2010 {
+            ModeChange::DropSetId
+        } else {
+            ModeChange::Keep
+        }
     }
 
     /// `utimensat`. To set both to the present the right to write suffices.

@@ -15,8 +15,8 @@
 //! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
 //! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs` | the operations |
 //!
-//! Not done, because the kernel does them by administrator's setting: `protected_symlinks`, `protected_hardlinks`,
-//! `protected_regular`, `protected_fifos`.
+//! Of what the kernel does by administrator's setting, `protected_hardlinks` is always on (as distributions set it);
+//! `protected_symlinks`, `protected_regular` and `protected_fifos` are not done.
 
 mod access;
 mod access_list;

@@ -47,7 +47,8 @@ impl Namespace<'_, '_> {
         let is_whiteout = file_type == FileType::CharacterDevice && device == 0;
         let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
         // What exists is told before what is forbidden, as the kernel looks up first.
-        let holder = self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
+        let holder =
+            self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
         if is_device && !is_whiteout && !self.who.may(Capabilities::MKNOD) {
             return Err(self.exists_or(place.directory, name, Error::new(Errno::PERM)));
         }
@@ -124,12 +125,24 @@ impl Namespace<'_, '_> {
     pub fn link(&self, node: NodeId, place: &Place<'_>) -> Result<()> {
         let known = self.fs.permissions(node)?;
         let name = self.name_to_make(place, FileType::Regular)?;
+        if !self.is_owner(&known) && !self.is_safe_to_link(node, &known) {
+            return Err(self.exists_or(place.directory, name, Error::new(Errno::PERM)));
+        }
         self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
         let fixed = known.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY);
         if fixed || known.file_type == FileType::Directory {
             return Err(self.exists_or(place.directory, name, Error::new(Errno::PERM)));
         }
         self.fs.link(node, place.directory, name)
+    }
+
+    /// Whether those who do not own a file may link it all the same: as with `protected_hardlinks`, which distributions
+    /// set, only what they can read and write and what gives no rights.
+    fn is_safe_to_link(&self, node: NodeId, known: &Permissions) -> bool {
+        known.file_type == FileType::Regular
+            && known.mode & 0o4000 == 0
+            && known.mode & 0o2010 != 0o2010
+            && self.check_known(node, known, Access::READ | Access::WRITE).is_ok()
     }
 
     /// Removes a name that is not a directory's; returns the inode.
@@ -156,13 +169,18 @@ impl Namespace<'_, '_> {
         self.fs.remove(place.directory, name, RemoveKind::Directory)
     }
 
+    /// The flags of `renameat2` from its argument. `EINVAL` for unknown ones and for those that contradict each other, which is
+    /// said before any look at the paths.
+    pub fn rename_flags(bits: u32) -> Result<RenameFlags> {
+        let flags = RenameFlags::from_bits(bits).ok_or(Error::new(Errno::INVAL))?;
+        let others = RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT;
+        let contradicts = flags.contains(RenameFlags::EXCHANGE) && flags.intersects(others);
+        if contradicts { fail(Errno::INVAL) } else { Ok(flags) }
+    }
+
     /// `renameat2`.
     pub fn rename(&self, from: &Place<'_>, to: &Place<'_>, flags: RenameFlags) -> Result<()> {
-        let exchange = flags.contains(RenameFlags::EXCHANGE);
-        let contradicts = exchange && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT);
-        if contradicts || !RenameFlags::all().contains(flags) {
-            return fail(Errno::INVAL);
-        }
+        let exchange = Self::rename_flags(flags.bits())?.contains(RenameFlags::EXCHANGE);
         let (old, new) = match (from.last, to.last) {
             (Last::Name(old), Last::Name(new)) => (old, new),
             (Last::Name(_), _) if flags.contains(RenameFlags::NO_REPLACE) => return fail(Errno::EXIST),
@@ -186,12 +204,42 @@ impl Namespace<'_, '_> {
         if target.is_some_and(|target| target.node == source.node) {
             return Ok(());
         }
-        self.check_remove(from.directory, source.node)?;
+        self.check_rename(from.directory, source, to.directory, target, exchange).map_err(|error| {
+            // That a directory cannot go below itself is said before what is forbidden.
+            if self.is_within(to.directory, source.node) {
+                Error::new(Errno::INVAL)
+            } else if target.is_some_and(|target| self.is_within(from.directory, target.node)) {
+                Error::new(if exchange { Errno::INVAL } else { Errno::NOTEMPTY })
+            } else {
+                error
+            }
+        })?;
+        self.fs.rename(from.directory, old, to.directory, new, flags)
+    }
+
+    /// Checks that an entry may be moved.
+    fn check_rename(
+        &self,
+        from_directory: NodeId,
+        source: Found,
+        to_directory: NodeId,
+        target: Option<Found>,
+        exchange: bool,
+    ) -> Result<()> {
+        self.check_remove(from_directory, source.node)?;
         match target {
-            Some(target) => self.check_remove(to.directory, target.node)?,
-            None => _ = self.check_create(to.directory)?,
+            Some(target) => {
+                self.check_remove(to_directory, target.node)?;
+                let is_directory = |found: Found| found.file_type == FileType::Directory;
+                match (is_directory(source), is_directory(target)) {
+                    (true, false) if !exchange => return fail(Errno::NOTDIR),
+                    (false, true) if !exchange => return fail(Errno::ISDIR),
+                    _ => {}
+                }
+            }
+            None => _ = self.check_create(to_directory)?,
         }
-        if from.directory != to.directory {
+        if from_directory != to_directory {
             // A directory that gets another parent is written to.
             for moved in [Some(source), target.filter(|_| exchange)].into_iter().flatten() {
                 if moved.file_type == FileType::Directory {
@@ -199,6 +247,23 @@ impl Namespace<'_, '_> {
                 }
             }
         }
-        self.fs.rename(from.directory, old, to.directory, new, flags)
+        Ok(())
+    }
+
+    /// Whether the directory `inner` is `outer` or lies below it, as far as can be seen.
+    #[cold]
+    fn is_within(&self, inner: NodeId, outer: NodeId) -> bool {
+        const DEPTH_MAX: usize = 1 << 16;
+        let mut at = inner;
+        for _ in 0..DEPTH_MAX {
+            if at == outer {
+                return true;
+            }
+            match self.fs.parent(at) {
+                Ok(parent) if parent != at => at = parent,
+                _ => break,
+            }
+        }
+        false
     }
 }

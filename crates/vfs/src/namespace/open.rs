@@ -1,6 +1,6 @@
 //! Opening and creating.
 
-use super::{Access, Last, LastMode, Namespace, Place};
+use super::{Access, Last, LastMode, Namespace, Place, ResolveFlags};
 use crate::{
     AttributeChange, Errno, Error, FileType, Found, InodeFlags, ModeChange, NewNode, NodeId, Permissions, Result,
 };
@@ -29,10 +29,27 @@ const fn fail<T>(errno: Errno) -> Result<T> {
 const ATTEMPTS_MAX: usize = 100;
 
 impl Namespace<'_, '_> {
-    /// How the last component of a path is to be walked for an open with these flags.
-    pub fn open_mode(flags: OpenFlags) -> LastMode {
-        let exclusive = flags.contains(OpenFlags::CREATE | OpenFlags::EXCL);
-        if exclusive || flags.contains(OpenFlags::NOFOLLOW) { LastMode::NoFollow } else { LastMode::Follow }
+    /// The flags without those that `O_PATH` makes meaningless.
+    fn effective(flags: OpenFlags) -> OpenFlags {
+        let of_path = OpenFlags::PATH | OpenFlags::DIRECTORY | OpenFlags::NOFOLLOW | OpenFlags::CLOEXEC;
+        if flags.contains(OpenFlags::PATH) { flags & of_path } else { flags }
+    }
+
+    /// How a path is to be walked for an open with these flags. `EINVAL` if they contradict each other, which is said
+    /// before any look at the path.
+    pub fn open_mode(flags: OpenFlags) -> Result<(LastMode, ResolveFlags)> {
+        let flags = Self::effective(flags);
+        let create = flags.contains(OpenFlags::CREATE);
+        // Of the two bits of O_TMPFILE one is O_DIRECTORY.
+        let unnamed = flags.contains(OpenFlags::TMPFILE.difference(OpenFlags::DIRECTORY));
+        if create && flags.contains(OpenFlags::DIRECTORY)
+            || unnamed && (create || !flags.contains(OpenFlags::DIRECTORY) || flags.bits() & 3 == 0)
+        {
+            return fail(Errno::INVAL);
+        }
+        let stays = create && flags.contains(OpenFlags::EXCL) || flags.contains(OpenFlags::NOFOLLOW);
+        let mode = if stays { LastMode::NoFollow } else { LastMode::Follow };
+        Ok((mode, if create { ResolveFlags::CREATE_FILE } else { ResolveFlags::empty() }))
     }
 
     /// What the flags ask of the inode.
@@ -48,14 +65,12 @@ impl Namespace<'_, '_> {
     /// Opens what is at a place that was walked to with [`Namespace::open_mode`]; creates and truncates as the flags say.
     /// `mode` is the wish for a new file.
     pub fn open(&self, place: &Place<'_>, flags: OpenFlags, mode: u32) -> Result<Opened> {
-        // Of the two bits of O_TMPFILE one is O_DIRECTORY.
+        let flags = Self::effective(flags);
+        let follow = Self::open_mode(flags)?.0 == LastMode::Follow;
         if flags.contains(OpenFlags::TMPFILE) {
-            return self.open_unnamed(place, flags, mode);
+            return self.open_unnamed(place, mode);
         }
-        let create = flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH);
-        if create && flags.contains(OpenFlags::DIRECTORY) {
-            return fail(Errno::INVAL);
-        }
+        let create = flags.contains(OpenFlags::CREATE);
         let mut found = place.found;
         for _ in 0..ATTEMPTS_MAX {
             match (found, place.last) {
@@ -75,7 +90,6 @@ impl Namespace<'_, '_> {
                         Err(error) if error.errno() == Errno::EXIST => {
                             // Somebody was faster. What they made is opened, unless it is a link that were to be followed.
                             found = self.look(place.directory, name)?;
-                            let follow = Self::open_mode(flags) == LastMode::Follow;
                             if follow && found.is_some_and(|found| found.file_type == FileType::Symlink) {
                                 return fail(Errno::LOOP);
                             }
@@ -98,10 +112,7 @@ impl Namespace<'_, '_> {
         })
     }
 
-    fn open_unnamed(&self, place: &Place<'_>, flags: OpenFlags, mode: u32) -> Result<Opened> {
-        if !Self::access_of(flags).contains(Access::WRITE) || flags.contains(OpenFlags::CREATE) {
-            return fail(Errno::INVAL);
-        }
+    fn open_unnamed(&self, place: &Place<'_>, mode: u32) -> Result<Opened> {
         let found = place.existing()?;
         if found.file_type != FileType::Directory {
             return fail(Errno::NOTDIR);
@@ -115,7 +126,7 @@ impl Namespace<'_, '_> {
 
     /// Opens an inode that exists: by name, or again through a descriptor (`/proc/self/fd`).
     pub fn open_found(&self, found: Found, flags: OpenFlags) -> Result<Opened> {
-        let Found { node, file_type } = found;
+        let (flags, Found { node, file_type }) = (Self::effective(flags), found);
         let opened = Opened { node, file_type, created: false };
         if flags.contains(OpenFlags::DIRECTORY) && file_type != FileType::Directory {
             return fail(Errno::NOTDIR);

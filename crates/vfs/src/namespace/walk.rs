@@ -72,6 +72,8 @@ bitflags::bitflags! {
         const IN_ROOT = 0x10;
         /// The empty path is the starting point itself.
         const EMPTY_PATH = 0x1_0000;
+        /// A file may be made at the last component: `EISDIR` if a slash stands behind it.
+        const CREATE_FILE = 0x2_0000;
     }
 }
 
@@ -291,6 +293,9 @@ impl<'f, 'c> Walker<'f, 'c> {
                 let last = LastAt::Name(from, to);
                 Ok(End { directory: at, last, found, wants_directory, left: false })
             };
+            if is_last && wants_directory && flags.contains(ResolveFlags::CREATE_FILE) {
+                return fail(Errno::ISDIR);
+            }
             if is_last && mode == LastMode::Parent {
                 return here(None);
             }

@@ -94,6 +94,9 @@ impl Namespace<'_, '_> {
                 if known.file_type == FileType::Symlink {
                     return fail(Errno::OPNOTSUPP);
                 }
+                if space == Space::DefaultList && known.file_type != FileType::Directory {
+                    return fail(Errno::ACCESS);
+                }
                 if !self.is_owner(&known) {
                     return fail(Errno::PERM);
                 }
@@ -109,9 +112,6 @@ impl Namespace<'_, '_> {
         match space {
             Space::AccessList => return self.set_access_list(node, &known, value, mode),
             Space::DefaultList => {
-                if known.file_type != FileType::Directory {
-                    return fail(Errno::ACCESS);
-                }
                 let mut room = AccessList::ROOM;
                 let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::INVAL))?;
                 copy.copy_from_slice(value);
@@ -153,11 +153,16 @@ impl Namespace<'_, '_> {
         stored
     }
 
-    /// `removexattr`. Without its list an inode keeps its permission bits.
+    /// `removexattr`. Without its list an inode keeps its permission bits; a list that is not there counts as removed.
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let space = space_of(name)?;
         self.check_change(space, name, node)?;
-        self.fs.remove_xattr(node, name)
+        match self.fs.remove_xattr(node, name) {
+            Err(error) if error.errno() == Errno::NODATA && matches!(space, Space::AccessList | Space::DefaultList) => {
+                Ok(())
+            }
+            removed => removed,
+        }
     }
 
     /// `listxattr`: calls `sink` with each name that they may know of.
