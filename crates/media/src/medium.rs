@@ -188,6 +188,15 @@ impl Medium {
         Ok(unsafe { self.base.as_ptr().add(at.0 as usize) })
     }
 
+    /// The address of a range inside the map, for what must be handed out as memory (zero-copy reads). Whoever stores
+    /// through it calls [`Medium::flush`] afterwards; no Rust reference may be made of it.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`].
+    pub fn address_of(&self, at: MediumOffset, length: u64) -> Result<*mut u8, AccessError> {
+        self.readable(at, length)
+    }
+
     /// Start of the map.
     #[inline]
     pub(crate) fn base(&self) -> *mut u8 {

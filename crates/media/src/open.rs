@@ -67,8 +67,9 @@ impl Medium {
         if usize::try_from(length).is_err() || length > isize::MAX as u64 / 2 {
             return Err(problem("more than can be mapped"));
         }
+        let alignment = if device { device_alignment(status.st_rdev) } else { MAP_ALIGNMENT_BYTES };
         let (reserved, reserved_bytes, base) =
-            reserve(length as usize).map_err(|error| system(path, "reserve addresses", error))?;
+            reserve(length as usize, alignment).map_err(|error| system(path, "reserve addresses", error))?;
         let mut backing = Backing { reserved, reserved_bytes, file: None, kind: MediumKind::DeviceDax };
         let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let map = |flags: MapFlags| {
@@ -114,14 +115,14 @@ impl Medium {
 }
 
 /// Reserves addresses for `length` bytes at an aligned start: the range, its length, the start.
-pub(crate) fn reserve(length: usize) -> Result<(NonNull<u8>, usize, NonNull<u8>), Errno> {
-    let reserved_bytes = length.checked_add(MAP_ALIGNMENT_BYTES).ok_or(Errno::NOMEM)?;
+fn reserve(length: usize, alignment: usize) -> Result<(NonNull<u8>, usize, NonNull<u8>), Errno> {
+    let reserved_bytes = length.checked_add(alignment).ok_or(Errno::NOMEM)?;
     // SAFETY: a new map at an address of the kernel's choice.
     let reserved = unsafe {
         mmap_anonymous(ptr::null_mut(), reserved_bytes, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)?
     };
     let reserved = NonNull::new(reserved.cast::<u8>()).ok_or(Errno::NOMEM)?;
-    let skip = reserved.as_ptr().align_offset(MAP_ALIGNMENT_BYTES);
+    let skip = reserved.as_ptr().align_offset(alignment);
     // SAFETY: one alignment more than needed was reserved.
     let base = unsafe { reserved.add(skip) };
     Ok((reserved, reserved_bytes, base))
@@ -131,9 +132,20 @@ pub(crate) fn system(path: &Path, action: &'static str, error: Errno) -> OpenErr
     OpenError::System { path: PathBuf::from(path), action, source: error.into() }
 }
 
+fn device_directory(device: u64) -> String {
+    format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
+}
+
+/// What maps of a DAX device must be aligned to: 2 MiB, unless it was set up with larger pages.
+fn device_alignment(device: u64) -> usize {
+    let text = std::fs::read_to_string(format!("{}/align", device_directory(device))).unwrap_or_default();
+    let alignment = text.trim().parse().unwrap_or(MAP_ALIGNMENT_BYTES);
+    if alignment.is_power_of_two() { alignment.max(MAP_ALIGNMENT_BYTES) } else { MAP_ALIGNMENT_BYTES }
+}
+
 /// Size of a DAX device, from sysfs.
 fn device_length(path: &Path, device: u64) -> Result<u64, OpenError> {
-    let directory = format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+    let directory = device_directory(device);
     let subsystem = std::fs::read_link(format!("{directory}/subsystem")).unwrap_or_default();
     if subsystem.file_name().is_none_or(|name| name != "dax") {
         return Err(OpenError::WrongType { path: path.to_owned(), kind: "a character device other than device DAX" });
