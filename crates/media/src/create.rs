@@ -70,6 +70,9 @@ impl Medium {
     ) -> Result<Medium, OpenError> {
         check_length(path, length)?;
         let open_options = OpenOptions { read_only: false, ..options.open };
+        // A symbolic link stays; what it leads to is replaced.
+        let resolved = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = resolved.as_path();
         if let Ok(present) = std::fs::metadata(path) {
             if !options.force {
                 return Err(OpenError::Exists { path: path.to_owned() });

@@ -55,3 +55,10 @@ pub(crate) fn store_fence() {
     // SAFETY: every x86-64 processor has this instruction; it only orders. Without `nomem`, for the compiler too.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
+
+/// Asks for a line that will be stored to. Does nothing for an address that is not mapped.
+#[inline]
+pub(crate) fn prefetch_for_store(address: *mut u8) {
+    // SAFETY: a hint: it never faults and changes no memory; processors without it execute it as nothing.
+    unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
+}

@@ -13,6 +13,7 @@ use crate::hash::DataHash;
 use crate::load::BOUNCE_BYTES;
 use crate::medium::{LINE_BYTES, Medium};
 use crate::offset::MediumOffset;
+use crate::processor::prefetch_for_store;
 
 const LINE: usize = LINE_BYTES as usize;
 
@@ -167,6 +168,13 @@ impl Medium {
         if let Some(hash) = &mut hash {
             hash.update(&kept_head[..head]);
             hash.prepare(&kept_tail[..tail]);
+        }
+        // Their lines come into the cache while the others go past it.
+        if head != 0 {
+            prefetch_for_store(to);
+        }
+        if tail != 0 {
+            prefetch_for_store(to.wrapping_add(count - tail));
         }
         // SAFETY: the range was just checked, and the head and the tail are parts of it.
         unsafe {

@@ -111,6 +111,10 @@ fn existing_files() {
     assert!(new.is_named_by(&path).unwrap() && !old.is_named_by(&path).unwrap());
     assert_eq!(old.load_u64(at(8184)), Ok(0x0101_0101_0101_0101), "who had the old one open keeps it");
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 1);
+    let link = scratch.file("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let newer = Medium::create(&link, 4096, force, &mut |_| {}).unwrap();
+    assert!(newer.is_named_by(&path).unwrap() && fs::symlink_metadata(&link).unwrap().is_symlink());
 }
 
 #[test]
