@@ -30,14 +30,11 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     let error_number = error_number_address();
     // SAFETY: the C library's thread-local errno.
     let saved_error_number = unsafe { *error_number };
-    let hidden_stack = hide_alternate_stack(frame, record);
+    hide_alternate_stack();
     let in_child = process::in_vfork_child(record);
     exec::release_memory(record);
     // A panic is a defect of ours; it must cost one call, not the program.
     let outcome = catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO));
-    if hidden_stack {
-        show_alternate_stack(record);
-    }
     // SAFETY: as above.
     unsafe { *error_number = saved_error_number };
     if let Outcome::Done(result) = outcome {
@@ -50,7 +47,7 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
 fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     match frame.rax {
         RT_SIGACTION => Outcome::Done(signal::sigaction(frame, in_child)),
-        SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame, record)),
+        SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame)),
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record),
         EXIT => process::exit_thread(frame, record),
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
@@ -58,26 +55,17 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     }
 }
 
-/// While the program runs on its alternate signal stack the kernel, seeing the engine stack, would deliver the next
-/// signal at the top of it, over the frames there. So it is hidden for the length of the operation.
+/// The second half of hiding the program's alternate signal stack, see [`entry`].
 #[inline]
-fn hide_alternate_stack(frame: &Frame, record: &Record) -> bool {
-    let (start, size) = record.alternate_stack;
-    if size == 0 || frame.stack_pointer.wrapping_sub(start) > size || frame.rax == SIGALTSTACK {
-        return false;
+fn hide_alternate_stack() {
+    // SAFETY: the thread's own block; the thread is busy, so that no handler of the program runs.
+    let hidden = unsafe { (*entry::thread_state()).hidden };
+    if hidden != 0 {
+        const SS_DISABLE: usize = 2;
+        let disabled = [0, SS_DISABLE, 0];
+        // SAFETY: a valid stack_t; we run on the engine stack, so the kernel allows it.
+        unsafe { syscall(SIGALTSTACK, [disabled.as_ptr() as usize, 0]) };
     }
-    const SS_DISABLE: usize = 2;
-    let disabled = [0, SS_DISABLE, 0];
-    // SAFETY: a valid stack_t; we run on the engine stack, so the kernel allows it.
-    unsafe { syscall(SIGALTSTACK, [disabled.as_ptr() as usize, 0]) };
-    true
-}
-
-fn show_alternate_stack(record: &Record) {
-    let (start, size) = record.alternate_stack;
-    let stack = [start, record.alternate_stack_flags as u32 as usize, size];
-    // SAFETY: what the program had set.
-    unsafe { syscall(SIGALTSTACK, [stack.as_ptr() as usize, 0]) };
 }
 
 unsafe extern "C" {

@@ -11,9 +11,17 @@
 //! | --- | --- |
 //! | 0 | busy: an operation is running; signals are deferred, system calls pass |
 //! | 1 | a signal was deferred |
+//! | 2 | the alternate signal stack is hidden, to be shown at the end of the operation |
+//! | 3 | the program has an alternate signal stack |
 //! | 8 | the thread's record, above its engine stack; 0: none yet |
 //! | 16 | signals blocked by deferring, to be unblocked |
 //! | 32–95 | registers while the engine stack is being made |
+//! | 96–119 | the program's alternate signal stack, as `stack_t` |
+//! | 120 | the signal mask of a program whose alternate stack is hidden |
+//!
+//! While the program runs on its alternate signal stack the kernel, seeing the engine stack in use, would deliver the next
+//! signal at the top of the alternate stack, over live frames. So such an operation runs with signals blocked and that
+//! stack disabled: blocked before the change of stacks, disabled behind it, both undone after the change back.
 
 use crate::thread::{ENGINE_STACK_BYTES, RECORD_BYTES};
 use core::arch::global_asm;
@@ -81,12 +89,21 @@ pub(crate) struct ThreadState {
     pub(crate) busy: AtomicU8,
     /// A signal was deferred.
     pub(crate) deferred: AtomicU8,
-    padding: [u8; 6],
+    /// The alternate signal stack is disabled for the length of an operation.
+    pub(crate) hidden: u8,
+    /// The program has an alternate signal stack that must be hidden.
+    pub(crate) has_alternate_stack: u8,
+    padding: [u8; 4],
     /// The thread's record.
     pub(crate) record: usize,
     /// Signals to unblock at the end of the operation.
     pub(crate) unblock: u64,
+    scratch: [u64; 9],
+    /// The alternate signal stack: start, flags, size.
+    pub(crate) alternate_stack: [usize; 3],
+    mask: u64,
 }
+const _: () = assert!(core::mem::offset_of!(ThreadState, alternate_stack) == 96);
 
 /// This thread's state.
 pub(crate) fn thread_state() -> *mut ThreadState {
@@ -149,6 +166,10 @@ global_asm!(
     ".hidden gannet_xsave_mask",
     ".p2align 2",
     "gannet_xsave_mask: .skip 4",
+    ".section .rodata",
+    ".p2align 3",
+    // Not SIGSEGV and SIGBUS: bad addresses are noticed by them.
+    "gannet_all_signals: .quad ~((1 << 10) | (1 << 6))",
     ".text",
     ".globl gannet_thread_state",
     ".hidden gannet_thread_state",
@@ -239,10 +260,41 @@ global_asm!(
     "cmp qword ptr fs:[r11 + 8], 0",
     "je 8f",
     "7:",
+    "cmp byte ptr fs:[r11 + 3], 0",
+    "jne 11f",
+    "4:",
     "mov r11, qword ptr fs:[r11 + 8]",
     ".endm",
     // What `gannet_begin` jumps to: a new engine stack, and the busy thread.
     ".macro gannet_begin_slow",
+    "11:",
+    "mov qword ptr fs:[r11 + 88], rcx",
+    "mov rcx, rsp",
+    "sub rcx, qword ptr fs:[r11 + 96]",
+    "cmp rcx, qword ptr fs:[r11 + 112]",
+    "mov rcx, qword ptr fs:[r11 + 88]",
+    "ja 4b",
+    "mov qword ptr fs:[r11 + 32], rax",
+    "mov qword ptr fs:[r11 + 40], rdi",
+    "mov qword ptr fs:[r11 + 48], rsi",
+    "mov qword ptr fs:[r11 + 56], rdx",
+    "mov qword ptr fs:[r11 + 64], r10",
+    "mov byte ptr fs:[r11 + 2], 1",
+    "mov rdx, qword ptr fs:[0]",
+    "lea rdx, [rdx + r11 + 120]",
+    "lea rsi, [rip + gannet_all_signals]",
+    "mov edi, 2", // SIG_SETMASK
+    "mov r10d, 8",
+    "mov eax, 14", // rt_sigprocmask
+    "syscall",
+    "mov r11, qword ptr [rip + gannet_tls@GOTTPOFF]",
+    "mov rax, qword ptr fs:[r11 + 32]",
+    "mov rdi, qword ptr fs:[r11 + 40]",
+    "mov rsi, qword ptr fs:[r11 + 48]",
+    "mov rdx, qword ptr fs:[r11 + 56]",
+    "mov r10, qword ptr fs:[r11 + 64]",
+    "mov rcx, qword ptr fs:[r11 + 88]",
+    "jmp 4b",
     "8:",
     "mov qword ptr fs:[r11 + 32], rax",
     "mov qword ptr fs:[r11 + 40], rdi",
@@ -285,7 +337,7 @@ global_asm!(
     ".macro gannet_end",
     "mov r11, qword ptr [rip + gannet_tls@GOTTPOFF]",
     "mov byte ptr fs:[r11], 0",
-    "cmp byte ptr fs:[r11 + 1], 0",
+    "cmp word ptr fs:[r11 + 1], 0",
     "jne gannet_deliver",
     "jmp rcx",
     ".endm",
@@ -364,7 +416,7 @@ global_asm!(
     "gannet_begin_slow",
     ".cfi_endproc",
     ".size gannet_entry_full, . - gannet_entry_full",
-    // Signals came meanwhile and were sent again, blocked: unblocks them with the program's registers and stack in place.
+    // Signals came meanwhile and were sent again, blocked, or the alternate stack is hidden: puts that right with the program's registers and stack in place.
     ".p2align 4",
     ".type gannet_deliver, @function",
     "gannet_deliver:",
@@ -381,6 +433,26 @@ global_asm!(
     "mov qword ptr [rsp + 32], r10",
     "mov qword ptr [rsp + 40], rcx",
     ".cfi_offset rip, -152",
+    "cmp byte ptr fs:[r11 + 2], 0",
+    "je 3f",
+    "mov byte ptr fs:[r11 + 2], 0",
+    "mov rdi, qword ptr fs:[0]",
+    "lea rdi, [rdi + r11 + 96]",
+    "xor esi, esi",
+    "mov eax, 131", // sigaltstack
+    "syscall",
+    "mov r11, qword ptr [rip + gannet_tls@GOTTPOFF]",
+    "mov rsi, qword ptr fs:[0]",
+    "lea rsi, [rsi + r11 + 120]",
+    "mov edi, 2",
+    "xor edx, edx",
+    "mov r10d, 8",
+    "mov eax, 14",
+    "syscall",
+    "mov r11, qword ptr [rip + gannet_tls@GOTTPOFF]",
+    "cmp byte ptr fs:[r11 + 1], 0",
+    "je 2f",
+    "3:",
     "mov byte ptr fs:[r11 + 1], 0",
     "mov rax, qword ptr fs:[r11 + 16]",
     "mov qword ptr fs:[r11 + 16], 0",
@@ -391,6 +463,7 @@ global_asm!(
     "mov r10d, 8",
     "mov eax, 14", // rt_sigprocmask
     "syscall",
+    "2:",
     "mov rax, qword ptr [rsp]",
     "mov rdi, qword ptr [rsp + 8]",
     "mov rsi, qword ptr [rsp + 16]",

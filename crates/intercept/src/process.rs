@@ -65,7 +65,9 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
         _ => {
             let [address, size, ..] = frame.arguments;
             let mut bytes = [0u8; CLONE3_SIZE_MAX];
-            if !(64..=CLONE3_SIZE_MAX).contains(&size) || crate::memory::read_bytes(address, &mut bytes[..size]).is_err() {
+            if !(64..=CLONE3_SIZE_MAX).contains(&size)
+                || crate::memory::read_bytes(address, &mut bytes[..size]).is_err()
+            {
                 return Outcome::Pass;
             }
             for (word, chunk) in arguments.iter_mut().zip(bytes.chunks_exact(8)) {

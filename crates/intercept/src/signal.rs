@@ -9,7 +9,7 @@ use crate::entry::{self, Frame};
 use crate::number;
 use crate::patch::area;
 use crate::raw::{is_error, syscall};
-use crate::thread::{self, is_busy};
+use crate::thread::is_busy;
 use core::arch::global_asm;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -48,7 +48,12 @@ struct Action {
 }
 
 static ACTIONS: [Action; SIGNAL_LIMIT] = [const {
-    Action { handler: AtomicUsize::new(SIG_DFL), flags: AtomicU64::new(0), restorer: AtomicUsize::new(0), mask: AtomicU64::new(0) }
+    Action {
+        handler: AtomicUsize::new(SIG_DFL),
+        flags: AtomicU64::new(0),
+        restorer: AtomicUsize::new(0),
+        mask: AtomicU64::new(0),
+    }
 }; SIGNAL_LIMIT];
 /// Where the wrapper jumps at once: the program's handler, or 0 for the long way.
 static DIRECT: [AtomicUsize; SIGNAL_LIMIT] = [const { AtomicUsize::new(0) }; SIGNAL_LIMIT];
@@ -154,7 +159,8 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
             // The kernel would forget the handler when the wrapper defers; the wrapper does it instead.
             installed.flags &= !SA_RESETHAND;
             if always {
-                installed.flags |= SA_SIGINFO | SA_NODEFER * u64::from(!has_handler) | SA_ONSTACK * u64::from(!has_handler);
+                installed.flags |=
+                    SA_SIGINFO | SA_NODEFER * u64::from(!has_handler) | SA_ONSTACK * u64::from(!has_handler);
             }
             if installed.flags & SA_RESTORER == 0 {
                 installed.flags |= SA_RESTORER;
@@ -199,34 +205,44 @@ fn publish(signal: usize, wanted: &KernelAction) {
     DIRECT[signal].store(if has_handler && !long_way { wanted.handler } else { 0 }, Ordering::Release);
 }
 
-/// `sigaltstack` of the program: done, and noted in the record. The kernel must judge it with the program's stack pointer, so
-/// what can be refused because of that is decided here.
-pub(crate) fn alternate_stack(frame: &Frame, record: &mut thread::Record) -> isize {
-    const SS_ONSTACK: i32 = 1;
-    const SS_DISABLE: i32 = 2;
+/// `sigaltstack` of the program: done, and noted for the entry. The kernel judges it with the engine's stack pointer, so
+/// what depends on the program's is decided here.
+pub(crate) fn alternate_stack(frame: &Frame) -> isize {
+    const SS_ONSTACK: usize = 1;
+    const SS_DISABLE: usize = 2;
+    const SS_AUTODISARM: usize = 1 << 31;
     const EPERM: isize = -1;
     const EFAULT: isize = -14;
     let [new, old, ..] = frame.arguments;
-    let (start, size) = record.alternate_stack;
-    let on_it = size != 0 && frame.stack_pointer.wrapping_sub(start) <= size;
+    // SAFETY: the thread's own block; the thread is busy, so that no handler of the program runs.
+    let state = unsafe { &mut *entry::thread_state() };
+    let [start, flags, size] = state.alternate_stack;
+    // A stack with SS_AUTODISARM is the kernel's business alone.
+    let on_it = state.has_alternate_stack != 0 && frame.stack_pointer.wrapping_sub(start) <= size;
     let mut wanted = [0usize; 3];
     if new != 0 && crate::memory::read_value(new, &mut wanted).is_err() {
         return EFAULT;
     }
-    let previous_flags = if size == 0 { SS_DISABLE } else { record.alternate_stack_flags & !3 | if on_it { SS_ONSTACK } else { 0 } };
-    let previous = [start, previous_flags as u32 as usize, size];
-    if new != 0 {
-        if on_it {
+    let mut previous = [start, flags | if on_it { SS_ONSTACK } else { 0 }, size];
+    if on_it {
+        if new != 0 {
             return EPERM;
         }
-        // SAFETY: a valid stack_t; the program answers for the memory it names.
-        let result = unsafe { syscall(number::SIGALTSTACK, [wanted.as_ptr() as usize, 0]) };
+    } else {
+        // SAFETY: null or a valid stack_t; the program answers for the memory it names.
+        let result = unsafe {
+            let new = if new != 0 { wanted.as_ptr() as usize } else { 0 };
+            syscall(number::SIGALTSTACK, [new, previous.as_mut_ptr() as usize])
+        };
         if is_error(result) {
             return result;
         }
-        let flags = wanted[1] as i32;
-        record.alternate_stack = if flags & SS_DISABLE != 0 { (0, 0) } else { (wanted[0], wanted[2]) };
-        record.alternate_stack_flags = flags;
+    }
+    if new != 0 {
+        let flags = wanted[1] & 0xffff_ffff;
+        let disabled = flags & SS_DISABLE != 0;
+        state.alternate_stack = if disabled { [0, SS_DISABLE, 0] } else { [wanted[0], flags & !SS_ONSTACK, wanted[2]] };
+        state.has_alternate_stack = u8::from(!disabled && flags & SS_AUTODISARM == 0);
     }
     if old != 0 && crate::memory::write_value(old, &previous).is_err() {
         return EFAULT;
@@ -290,7 +306,11 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
     }
     if action.flags.load(Ordering::Relaxed) & SA_RESETHAND != 0 {
         lock();
-        let default = KernelAction { flags: SA_RESTORER, restorer: action.restorer.load(Ordering::Relaxed), ..KernelAction::default() };
+        let default = KernelAction {
+            flags: SA_RESTORER,
+            restorer: action.restorer.load(Ordering::Relaxed),
+            ..KernelAction::default()
+        };
         publish(index, &default);
         if !matches!(index, SIGSEGV | SIGBUS) {
             kernel_action(index, Some(&default), None);
@@ -318,8 +338,12 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
 
 /// Sets the default action, so that the fault or signal ends the process as it would have without us.
 fn die_by(signal: usize) {
-    let default =
-        KernelAction { handler: SIG_DFL, flags: SA_RESTORER, restorer: gannet_signal_return as *const () as usize, mask: 0 };
+    let default = KernelAction {
+        handler: SIG_DFL,
+        flags: SA_RESTORER,
+        restorer: gannet_signal_return as *const () as usize,
+        mask: 0,
+    };
     kernel_action(signal, Some(&default), None);
 }
 

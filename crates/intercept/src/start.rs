@@ -85,7 +85,10 @@ unsafe fn patch_loaded_objects(environment: *const *const u8) {
 }
 
 /// A plan, from the cache or made now.
-pub(crate) fn plan_of(image: &Image, directory: Option<&cache::CachePath>) -> (std::borrow::Cow<'static, [Site]>, bool) {
+pub(crate) fn plan_of(
+    image: &Image,
+    directory: Option<&cache::CachePath>,
+) -> (std::borrow::Cow<'static, [Site]>, bool) {
     let id = image.build_id();
     if let (Some(id), Some(directory)) = (&id, directory)
         && let Some(sites) = cache::load(directory, id)

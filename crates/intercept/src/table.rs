@@ -280,7 +280,11 @@ mod tests {
     #[test]
     fn each_number_is_listed_once() {
         for (index, entry) in TABLE.iter().enumerate() {
-            assert!(!TABLE[..index].iter().any(|other| other.number == entry.number || other.name == entry.name), "{} twice", entry.name);
+            assert!(
+                !TABLE[..index].iter().any(|other| other.number == entry.number || other.name == entry.name),
+                "{} twice",
+                entry.name
+            );
             assert!(entry.number < NUMBER_LIMIT);
         }
     }

@@ -19,10 +19,6 @@ const GUARD_BYTES: usize = 4096;
 pub(crate) struct Record {
     /// Whether the fields below were initialised.
     pub(crate) ready: bool,
-    /// The program's alternate signal stack: start and size, 0 if none.
-    pub(crate) alternate_stack: (usize, usize),
-    /// Flags given with it.
-    pub(crate) alternate_stack_flags: i32,
     /// The thread the record belongs to. A `vfork` child runs on its parent's record.
     pub(crate) thread: i32,
     /// The process that waits, or waited, in `vfork` on this thread; 0: none.
@@ -48,20 +44,8 @@ pub(crate) unsafe fn record<'a>() -> &'a mut Record {
         unsafe { syscall(number::MPROTECT, [bottom, GUARD_BYTES, 0]) };
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(number::GETTID, []) } as i32;
-        read_alternate_stack(record);
     }
     record
-}
-
-/// Asks the kernel for the alternate stack: it may have been set before the first call we saw.
-fn read_alternate_stack(record: &mut Record) {
-    let mut old = [0usize; 3];
-    // SAFETY: stack_t is three words. We run on the engine stack, so the kernel does not report SS_ONSTACK.
-    unsafe { syscall(number::SIGALTSTACK, [0, old.as_mut_ptr() as usize]) };
-    const SS_DISABLE: i32 = 2;
-    let flags = old[1] as i32;
-    record.alternate_stack = if flags & SS_DISABLE != 0 { (0, 0) } else { (old[0], old[2]) };
-    record.alternate_stack_flags = flags;
 }
 
 /// Whether this thread is inside an operation.

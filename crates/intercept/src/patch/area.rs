@@ -57,7 +57,14 @@ impl Area {
                 let got = unsafe {
                     syscall(
                         number::MMAP,
-                        [address, length, PROT_READ_WRITE_EXECUTE, MAP_PRIVATE_ANONYMOUS_FIXED_NOREPLACE, usize::MAX, 0],
+                        [
+                            address,
+                            length,
+                            PROT_READ_WRITE_EXECUTE,
+                            MAP_PRIVATE_ANONYMOUS_FIXED_NOREPLACE,
+                            usize::MAX,
+                            0,
+                        ],
                     )
                 };
                 if !is_error(got) {

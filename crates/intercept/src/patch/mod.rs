@@ -58,7 +58,9 @@ pub(crate) unsafe fn apply(image: &Image, sites: &[Site], area: &mut Area, full_
         index = end;
         let length = (last_byte & !(PAGE_BYTES - 1)) + PAGE_BYTES - first_page;
         let inside = image.bytes(first_page.wrapping_sub(image.bias), length).is_some()
-            || image.bytes(run[0].start as usize, last_byte + 1 - (image.bias.wrapping_add(run[0].start as usize))).is_some();
+            || image
+                .bytes(run[0].start as usize, last_byte + 1 - (image.bias.wrapping_add(run[0].start as usize)))
+                .is_some();
         // SAFETY: the range lies in the object's text; it stays executable throughout.
         if !inside || is_error(unsafe { syscall(number::MPROTECT, [first_page, length, PROT_READ_WRITE_EXECUTE]) }) {
             outcome.left += run.len();

@@ -7,7 +7,10 @@
 use super::image::{Image, u32_at};
 use super::{AFTER_BYTES_MAX, BEFORE_BYTES_MAX, FIXUP_AFTER, FIXUPS_MAX, FLAG_ENDS, Fixup, Site, WINDOW_BYTES_MAX};
 use crate::table::{Class, class_of};
-use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
+};
 
 /// How far around a `syscall` landing places matter.
 const NEIGHBOURHOOD_BYTES: usize = 32;
@@ -55,7 +58,12 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
         let text = image.bytes(segment.start, segment.length)?;
         limit = limit.max(segment.start + segment.length);
         let found = text.windows(2).enumerate().filter(|(_, pair)| pair == &[0x0f, 0x05]);
-        candidates.extend(found.map(|(offset, _)| segment.start + offset));
+        candidates.extend(
+            found
+                .map(|(offset, _)| offset)
+                .filter(|&offset| !is_signal_return(text, offset))
+                .map(|offset| segment.start + offset),
+        );
     }
     let mut built = Built { sites: Vec::new(), instruction_count: 0, uninteresting_count: 0 };
     if candidates.is_empty() {
@@ -106,8 +114,17 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
         listing.clear();
         listing.extend(Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE).iter());
         mark_jump_tables(image, &listing, &mut landings);
-        for index in 0..listing.len() {
-            if listing[index].code() != Code::Syscall {
+        // What follows bytes that are no instruction may be out of step with the real ones.
+        let in_step = listing.iter().position(Instruction::is_invalid).unwrap_or(listing.len());
+        for (offset, _) in code.windows(2).enumerate().filter(|(_, pair)| pair == &[0x0f, 0x05]) {
+            let address = (start + offset) as u64;
+            let listed = listing[..in_step].iter().any(|i| i.ip() <= address && address < i.next_ip());
+            if !listed && candidates.binary_search(&(address as usize)).is_ok() {
+                built.sites.push(Site::unpatchable(address as u32, -1));
+            }
+        }
+        for index in 0..in_step {
+            if listing[index].code() != Code::Syscall || is_signal_return(code, listing[index].ip() as usize - start) {
                 continue;
             }
             built.instruction_count += 1;
@@ -128,12 +145,21 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
     Some(built)
 }
 
+/// Whether the `syscall` at `offset` of `text` is a return from a signal handler. Unwinders and debuggers know it by these bytes,
+/// so it must stay; and its unwind information starts one byte early, where a disassembler goes astray.
+fn is_signal_return(text: &[u8], offset: usize) -> bool {
+    // mov rax, 15 in its long and its short form
+    text[..offset].ends_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0]) || text[..offset].ends_with(&[0xb8, 0x0f, 0, 0, 0])
+}
+
 /// Lets each function reach up to the next: hand-written code leaves the part that follows a `syscall` onto a new stack
 /// without unwind information.
 fn with_gaps(image: &Image, mut functions: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
     for index in 0..functions.len() {
         let (start, length) = functions[index];
-        let Some(segment) = image.segments().iter().find(|s| s.executable && (s.start..s.start + s.length).contains(&start)) else {
+        let Some(segment) =
+            image.segments().iter().find(|s| s.executable && (s.start..s.start + s.length).contains(&start))
+        else {
             continue;
         };
         let end = functions.get(index + 1).map_or(usize::MAX, |next| next.0).min(segment.start + segment.length);
@@ -174,6 +200,7 @@ fn certain_number(
     if landings.contains(listing[index].ip() as usize) {
         return None;
     }
+    // Backwards, as long as execution certainly comes from there.
     for back in listing[..index].iter().rev().take(NUMBER_SEARCH_INSTRUCTIONS) {
         match back.code() {
             Code::Mov_r32_imm32 if back.op0_register() == Register::EAX => return Some(back.immediate32() as usize),
@@ -195,7 +222,8 @@ fn certain_number(
             return None;
         }
         let writes_number = information.info(back).used_registers().iter().any(|used| {
-            used.register().full_register() == Register::RAX && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+            used.register().full_register() == Register::RAX
+                && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
         });
         if writes_number || landings.contains(back.ip() as usize) {
             return None;
@@ -205,7 +233,13 @@ fn certain_number(
 }
 
 /// Chooses the instructions to replace around the `syscall` at `index`.
-fn choose_window(image: &Image, listing: &[Instruction], index: usize, landings: &AddressSet, number: i16) -> Option<Site> {
+fn choose_window(
+    image: &Image,
+    listing: &[Instruction],
+    index: usize,
+    landings: &AddressSet,
+    number: i16,
+) -> Option<Site> {
     // Fewest instructions in front of the call first: then the code behind the jump back starts a basic block most often.
     for before in 0..=index.min(3) {
         for after in 0..4 {
@@ -228,7 +262,13 @@ fn choose_window(image: &Image, listing: &[Instruction], index: usize, landings:
 }
 
 /// Relocates the instructions of a window, the `syscall` being at `position`.
-fn relocate(image: &Image, window: &[Instruction], position: usize, landings: &AddressSet, number: i16) -> Option<Site> {
+fn relocate(
+    image: &Image,
+    window: &[Instruction],
+    position: usize,
+    landings: &AddressSet,
+    number: i16,
+) -> Option<Site> {
     let start = window[0].ip() as usize;
     let end = window[window.len() - 1].next_ip() as usize;
     if (start + 1..end).any(|address| landings.contains(address)) {

@@ -107,7 +107,10 @@ fn load_descriptor(descriptor: usize, id: &BuildId) -> Option<&'static [Site]> {
     let (mode, owner, size) = (status[3] as u32, (status[3] >> 32) as u32, status[6] as usize);
     // SAFETY: no arguments.
     let user = unsafe { syscall(number::GETEUID, []) } as u32;
-    if owner != user || mode & 0o170022 != 0o100000 || !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size) {
+    if owner != user
+        || mode & 0o170022 != 0o100000
+        || !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size)
+    {
         return None;
     }
     const PROT_READ: usize = 1;
@@ -166,8 +169,9 @@ pub(crate) fn store(directory: &CachePath, id: &BuildId, sites: &[Site]) {
     let path = directory.file(id, b"");
     const O_WRONLY_CREAT_EXCL: usize = 0o1 | 0o100 | 0o200;
     // SAFETY: the path ends in zero.
-    let descriptor =
-        unsafe { syscall(number::OPENAT, [AT_FDCWD, temporary.pointer(), O_WRONLY_CREAT_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600]) };
+    let descriptor = unsafe {
+        syscall(number::OPENAT, [AT_FDCWD, temporary.pointer(), O_WRONLY_CREAT_EXCL | O_CLOEXEC | O_NOFOLLOW, 0o600])
+    };
     if is_error(descriptor) {
         return;
     }

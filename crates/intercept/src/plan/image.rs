@@ -122,7 +122,10 @@ impl Image {
                 if end > note.len() {
                     break;
                 }
-                if kind == NT_GNU_BUILD_ID && &note[12..12 + name_length.min(4)] == b"GNU\0" && (8..=32).contains(&length) {
+                if kind == NT_GNU_BUILD_ID
+                    && &note[12..12 + name_length.min(4)] == b"GNU\0"
+                    && (8..=32).contains(&length)
+                {
                     let mut id = [0; 32];
                     id[..length].copy_from_slice(&note[data..end]);
                     return Some(id);
