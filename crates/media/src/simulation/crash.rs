@@ -11,9 +11,10 @@ use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
+use super::build::simulated_from_image;
 use super::choices::{CrashPolicy, Random, choose};
 use super::pending::{Pending, PendingStore};
-use super::record::{Event, Simulation, simulated_from_image};
+use super::record::{Event, Simulation};
 use crate::medium::Medium;
 
 /// Where going through the events stands; kept between calls, so that going on is cheap.

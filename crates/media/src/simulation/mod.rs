@@ -11,12 +11,14 @@
 //! | file | concern |
 //! | --- | --- |
 //! | `record` | applying and recording stores; where they come from; leaving some out |
+//! | `build` | making simulated media |
 //! | `abandon` | stopping a thread after its n-th store |
 //! | `pending` | what is certain and what is not after some events |
 //! | `crash` | going through the images at crash points |
 //! | `choices` | which of the possible images to look at |
 
 mod abandon;
+mod build;
 mod choices;
 mod crash;
 mod pending;

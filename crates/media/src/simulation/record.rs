@@ -8,15 +8,10 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-
 use super::abandon::{after_store, is_abandoned, thread_number};
 use super::crash::Walker;
 use super::pending::Pending;
-use crate::medium::{Backing, LINE_BYTES, Medium, MediumKind, PersistMode};
-
-/// Media are multiples of it, and the page cache writes it back as a whole.
-const PAGE_BYTES: u64 = 4096;
+use crate::medium::{LINE_BYTES, Medium};
 
 /// One thing that happened to the medium.
 #[derive(Clone, Copy, Debug)]
@@ -123,13 +118,18 @@ impl State {
 }
 
 impl Recorder {
+    /// A recorder for the memory at `base`, a multiple of eight bytes, which must outlive it.
+    pub(super) fn new(base: NonNull<u8>, length: u64, unit_bytes: u64) -> Recorder {
+        Recorder { base, length, unit_bytes, state: Mutex::default() }
+    }
+
     /// Bytes of what is written back as a whole.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.unit_bytes
     }
 
     /// Whether this is a page cache, for which only a sync counts.
-    fn is_page_cache(&self) -> bool {
+    pub(super) fn is_page_cache(&self) -> bool {
         self.unit_bytes != LINE_BYTES
     }
 
@@ -266,7 +266,7 @@ impl Recorder {
 /// Control of a simulated medium: what was recorded, and what to leave out. Clones control the same medium.
 #[derive(Clone)]
 pub struct Simulation {
-    medium: Medium,
+    pub(super) medium: Medium,
     pub(super) recorder: Arc<Recorder>,
     pub(super) walker: Arc<Mutex<Option<Walker>>>,
     /// What is pending after so many events: kept between calls of `pending_lines`.
@@ -344,67 +344,4 @@ impl Simulation {
     pub fn set_hook(&self, hook: Option<Arc<dyn Fn(usize) + Send + Sync>>) {
         self.recorder.state().hook = hook;
     }
-}
-
-impl Medium {
-    /// Simulated persistent memory of `length` zero bytes, a multiple of 4096.
-    ///
-    /// # Panics
-    /// If the length is no such multiple, or there is no memory.
-    #[must_use]
-    pub fn simulated(length: u64) -> (Medium, Simulation) {
-        simulated(length, LINE_BYTES)
-    }
-
-    /// A simulated file of `length` zero bytes on a disk file system: pages of 4096 bytes are written back at any moment and in
-    /// any order, and are certain only after [`Medium::sync`]; flush and fence mean nothing. A crash image holds, per page,
-    /// any prefix of its stores since its last sync.
-    ///
-    /// # Panics
-    /// As for [`Medium::simulated`].
-    #[must_use]
-    pub fn simulated_page_cache(length: u64) -> (Medium, Simulation) {
-        simulated(length, PAGE_BYTES)
-    }
-
-    /// Simulated persistent memory that holds `image` durably.
-    ///
-    /// # Panics
-    /// If its length is no multiple of 4096, or there is no memory.
-    #[must_use]
-    pub fn simulated_from_image(image: &[u8]) -> (Medium, Simulation) {
-        simulated_from_image(image, LINE_BYTES)
-    }
-}
-
-/// A simulated medium that is written back in units of that size, with an image.
-pub(super) fn simulated_from_image(image: &[u8], unit_bytes: u64) -> (Medium, Simulation) {
-    let (medium, simulation) = simulated(image.len() as u64, unit_bytes);
-    for (number, word) in image.chunks_exact(8).enumerate() {
-        let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
-        if word != 0 {
-            simulation.recorder.word(number as u64).store(word, Ordering::Relaxed);
-        }
-    }
-    (medium, simulation)
-}
-
-/// A simulated medium that is written back in units of that size.
-fn simulated(length: u64, unit_bytes: u64) -> (Medium, Simulation) {
-    assert!(length.is_multiple_of(PAGE_BYTES) && length > 0, "a simulated medium of {length} bytes");
-    let bytes = usize::try_from(length).expect("addressable");
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new map at an address of the kernel's choice.
-    let base = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, MapFlags::PRIVATE) }
-        .expect("memory for a simulated medium");
-    let base = NonNull::new(base.cast::<u8>()).expect("not null");
-    let recorder = Arc::new(Recorder { base, length, unit_bytes, state: Mutex::default() });
-    let (kind, mode) = if recorder.is_page_cache() {
-        (MediumKind::SimulatedDiskFile, PersistMode::Plain)
-    } else {
-        (MediumKind::Simulated, PersistMode::Persistent)
-    };
-    let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind };
-    let medium = Medium::assemble(backing, base, length, true, mode, Some(Arc::clone(&recorder)));
-    (medium.clone(), Simulation { medium, recorder, walker: Arc::default(), tracked: Arc::default() })
 }
