@@ -6,7 +6,7 @@
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
 use crate::format::geometry::Geometry;
-use crate::format::page::{LinePlace, Link, PageHeader};
+use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
 use crate::format::superblock::{Superblock, SuperblockError};
@@ -84,6 +84,17 @@ impl Disk {
         let epoch = medium.load_u64(MediumOffset(EPOCH_AT)).map_err(access_error)?;
         if epoch == 0 || epoch > EPOCH_MAX {
             return Err(Error::damaged("epoch", EPOCH_AT));
+        }
+        let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), chunks })
+    }
+
+    /// The volume with a superblock and an epoch that the caller has found out by other means: for fsck, when the medium
+    /// says neither.
+    pub(crate) fn assume(medium: Medium, superblock: Superblock, epoch: u64) -> Result<Self> {
+        let geometry = Geometry::of(superblock.blocks).ok_or(Error::damaged("superblock: size", superblock.blocks))?;
+        if superblock.blocks * BLOCK_BYTES > medium.length() || epoch == 0 || epoch > EPOCH_MAX {
+            return Err(Error::damaged("superblock", 0));
         }
         let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
         Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), chunks })
@@ -202,21 +213,24 @@ impl Disk {
         self.read(block * BLOCK_BYTES, &mut bytes[..])
     }
 
-    /// Reads the rest of a log page from an entry on.
-    pub(crate) fn read_entry<'b>(&self, place: LinePlace, buffer: &'b mut Block) -> Result<&'b [u8]> {
-        if !self.geometry.is_allocatable(place.block()) || place.line() == 0 {
+    /// Reads the entry at `place`, as many lines as it claims and `buffer` holds.
+    pub(crate) fn read_lines<'b>(&self, place: LinePlace, buffer: &'b mut [u8]) -> Result<&'b [u8]> {
+        const LINE: usize = LINE_BYTES as usize;
+        if !self.geometry.is_allocatable(place.block()) || place.line() == 0 || buffer.len() < LINE {
             return Err(Error::damaged("place of a log entry", place.offset_bytes()));
         }
-        let length_bytes = (BLOCK_BYTES - place.line() as u64 * LINE_BYTES) as usize;
-        let bytes = &mut buffer[..length_bytes];
-        // Most entries are one or two lines: read the first, and what it claims.
-        self.read(place.offset_bytes(), &mut bytes[..LINE_BYTES as usize])?;
-        let lines = bytes[2] as usize;
-        let wanted = (lines * LINE_BYTES as usize).min(length_bytes);
-        if wanted > LINE_BYTES as usize {
-            self.read(place.offset_bytes() + LINE_BYTES, &mut bytes[LINE_BYTES as usize..wanted])?;
+        self.read(place.offset_bytes(), &mut buffer[..LINE])?;
+        let on_page = (LINES - place.line()) as usize * LINE;
+        let wanted = (buffer[2] as usize * LINE).clamp(LINE, on_page.min(buffer.len()));
+        if wanted > LINE {
+            self.read(place.offset_bytes() + LINE_BYTES, &mut buffer[LINE..wanted])?;
         }
-        Ok(&buffer[..wanted.max(LINE_BYTES as usize)])
+        Ok(&buffer[..wanted])
+    }
+
+    /// Reads the entry at `place`, whatever its length.
+    pub(crate) fn read_entry<'b>(&self, place: LinePlace, buffer: &'b mut Block) -> Result<&'b [u8]> {
+        self.read_lines(place, &mut buffer[..])
     }
 
     /// The data hash of a range of the medium, chained from `hash`.

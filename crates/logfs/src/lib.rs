@@ -1,21 +1,62 @@
 //! The log-structured persistent-memory file system.
+//!
+//! ```text
+//! format            every bit on the medium; nothing else
+//! disk, log         slots, pages and entries on a medium: checked loads, stores that a fence makes durable
+//! replay, file_map  what entries mean
+//! survey, recover   the whole volume read once; what a crash leaves put in order
+//! mkfs, check, dump tools that need no arena
+//! places, record    the arena: where things stand, what is known of each inode
+//! index, space      trees of names and blocks; free blocks and inode numbers
+//! ops               one operation of one thread: locks, optimistic reads
+//! load, append      an inode from its log into the arena; an entry into its log
+//! names, create, remove, rename, attributes, xattrs, read, write, resize, map
+//!                   the operations
+//! collect           logs kept short
+//! reap, attach      the dead settled; the volume opened and closed
+//! file_system       all of it behind the trait
+//! ```
 
 #![forbid(unsafe_code)]
-#![allow(dead_code)]
 
+mod append;
+mod attach;
+mod attributes;
 mod bits;
+mod check;
+mod collect;
+mod create;
 mod disk;
 mod file_map;
+mod file_system;
 mod format;
 #[doc(hidden)]
 pub mod index;
+mod load;
 mod log;
+mod map;
 mod mkfs;
+mod names;
+mod ops;
+mod places;
+mod read;
+mod reap;
+mod record;
 mod recover;
+mod remove;
+mod rename;
 mod replay;
+mod resize;
 #[doc(hidden)]
 pub mod space;
+mod storage;
 mod survey;
+mod write;
+mod xattrs;
 
+pub use attach::AttachOptions;
+pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
+pub use file_system::{LogFs, OpenError, open_medium};
 pub use mkfs::{MakeOptions, make};
+pub use ops::{NoUsers, Users};
 pub use recover::RecoveryReport;

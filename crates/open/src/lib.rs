@@ -1,1 +1,67 @@
-//! The composition root: looks at what it is given and returns a file system.
+//! The composition root: looks at what it is given and returns a file system. The only place that knows which file systems
+//! exist; front ends and the command are built on it.
+
+#![forbid(unsafe_code)]
+
+use gannet_logfs::{AttachOptions, LogFs, NoUsers};
+use gannet_memfs::{Limits, MemoryFs};
+use gannet_vfs::{Error, FileSystem, Owner};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use gannet_logfs::OpenError;
+
+/// What a name of a volume means: `memory:` with an optional size in MiB is a file system in this process's memory (gone
+/// with it, not shared), everything else is the path of a volume's file or device.
+const MEMORY_PREFIX: &str = "memory:";
+
+/// How a volume is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Nothing may change.
+    pub read_only: bool,
+    /// Copy-on-write for all files (`Some(true)`), in place unless a file says otherwise (`Some(false)`), or as mkfs was told.
+    pub copy_on_write: Option<bool>,
+    /// Bound on the shared memory of indexes, in bytes.
+    pub index_bytes_max: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { read_only: false, copy_on_write: None, index_bytes_max: 1 << 30 }
+    }
+}
+
+/// Opens the volume that `name` means. The last handle dropped closes it.
+///
+/// # Errors
+/// [`OpenError`], which names the volume, what is wrong and what can be done.
+pub fn open(name: &Path, options: Options) -> Result<Arc<dyn FileSystem>, OpenError> {
+    if let Some(size) = name.to_str().and_then(|name| name.strip_prefix(MEMORY_PREFIX)) {
+        return open_memory(name, size);
+    }
+    open_volume(name, options).map(|volume| volume as Arc<dyn FileSystem>)
+}
+
+/// Opens a volume on a medium.
+///
+/// # Errors
+/// As for [`open`].
+pub fn open_volume(path: &Path, options: Options) -> Result<Arc<LogFs>, OpenError> {
+    let attach = AttachOptions {
+        index_bytes_max: options.index_bytes_max,
+        copy_on_write: options.copy_on_write,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        users: Box::new(NoUsers),
+    };
+    LogFs::open(path, options.read_only, attach).map(Arc::new)
+}
+
+fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError> {
+    let failed = |error: Error| OpenError::Volume { path: name.display().to_string(), error };
+    let invalid = Error::because(gannet_vfs::Errno::INVAL, "expected memory:SIZE with SIZE in MiB");
+    let mebibytes: u64 = if size.is_empty() { 1024 } else { size.parse().map_err(|_| failed(invalid))? };
+    let limits = Limits { data_bytes: mebibytes.saturating_mul(1 << 20), inodes: 1 << 20 };
+    let memory = MemoryFs::new(limits, 0o755, Owner::default()).map_err(failed)?;
+    Ok(Arc::new(memory))
+}

@@ -6,7 +6,7 @@
 use gannet_shm::{Guard, HandContent, Thread};
 
 use super::pool::Pool;
-use super::{Extent, GROUP_BLOCKS, HAND_BLOCKS, Held, Space, SpaceError};
+use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError};
 
 /// The most blocks of one extent: what the count in a hand and in a file map can say.
 const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
@@ -49,8 +49,9 @@ impl<'a> Space<'a> {
             }
         }
         let pools = self.layout.pools();
-        let own = u64::from(thread.slot()) % pools;
-        let in_order = || (0..pools).map(|step| (own + step) % pools);
+        // 32 bits divide twice as fast.
+        let own = u64::from(thread.slot() % pools as u32);
+        let in_order = || (own..pools).chain(0..own);
         if want >= GROUP_BLOCKS {
             for index in in_order() {
                 if self.pool(index).has_whole()
@@ -86,7 +87,7 @@ impl<'a> Space<'a> {
             return Ok(None);
         };
         let extent = Extent { start: pool.first_block + start, count: count as u32 };
-        let hand = thread.hand_set(HandContent { kind: HAND_BLOCKS, a: extent.pack(), b: 0 })?;
+        let hand = thread.hand_set(HandContent { kind: self.layout.hand_kind(), a: extent.pack(), b: 0 })?;
         pool.take(start, count);
         guard.unlock();
         Ok(Some(Held { extent, hand }))
@@ -99,7 +100,7 @@ impl<'a> Space<'a> {
     /// [`SpaceError::Invalid`] outside of the volume; [`SpaceError::Shared`] if all hands are in use.
     pub fn hold(&self, thread: &Thread<'_>, extent: Extent) -> Result<Held, SpaceError> {
         self.check(extent)?;
-        let hand = thread.hand_set(HandContent { kind: HAND_BLOCKS, a: extent.pack(), b: 0 })?;
+        let hand = thread.hand_set(HandContent { kind: self.layout.hand_kind(), a: extent.pack(), b: 0 })?;
         Ok(Held { extent, hand })
     }
 

@@ -32,6 +32,7 @@ pub struct SpaceLayout {
     pools: u64,
     /// A power of two.
     pool_groups: u64,
+    hand_kind: u64,
 }
 
 impl SpaceLayout {
@@ -40,7 +41,17 @@ impl SpaceLayout {
         let blocks = blocks.min(BLOCKS_MAX);
         let groups = blocks.div_ceil(GROUP_BLOCKS).max(1);
         let pool_groups = groups.div_ceil(POOLS_MAX).next_power_of_two().max(POOL_GROUPS_MIN);
-        SpaceLayout { blocks, pools: groups.div_ceil(pool_groups), pool_groups }
+        SpaceLayout { blocks, pools: groups.div_ceil(pool_groups), pool_groups, hand_kind: super::HAND_BLOCKS }
+    }
+
+    /// The same for units that are not blocks (inode numbers): their hands have a kind of their own.
+    pub fn with_hand_kind(self, hand_kind: u64) -> SpaceLayout {
+        SpaceLayout { hand_kind, ..self }
+    }
+
+    /// Kind of the hands that hold this space's units.
+    pub fn hand_kind(&self) -> u64 {
+        self.hand_kind
     }
 
     /// Size of the region, in bytes. About 1/15000 of the volume, half of it without memory until blocks are pinned.
@@ -70,21 +81,28 @@ impl SpaceLayout {
 
     /// Blocks of a pool, a power of two. The last pool may have fewer.
     pub fn pool_blocks(&self) -> u64 {
-        self.pool_groups * GROUP_BLOCKS
+        GROUP_BLOCKS << self.pool_groups_log2
     }
 
     /// The number of the pool that has `block`.
+    #[inline]
     pub fn pool_of(&self, block: u64) -> u64 {
-        block / self.pool_blocks()
+        block >> (self.pool_groups_log2 + GROUP_BLOCKS.ilog2())
+    }
+
+    /// How far behind the beginning of its pool `block` is.
+    #[inline]
+    pub(super) fn within_pool(&self, block: u64) -> u64 {
+        block & (self.pool_blocks() - 1)
     }
 
     pub(super) fn pool_words(&self) -> usize {
-        self.pool_groups as usize * GROUP_WORDS
+        GROUP_WORDS << self.pool_groups_log2
     }
 
     /// Words of one of a pool's two summaries, rounded up to a cache line.
     pub(super) fn summary_words(&self) -> usize {
-        (self.pool_groups as usize).div_ceil(64).next_multiple_of(GROUP_WORDS)
+        (1usize << self.pool_groups_log2).div_ceil(64).next_multiple_of(GROUP_WORDS)
     }
 
     // Positions in words from the start of the region.

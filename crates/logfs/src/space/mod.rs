@@ -139,7 +139,7 @@ impl<'a> Space<'a> {
 
     /// The first part of an extent that lies within one pool.
     fn first_part(&self, extent: Extent) -> Extent {
-        let left = self.layout.pool_blocks() - extent.start % self.layout.pool_blocks();
+        let left = self.layout.pool_blocks() - self.layout.within_pool(extent.start);
         Extent { start: extent.start, count: u64::from(extent.count).min(left) as u32 }
     }
 
@@ -150,7 +150,7 @@ impl<'a> Space<'a> {
             let whole = rest?;
             let part = self.first_part(whole);
             rest = (part.count < whole.count).then(|| Extent { start: part.end(), count: whole.count - part.count });
-            Some((part.start / self.layout.pool_blocks(), part))
+            Some((self.layout.pool_of(part.start), part))
         })
     }
 
@@ -162,8 +162,7 @@ impl<'a> Space<'a> {
     /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned.
     pub fn is_free(&self, block: u64) -> bool {
         block < self.layout.blocks() && {
-            let index = block / self.layout.pool_blocks();
-            self.pool(index).run(block % self.layout.pool_blocks(), 1, true) == 1
+            self.pool(self.layout.pool_of(block)).run(self.layout.within_pool(block), 1, true) == 1
         }
     }
 }

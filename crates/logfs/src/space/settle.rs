@@ -9,7 +9,7 @@
 
 use gannet_shm::DeadThread;
 
-use super::{Extent, HAND_BLOCKS, Space, SpaceError};
+use super::{Extent, Space, SpaceError};
 
 impl Space<'_> {
     /// Settles everything of `dead` that concerns blocks: its hands, the pools it had locked. `referenced` says
@@ -28,7 +28,7 @@ impl Space<'_> {
         }
         // Every round settles one pool's part of a hand, so this ends; parts are at most this many.
         for _ in 0..=gannet_shm::HANDS_MAX as u64 * (self.layout.pools() + 1) {
-            let hand = dead.hands().find(|(_, content)| content.kind == HAND_BLOCKS);
+            let hand = dead.hands().find(|(_, content)| content.kind == self.layout.hand_kind());
             let Some((hand, content)) = hand else { return Ok(()) };
             let extent = Extent::unpack(content.a).filter(|&extent| self.check(extent).is_ok());
             let Some(extent) = extent else {
@@ -53,7 +53,7 @@ impl Space<'_> {
         let pool = self.pool(index);
         // Before anything is freed: counters must be right, and pins count from their extent's store on.
         pool.repair();
-        for (hand, content) in dead.hands().filter(|(_, content)| content.kind == HAND_BLOCKS) {
+        for (hand, content) in dead.hands().filter(|(_, content)| content.kind == self.layout.hand_kind()) {
             let extent = Extent::unpack(content.a).filter(|&extent| self.check(extent).is_ok());
             let Some(extent) = extent else { continue };
             if self.layout.pool_of(extent.start) != index {

@@ -1,0 +1,190 @@
+//! Appending to an inode's log: the one way in which anything is committed.
+//!
+//! ```text
+//! lock → prepare (room in the log, blocks, index nodes) → write (stores) → fence → publish → unlock
+//! ```
+//! [`Prepared`] is a promise of room; [`Op::write_entry`] stores the entry; the record learns of it only from
+//! [`Op::publish_entry`], which wants the fence's evidence.
+
+use crate::disk::{Commit, Durable};
+use crate::format::entry::{self, Payload};
+use crate::format::page::{self, LINES, LinePlace, Link, PageHeader};
+use crate::format::slot::AT_HEAD;
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::ops::{Locked, Op};
+use crate::space::{Extent, Held};
+use crate::storage;
+use gannet_shm::HandContent;
+use gannet_vfs::{Errno, Error, Result};
+
+/// Hand: the operation in flight commits with entry `b` of inode `a`'s log.
+pub(crate) const HAND_COMMIT: u64 = u64::from_le_bytes(*b"commit\0\0");
+
+/// Room for one entry.
+pub(crate) struct Prepared {
+    place: LinePlace,
+    lines: u32,
+    sequence: u64,
+    new_page: Option<Held>,
+    commit_hand: Option<gannet_shm::Hand>,
+}
+
+impl Prepared {
+    /// Sequence number that the entry will have.
+    pub(crate) const fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Where the entry will stand.
+    pub(crate) const fn place(&self) -> LinePlace {
+        self.place
+    }
+}
+
+impl<'s> Op<'s> {
+    /// Makes sure that an entry of `lines` lines has room in the log. May allocate a page: before any store of the
+    /// operation. `first_of_operation` says that the operation happened exactly if this entry did.
+    pub(crate) fn prepare(&self, locked: &Locked<'s>, lines: u32, first_of_operation: bool) -> Result<Prepared> {
+        if lines == 0 || lines >= LINES {
+            return Err(Error::because(Errno::NOSPC, "larger than a log entry can be"));
+        }
+        let sequence = locked.record.sequence();
+        let commit_hand = if first_of_operation {
+            let content = HandContent { kind: HAND_COMMIT, a: locked.inode as u64, b: sequence };
+            Some(self.thread.hand_set(content).map_err(crate::ops::shared_error)?)
+        } else {
+            None
+        };
+        let room = locked.record.tail().filter(|&(_, line)| line + lines <= LINES);
+        let (place, new_page) = match room {
+            Some((block, line)) => (LinePlace::new(block, line), None),
+            None => match self.allocate_block(locked.record.tail().map(|(block, _)| block)) {
+                Ok(held) => (LinePlace::new(held.extent().start, 1), Some(held)),
+                Err(error) => {
+                    if let Some(hand) = commit_hand {
+                        self.thread.hand_clear(hand);
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        Ok(Prepared { place, lines, sequence, new_page, commit_hand })
+    }
+
+    /// Gives back what was prepared for an entry that will not be written.
+    pub(crate) fn cancel(&self, prepared: Prepared) -> Result<()> {
+        if let Some(held) = prepared.new_page {
+            self.release_held(held)?;
+        }
+        if let Some(hand) = prepared.commit_hand {
+            self.thread.hand_clear(hand);
+        }
+        Ok(())
+    }
+
+    /// Stores the entry, and the links to its page if that is new. `buffer` holds it meanwhile.
+    pub(crate) fn write_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &Locked<'s>,
+        prepared: &Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        debug_assert_eq!(payload.lines(), prepared.lines);
+        let disk = self.disk();
+        let owned = locked.owned(self.core);
+        let epoch = disk.epoch();
+        if prepared.new_page.is_some() {
+            let block = prepared.place.block();
+            let header = PageHeader {
+                inode: locked.inode,
+                generation: locked.state.generation,
+                epoch,
+                first_sequence: prepared.sequence,
+            };
+            commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+            let link = Link { block, epoch }.encode();
+            match locked.record.tail() {
+                Some((last, _)) => commit.store(last * BLOCK_BYTES + page::AT_NEXT, link)?,
+                None => commit.store(self.slot_word(locked.inode, AT_HEAD)?, link)?,
+            }
+        }
+        let bytes = entry::encode(owned, epoch, prepared.sequence, time, payload, buffer);
+        commit.write(prepared.place.offset_bytes(), bytes)
+    }
+
+    /// Tells the record of the entry that is durable now.
+    pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, _durable: &Durable) -> Result<()> {
+        let record = &locked.record;
+        record.set_tail(Some((prepared.place.block(), prepared.place.line() + prepared.lines)));
+        record.set_sequence(prepared.sequence + 1);
+        let (pages, lines) = record.log_use();
+        record.set_log_use(pages + u32::from(prepared.new_page.is_some()), lines + prepared.lines);
+        record.set_unsealed_start(0);
+        record.set_unsealed_end(0);
+        if let Some(held) = prepared.new_page {
+            self.keep_held(held)?;
+        }
+        if let Some(hand) = prepared.commit_hand {
+            self.thread.hand_clear(hand);
+        }
+        Ok(())
+    }
+
+    /// Appends one entry and makes it durable: an operation that is nothing but that.
+    pub(crate) fn append(
+        &self,
+        locked: &Locked<'s>,
+        time: i64,
+        payload: &Payload<'_>,
+        buffer: &mut [u8],
+    ) -> Result<()> {
+        let prepared = self.prepare(locked, payload.lines(), true)?;
+        let mut commit = self.disk().begin();
+        self.write_entry(&mut commit, locked, &prepared, time, payload, buffer)?;
+        let durable = commit.fence();
+        self.publish_entry(locked, prepared, &durable)
+    }
+
+    /// Makes the log's last entry no longer the last, so that the bytes that its hash covers may change.
+    pub(crate) fn seal(&self, locked: &Locked<'s>) -> Result<()> {
+        if locked.record.unsealed_start() >= locked.record.unsealed_end() {
+            return Ok(());
+        }
+        self.append(locked, locked.record.changed(), &Payload::Seal, &mut [0; LINE_BYTES as usize])
+    }
+
+    /// One block for metadata, near `goal` if there is one.
+    pub(crate) fn allocate_block(&self, goal: Option<u64>) -> Result<Held> {
+        self.core
+            .space
+            .blocks(self)?
+            .allocate(&self.thread, 1, goal.map(|block| block + 1), false)
+            .map_err(storage::error)
+    }
+
+    /// Up to `count` blocks in one run.
+    pub(crate) fn allocate_blocks(&self, count: u32, goal: Option<u64>) -> Result<Held> {
+        self.core.space.blocks(self)?.allocate(&self.thread, count, goal, false).map_err(storage::error)
+    }
+
+    /// Blocks that have found their place.
+    pub(crate) fn keep_held(&self, held: Held) -> Result<()> {
+        self.core.space.blocks(self)?.keep(&self.thread, held);
+        Ok(())
+    }
+
+    /// Blocks that nothing durable refers to, and nothing ever did.
+    pub(crate) fn release_held(&self, held: Held) -> Result<()> {
+        self.core.space.blocks(self)?.release(&self.thread, held).map_err(storage::error)
+    }
+
+    /// Blocks that nothing durable refers to any more.
+    pub(crate) fn free_blocks(&self, extent: Extent, _durable: &Durable) -> Result<()> {
+        let space = self.core.space.blocks(self)?;
+        let held = space.hold(&self.thread, extent).map_err(storage::error)?;
+        space.release(&self.thread, held).map_err(storage::error)
+    }
+}

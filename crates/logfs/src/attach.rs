@@ -1,0 +1,280 @@
+//! Opening and closing a volume: the first participant recovers it or loads its saved maps, the last one saves them.
+//!
+//! An open volume names its arena in the state block, and every participant holds a shared lock on the volume's file: who
+//! finds the file locked and no arena (another container's `/dev/shm`) is refused.
+
+use crate::bits::Bits;
+use crate::disk::Disk;
+use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary};
+use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::index::NODE_WORDS;
+use crate::ops::{Core, Users, shared_error};
+use crate::places::{CONTROL_UNCERTAIN, Places};
+use crate::reap::EngineReaper;
+use crate::recover::{self, RecoveryReport};
+use crate::space::{Extent, Space};
+use crate::storage::Storage;
+use gannet_media::DataHash;
+use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
+use gannet_vfs::{Errno, Error, Result};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// How a volume is opened.
+pub struct AttachOptions {
+    /// Bound on the memory of all indexes, in bytes.
+    pub index_bytes_max: u64,
+    /// Data is written copy-on-write, whatever the volume says; or not; or as it says.
+    pub copy_on_write: Option<bool>,
+    /// Threads that recovery may use.
+    pub threads: usize,
+    /// Who has inodes open.
+    pub users: Box<dyn Users>,
+}
+
+/// The layout of the arena of a volume.
+pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
+    let layout = Places::layout(disk.geometry(), index_bytes_max.max(NODE_WORDS as u64 * 8 * 64));
+    Storage::layout(layout, disk.geometry())
+}
+
+/// Puts the engine together over a session that has just been made.
+pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<Arc<Core>> {
+    let places = Places::of(session.arena(), disk.geometry())?;
+    let space = Storage::of(session.arena(), disk.geometry())?;
+    let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
+    let core = Arc::new(Core { disk, places, space, copy_on_write, users: options.users });
+    session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
+    Ok(core)
+}
+
+/// What the first participant does: the maps of free space, and the medium's note that the volume is open.
+pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: usize) -> Result<Option<RecoveryReport>> {
+    let disk = &core.disk;
+    disk.refresh_epoch()?;
+    let blocks = core.space.blocks_in(session.arena())?;
+    let inodes = core.space.inodes_in(session.arena())?;
+    let report = match load_saved(disk, &blocks, &inodes)? {
+        true => None,
+        false => {
+            recover::refuse_read_only(disk)?;
+            let recovered = recover::recover(disk, threads)?;
+            blocks.load(recovered.blocks.words().map(|word| !word));
+            inodes.load(recovered.inodes.words().map(|word| !word));
+            Some(recovered.report)
+        }
+    };
+    // Inode 0 is nobody's; the numbers end before the map's last word does.
+    inodes.mark_used(Extent { start: 0, count: 1 }).map_err(crate::storage::error)?;
+    inodes.recount_all();
+    if !disk.medium().is_read_only() {
+        let mut commit = disk.begin();
+        commit.store(CLEAN_AT, 0)?;
+        commit.store(ARENA_AT, arena)?;
+        let _ = commit.fence();
+    }
+    Ok(report)
+}
+
+/// What the last participant does: saves the maps, unless somebody died in a way that left doubt.
+pub(crate) fn close_last(core: &Core, session: &Session) -> Result<()> {
+    let disk = &core.disk;
+    if disk.medium().is_read_only() {
+        return Ok(());
+    }
+    let uncertain = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
+    if uncertain.load(Ordering::Relaxed) == 0 {
+        save(core, session)?;
+    }
+    let mut commit = disk.begin();
+    commit.store(ARENA_AT, 0)?;
+    let _ = commit.fence();
+    disk.medium().sync().map_err(|_| Error::because(Errno::IO, "the volume's file cannot be synced"))
+}
+
+fn save(core: &Core, session: &Session) -> Result<()> {
+    let disk = &core.disk;
+    let geometry = disk.geometry();
+    let blocks = core.space.blocks_in(session.arena())?;
+    let inodes = core.space.inodes_in(session.arena())?;
+    let (block_map_hash, _) = save_map(disk, &blocks, geometry.saved_blocks_start, geometry.blocks)?;
+    let (inode_map_hash, inodes_free) = save_map(disk, &inodes, geometry.saved_inodes_start, geometry.inodes())?;
+    let summary = Summary {
+        blocks_free: blocks.free_blocks(),
+        inodes_used: geometry.inodes() - inodes_free,
+        block_map_hash,
+        inode_map_hash,
+        epoch: disk.epoch() as u64,
+    };
+    let mut commit = disk.begin();
+    commit.write(SUMMARY_AT, &summary.encode())?;
+    let _ = commit.fence();
+    let mut commit = disk.begin();
+    commit.store(CLEAN_AT, summary.clean_word(disk.key()))?;
+    let _ = commit.fence();
+    Ok(())
+}
+
+/// Saves a map as bits of what is in use; returns its hash and how much is free.
+fn save_map(disk: &Disk, space: &Space<'_>, start_block: u64, length: u64) -> Result<(u64, u64)> {
+    const CHUNK_WORDS: usize = 512;
+    let mut at = start_block * BLOCK_BYTES;
+    let mut chunk = Vec::with_capacity(CHUNK_WORDS * 8);
+    let mut commit = disk.begin();
+    let mut outcome = Ok(());
+    let mut free = 0;
+    let mut left = length;
+    let mut flush = |chunk: &mut Vec<u8>| {
+        let written = commit.write(at, chunk);
+        at += chunk.len() as u64;
+        chunk.clear();
+        written
+    };
+    space.store_to(&mut |word| {
+        // Bits behind the end are neither free nor used.
+        let valid = if left >= 64 { u64::MAX } else { (1_u64 << left) - 1 };
+        left = left.saturating_sub(64);
+        free += (word & valid).count_ones() as u64;
+        chunk.extend_from_slice(&(!word & valid).to_le_bytes());
+        if chunk.len() == CHUNK_WORDS * 8 && outcome.is_ok() {
+            outcome = flush(&mut chunk);
+        }
+    });
+    outcome?;
+    flush(&mut chunk)?;
+    let _ = commit.fence();
+    map_hash(disk, start_block, length).map(|hash| (hash, free))
+}
+
+fn map_hash(disk: &Disk, start_block: u64, length: u64) -> Result<u64> {
+    let mut hash = DataHash::new(disk.key().seed(Tag::Summary, start_block, 1));
+    disk.hash_range(&mut hash, start_block * BLOCK_BYTES, length.div_ceil(64) * 8)?;
+    Ok(hash.value())
+}
+
+/// The summary of a clean detach, if there was one and its maps are what it says.
+pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<Summary>> {
+    let clean = disk.load(CLEAN_AT)?;
+    if clean == 0 {
+        return Ok(None);
+    }
+    let mut line = [0; LINE_BYTES as usize];
+    disk.read(SUMMARY_AT, &mut line)?;
+    let summary = Summary::decode(&line);
+    let geometry = disk.geometry();
+    let sound = clean == summary.clean_word(disk.key())
+        && summary.epoch == disk.epoch() as u64
+        && summary.block_map_hash == map_hash(disk, geometry.saved_blocks_start, geometry.blocks)?
+        && summary.inode_map_hash == map_hash(disk, geometry.saved_inodes_start, geometry.inodes())?;
+    Ok(sound.then_some(summary))
+}
+
+/// A saved map: the numbers in use.
+pub(crate) fn saved_map(disk: &Disk, start_block: u64, length: u64) -> Result<Bits> {
+    let mut words = Vec::with_capacity(length.div_ceil(64) as usize);
+    let mut block = [0; BLOCK_BYTES as usize];
+    let mut at = start_block;
+    while (words.len() as u64) < length.div_ceil(64) {
+        disk.read_block(at, &mut block)?;
+        words.extend(block.chunks_exact(8).map(|word| crate::format::get_u64(word, 0)));
+        at += 1;
+    }
+    words.truncate(length.div_ceil(64) as usize);
+    Ok(Bits::from_words(length, words.into_iter()))
+}
+
+fn load_saved(disk: &Disk, blocks: &Space<'_>, inodes: &Space<'_>) -> Result<bool> {
+    if clean_summary(disk)?.is_none() {
+        return Ok(false);
+    }
+    let geometry = disk.geometry();
+    let saved = saved_map(disk, geometry.saved_blocks_start, geometry.blocks)?;
+    blocks.load(saved.words().map(|word| !word));
+    let saved = saved_map(disk, geometry.saved_inodes_start, geometry.inodes())?;
+    inodes.load(saved.words().map(|word| !word));
+    Ok(true)
+}
+
+/// The callbacks of attaching and detaching, for a volume in a file.
+pub(crate) struct FileGuard {
+    pub(crate) disk: Option<Disk>,
+    pub(crate) options: Option<AttachOptions>,
+    pub(crate) core: Option<Arc<Core>>,
+    pub(crate) report: Option<RecoveryReport>,
+    /// The volume's file, opened once more: its lock says that somebody has the volume open.
+    pub(crate) file: OwnedFd,
+}
+
+impl FileGuard {
+    fn take_disk(&mut self, session: &Arc<Session>) -> Result<(Arc<Core>, usize)> {
+        let (Some(disk), Some(options)) = (self.disk.take(), self.options.take()) else {
+            return Err(Error::because(Errno::AGAIN, "the volume was attached twice"));
+        };
+        let threads = options.threads;
+        Ok((assemble(disk, session, options)?, threads))
+    }
+
+    fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
+        if !try_lock(&self.file, true)? {
+            return Err(Error::because(
+                Errno::BUSY,
+                "the volume is open elsewhere (another container?): its shared state is not reachable from here",
+            ));
+        }
+        let (core, threads) = self.take_disk(session)?;
+        self.report = open_first(&core, session, arena.0, threads)?;
+        self.core = Some(core);
+        // From exclusive to shared, for as long as this process has the volume open.
+        try_lock(&self.file, false).map(|_| ())
+    }
+
+    fn joined_others(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
+        let (core, _) = self.take_disk(session)?;
+        core.disk.refresh_epoch()?;
+        if core.disk.load(ARENA_AT)? != arena.0 && !core.disk.medium().is_read_only() {
+            return Err(Error::because(Errno::BUSY, "the volume is open with other shared state than is found here"));
+        }
+        if !try_lock(&self.file, false)? {
+            return Err(Error::because(Errno::BUSY, "the volume's file is locked by another program"));
+        }
+        self.core = Some(core);
+        Ok(())
+    }
+}
+
+impl VolumeGuard for FileGuard {
+    fn first(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> gannet_shm::Result<()> {
+        self.first_of_all(session, arena).map_err(gannet_shm::Error::owner)
+    }
+
+    fn joined(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> gannet_shm::Result<()> {
+        self.joined_others(session, arena).map_err(gannet_shm::Error::owner)
+    }
+
+    fn last(&mut self, session: &Session, _arena: ArenaIdentity) -> gannet_shm::Result<()> {
+        match &self.core {
+            Some(core) => close_last(core, session).map_err(gannet_shm::Error::owner),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Takes a lock on the volume's file; false if others have it in a way that does not go together.
+fn try_lock(file: &OwnedFd, exclusive: bool) -> Result<bool> {
+    use rustix::fs::{FlockOperation, flock};
+    // flock(2) locks belong to the open file, as record locks of open file descriptions do, and need no write access.
+    let operation =
+        if exclusive { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match flock(file.as_fd(), operation) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(Error::because(errno, "locking the volume's file")),
+    }
+}
+
+/// Which volume an arena belongs to: its identifier and the file that holds it, so that a copy has another.
+pub(crate) fn identity(disk: &Disk) -> Result<VolumeIdentity> {
+    let file = disk.medium().identity().map_err(|_| Error::because(Errno::IO, "examining the volume's file"))?;
+    let nonce = file.map_or(0, |file| file.device.rotate_left(32) ^ file.inode);
+    Ok(VolumeIdentity { uuid: disk.superblock().uuid, nonce })
+}

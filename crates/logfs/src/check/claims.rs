@@ -1,0 +1,239 @@
+//! Space: no block in two places, the data of a log's last entry whole, the maps of a clean detach as they must be.
+
+use super::model::Model;
+use super::saved::Map;
+use crate::bits::Bits;
+use crate::format::BLOCK_BYTES;
+use crate::format::entry::Owned;
+use crate::format::page::LinePlace;
+use crate::format::state::SUMMARY_AT;
+use crate::survey::data_is_whole;
+use gannet_vfs::Result;
+use std::collections::{BTreeMap, HashSet};
+
+/// Blocks that somebody has, as runs that do not overlap: start to end.
+#[derive(Default)]
+pub(super) struct Claims {
+    runs: BTreeMap<u64, u64>,
+}
+
+impl Claims {
+    /// Claims a run; returns the parts that were claimed before.
+    pub(super) fn claim(&mut self, start: u64, count: u64) -> Vec<(u64, u64)> {
+        let end = start + count;
+        let mut taken = Vec::new();
+        let (mut new_start, mut new_end) = (start, end);
+        while let Some((&other, &other_end)) = self.runs.range(..=new_end).next_back() {
+            if other_end < new_start {
+                break;
+            }
+            self.runs.remove(&other);
+            let (from, to) = (other.max(start), other_end.min(end));
+            if from < to {
+                taken.push((from, to));
+            }
+            (new_start, new_end) = (new_start.min(other), new_end.max(other_end));
+        }
+        self.runs.insert(new_start, new_end);
+        taken
+    }
+
+    fn bits(&self, length: u64) -> Bits {
+        let bits = Bits::new(length);
+        for (&start, &end) in &self.runs {
+            for block in start..end {
+                let _ = bits.set(block);
+            }
+        }
+        bits
+    }
+}
+
+impl Model<'_> {
+    fn fixed_claims(&self) -> Claims {
+        let geometry = self.ground.disk.geometry();
+        let mut claims = Claims::default();
+        claims.claim(0, geometry.first_free);
+        claims.claim(geometry.replica(), 1);
+        for &block in self.ground.chunks.blocks.iter().flatten() {
+            claims.claim(block, geometry.chunk_blocks);
+        }
+        claims
+    }
+
+    /// Cuts logs off at pages that are somebody else's.
+    pub(super) fn claim_pages(&mut self) -> Result<()> {
+        let mut claims = self.fixed_claims();
+        let mut cut = Vec::new();
+        for examined in self.inodes.values() {
+            for &page in &examined.log.pages {
+                if !claims.claim(page, 1).is_empty() {
+                    cut.push((examined.inode, page));
+                    break;
+                }
+            }
+        }
+        for (inode, page) in cut {
+            let what = format!("block {page} is already in use for something else");
+            let remedy = "what the log says from there on is lost, what it says before is kept";
+            self.findings.damage("log page", page * BLOCK_BYTES, inode, what, remedy);
+            self.examine_again(inode, Some(LinePlace::new(page, 0)))?;
+            if let Some(examined) = self.inodes.get_mut(&inode) {
+                (examined.rewrite, examined.lossy) = (true, true);
+            }
+            self.names_lost = true;
+        }
+        Ok(())
+    }
+
+    /// Gives every block to the first that claims it, and checks what the last entry of a log made visible.
+    pub(super) fn claim_space(&mut self) -> Result<()> {
+        let mut overlapping = HashSet::new();
+        self.claim_data(&mut overlapping);
+        if self.check_data(&overlapping)? {
+            self.claim_data(&mut overlapping);
+        }
+        Ok(())
+    }
+
+    fn claim_data(&mut self, overlapping: &mut HashSet<u32>) {
+        let mut claims = self.fixed_claims();
+        for examined in self.inodes.values() {
+            for &page in &examined.log.pages {
+                claims.claim(page, 1);
+            }
+        }
+        let mut lost = Vec::new();
+        for examined in self.inodes.values() {
+            for run in examined.map.iter() {
+                for (from, to) in claims.claim(run.block, run.count as u64) {
+                    lost.push((examined.inode, run.file_block + (from - run.block), from, to - from));
+                }
+            }
+        }
+        for (inode, file_block, block, count) in lost {
+            let what = format!("blocks {block} to {} are already in use for something else", block + count - 1);
+            let remedy = "the file loses them: they become a hole";
+            self.findings.damage("file data", block * BLOCK_BYTES, inode, what, remedy);
+            if let Some(examined) = self.inodes.get_mut(&inode) {
+                examined.map.unmap(file_block, file_block + count);
+                examined.rewrite = true;
+            }
+            overlapping.insert(inode);
+        }
+        self.used = claims.bits(self.ground.disk.geometry().blocks);
+    }
+
+    /// Checks the data hash of every last entry that has one. Returns whether an entry was killed.
+    fn check_data(&mut self, overlapping: &HashSet<u32>) -> Result<bool> {
+        let disk = self.ground.disk;
+        let mut torn = Vec::new();
+        for examined in self.inodes.values() {
+            let (Some(place), Some(size_before)) = (examined.last.place, examined.last.hashed_after_bytes) else {
+                continue;
+            };
+            let owned = Owned { key: disk.key(), inode: examined.inode, generation: examined.generation };
+            if !overlapping.contains(&examined.inode) && !data_is_whole(disk, owned, place, size_before, &examined.map)?
+            {
+                torn.push((examined.inode, place));
+            }
+        }
+        let clean = self.ground.clean();
+        for &(inode, place) in &torn {
+            if clean {
+                let what = "the bytes that the log's last entry speaks of are not those that were written";
+                let remedy = "they are kept as they are, and may be wrong";
+                self.findings.damage("file data", place.offset_bytes(), inode, what, remedy);
+                if let Some(examined) = self.inodes.get_mut(&inode) {
+                    examined.rewrite = true;
+                }
+                continue;
+            }
+            self.examine_again(inode, Some(place))?;
+            if let Some(examined) = self.inodes.get_mut(&inode) {
+                examined.kill = Some(place);
+            }
+        }
+        Ok(!clean && !torn.is_empty())
+    }
+
+    /// Compares what a clean detach saved with what is so.
+    pub(super) fn check_maps(&mut self) -> Result<()> {
+        let Some(summary) = self.ground.summary else { return Ok(()) };
+        let disk = self.ground.disk;
+        let geometry = *disk.geometry();
+        let remedy = "it is written anew; nothing is lost";
+        if let Some(saved) = &self.ground.saved_used {
+            let at = geometry.saved_blocks_start * BLOCK_BYTES;
+            compare(&mut self.findings, "saved block map", at, geometry.blocks, |block| {
+                (saved.has(block), self.used.has(block))
+            });
+            let free = geometry.blocks - saved.count();
+            if free != summary.blocks_free {
+                let what = format!("it says {} free blocks, its map {free}", summary.blocks_free);
+                self.findings.damage("summary", SUMMARY_AT, 0, what, remedy);
+            }
+        }
+        let at = geometry.saved_inodes_start * BLOCK_BYTES;
+        if Map::Inodes.hash(disk)? != summary.inode_map_hash {
+            self.findings.damage("saved inode map", at, 0, "its hash is wrong", remedy);
+            return Ok(());
+        }
+        let used = Bits::from_words(geometry.inodes(), Map::Inodes.load(disk)?.into_iter());
+        let in_use = Bits::new(geometry.inodes());
+        self.inodes.keys().chain(&self.release).chain(&[0]).for_each(|&inode| {
+            let _ = in_use.set(inode as u64);
+        });
+        compare(&mut self.findings, "saved inode map", at, geometry.inodes(), |inode| {
+            (used.has(inode), in_use.has(inode))
+        });
+        if used.count() != summary.inodes_used {
+            let what = format!("it says {} inodes in use, its map {}", summary.inodes_used, used.count());
+            self.findings.damage("summary", SUMMARY_AT + 8, 0, what, remedy);
+        }
+        Ok(())
+    }
+}
+
+fn compare(
+    findings: &mut super::report::Findings,
+    structure: &'static str,
+    at: u64,
+    length: u64,
+    bits: impl Fn(u64) -> (bool, bool),
+) {
+    let mut wrong = (0..length).filter(|&index| {
+        let (saved, actual) = bits(index);
+        saved != actual
+    });
+    let Some(first) = wrong.next() else { return };
+    let what = format!("it is wrong in {} places, the first is {first}", wrong.count() + 1);
+    findings.damage(structure, at + first / 8, 0, what, "it is written anew; nothing is lost");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_agree_with_a_set() {
+        let mut state = 3_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        for _ in 0..200 {
+            let mut claims = Claims::default();
+            let mut set = HashSet::new();
+            for _ in 0..20 {
+                let (start, count) = (random(100), 1 + random(20));
+                let mut taken: Vec<u64> = claims.claim(start, count).iter().flat_map(|&(from, to)| from..to).collect();
+                taken.sort_unstable();
+                let expected: Vec<u64> = (start..start + count).filter(|block| set.contains(block)).collect();
+                assert_eq!(taken, expected);
+                set.extend(start..start + count);
+                assert_eq!(claims.bits(200).count(), set.len() as u64);
+            }
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! What stands at fixed places: superblock and replica, the epoch, the inode map. Where one is damaged the check goes on
+//! with what it must have been.
+//!
+//! Changes nothing on the medium.
+
+use super::report::Findings;
+use crate::disk::{Disk, access_error, superblock_error};
+use crate::format::geometry::{BLOCKS_MIN, Geometry};
+use crate::format::page::PageHeader;
+use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
+use crate::format::state::{EPOCH_AT, EPOCH_MAX};
+use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
+use gannet_media::{Medium, MediumOffset};
+use gannet_vfs::{Errno, Error, Result};
+use std::collections::HashMap;
+
+/// Where the superblock can be put right.
+pub(super) struct Superblocks {
+    pub(super) superblock: Superblock,
+    /// Blocks that do not hold it, and shall.
+    pub(super) wrong_copies: Vec<u64>,
+    /// Features that forbid writing.
+    pub(super) read_only: bool,
+}
+
+/// Reads both copies. Errors where there is no volume, or one that cannot be used.
+pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Superblocks> {
+    let blocks = medium.length() / BLOCK_BYTES;
+    if blocks < BLOCKS_MIN {
+        return Err(Error::because(Errno::INVAL, "no Gannet volume: smaller than 1 MiB"));
+    }
+    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+    let mut read = |block: u64| -> Result<core::result::Result<Superblock, SuperblockError>> {
+        medium.read(MediumOffset(block * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
+        Ok(Superblock::decode(&bytes))
+    };
+    let first = read(0)?;
+    let replica_block = match &first {
+        Ok(superblock) if superblock.blocks <= blocks => superblock.blocks - 1,
+        _ => blocks - 1,
+    };
+    let second = read(replica_block)?;
+    let mut wrong_copies = Vec::new();
+    let superblock = match (first, second) {
+        (Ok(first), second) => {
+            if second.as_ref() != Ok(&first) {
+                let what = match second {
+                    Ok(_) => "it says something else than the superblock",
+                    Err(_) => "it is damaged",
+                };
+                let remedy = "it is copied from the superblock; nothing is lost";
+                findings.damage("replica of the superblock", replica_block * BLOCK_BYTES, 0, what, remedy);
+                wrong_copies.push(replica_block);
+            }
+            first
+        }
+        (Err(SuperblockError::Incompatible(features)), _) => {
+            return Err(superblock_error(SuperblockError::Incompatible(features)));
+        }
+        (Err(_), Ok(second)) => {
+            let remedy = "it is copied from its replica; nothing is lost";
+            findings.damage("superblock", 0, 0, "it is damaged, its replica is not", remedy);
+            wrong_copies.push(0);
+            second
+        }
+        (Err(first), Err(_)) => return Err(superblock_error(first)),
+    };
+    if superblock.blocks > blocks {
+        return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));
+    }
+    let unknown = superblock.features_read_only & !FEATURES_READ_ONLY_KNOWN;
+    if unknown != 0 {
+        let what = format!("features {unknown:#x} are unknown: it can be read, and not repaired");
+        findings.note("superblock", 16, 0, what);
+    }
+    Ok(Superblocks { superblock, wrong_copies, read_only: unknown != 0 })
+}
+
+/// The epoch that the volume says it is in, or that its pages prove it is.
+pub(super) fn epoch(medium: &Medium, superblock: &Superblock, findings: &mut Findings) -> Result<u64> {
+    let word = medium.load_u64(MediumOffset(EPOCH_AT)).map_err(access_error)?;
+    if word != 0 && word <= EPOCH_MAX {
+        return Ok(word);
+    }
+    let epoch = epoch_of_pages(medium, superblock)?;
+    let what = format!("{word} is no epoch; its log pages are of epochs up to {epoch}");
+    findings.damage("epoch", EPOCH_AT, 0, what, "it is set from the log pages; nothing is lost");
+    Ok(epoch)
+}
+
+fn epoch_of_pages(medium: &Medium, superblock: &Superblock) -> Result<u64> {
+    let Some(geometry) = Geometry::of(superblock.blocks) else { return Ok(1) };
+    let mut epoch = 1;
+    let mut line = [0; LINE_BYTES as usize];
+    for block in geometry.first_free..geometry.replica() {
+        medium.read(MediumOffset(block * BLOCK_BYTES), &mut line).map_err(access_error)?;
+        if let Some(header) = PageHeader::decode(superblock.key, &line) {
+            epoch = epoch.max((header.epoch as u64).min(EPOCH_MAX));
+        }
+    }
+    Ok(epoch)
+}
+
+/// The chunks of the inode table.
+#[derive(Debug, Default)]
+pub(super) struct Chunks {
+    /// First block of each that exists.
+    pub(super) blocks: Vec<Option<u64>>,
+    /// Words of the map that shall say something else: chunk, first block.
+    pub(super) wrong_words: Vec<(u64, Option<u64>)>,
+    /// Inodes may have been lost with them.
+    pub(super) lost: bool,
+}
+
+impl Chunks {
+    /// Where an inode's slot stands.
+    pub(super) fn slot_at(&self, disk: &Disk, inode: u32) -> Option<u64> {
+        let geometry = disk.geometry();
+        let (chunk, within) = (inode as u64 / geometry.slots_per_chunk(), inode as u64 % geometry.slots_per_chunk());
+        if inode == 0 || inode as u64 >= geometry.inodes() {
+            return None;
+        }
+        let block = (*self.blocks.get(chunk as usize)?)?;
+        Some(block * BLOCK_BYTES + within * SLOT_BYTES)
+    }
+
+    /// An inode's slot; free where its chunk does not exist.
+    pub(super) fn slot(&self, disk: &Disk, inode: u32) -> Result<Slot> {
+        let Some(at) = self.slot_at(disk, inode) else { return Ok(Slot::Free { generation: 1 }) };
+        let mut bytes = [0; SLOT_BYTES as usize];
+        disk.read(at, &mut bytes)?;
+        Ok(Slot::decode(disk.key(), inode, &bytes))
+    }
+}
+
+/// How many damaged words of the inode map are searched for.
+const SEARCHED_MAX: usize = 64;
+
+/// Reads the inode map; a chunk whose word is damaged is searched for by the slots in it.
+pub(super) fn chunks(disk: &Disk, findings: &mut Findings) -> Result<Chunks> {
+    let geometry = disk.geometry();
+    let mut chunks =
+        Chunks { blocks: Vec::with_capacity(geometry.chunks as usize), wrong_words: Vec::new(), lost: false };
+    let mut damaged = Vec::new();
+    for chunk in 0..geometry.chunks {
+        let at = geometry.map_word_at(chunk);
+        let word = disk.load(at)?;
+        let block = decode_map_word(disk.key(), chunk, word);
+        chunks.blocks.push(match block {
+            Ok(Some(block)) if geometry.is_allocatable_run(block, geometry.chunk_blocks) => Some(block),
+            Ok(None) => None,
+            _ => {
+                damaged.push((chunk, at));
+                None
+            }
+        });
+    }
+    let found = find_chunks(disk, &damaged[..damaged.len().min(SEARCHED_MAX)])?;
+    for (chunk, at) in damaged {
+        let block = found.get(&chunk).copied();
+        let (what, remedy) = match block {
+            Some(block) => (
+                format!("the word of chunk {chunk} is damaged; its slots were found in block {block}"),
+                "it is set to where the slots are; nothing is lost",
+            ),
+            None => (
+                format!("the word of chunk {chunk} is damaged, and no slots of it were found"),
+                "it is cleared: inodes that were in the chunk are lost",
+            ),
+        };
+        chunks.lost |= block.is_none();
+        findings.damage("inode map word", at, 0, what, remedy);
+        chunks.blocks[chunk as usize] = block;
+        chunks.wrong_words.push((chunk, block));
+    }
+    drop_overlapping(disk, &mut chunks, findings);
+    if chunks.blocks.first() == Some(&None) {
+        find_first_chunk(disk, &mut chunks, findings)?;
+    }
+    Ok(chunks)
+}
+
+/// The chunk with the root directory exists on every volume.
+fn find_first_chunk(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) -> Result<()> {
+    if chunks.wrong_words.iter().any(|&(chunk, _)| chunk == 0) {
+        return Ok(());
+    }
+    let at = disk.geometry().map_word_at(0);
+    let found = find_chunks(disk, &[(0, at)])?.get(&0).copied();
+    let remedy = "it is set to where the slots are; nothing is lost";
+    findings.damage("inode map word", at, 0, "the first chunk is missing", remedy);
+    chunks.lost |= found.is_none();
+    chunks.blocks[0] = found;
+    chunks.wrong_words.push((0, found));
+    Ok(())
+}
+
+/// Two chunks in one place: the later one goes.
+fn drop_overlapping(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) {
+    let length = disk.geometry().chunk_blocks;
+    let mut placed: Vec<(u64, u64)> =
+        (0..).zip(&chunks.blocks).filter_map(|(chunk, block)| Some(((*block)?, chunk))).collect();
+    placed.sort_unstable();
+    let mut previous: Option<(u64, u64)> = None;
+    for (block, chunk) in placed {
+        if let Some((other_block, other)) = previous
+            && other_block + length > block
+        {
+            let later = chunk.max(other);
+            let what = format!("chunks {other} and {chunk} overlap in block {block}");
+            let remedy = "the later chunk is dropped: inodes that were in it are lost";
+            findings.damage("inode map word", disk.geometry().map_word_at(later), 0, what, remedy);
+            chunks.lost = true;
+            chunks.blocks[later as usize] = None;
+            chunks.wrong_words.retain(|&(chunk, _)| chunk != later);
+            chunks.wrong_words.push((later, None));
+            if later == chunk {
+                continue;
+            }
+        }
+        previous = Some((block, chunk));
+    }
+}
+
+/// Searches the volume for slots of these chunks.
+fn find_chunks(disk: &Disk, wanted: &[(u64, u64)]) -> Result<HashMap<u64, u64>> {
+    let geometry = disk.geometry();
+    let mut votes: HashMap<(u64, u64), u64> = HashMap::new();
+    if wanted.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let mut block_bytes = [0; BLOCK_BYTES as usize];
+    for block in geometry.first_free..geometry.replica() {
+        disk.read_block(block, &mut block_bytes)?;
+        for (index, slot) in (0..).zip(block_bytes.chunks_exact(SLOT_BYTES as usize)) {
+            if get_u64(slot, 0) >> 32 & 0xFF != 1 {
+                continue;
+            }
+            for &(chunk, _) in wanted {
+                for within in 0..geometry.chunk_blocks.min(block + 1 - geometry.first_free) {
+                    let start = block - within;
+                    let number = chunk * geometry.slots_per_chunk() + within * 32 + index;
+                    if is_slot_of(disk.key(), number, slot) && geometry.is_allocatable_run(start, geometry.chunk_blocks)
+                    {
+                        *votes.entry((chunk, start)).or_default() += 1;
+                    }
+                }
+            }
+        }
+    }
+    let mut best: HashMap<u64, (u64, u64)> = HashMap::new();
+    for ((chunk, start), count) in votes {
+        let entry = best.entry(chunk).or_insert((0, start));
+        if (count, core::cmp::Reverse(start)) > (entry.0, core::cmp::Reverse(entry.1)) {
+            *entry = (count, start);
+        }
+    }
+    Ok(best.into_iter().map(|(chunk, (_, start))| (chunk, start)).collect())
+}
+
+fn is_slot_of(key: Key, number: u64, slot: &[u8]) -> bool {
+    let mut bytes = [0; SLOT_BYTES as usize];
+    bytes.copy_from_slice(slot);
+    u32::try_from(number).is_ok_and(|number| matches!(Slot::decode(key, number, &bytes), Slot::Used { .. }))
+}

@@ -1,0 +1,302 @@
+//! The volume in memory as the check understands it, and the order in which it is understood.
+//!
+//! Every step notes what is wrong and puts the model right at once, so that later steps see the volume as repair will
+//! leave it, and repair has nothing to decide: it writes the model down. Nothing here changes the medium.
+
+use super::examine::{Examined, SlotWords, examine};
+use super::fixed::Chunks;
+use super::report::{CheckProgress, Findings};
+use super::saved::{self, Map};
+use super::trace::Ground;
+use crate::bits::Bits;
+use crate::disk::Disk;
+use crate::format::BLOCK_BYTES;
+use crate::format::page::{Link, PageHeader};
+use crate::format::slot::Slot;
+use crate::format::state::CLEAN_AT;
+use gannet_vfs::Result;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// The model.
+pub(super) struct Model<'d> {
+    pub(super) ground: Ground<'d>,
+    pub(super) findings: Findings,
+    /// Inodes in use.
+    pub(super) inodes: BTreeMap<u32, Examined>,
+    /// Slots that are neither free nor sound.
+    pub(super) damaged_slots: Vec<u32>,
+    /// A few inode numbers that are free, with their generations.
+    pub(super) free_inodes: Vec<(u32, u32)>,
+    /// Names may have been lost: what has none now is worth keeping.
+    pub(super) names_lost: bool,
+    /// Inodes that get a name in `lost+found`.
+    pub(super) reconnect: Vec<u32>,
+    /// Inodes that are freed.
+    pub(super) release: Vec<u32>,
+    /// Link count and parent of every inode that has a name.
+    pub(super) held: HashMap<u32, (u64, u32)>,
+    /// Blocks in use.
+    pub(super) used: Bits,
+    /// The highest epoch that was met.
+    pub(super) epoch_seen: u32,
+}
+
+/// What one thread read.
+#[derive(Default)]
+struct Part {
+    inodes: Vec<Examined>,
+    damaged_slots: Vec<u32>,
+    free_inodes: Vec<(u32, u32)>,
+    findings: Findings,
+}
+
+impl<'d> Model<'d> {
+    /// Reads and understands the whole volume.
+    pub(super) fn of(disk: &'d Disk, threads: usize, progress: &mut dyn FnMut(CheckProgress)) -> Result<Self> {
+        let mut findings = Findings::default();
+        let summary = read_summary(disk, &mut findings)?;
+        let chunks = super::fixed::chunks(disk, &mut findings)?;
+        let names_lost = chunks.lost;
+        let mut ground = Ground { disk, chunks, summary, saved_used: None, strays: HashMap::new() };
+        ground.saved_used = saved_used(&ground, &mut findings)?;
+        let used = Bits::new(disk.geometry().blocks);
+        let mut model = Self {
+            ground,
+            findings,
+            inodes: BTreeMap::new(),
+            damaged_slots: Vec::new(),
+            free_inodes: Vec::new(),
+            names_lost,
+            reconnect: Vec::new(),
+            release: Vec::new(),
+            held: HashMap::new(),
+            used,
+            epoch_seen: 0,
+        };
+        model.read(threads, progress)?;
+        if model.epoch_seen > disk.epoch() {
+            // Everything must be read again under the right epoch.
+            return Ok(model);
+        }
+        let mut stage = |stage, done| progress(CheckProgress { stage, done, total: 4 });
+        stage("deciding", 0);
+        model.find_strays()?;
+        model.claim_pages()?;
+        model.decide_halves()?;
+        model.rebuild_slots()?;
+        stage("names", 1);
+        model.hold_names()?;
+        stage("space", 2);
+        model.claim_space()?;
+        stage("maps", 3);
+        model.check_links();
+        model.check_maps()?;
+        let inodes = std::mem::take(&mut model.inodes);
+        model.inodes = inodes
+            .into_iter()
+            .map(|(inode, mut examined)| {
+                model.findings.append(std::mem::take(&mut examined.findings));
+                (inode, examined)
+            })
+            .collect();
+        stage("maps", 4);
+        Ok(model)
+    }
+
+    /// Reads all slots and logs with so many threads.
+    fn read(&mut self, threads: usize, progress: &mut dyn FnMut(CheckProgress)) -> Result<()> {
+        let ground = &self.ground;
+        let total = ground.chunks.blocks.len() as u64;
+        let mut parts = Vec::new();
+        if threads <= 1 || total < 16 {
+            let mut part = Part::default();
+            for chunk in 0..total {
+                part.chunk(ground, chunk)?;
+            }
+            parts.push(part);
+        } else {
+            let next = AtomicU64::new(0);
+            let (sender, receiver) = channel();
+            std::thread::scope(|scope| {
+                for _ in 0..threads.min(256) {
+                    let (sender, next) = (sender.clone(), &next);
+                    scope.spawn(move || {
+                        let mut part = Part::default();
+                        let outcome = loop {
+                            let chunk = next.fetch_add(1, Ordering::Relaxed);
+                            if chunk >= total {
+                                break Ok(part);
+                            }
+                            if let Err(error) = part.chunk(ground, chunk) {
+                                break Err(error);
+                            }
+                        };
+                        let _ = sender.send(outcome);
+                    });
+                }
+                drop(sender);
+                loop {
+                    match receiver.recv_timeout(Duration::from_millis(100)) {
+                        Ok(part) => parts.push(part?),
+                        Err(RecvTimeoutError::Timeout) => {
+                            let done = next.load(Ordering::Relaxed).min(total);
+                            progress(CheckProgress { stage: "inodes", done, total });
+                        }
+                        Err(RecvTimeoutError::Disconnected) => break Ok(()),
+                    }
+                }
+            })?;
+        }
+        for part in parts {
+            for examined in part.inodes {
+                self.note_epoch(&examined);
+                self.inodes.insert(examined.inode, examined);
+            }
+            self.damaged_slots.extend(part.damaged_slots);
+            self.free_inodes.extend(part.free_inodes);
+            self.findings.append(part.findings);
+        }
+        self.damaged_slots.sort_unstable();
+        self.free_inodes.sort_unstable();
+        Ok(())
+    }
+
+    pub(super) fn note_epoch(&mut self, examined: &Examined) {
+        self.epoch_seen = self.epoch_seen.max(examined.log.epoch_max);
+        self.names_lost |= examined.is_directory() && examined.lossy;
+    }
+
+    /// Where a log is cut short, looks for pages of it that no link leads to, and reads it again with them.
+    fn find_strays(&mut self) -> Result<()> {
+        let ground = &self.ground;
+        let short: HashMap<u32, u32> = self
+            .inodes
+            .values()
+            .filter(|examined| ground.clean() || examined.lossy)
+            .map(|examined| (examined.inode, examined.generation))
+            .collect();
+        let reached = Bits::new(ground.disk.geometry().blocks);
+        // On a volume that was closed cleanly, a block that was in use then and is a log page of somebody is reached.
+        let missing = ground.saved_used.is_some() || self.inodes.values().any(|examined| examined.lossy);
+        for examined in self.inodes.values() {
+            examined.log.pages.iter().for_each(|&page| {
+                let _ = reached.set(page);
+            });
+        }
+        if !missing {
+            return Ok(());
+        }
+        let mut candidates: HashMap<u32, Vec<(u64, Link)>> = HashMap::new();
+        let mut line = [0; crate::format::LINE_BYTES as usize];
+        let geometry = *ground.disk.geometry();
+        for block in geometry.first_free..geometry.replica() {
+            if reached.has(block) || ground.saved_used.as_ref().is_some_and(|used| !used.has(block)) {
+                continue;
+            }
+            ground.disk.read(block * BLOCK_BYTES, &mut line)?;
+            if let Some(header) = PageHeader::decode(ground.disk.key(), &line)
+                && short.get(&header.inode) == Some(&header.generation)
+                && header.epoch <= ground.disk.epoch()
+                && header.first_sequence > 0
+            {
+                let link = Link { block, epoch: header.epoch };
+                candidates.entry(header.inode).or_default().push((header.first_sequence, link));
+            }
+        }
+        for (inode, mut pages) in candidates {
+            let Some(examined) = self.inodes.get(&inode) else { continue };
+            // A page before what the log begins with was collected; one that begins in what was read is of the past.
+            let next = examined.log.next_sequence;
+            pages.retain(|&(first, _)| examined.log.pages.is_empty() || first >= next);
+            pages.sort_unstable_by_key(|&(first, link)| (first, link.epoch));
+            let Some(&(_, first)) = pages.first() else { continue };
+            if examined.log.pages.is_empty() {
+                self.ground.strays.insert((inode, 0), first);
+            }
+            for (sequence, link) in pages {
+                self.ground.strays.insert((inode, sequence), link);
+            }
+            self.examine_again(inode, None)?;
+        }
+        self.names_lost =
+            self.ground.chunks.lost || self.inodes.values().any(|examined| examined.lossy && examined.is_directory());
+        Ok(())
+    }
+
+    /// Reads an inode again, up to an entry.
+    pub(super) fn examine_again(&mut self, inode: u32, stop_at: Option<crate::format::page::LinePlace>) -> Result<()> {
+        let Some(before) = self.inodes.get(&inode) else { return Ok(()) };
+        let slot = SlotWords {
+            inode,
+            generation: before.generation,
+            birth: before.birth,
+            links: before.links_cached,
+            parent: before.parent_cached,
+            at: self.ground.chunks.slot_at(self.ground.disk, inode).unwrap_or(0),
+        };
+        let mut again = examine(&self.ground, &slot, stop_at)?;
+        again.rebuild = before.rebuild;
+        again.rewrite |= before.rebuild;
+        again.sequence_floor = again.sequence_floor.max(before.sequence_floor);
+        self.note_epoch(&again);
+        self.inodes.insert(inode, again);
+        Ok(())
+    }
+}
+
+impl Part {
+    fn chunk(&mut self, ground: &Ground<'_>, chunk: u64) -> Result<()> {
+        let geometry = ground.disk.geometry();
+        let slots = geometry.slots_per_chunk();
+        if ground.chunks.blocks[chunk as usize].is_none() {
+            return Ok(());
+        }
+        for inode in (chunk * slots).max(1)..((chunk + 1) * slots).min(geometry.inodes()) {
+            let inode = inode as u32;
+            match ground.chunks.slot(ground.disk, inode)? {
+                Slot::Free { generation } => {
+                    if self.free_inodes.len() < 4 {
+                        self.free_inodes.push((inode, generation));
+                    }
+                }
+                Slot::Damaged => self.damaged_slots.push(inode),
+                Slot::Used { generation, birth, links, parent, .. } => {
+                    let at = ground.chunks.slot_at(ground.disk, inode).unwrap_or(0);
+                    let slot = SlotWords { inode, generation, birth, links, parent, at };
+                    self.inodes.push(examine(ground, &slot, None)?);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_summary(disk: &Disk, findings: &mut Findings) -> Result<Option<crate::format::state::Summary>> {
+    let remedy = "the volume is taken as not closed cleanly; nothing is lost";
+    Ok(match saved::summary(disk)? {
+        Ok(Some(summary)) if summary.epoch != disk.epoch() as u64 => {
+            findings.damage("summary", CLEAN_AT, 0, "it is of another epoch than the volume", remedy);
+            None
+        }
+        Ok(summary) => summary,
+        Err(()) => {
+            findings.damage("summary", CLEAN_AT, 0, "its checksum is wrong", remedy);
+            None
+        }
+    })
+}
+
+/// The saved map of blocks in use, if it is sound.
+fn saved_used(ground: &Ground<'_>, findings: &mut Findings) -> Result<Option<Bits>> {
+    let Some(summary) = &ground.summary else { return Ok(None) };
+    let disk = ground.disk;
+    if Map::Blocks.hash(disk)? != summary.block_map_hash {
+        let at = disk.geometry().saved_blocks_start * BLOCK_BYTES;
+        findings.damage("saved block map", at, 0, "its hash is wrong", "it is written anew; nothing is lost");
+        return Ok(None);
+    }
+    Ok(Some(Bits::from_words(disk.geometry().blocks, Map::Blocks.load(disk)?.into_iter())))
+}

@@ -1,0 +1,107 @@
+//! The maps and the summary of a volume that was closed cleanly: writing them, and reading them with their proofs.
+//!
+//! Relies on nobody using the volume meanwhile.
+
+use crate::disk::{Commit, Disk};
+use crate::format::state::{CLEAN_AT, SUMMARY_AT, Summary};
+use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use gannet_media::DataHash;
+use gannet_vfs::Result;
+
+/// A map on the medium.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Map {
+    /// One bit for each block, set if it is in use.
+    Blocks,
+    /// One bit for each inode, set if it is in use; 0 counts as such.
+    Inodes,
+}
+
+impl Map {
+    fn start_block(self, disk: &Disk) -> u64 {
+        match self {
+            Self::Blocks => disk.geometry().saved_blocks_start,
+            Self::Inodes => disk.geometry().saved_inodes_start,
+        }
+    }
+
+    /// How many words it has.
+    pub(crate) fn words(self, disk: &Disk) -> u64 {
+        let geometry = disk.geometry();
+        match self {
+            Self::Blocks => geometry.blocks.div_ceil(64),
+            Self::Inodes => geometry.inodes().div_ceil(64),
+        }
+    }
+
+    /// The hash of its bytes as they stand.
+    pub(crate) fn hash(self, disk: &Disk) -> Result<u64> {
+        let start = self.start_block(disk);
+        let mut hash = DataHash::new(disk.key().seed(Tag::Summary, start, 1));
+        disk.hash_range(&mut hash, start * BLOCK_BYTES, self.words(disk) * 8)?;
+        Ok(hash.value())
+    }
+
+    /// Its words, as they stand.
+    pub(crate) fn load(self, disk: &Disk) -> Result<Vec<u64>> {
+        let at = self.start_block(disk) * BLOCK_BYTES;
+        (0..self.words(disk)).map(|word| disk.load(at + word * 8)).collect()
+    }
+
+    fn store(self, commit: &mut Commit<'_>, words: impl Iterator<Item = u64>) -> Result<()> {
+        let (mut at, count) = (self.start_block(commit.disk()) * BLOCK_BYTES, self.words(commit.disk()));
+        let mut buffer = Vec::with_capacity(BLOCK_BYTES as usize);
+        let padded = words.chain(core::iter::repeat(0)).take(count as usize);
+        for word in padded {
+            buffer.extend_from_slice(&word.to_le_bytes());
+            if buffer.len() == BLOCK_BYTES as usize {
+                commit.write(at, &buffer)?;
+                at += BLOCK_BYTES;
+                buffer.clear();
+            }
+        }
+        commit.write(at, &buffer)
+    }
+}
+
+/// The summary, if the volume was closed cleanly. `Err(())` inside where the clean word is set and does not fit.
+pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary>, ()>> {
+    let clean = disk.load(CLEAN_AT)?;
+    if clean == 0 {
+        return Ok(Ok(None));
+    }
+    let mut line = [0; LINE_BYTES as usize];
+    disk.read(SUMMARY_AT, &mut line)?;
+    let summary = Summary::decode(&line);
+    // Bytes of the line that the summary does not use are zero, or it would not fit either.
+    let fits = summary.encode() == line && summary.clean_word(disk.key()) == clean;
+    Ok(if fits { Ok(Some(summary)) } else { Err(()) })
+}
+
+/// Marks the volume as closed cleanly: the maps, then their summary, then the word that says so. `counts` are the free
+/// blocks and the inodes in use.
+pub(crate) fn save(
+    disk: &Disk,
+    blocks_used: impl Iterator<Item = u64>,
+    inodes_used: impl Iterator<Item = u64>,
+    counts: (u64, u64),
+) -> Result<()> {
+    let mut commit = disk.begin();
+    Map::Blocks.store(&mut commit, blocks_used)?;
+    Map::Inodes.store(&mut commit, inodes_used)?;
+    let _ = commit.fence();
+    let summary = Summary {
+        blocks_free: counts.0,
+        inodes_used: counts.1,
+        block_map_hash: Map::Blocks.hash(disk)?,
+        inode_map_hash: Map::Inodes.hash(disk)?,
+        epoch: disk.epoch() as u64,
+    };
+    let mut commit = disk.begin();
+    commit.write(SUMMARY_AT, &summary.encode())?;
+    let _ = commit.fence();
+    let mut commit = disk.begin();
+    commit.store(CLEAN_AT, summary.clean_word(disk.key()))?;
+    let _ = commit.fence();
+    Ok(())
+}

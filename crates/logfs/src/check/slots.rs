@@ -1,0 +1,194 @@
+//! Steps of the check that concern more than one log: renames across directories, slots that must be made again from the
+//! names that lead to them, and the root directory.
+
+use super::examine::{Examined, SlotWords, examine};
+use super::model::Model;
+use crate::format::BLOCK_BYTES;
+use crate::format::entry::Partner;
+use crate::format::page::Link;
+use crate::format::slot::{AT_HEAD, AT_IDENTITY, Birth, Slot};
+use crate::recover::ROOT;
+use gannet_vfs::{FileType, InodeFlags, Owner, Result};
+
+/// What a half of a rename across directories is worth, as `survey::Half` has it, with what is known here.
+enum Half {
+    Fine,
+    Missing,
+    Disagrees,
+}
+
+impl Model<'_> {
+    /// Decides every entry that names another half. On a volume that was not closed cleanly, a last entry whose other
+    /// half is missing is killed; anything else that does not fit is damage.
+    pub(super) fn decide_halves(&mut self) -> Result<()> {
+        let directories: Vec<u32> =
+            self.inodes.values().filter(|examined| !examined.partners.is_empty()).map(|found| found.inode).collect();
+        for inode in directories {
+            let Some(examined) = self.inodes.get(&inode) else { continue };
+            let (generation, last) = (examined.generation, examined.last.place);
+            for (sequence, place, partner) in examined.partners.clone() {
+                let what = match self.half((inode, generation, sequence), partner) {
+                    Half::Fine => continue,
+                    Half::Missing => {
+                        let other_is_whole = self.inodes.get(&partner.inode).is_none_or(|other| !other.lossy);
+                        if !self.ground.clean() && last == Some(place) && other_is_whole {
+                            self.examine_again(inode, Some(place))?;
+                            if let Some(examined) = self.inodes.get_mut(&inode) {
+                                examined.kill = Some(place);
+                            }
+                            break;
+                        }
+                        if let Some(other) = self.inodes.get_mut(&partner.inode) {
+                            other.rewrite = true;
+                            other.sequence_floor = other.sequence_floor.max(partner.sequence.saturating_add(1));
+                        }
+                        self.names_lost = true;
+                        format!("entry {} in the log of directory {} is missing", partner.sequence, partner.inode)
+                    }
+                    Half::Disagrees => {
+                        format!("entry {} of directory {} does not refer back", partner.sequence, partner.inode)
+                    }
+                };
+                let remedy = "both directories are taken as they stand";
+                self.findings.damage("rename across directories", place.offset_bytes(), inode, what, remedy);
+                if let Some(examined) = self.inodes.get_mut(&inode) {
+                    examined.rewrite = true;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn half(&self, this: (u32, u32, u64), partner: Partner) -> Half {
+        let Some(other) = self.inodes.get(&partner.inode) else { return Half::Fine };
+        if other.generation != partner.generation || partner.sequence < other.log.first_sequence {
+            return Half::Fine;
+        }
+        if partner.sequence >= other.log.next_sequence {
+            return Half::Missing;
+        }
+        let found = other.partners.binary_search_by_key(&partner.sequence, |&(sequence, _, _)| sequence);
+        match found.map(|index| other.partners[index].2) {
+            Ok(back) if (back.inode, back.generation, back.sequence) == this => Half::Fine,
+            _ => Half::Disagrees,
+        }
+    }
+
+    /// Makes again the inodes that a name leads to and whose slot does not stand.
+    pub(super) fn rebuild_slots(&mut self) -> Result<()> {
+        self.rebuild_root()?;
+        let mut directories: Vec<u32> =
+            self.inodes.values().filter(|examined| examined.is_directory()).map(|found| found.inode).collect();
+        while let Some(inode) = directories.pop() {
+            let Some(directory) = self.inodes.get(&inode) else { continue };
+            let (generation, last) = (directory.generation, directory.last.place);
+            let missing: Vec<_> =
+                directory.names.values().filter(|bound| !self.inodes.contains_key(&bound.inode)).copied().collect();
+            for bound in missing {
+                if self.inodes.contains_key(&bound.inode) {
+                    continue;
+                }
+                let disk = self.ground.disk;
+                let Some(at) = self.ground.chunks.slot_at(disk, bound.inode) else { continue };
+                match self.ground.chunks.slot(disk, bound.inode)? {
+                    Slot::Damaged => {}
+                    Slot::Free { generation } if generation == bound.generation => {}
+                    _ => continue,
+                }
+                let born = bound.birth(&self.ground, inode, generation)?;
+                let in_flight = !self.ground.clean() && born.is_some() && last == Some(bound.place);
+                let mut birth = born.unwrap_or(nobody(bound.file_type));
+                let head = disk.load(at + AT_HEAD)?;
+                if !in_flight && head != 0 {
+                    birth.head = head;
+                }
+                if !in_flight {
+                    let remedy = match born {
+                        Some(_) => "it is made again from its birth in the directory; its times of last use are lost",
+                        None => {
+                            "it is made again; owner and permissions that its log does not say are lost: root, 0600"
+                        }
+                    };
+                    let what = format!("it is damaged, and directory {inode} has a name for it");
+                    self.findings.damage("inode slot", at, bound.inode, what, remedy);
+                }
+                let words =
+                    SlotWords { inode: bound.inode, generation: bound.generation, birth, links: 0, parent: 0, at };
+                self.insert_rebuilt(&words, !in_flight)?;
+                if bound.file_type == FileType::Directory {
+                    directories.push(bound.inode);
+                }
+            }
+        }
+        for inode in std::mem::take(&mut self.damaged_slots) {
+            if self.inodes.contains_key(&inode) {
+                continue;
+            }
+            if self.ground.clean() {
+                let at = self.ground.chunks.slot_at(self.ground.disk, inode).unwrap_or(0);
+                let what = "it is damaged, and no name leads to it";
+                self.findings.damage("inode slot", at, inode, what, "the inode is freed: what it held is lost");
+            }
+            // Otherwise it is a birth that never became whole.
+            self.damaged_slots.push(inode);
+        }
+        Ok(())
+    }
+
+    fn insert_rebuilt(&mut self, words: &SlotWords, rewrite: bool) -> Result<()> {
+        let mut examined = examine(&self.ground, words, None)?;
+        examined.rebuild = true;
+        examined.rewrite |= rewrite;
+        self.note_epoch(&examined);
+        self.inodes.insert(words.inode, examined);
+        Ok(())
+    }
+
+    /// Without a root directory there is no volume: it is made again, with what is left of its log.
+    fn rebuild_root(&mut self) -> Result<()> {
+        if self.inodes.get(&ROOT).is_some_and(Examined::is_directory) {
+            return Ok(());
+        }
+        self.names_lost = true;
+        let disk = self.ground.disk;
+        let mut words = SlotWords {
+            inode: ROOT,
+            generation: 1,
+            birth: Birth { mode: 0o755, ..nobody(FileType::Directory) },
+            links: 2,
+            parent: ROOT as u64,
+            at: 0,
+        };
+        if let Some(other) = self.inodes.remove(&ROOT) {
+            words.generation = other.generation.wrapping_add(1);
+        } else if let Some(at) = self.ground.chunks.slot_at(disk, ROOT) {
+            words.at = at;
+            words.generation = (disk.load(at + AT_IDENTITY)? as u32).max(1);
+            words.birth.head = disk.load(at + AT_HEAD)?;
+            let header = match Link::decode(words.birth.head) {
+                Some(link) => disk.page_header(link)?,
+                None => None,
+            };
+            if let Some(header) = header.filter(|header| header.inode == ROOT) {
+                words.generation = header.generation;
+            }
+        }
+        let remedy = "it is made again; its owner and permissions are lost unless its log says them: root, 0755";
+        let at = if words.at == 0 { disk.geometry().map_start * BLOCK_BYTES } else { words.at };
+        self.findings.damage("root directory", at, ROOT, "there is none", remedy);
+        self.insert_rebuilt(&words, true)
+    }
+}
+
+/// What an inode gets whose attributes are not known.
+const fn nobody(file_type: FileType) -> Birth {
+    Birth {
+        file_type,
+        mode: if let FileType::Directory = file_type { 0o700 } else { 0o600 },
+        flags: InodeFlags::empty(),
+        owner: Owner { user: 0, group: 0 },
+        device: 0,
+        created: 0,
+        head: 0,
+    }
+}

@@ -1,0 +1,344 @@
+//! A log read by fsck: what `log::walk` reads, and besides why it ends there, whether that can be the end, and what can
+//! still be read where a page's header or a link is gone.
+//!
+//! Changes nothing. Written apart from `log` on purpose: two readers of one format check each other.
+
+use super::fixed::Chunks;
+use crate::bits::Bits;
+use crate::disk::{Block, Disk};
+use crate::format::entry::{Entry, Owned, claimed_lines};
+use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
+use crate::format::state::{EPOCH_MAX, Summary};
+use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u32, get_u64, put_u32, put_u64};
+use gannet_vfs::Result;
+use std::collections::HashMap;
+
+/// What the whole check stands on.
+pub(super) struct Ground<'d> {
+    pub(super) disk: &'d Disk,
+    pub(super) chunks: Chunks,
+    /// The summary, if the volume was closed cleanly: then nothing was in flight in the present epoch.
+    pub(super) summary: Option<Summary>,
+    /// Blocks in use when the volume was closed cleanly, if that is known.
+    pub(super) saved_used: Option<Bits>,
+    /// Pages that no link leads to, by inode and first sequence (0: the first of the log): where a link is lost they are
+    /// found here.
+    pub(super) strays: HashMap<(u32, u64), Link>,
+}
+
+impl Ground<'_> {
+    pub(super) fn clean(&self) -> bool {
+        self.summary.is_some()
+    }
+}
+
+/// Something wrong with a log.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) structure: &'static str,
+    pub(super) offset_bytes: u64,
+    pub(super) what: String,
+    /// Whether something is lost behind it; if not, all could be read.
+    pub(super) loses: bool,
+}
+
+/// A log as it was read.
+#[derive(Debug, Default)]
+pub(super) struct Trace {
+    pub(super) pages: Vec<u64>,
+    pub(super) first_sequence: u64,
+    pub(super) next_sequence: u64,
+    /// Epoch of the last entry.
+    pub(super) epoch: u32,
+    pub(super) last: Option<LinePlace>,
+    pub(super) faults: Vec<Fault>,
+    /// The highest epoch met, also of what does not belong to the log.
+    pub(super) epoch_max: u32,
+    /// The highest sequence met behind the end, plus one; 0 if none.
+    pub(super) sequence_beyond: u64,
+}
+
+impl Trace {
+    fn see(&mut self, epoch: u32) {
+        if epoch as u64 <= EPOCH_MAX {
+            self.epoch_max = self.epoch_max.max(epoch);
+        }
+    }
+}
+
+/// What a visitor says of an entry.
+pub(super) enum Verdict {
+    /// Go on.
+    Good,
+    /// It cannot be: the log ends before it.
+    Bad(String),
+}
+
+/// Where a link leads.
+enum Led {
+    Page(PageHeader),
+    /// The header is damaged, the entries are there.
+    Headless(PageHeader),
+    Nowhere,
+}
+
+/// Reads the log that begins at the link word `head`. `stop_at` is where an entry, or a page, shall not be read any more.
+pub(super) fn trace(
+    ground: &Ground<'_>,
+    owned: Owned,
+    head: u64,
+    head_at: u64,
+    stop_at: Option<LinePlace>,
+    visit: &mut dyn FnMut(LinePlace, &Entry<'_>) -> Result<Verdict>,
+) -> Result<Trace> {
+    let disk = ground.disk;
+    let mut trace = Trace { first_sequence: 1, next_sequence: 1, ..Trace::default() };
+    let (mut word, mut word_at) = (head, head_at);
+    let mut page: Block = [0; BLOCK_BYTES as usize];
+    // A page must hold entries for the walk to go on, and sequences rise: the bound is a second line of defence.
+    for _ in 0..disk.geometry().blocks {
+        let first = trace.pages.is_empty();
+        let mut link = Link::decode(word);
+        let mut led = match link {
+            None => Led::Nowhere,
+            Some(link) => led(ground, owned, link, if first { None } else { Some(trace.next_sequence) }, &mut page)?,
+        };
+        if let Led::Page(header) = &led
+            && !first
+            && header.first_sequence != trace.next_sequence
+        {
+            // An old page that a link of the past leads to ends the log; a later one means that something is missing.
+            if header.first_sequence > trace.next_sequence && header.epoch >= trace.epoch {
+                trace.sequence_beyond = trace.sequence_beyond.max(header.first_sequence);
+                judge_beyond(
+                    ground,
+                    &mut trace,
+                    header.epoch,
+                    word_at,
+                    "link to the next log page",
+                    "it leads to a later part of the log; entries between are missing",
+                );
+            }
+            return Ok(trace);
+        }
+        if matches!(led, Led::Nowhere)
+            && let Some(stray) = ground.strays.get(&(owned.inode, if first { 0 } else { trace.next_sequence }))
+            && !trace.pages.contains(&stray.block)
+        {
+            let found =
+                self::led(ground, owned, *stray, if first { None } else { Some(trace.next_sequence) }, &mut page)?;
+            if !matches!(found, Led::Nowhere) {
+                trace.faults.push(Fault {
+                    structure: if first { "head link of a log" } else { "link to the next log page" },
+                    offset_bytes: word_at,
+                    what: format!("it does not lead to the log's page; that was found in block {}", stray.block),
+                    loses: false,
+                });
+                (led, link) = (found, Some(*stray));
+            }
+        }
+        let (Some(link), header) = (
+            link,
+            match led {
+                Led::Page(header) => Some(header),
+                Led::Headless(header) => {
+                    trace.faults.push(Fault {
+                        structure: "log page header",
+                        offset_bytes: link.map_or(0, |link| link.block * BLOCK_BYTES),
+                        what: "it is damaged; the entries behind it are not".into(),
+                        loses: false,
+                    });
+                    Some(header)
+                }
+                Led::Nowhere => None,
+            },
+        ) else {
+            return Ok(trace);
+        };
+        let Some(header) = header else {
+            judge_lost_link(ground, owned, &mut trace, link, word_at, first, &page);
+            return Ok(trace);
+        };
+        if header.epoch < trace.epoch
+            || stop_at == Some(LinePlace::new(link.block, 0))
+            || trace.pages.contains(&link.block)
+        {
+            return Ok(trace);
+        }
+        trace.see(header.epoch);
+        if header.epoch > disk.epoch() {
+            // The volume's epoch is wrong, not this page: the whole check begins anew with a better one.
+            return Ok(trace);
+        }
+        if first {
+            trace.first_sequence = header.first_sequence;
+            trace.next_sequence = header.first_sequence;
+        }
+        trace.pages.push(link.block);
+        let mut line = 1;
+        while line < LINES {
+            let place = LinePlace::new(link.block, line);
+            if stop_at == Some(place) {
+                return Ok(trace);
+            }
+            let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
+            if entry.sequence != trace.next_sequence || entry.epoch < trace.epoch || entry.epoch > disk.epoch() {
+                break;
+            }
+            if let Verdict::Bad(what) = visit(place, &entry)? {
+                trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence + 1);
+                trace.faults.push(Fault {
+                    structure: "log entry",
+                    offset_bytes: place.offset_bytes(),
+                    what,
+                    loses: true,
+                });
+                return Ok(trace);
+            }
+            let Some(next) = trace.next_sequence.checked_add(1) else { return Ok(trace) };
+            trace.next_sequence = next;
+            trace.epoch = entry.epoch;
+            trace.see(entry.epoch);
+            trace.last = Some(place);
+            line += entry.lines;
+        }
+        if line < LINES {
+            judge_end(ground, owned, &mut trace, link.block, line, &page);
+        }
+        if line == 1 {
+            return Ok(trace);
+        }
+        (word, word_at) = (get_u64(&page, AT_NEXT as usize), link.block * BLOCK_BYTES + AT_NEXT);
+    }
+    Ok(trace)
+}
+
+/// Looks where a link leads, and reads the page.
+fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, page: &mut Block) -> Result<Led> {
+    let disk = ground.disk;
+    if !disk.geometry().is_allocatable(link.block) {
+        return Ok(Led::Nowhere);
+    }
+    disk.read_block(link.block, page)?;
+    let ours = |header: &PageHeader| header.inode == owned.inode && header.generation == owned.generation;
+    if let Some(header) = PageHeader::decode(disk.key(), &page[..LINE_BYTES as usize]) {
+        return Ok(if ours(&header) && header.epoch == link.epoch { Led::Page(header) } else { Led::Nowhere });
+    }
+    // The first entry proves whose page it is.
+    let first = Entry::decode(owned, &page[LINE_BYTES as usize..]);
+    Ok(match first {
+        Some(entry)
+            if expected.is_none_or(|expected| expected == entry.sequence)
+                && entry.epoch >= link.epoch
+                && entry.epoch <= disk.epoch() =>
+        {
+            Led::Headless(PageHeader {
+                inode: owned.inode,
+                generation: owned.generation,
+                epoch: link.epoch,
+                first_sequence: entry.sequence,
+            })
+        }
+        _ => Led::Nowhere,
+    })
+}
+
+/// A link that leads to no page of this log: damage, or a page that was in flight at a crash.
+fn judge_lost_link(
+    ground: &Ground<'_>,
+    owned: Owned,
+    trace: &mut Trace,
+    link: Link,
+    at: u64,
+    first: bool,
+    page: &Block,
+) {
+    let epoch = ground.disk.epoch();
+    let inside = ground.disk.geometry().is_allocatable(link.block);
+    // What stands there says that it was this log's page.
+    let looks_ours = inside
+        && ((get_u32(page, 4), get_u32(page, 8)) == (owned.inode, owned.generation)
+            || (1..LINES).any(|line| {
+                Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..])
+                    .is_some_and(|entry| entry.sequence >= trace.next_sequence)
+            }));
+    let damage = !inside
+        || link.epoch > epoch
+        || match (ground.clean(), &ground.saved_used) {
+            (true, Some(used)) => link.epoch == epoch || (used.has(link.block) && looks_ours),
+            (true, None) => link.epoch == epoch,
+            (false, _) => link.epoch < epoch && looks_ours,
+        };
+    if damage {
+        trace.faults.push(Fault {
+            structure: if first { "head link of a log" } else { "link to the next log page" },
+            offset_bytes: at,
+            what: format!("block {} is no page of this log: what was written there cannot be read", link.block),
+            loses: true,
+        });
+    }
+}
+
+/// Something of this log stands behind its end.
+fn judge_beyond(
+    ground: &Ground<'_>,
+    trace: &mut Trace,
+    epoch: u32,
+    at: u64,
+    structure: &'static str,
+    what: &'static str,
+) {
+    trace.see(epoch);
+    // In the present epoch of a volume that was closed cleanly nothing was cut short. Of earlier epochs there may be
+    // remains of crashes; in an epoch that has not ended cleanly the last operation may be in flight.
+    if ground.clean() && epoch == ground.disk.epoch() {
+        trace.faults.push(Fault { structure, offset_bytes: at, what: what.into(), loses: true });
+    }
+}
+
+/// Looks at the line where a page's entries end and at those behind it.
+fn judge_end(ground: &Ground<'_>, owned: Owned, trace: &mut Trace, block: u64, line: u32, page: &Block) {
+    let rest = |line: u32| &page[line as usize * LINE_BYTES as usize..];
+    let at = LinePlace::new(block, line).offset_bytes();
+    if let Some(entry) = Entry::decode(owned, rest(line)) {
+        // Valid in itself, but not here.
+        trace.see(entry.epoch);
+        if entry.sequence == trace.next_sequence && entry.epoch > ground.disk.epoch() {
+            return;
+        }
+    }
+    for behind in line + 1..LINES {
+        if let Some(entry) = Entry::decode(owned, rest(behind))
+            && entry.sequence > trace.next_sequence
+            && entry.epoch >= trace.epoch
+        {
+            trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence.saturating_add(1));
+            return judge_beyond(ground, trace, entry.epoch, at, "log entry", "it is damaged, and entries follow it");
+        }
+    }
+    if let Some(epoch) = damaged_entry(owned, trace.next_sequence, ground.disk.epoch(), rest(line)) {
+        judge_beyond(ground, trace, epoch, at, "log entry", "the last entry of a log is damaged");
+    }
+}
+
+/// Whether the bytes were the entry of this sequence: they say so, or would be valid with one field put right. Returns
+/// the epoch in which it was written, as far as that can be known.
+fn damaged_entry(owned: Owned, sequence: u64, epoch_now: u32, bytes: &[u8]) -> Option<u32> {
+    let valid_with = |change: &dyn Fn(&mut [u8])| {
+        let mut copy = bytes.to_vec();
+        change(&mut copy);
+        Entry::decode(owned, &copy).map(|entry| entry.epoch)
+    };
+    if get_u64(bytes, 16) != sequence {
+        // Garbage, or an entry of which just the sequence is wrong.
+        claimed_lines(bytes)?;
+        return valid_with(&|copy| put_u64(copy, 16, sequence));
+    }
+    if valid_with(&|copy| put_u64(copy, 8, !get_u64(bytes, 8))).is_some() {
+        // Recovery killed it.
+        return None;
+    }
+    let epoch = get_u32(bytes, 4);
+    let was_present = epoch_now == 1 || valid_with(&|copy| put_u32(copy, 4, epoch_now)).is_some();
+    Some(if was_present { epoch_now } else { epoch })
+}

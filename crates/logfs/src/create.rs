@@ -1,0 +1,350 @@
+//! Making inodes: create, mkdir, mknod, symlink, temporary files, and linking.
+//!
+//! One entry in the directory's log commits a creation: it carries the new inode's attributes, so that recovery can write
+//! the slot again. A log page that the inode begins with (symlink target, inherited ACLs) is durable before.
+
+use crate::append::Prepared;
+use crate::disk::Commit;
+use crate::format::entry::{
+    self, Binding, DIRECTORY_ENTRY_BYTES_MAX, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX,
+};
+use crate::format::page::{ENTRY_LINES, Link, PageHeader};
+use crate::format::slot::{self, Birth, Slot};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::names::Seat;
+use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::places::CONTROL_CHUNK_LOCK;
+use crate::record::{Collection, Record, State};
+use crate::replay::{InodeState, NamePlace};
+use crate::space::Held;
+use crate::storage;
+use gannet_shm::HandContent;
+use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result, Time};
+
+/// Hand: the link count word of inode `a` goes from the low half of `b` to its high half with the commit.
+pub(crate) const HAND_LINKS: u64 = u64::from_le_bytes(*b"links\0\0\0");
+
+/// An inode in the making: its number and what it is born with.
+pub(crate) struct Newborn {
+    number: Held,
+    inode: u32,
+    generation: u32,
+    birth: Birth,
+    page: Option<Held>,
+    /// Lines of the first page that are used.
+    lines: u32,
+    /// Entries in it.
+    entries: u64,
+}
+
+impl Newborn {
+    /// Its name to others.
+    pub(crate) const fn node(&self) -> NodeId {
+        NodeId::new(self.inode as u64, self.generation)
+    }
+}
+
+impl<'s> Op<'s> {
+    /// Makes an inode and binds it to a name.
+    pub(crate) fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
+        let parent = self.lock(directory)?;
+        self.directory_with_names(&parent)?;
+        let seat = match self.seat(parent.inode, &parent.record, name)? {
+            Seat::Taken(_) => return Err(Error::new(Errno::EXIST)),
+            Seat::Free(key) => Seat::Free(key),
+        };
+        let time = Time::now().0;
+        let newborn = self.conceive(new, time, Some(parent.inode))?;
+        let binding = Binding {
+            name: name.bytes(),
+            rank: seat.rank(),
+            file_type: Some(new.file_type),
+            inode: newborn.inode,
+            generation: newborn.generation,
+        };
+        let payload = Payload::Bind { first: binding, second: None, birth: Some(newborn.birth), partner: None };
+        let prepared = match self.prepare(&parent, payload.lines(), true) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.miscarry(newborn)?;
+                return Err(error);
+            }
+        };
+        let tree = self.tree(parent.inode, &parent.record);
+        let mut nodes = match tree.reserve(&[seat.key()]).map_err(index_error) {
+            Ok(nodes) => nodes,
+            Err(error) => {
+                self.cancel(prepared)?;
+                self.miscarry(newborn)?;
+                return Err(error);
+            }
+        };
+        let is_directory = new.file_type == FileType::Directory;
+
+        let mut commit = self.disk().begin();
+        let links = if is_directory { 2 } else { 1 };
+        self.write_slot(&mut commit, &newborn, links, parent.inode)?;
+        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
+        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut buffer)?;
+        let durable = commit.fence();
+
+        let place = NamePlace { place: prepared.place(), second: false, file_type: new.file_type };
+        tree.insert(seat.key(), place.encode(), &mut nodes).map_err(index_error)?;
+        drop(nodes);
+        parent.record.touch(time);
+        parent.record.set_entries(parent.record.entries() + 1);
+        parent.record.set_links(parent.record.links() + u64::from(is_directory));
+        let node = newborn.node();
+        self.born(newborn, u64::from(!is_directory), if is_directory { parent.inode } else { 0 })?;
+        self.publish_entry(&parent, prepared, &durable)?;
+        self.collect_some(&parent)?;
+        parent.guard.unlock();
+        Ok(node)
+    }
+
+    /// Makes a file without a name.
+    pub(crate) fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
+        self.read_record(directory, |_, state| self.directory(state))?;
+        let newborn = self.conceive(new, Time::now().0, None)?;
+        let mut commit = self.disk().begin();
+        self.write_slot(&mut commit, &newborn, 0, 0)?;
+        let _ = commit.fence();
+        let node = newborn.node();
+        self.born(newborn, 0, 0)?;
+        Ok(node)
+    }
+
+    /// Binds another name to an inode.
+    pub(crate) fn link(&self, node: NodeId, directory: NodeId, name: Name<'_>) -> Result<()> {
+        let [Some(parent), target] = self.lock_all([Some(directory), Some(node)])? else {
+            return Err(Error::new(Errno::STALE));
+        };
+        self.directory_with_names(&parent)?;
+        let Some(target) = target.filter(|target| target.state.file_type != FileType::Directory) else {
+            return Err(Error::because(Errno::PERM, "a directory has one name"));
+        };
+        let Seat::Free(key) = self.seat(parent.inode, &parent.record, name)? else {
+            return Err(Error::new(Errno::EXIST));
+        };
+        let links = target.record.links();
+        if links == u32::MAX as u64 {
+            return Err(Error::new(Errno::MLINK));
+        }
+        let time = Time::now().0;
+        let binding = Binding {
+            name: name.bytes(),
+            rank: Seat::Free(key).rank(),
+            file_type: Some(target.state.file_type),
+            inode: target.inode,
+            generation: target.state.generation,
+        };
+        let payload = Payload::Bind { first: binding, second: None, birth: None, partner: None };
+        let tree = self.tree(parent.inode, &parent.record);
+        let mut nodes = tree.reserve(&[key]).map_err(index_error)?;
+        let prepared = self.prepare(&parent, payload.lines(), true)?;
+        let hand = self.links_hand(target.inode, links, links + 1)?;
+
+        let mut commit = self.disk().begin();
+        self.write_links(&mut commit, target.inode, links + 1, time)?;
+        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
+        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut buffer)?;
+        let durable = commit.fence();
+
+        let place = NamePlace { place: prepared.place(), second: false, file_type: target.state.file_type };
+        tree.insert(key, place.encode(), &mut nodes).map_err(index_error)?;
+        drop(nodes);
+        parent.record.touch(time);
+        parent.record.set_entries(parent.record.entries() + 1);
+        target.record.set_links(links + 1);
+        // Before the commit hand is cleared: without it, this one would say that nothing happened.
+        self.thread.hand_clear(hand);
+        self.publish_entry(&parent, prepared, &durable)?;
+        self.collect_some(&parent)
+    }
+
+    /// Says what a link count is before and after the operation in flight.
+    pub(crate) fn links_hand(&self, inode: u32, before: u64, after: u64) -> Result<gannet_shm::Hand> {
+        let content = HandContent { kind: HAND_LINKS, a: inode as u64, b: before & 0xFFFF_FFFF | after << 32 };
+        self.thread.hand_set(content).map_err(shared_error)
+    }
+
+    /// Stores an inode's link count, and the time of that.
+    pub(crate) fn write_links(&self, commit: &mut Commit<'_>, inode: u32, links: u64, time: i64) -> Result<()> {
+        commit.store(self.slot_word(inode, slot::AT_LINKS)?, links)?;
+        commit.store(self.slot_word(inode, slot::AT_CHANGED)?, time as u64)
+    }
+
+    /// Requires a directory that has not been removed.
+    pub(crate) fn directory_with_names(&self, locked: &Locked<'s>) -> Result<()> {
+        self.directory(locked.state)?;
+        if locked.record.parent() == 0 {
+            return Err(Error::because(Errno::NOENT, "the directory has been removed"));
+        }
+        Ok(())
+    }
+
+    /// Takes a number and prepares all that stands before the slot: durable, and nobody's yet.
+    fn conceive(&self, new: &NewNode<'_>, time: i64, near: Option<u32>) -> Result<Newborn> {
+        if new.file_type == FileType::Symlink && (new.target.is_empty() || new.target.len() > TARGET_BYTES_MAX) {
+            let errno = if new.target.is_empty() { Errno::NOENT } else { Errno::NAMETOOLONG };
+            return Err(Error::new(errno));
+        }
+        let numbers = self.core.space.inodes(self)?;
+        let number =
+            numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(|error| {
+                match storage::error(error) {
+                    error if error.errno() == Errno::NOSPC => {
+                        Error::because(Errno::NOSPC, "the volume has no free inode")
+                    }
+                    error => error,
+                }
+            })?;
+        let inode = number.extent().start as u32;
+        let prepared = self.ensure_chunk(inode).and_then(|()| match self.disk().slot(inode)? {
+            Slot::Free { generation } => Ok(generation),
+            _ => Err(Error::damaged("a free inode's slot is in use", self.disk().slot_at(inode)?.unwrap_or(0))),
+        });
+        let generation = match prepared {
+            Ok(generation) => generation.max(1),
+            Err(error) => {
+                numbers.release(&self.thread, number).map_err(storage::error)?;
+                return Err(error);
+            }
+        };
+        let birth = Birth {
+            file_type: new.file_type,
+            mode: new.mode & 0o7777,
+            flags: new.flags,
+            owner: new.owner,
+            device: new.device,
+            created: time,
+            head: 0,
+        };
+        let mut newborn = Newborn { number, inode, generation, birth, page: None, lines: 0, entries: 0 };
+        if (new.file_type == FileType::Symlink || !new.xattrs.is_empty())
+            && let Err(error) = self.write_first_page(&mut newborn, new, time)
+        {
+            self.miscarry(newborn)?;
+            return Err(error);
+        }
+        Ok(newborn)
+    }
+
+    /// Writes the log page that an inode begins with, durably.
+    fn write_first_page(&self, newborn: &mut Newborn, new: &NewNode<'_>, time: i64) -> Result<()> {
+        let held = self.allocate_block(None)?;
+        let block = held.extent().start;
+        newborn.page = Some(held);
+        let disk = self.disk();
+        let owned = Owned { key: disk.key(), inode: newborn.inode, generation: newborn.generation };
+        let epoch = disk.epoch();
+        let header = PageHeader { inode: newborn.inode, generation: newborn.generation, epoch, first_sequence: 1 };
+        let mut commit = disk.begin();
+        commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+        let target = (new.file_type == FileType::Symlink).then_some(Payload::Target(new.target));
+        let xattrs = new.xattrs.iter().map(|&(name, value)| Payload::Xattr { name, value: Some(value) });
+        let mut buffer = [0; ENTRY_BYTES_MAX];
+        for payload in target.into_iter().chain(xattrs) {
+            if newborn.lines + payload.lines() > ENTRY_LINES {
+                return Err(Error::because(Errno::NOSPC, "the attributes that an inode begins with are too large"));
+            }
+            newborn.entries += 1;
+            let bytes = entry::encode(owned, epoch, newborn.entries, time, &payload, &mut buffer);
+            commit.write(block * BLOCK_BYTES + (1 + newborn.lines as u64) * LINE_BYTES, bytes)?;
+            newborn.lines += payload.lines();
+        }
+        let _ = commit.fence();
+        newborn.birth.head = Link { block, epoch }.encode();
+        Ok(())
+    }
+
+    /// Gives back what was taken for an inode that will not be.
+    pub(crate) fn miscarry(&self, newborn: Newborn) -> Result<()> {
+        if let Some(page) = newborn.page {
+            self.release_held(page)?;
+        }
+        self.core.space.inodes(self)?.release(&self.thread, newborn.number).map_err(storage::error)
+    }
+
+    /// Stores the slot.
+    pub(crate) fn write_slot(&self, commit: &mut Commit<'_>, newborn: &Newborn, links: u64, parent: u32) -> Result<()> {
+        let at = self.slot_word(newborn.inode, 0)?;
+        let bytes = newborn.birth.encode(self.disk().key(), newborn.inode, newborn.generation, links, parent);
+        commit.write(at, &bytes)
+    }
+
+    /// Fills the record of an inode whose birth is durable.
+    fn born(&self, newborn: Newborn, links: u64, parent: u32) -> Result<()> {
+        let record = self.record(newborn.inode)?;
+        if newborn.page.is_none() {
+            record.drop_index();
+            record.set_state(&InodeState::new(&newborn.birth));
+            record.set_links(links);
+            record.set_parent(parent);
+            record.set_tail(None);
+            record.set_sequence(1);
+            record.set_log_use(0, 0);
+            record.set_target_place(None);
+            record.set_collection(Collection::default());
+            for set in [
+                Record::set_unsealed_start,
+                Record::set_unsealed_end,
+                Record::set_blocks,
+                Record::set_entries,
+                Record::set_xattrs,
+                Record::set_maps,
+            ] {
+                set(&record, 0);
+            }
+            let state =
+                State { generation: newborn.generation, file_type: newborn.birth.file_type, has_access_list: false };
+            record.set_loaded(state);
+        } else {
+            // Its log is loaded as any other, at first use.
+            record.unload();
+        }
+        if let Some(page) = newborn.page {
+            self.keep_held(page)?;
+        }
+        self.core.space.inodes(self)?.keep(&self.thread, newborn.number);
+        Ok(())
+    }
+
+    /// Makes the chunk of the inode table that holds `inode`, if it is not there yet.
+    fn ensure_chunk(&self, inode: u32) -> Result<()> {
+        let disk = self.disk();
+        let geometry = disk.geometry();
+        let chunk = inode as u64 / geometry.slots_per_chunk();
+        if disk.chunk_block(chunk)?.is_some() {
+            return Ok(());
+        }
+        let lock = self.thread.lock(self.core.places.control(CONTROL_CHUNK_LOCK)).map_err(shared_error)?;
+        if disk.chunk_block(chunk)?.is_none() {
+            let space = self.core.space.blocks(self)?;
+            let held =
+                space.allocate(&self.thread, geometry.chunk_blocks as u32, None, false).map_err(storage::error)?;
+            if (held.extent().count as u64) < geometry.chunk_blocks {
+                self.release_held(held)?;
+                return Err(Error::because(Errno::NOSPC, "no run of free blocks is long enough for more inodes"));
+            }
+            let block = held.extent().start;
+            let mut zeros = disk.begin();
+            zeros.zero(block * BLOCK_BYTES, geometry.chunk_blocks * BLOCK_BYTES)?;
+            let _ = zeros.fence();
+            let mut commit = disk.begin();
+            commit.store(geometry.map_word_at(chunk), slot::encode_map_word(disk.key(), chunk, block))?;
+            let _ = commit.fence();
+            self.keep_held(held)?;
+        }
+        lock.unlock();
+        Ok(())
+    }
+
+    /// Cancels what was prepared when an operation fails before its commit.
+    pub(crate) fn cancel_with(&self, prepared: Prepared, error: Error) -> Error {
+        match self.cancel(prepared) {
+            Ok(()) => error,
+            Err(worse) => worse,
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! [`LogFs`]: the engine behind the `FileSystem` trait, for one volume that this process has open.
+
+use crate::attach::{self, AttachOptions, FileGuard};
+use crate::disk::Disk;
+use crate::ops::{Core, Op, shared_error};
+use crate::places::CONTROL_TAKEOVERS;
+use crate::recover::{ROOT, RecoveryReport};
+use gannet_media::{Medium, MediumKind, OpenOptions};
+use gannet_shm::{Detached, Session};
+use gannet_vfs::usermem::{Destination, Source};
+use gannet_vfs::{
+    AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, FileSystem, Found, MapAccess,
+    MapToken, MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget,
+    Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
+};
+use rustix::fs::{Mode, OFlags};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+/// A volume, open in this process.
+pub struct LogFs {
+    core: Arc<Core>,
+    session: Arc<Session>,
+    guard: Mutex<Option<FileGuard>>,
+    report: Option<RecoveryReport>,
+}
+
+/// Why a volume could not be opened: an error of the file system, or of its medium.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The medium.
+    #[error(transparent)]
+    Medium(#[from] gannet_media::OpenError),
+    /// What is on it, or the state shared with others.
+    #[error("{path}: {error}")]
+    Volume {
+        /// The volume.
+        path: String,
+        /// What is wrong.
+        error: Error,
+    },
+    /// The state shared with others, with its own words.
+    #[error("{path}: {error}")]
+    Shared {
+        /// The volume.
+        path: String,
+        /// What is wrong.
+        error: gannet_shm::Error,
+    },
+}
+
+impl OpenError {
+    /// The errno that fits best.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::Medium(gannet_media::OpenError::System { source, .. }) => {
+                source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+            }
+            Self::Medium(_) => Errno::INVAL,
+            Self::Volume { error, .. } => error.errno(),
+            Self::Shared { error, .. } => shared_error(error.clone()).errno(),
+        }
+    }
+}
+
+/// Opens the medium at `path` in the mode that its volume asks for.
+pub fn open_medium(path: &Path, read_only: bool) -> std::result::Result<Medium, gannet_media::OpenError> {
+    let plain = OpenOptions { read_only, ..Default::default() };
+    let medium = Medium::open(path, plain)?;
+    let emulate = Disk::open(medium.clone()).is_ok_and(|disk| disk.superblock().emulate_persistence);
+    if emulate && medium.kind() != MediumKind::DeviceDax && medium.kind() != MediumKind::FileDax {
+        drop(medium);
+        return Medium::open(path, OpenOptions { emulate_persistence: true, ..plain });
+    }
+    Ok(medium)
+}
+
+impl LogFs {
+    /// Opens the volume at `path`, joining whoever has it open.
+    pub fn open(path: &Path, read_only: bool, options: AttachOptions) -> std::result::Result<Self, OpenError> {
+        let text = path.display().to_string();
+        let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
+        let medium = open_medium(path, read_only)?;
+        let disk = Disk::open(medium).map_err(volume_error)?;
+        let identity = attach::identity(&disk).map_err(volume_error)?;
+        let layout = attach::arena_layout(&disk, options.index_bytes_max);
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| volume_error(Error::because(errno, "opening the volume's file")))?;
+        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, report: None, file };
+        let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
+            gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
+            error => OpenError::Shared { path: text.clone(), error },
+        })?;
+        let core = guard.core.clone().ok_or(volume_error(Error::because(Errno::IO, "attaching did not complete")))?;
+        let report = guard.report;
+        Ok(Self { core, session, guard: Mutex::new(Some(guard)), report })
+    }
+
+    /// Opens a volume on a medium that this process alone has: a simulated one, or memory. Nothing is saved at the end
+    /// unless [`LogFs::detach`] is called.
+    pub fn open_private(medium: Medium, options: AttachOptions) -> Result<Self> {
+        let disk = Disk::open(medium)?;
+        let layout = attach::arena_layout(&disk, options.index_bytes_max);
+        let session = Session::private(&layout).map_err(shared_error)?;
+        let threads = options.threads;
+        let core = attach::assemble(disk, &session, options)?;
+        let report = attach::open_first(&core, &session, 1, threads)?;
+        Ok(Self { core, session, guard: Mutex::new(None), report })
+    }
+
+    /// What crash recovery did when this process opened the volume; `None` if there was none.
+    pub fn recovery(&self) -> Option<RecoveryReport> {
+        self.report
+    }
+
+    /// The session, for those who keep objects in its arena.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// How many dead threads were settled since the volume was opened.
+    pub fn takeovers(&self) -> Result<u64> {
+        self.op()?.control(CONTROL_TAKEOVERS)
+    }
+
+    /// Leaves the volume; the last to leave saves the maps of free space and marks it clean. Idempotent.
+    pub fn detach(&self) -> Result<bool> {
+        let mut slot = self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match slot.take() {
+            Some(mut guard) => match self.session.detach(&mut guard).map_err(shared_error)? {
+                Detached::Last => Ok(true),
+                Detached::OthersRemain => Ok(false),
+            },
+            None if self.session.path().is_none() => attach::close_last(&self.core, &self.session).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn op(&self) -> Result<Op<'_>> {
+        Op::begin(&self.core, self.session.thread().map_err(shared_error)?)
+    }
+}
+
+impl Drop for LogFs {
+    fn drop(&mut self) {
+        let open = self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some();
+        if open {
+            // A failure leaves the volume unclean: the next attach recovers it.
+            let _ = self.detach();
+        }
+    }
+}
+
+impl FileSystem for LogFs {
+    fn kind(&self) -> &'static str {
+        "gannet"
+    }
+
+    fn root(&self) -> NodeId {
+        NodeId::new(ROOT as u64, 1)
+    }
+
+    fn statistics(&self) -> Result<Statistics> {
+        let op = self.op()?;
+        let geometry = op.disk().geometry();
+        let blocks_free = self.core.space.blocks(&op)?.free_blocks();
+        let uuid = op.disk().superblock().uuid;
+        Ok(Statistics {
+            block_bytes: crate::format::BLOCK_BYTES as u32,
+            blocks: geometry.blocks - geometry.first_free,
+            blocks_free,
+            blocks_available: blocks_free,
+            inodes: geometry.inodes() - 1,
+            inodes_free: self.core.space.inodes(&op)?.free_blocks(),
+            identity: crate::format::get_u64(&uuid, 0),
+        })
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Attributes> {
+        self.op()?.attributes(node)
+    }
+
+    fn permissions(&self, node: NodeId) -> Result<Permissions> {
+        self.op()?.permissions(node)
+    }
+
+    fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
+        self.op()?.set_attributes(node, change)
+    }
+
+    fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
+        self.op()?.xattr(node, name, value)
+    }
+
+    fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
+        self.op()?.set_xattr(node, name, value, mode)
+    }
+
+    fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
+        self.op()?.remove_xattr(node, name)
+    }
+
+    fn list_xattrs(&self, node: NodeId, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
+        self.op()?.list_xattrs(node, sink)
+    }
+
+    fn lookup(&self, directory: NodeId, name: Name<'_>) -> Result<Found> {
+        self.op()?.lookup(directory, name)
+    }
+
+    fn parent(&self, directory: NodeId) -> Result<NodeId> {
+        self.op()?.parent(directory)
+    }
+
+    fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
+        self.op()?.create(directory, name, new)
+    }
+
+    fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
+        self.op()?.create_unnamed(directory, new)
+    }
+
+    fn link(&self, node: NodeId, directory: NodeId, name: Name<'_>) -> Result<()> {
+        self.op()?.link(node, directory, name)
+    }
+
+    fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
+        self.op()?.remove(directory, name, kind)
+    }
+
+    fn rename(
+        &self,
+        from_directory: NodeId,
+        from: Name<'_>,
+        to_directory: NodeId,
+        to: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        self.op()?.rename(from_directory, from, to_directory, to, flags)
+    }
+
+    fn read_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize> {
+        self.op()?.read_link(node, target)
+    }
+
+    fn read_directory(
+        &self,
+        directory: NodeId,
+        cookie: u64,
+        sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
+    ) -> Result<()> {
+        self.op()?.read_directory(directory, cookie, sink)
+    }
+
+    fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
+        self.op()?.read(node, offset_bytes, into)
+    }
+
+    fn write(
+        &self,
+        node: NodeId,
+        position: WritePosition,
+        from: &mut Source<'_>,
+        flags: WriteFlags,
+    ) -> Result<Written> {
+        self.op()?.write(node, position, from, flags)
+    }
+
+    fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {
+        self.op()?.sync(node)
+    }
+
+    fn sync_all(&self) -> Result<()> {
+        self.op()?.sync_medium()
+    }
+
+    fn allocate(&self, node: NodeId, mode: AllocateMode, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        self.op()?.allocate(node, mode, offset_bytes, length_bytes)
+    }
+
+    fn seek(&self, node: NodeId, target: SeekTarget, offset_bytes: u64) -> Result<u64> {
+        self.op()?.seek(node, target, offset_bytes)
+    }
+
+    fn extents(
+        &self,
+        node: NodeId,
+        offset_bytes: u64,
+        length_bytes: u64,
+        sink: &mut dyn FnMut(&Extent) -> bool,
+    ) -> Result<()> {
+        self.op()?.file_extents(node, offset_bytes, length_bytes, sink)
+    }
+
+    fn map(
+        &self,
+        node: NodeId,
+        access: MapAccess,
+        offset_bytes: u64,
+        length_bytes: u64,
+        sink: &mut dyn FnMut(&MappedExtent),
+    ) -> Result<MapToken> {
+        self.op()?.map(node, access, offset_bytes, length_bytes, sink)
+    }
+
+    fn unmap(&self, token: MapToken) -> Result<()> {
+        self.op()?.unmap(token)
+    }
+
+    fn retire(&self, node: NodeId) -> Result<()> {
+        self.op()?.retire(node)
+    }
+}

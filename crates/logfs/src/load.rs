@@ -1,0 +1,212 @@
+//! Loading an inode: its record and its index from its slot and its log, by its first user since the volume was opened,
+//! since it was evicted, or since somebody died with it.
+//!
+//! Runs under the inode's lock. The index is built anew under a raised epoch, so whatever a dead writer left of the old
+//! one is nobody's.
+
+use crate::format::entry::{Entry, Owned, Payload};
+use crate::format::page::LinePlace;
+use crate::format::slot::Slot;
+use crate::index::{Extents, FileExtent, Tree};
+use crate::log::{self, Met};
+use crate::ops::{Op, index_error};
+use crate::record::{Collection, Record, State};
+use crate::replay::{InodeState, NamePlace, name_key, xattr_key};
+use gannet_vfs::{Errno, Error, FileType, Result};
+
+/// The extended attribute whose presence permission checks must know of.
+pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
+
+/// Counts that are kept beside an index.
+#[derive(Default)]
+struct Counts {
+    entries: u64,
+    directories: u64,
+    xattrs: u64,
+    blocks: u64,
+}
+
+impl<'s> Op<'s> {
+    /// Loads the record of `inode`, whose lock is held. `ESTALE` if the inode is not in use.
+    #[cold]
+    pub(crate) fn load(&self, inode: u32, record: &Record<'s>) -> Result<State> {
+        let (generation, birth, links, parent) = match self.disk().slot(inode)? {
+            Slot::Used { generation, birth, links, parent, .. } => (generation, birth, links, parent),
+            Slot::Free { .. } => return Err(Error::new(Errno::STALE)),
+            Slot::Damaged => {
+                return Err(Error::damaged("inode slot", self.disk().slot_at(inode)?.unwrap_or(0)));
+            }
+        };
+        record.drop_index();
+        let owned = Owned { key: self.disk().key(), inode, generation };
+        let tree = self.tree(inode, record);
+        let mut state = InodeState::new(&birth);
+        let mut counts = Counts::default();
+        let mut has_access_list = false;
+        let mut target = None;
+        let end = log::walk(self.disk(), owned, birth.head, &mut |met| {
+            if let Met::Entry { place, entry } = met {
+                state.apply(entry);
+                self.index_entry(&tree, place, entry, &mut counts)?;
+                match entry.payload {
+                    Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
+                    Payload::Target(_) => target = Some(place),
+                    _ => {}
+                }
+            }
+            Ok(())
+        })?;
+        record.set_state(&state);
+        let is_directory = birth.file_type == FileType::Directory;
+        record.set_links(if is_directory { counts.directories } else { links });
+        record.set_parent(if links == 0 || !is_directory { 0 } else { parent as u32 });
+        record.set_tail(end.tail.map(|tail| (tail.block, tail.line)));
+        record.set_sequence(end.next_sequence);
+        record.set_log_use(end.pages as u32, end.lines as u32);
+        // What the last entry covers is not known here: everything is.
+        record.set_unsealed_start(0);
+        record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 });
+        record.set_blocks(counts.blocks);
+        record.set_entries(counts.entries);
+        record.set_xattrs(counts.xattrs);
+        record.set_maps(0);
+        record.set_target_place(target);
+        record.set_collection(Collection::default());
+        let state = State { generation, file_type: birth.file_type, has_access_list };
+        record.set_loaded(state);
+        Ok(state)
+    }
+
+    fn index_entry(&self, tree: &Tree<'_>, place: LinePlace, entry: &Entry<'_>, counts: &mut Counts) -> Result<()> {
+        let key = self.disk().key();
+        let mut nodes = tree.no_reservation().map_err(index_error)?;
+        match entry.payload {
+            Payload::Bind { first, second, .. } => {
+                for (index, binding) in [Some(first), second].into_iter().enumerate() {
+                    let Some(binding) = binding else { continue };
+                    let at = name_key(key, binding.name) + binding.rank as u64;
+                    let old = match binding.file_type {
+                        Some(file_type) => {
+                            counts.entries += 1;
+                            counts.directories += u64::from(file_type == FileType::Directory);
+                            let value = NamePlace { place, second: index == 1, file_type }.encode();
+                            tree.insert(at, value, &mut nodes).map_err(index_error)?
+                        }
+                        None => tree.remove(at).map_err(index_error)?,
+                    };
+                    if let Some(old) = old.and_then(NamePlace::decode) {
+                        counts.entries -= 1;
+                        counts.directories -= u64::from(old.file_type == FileType::Directory);
+                    }
+                }
+            }
+            Payload::Write { ref extents, .. } => {
+                let map = Extents::new(*tree);
+                for extent in extents.iter() {
+                    if !self.disk().geometry().is_allocatable_run(extent.block, extent.count as u64) {
+                        return Err(Error::damaged("extent outside the volume", place.offset_bytes()));
+                    }
+                    let mut gone = 0;
+                    map.map(
+                        extent.file_block,
+                        extent.block,
+                        extent.count as u64,
+                        &mut nodes,
+                        &mut |old: FileExtent| {
+                            gone += old.count;
+                        },
+                    )
+                    .map_err(index_error)?;
+                    counts.blocks = counts.blocks + extent.count as u64 - gone;
+                }
+            }
+            Payload::Size { size_bytes, .. } => {
+                let from = size_bytes.div_ceil(crate::format::BLOCK_BYTES);
+                let count = crate::index::FILE_BLOCK_LIMIT.saturating_sub(from);
+                self.unindex(tree, from, count, counts)?;
+            }
+            Payload::Unmap { file_block, count } => {
+                let count = count.min(crate::index::FILE_BLOCK_LIMIT.saturating_sub(file_block));
+                self.unindex(tree, file_block, count, counts)?;
+            }
+            Payload::Shift { file_block, distance, down, .. } => {
+                let distance_signed =
+                    i64::try_from(distance).map_err(|_| Error::damaged("shift entry", place.offset_bytes()))?;
+                let map = Extents::new(*tree);
+                if down {
+                    let start =
+                        file_block.checked_sub(distance).ok_or(Error::damaged("shift", place.offset_bytes()))?;
+                    self.unindex(tree, start, distance, counts)?;
+                }
+                let delta = if down { -distance_signed } else { distance_signed };
+                map.shift(file_block, delta, &mut nodes).map_err(index_error)?;
+            }
+            Payload::Xattr { name, value } => {
+                let at = self.xattr_place(tree, name)?;
+                match (value, at) {
+                    (Some(_), (at, found)) => {
+                        tree.insert(at, place.0, &mut nodes).map_err(index_error)?;
+                        counts.xattrs += u64::from(!found);
+                    }
+                    (None, (at, true)) => {
+                        tree.remove(at).map_err(index_error)?;
+                        counts.xattrs -= 1;
+                    }
+                    (None, (_, false)) => {}
+                }
+            }
+            Payload::Seal | Payload::Attributes(_) | Payload::Target(_) => {}
+        }
+        Ok(())
+    }
+
+    fn unindex(&self, tree: &Tree<'_>, file_block: u64, count: u64, counts: &mut Counts) -> Result<()> {
+        if count > 0 {
+            let mut nodes = tree.no_reservation().map_err(index_error)?;
+            let mut gone = 0;
+            Extents::new(*tree)
+                .unmap(file_block, count, &mut nodes, &mut |old| gone += old.count)
+                .map_err(index_error)?;
+            counts.blocks -= gone;
+        }
+        Ok(())
+    }
+
+    /// The index key of an extended attribute, and whether it exists. If not, the key is free for it.
+    pub(crate) fn xattr_place(&self, tree: &Tree<'_>, name: &[u8]) -> Result<(u64, bool)> {
+        let first = xattr_key(self.disk().key(), name);
+        let mut free = first;
+        let mut found = None;
+        let mut failed = None;
+        tree.for_each_from(first, &mut |at, value| {
+            if at >= first + crate::replay::RANKS {
+                return false;
+            }
+            match self.xattr_entry(LinePlace(value), |entry_name, _| entry_name == name) {
+                Ok(true) => found = Some(at),
+                Ok(false) if at == free => free += 1,
+                Ok(false) => {}
+                Err(error) => failed = Some(error),
+            }
+            found.is_none() && failed.is_none()
+        })
+        .map_err(index_error)?;
+        match (failed, found) {
+            (Some(error), _) => Err(error),
+            (None, Some(at)) => Ok((at, true)),
+            (None, None) if free < first + crate::replay::RANKS => Ok((free, false)),
+            (None, None) => Err(Error::because(Errno::NOSPC, "65536 attribute names share one hash")),
+        }
+    }
+
+    /// Calls `take` with name and value of the attribute entry at `place`.
+    pub(crate) fn xattr_entry<T>(&self, place: LinePlace, take: impl FnOnce(&[u8], &[u8]) -> T) -> Result<T> {
+        let mut block = [0; crate::format::BLOCK_BYTES as usize];
+        let bytes = self.disk().read_entry(place, &mut block)?;
+        let damaged = Error::damaged("extended attribute", place.offset_bytes());
+        match crate::format::entry::peek_xattr(bytes) {
+            Some((name, value)) => Ok(take(name, value)),
+            None => Err(damaged),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One operation of one thread: the way from a `FileSystem` call to records, locks, indexes and the disk.
+//!
+//! Lock order: rename lock < inode locks by number < data stripes < chunk lock < pools of `space`.
+
+use crate::disk::Disk;
+use crate::format::entry::Owned;
+use crate::format::page::LinePlace;
+use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
+use crate::places::{Places, RECORD_WORDS};
+use crate::record::{Record, State};
+use gannet_shm::{ArenaOffset, Guard, Ordering, Thread, Word};
+use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
+
+/// Optimistic reads that fail so often are done under the lock.
+const READ_ATTEMPTS: u32 = 64;
+
+/// What is the same for all operations of a process on a volume.
+pub(crate) struct Core {
+    pub(crate) disk: Disk,
+    pub(crate) places: Places,
+    pub(crate) space: crate::storage::Storage,
+    pub(crate) copy_on_write: bool,
+    pub(crate) users: Box<dyn Users>,
+}
+
+/// Who has inodes open: decides whether an inode that lost its last name can be freed.
+pub trait Users: Send + Sync {
+    /// Whether anybody uses the inode besides its names.
+    fn in_use(&self, node: NodeId) -> bool;
+}
+
+/// Nobody keeps inodes open.
+pub struct NoUsers;
+
+impl Users for NoUsers {
+    fn in_use(&self, _node: NodeId) -> bool {
+        false
+    }
+}
+
+/// An operation in progress.
+pub(crate) struct Op<'s> {
+    pub(crate) core: &'s Core,
+    pub(crate) thread: Thread<'s>,
+    records: &'s [Word],
+    nodes: &'s [Word],
+}
+
+/// An inode whose lock this operation holds, and whose record is loaded.
+pub(crate) struct Locked<'s> {
+    pub(crate) guard: Guard<'s>,
+    pub(crate) record: Record<'s>,
+    pub(crate) inode: u32,
+    pub(crate) state: State,
+}
+
+impl Locked<'_> {
+    /// Whose entries its log holds.
+    pub(crate) fn owned(&self, core: &Core) -> Owned {
+        Owned { key: core.disk.key(), inode: self.inode, generation: self.state.generation }
+    }
+
+    /// Its name to others.
+    pub(crate) const fn node(&self) -> NodeId {
+        NodeId::new(self.inode as u64, self.state.generation)
+    }
+}
+
+/// An error of shared state, as one of the file system.
+pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
+    match error {
+        gannet_shm::Error::System { doing, errno } => Error::because(errno, doing),
+        gannet_shm::Error::Full { what } => Error::because(Errno::NOMEM, what),
+        gannet_shm::Error::Foreign { .. } => {
+            Error::because(Errno::PERM, "another user's or a foreign file stands where the shared state belongs")
+        }
+        gannet_shm::Error::OtherVersion { .. } => {
+            Error::because(Errno::BUSY, "the volume is open in processes of another version of Gannet; end them first")
+        }
+        gannet_shm::Error::Detached => Error::because(Errno::SHUTDOWN, "the volume is no longer attached"),
+        gannet_shm::Error::Deadlock(at) => Error::damaged("shared state: a lock is taken twice", at.get()),
+        gannet_shm::Error::Corrupt { what, at } => Error::damaged(what, at),
+        gannet_shm::Error::OutOfBounds { at, .. } => Error::damaged("shared state: offset out of bounds", at),
+        gannet_shm::Error::Owner(inner) => inner
+            .downcast_ref::<Error>()
+            .copied()
+            .unwrap_or(Error::because(Errno::IO, "an owner of shared state failed")),
+        _ => Error::because(Errno::IO, "shared state"),
+    }
+}
+
+/// An error of an index under the inode's lock, where nobody else can have torn it.
+pub(crate) fn index_error(error: IndexError) -> Error {
+    match error {
+        IndexError::Full => Error::because(Errno::NOMEM, "the shared arena has no room for another index node"),
+        IndexError::Torn => Error::damaged("shared state: index", 0),
+        IndexError::Invalid => Error::because(Errno::FBIG, "beyond the largest file"),
+    }
+}
+
+impl PoolHost for Op<'_> {
+    fn current_epoch(&self, owner: u32) -> Option<u32> {
+        self.record_of(owner).map(|record| record.epoch_acquire())
+    }
+
+    fn back_words(&self, first: usize, count: usize) -> bool {
+        let at = self.core.places.nodes.start.add(first as u64 * 8);
+        self.thread.arena().reserve(at, count as u64 * 8).is_ok()
+    }
+}
+
+impl<'s> Op<'s> {
+    /// Begins an operation of the calling thread.
+    #[inline]
+    pub(crate) fn begin(core: &'s Core, thread: Thread<'s>) -> Result<Self> {
+        let places = &core.places;
+        let words = |start: ArenaOffset, bytes: u64| thread.arena().words(start, bytes / 8).map_err(shared_error);
+        Ok(Self {
+            core,
+            thread,
+            records: words(places.records.start, places.records.bytes)?,
+            nodes: words(places.nodes.start, places.nodes.bytes)?,
+        })
+    }
+
+    pub(crate) fn disk(&self) -> &'s Disk {
+        &self.core.disk
+    }
+
+    #[inline]
+    fn record_of(&self, inode: u32) -> Option<Record<'s>> {
+        let start = inode as usize * RECORD_WORDS as usize;
+        self.records.get(start..start + RECORD_WORDS as usize).map(Record::new)
+    }
+
+    /// The record of an inode, loaded or not. `ESTALE` for a number that cannot be.
+    #[inline]
+    pub(crate) fn record(&self, inode: u32) -> Result<Record<'s>> {
+        match inode {
+            0 => Err(Error::new(Errno::STALE)),
+            _ => self.record_of(inode).ok_or(Error::new(Errno::STALE)),
+        }
+    }
+
+    /// The index of an inode: of names and extended attributes, or of blocks and extended attributes.
+    #[inline]
+    pub(crate) fn tree<'o>(&'o self, inode: u32, record: &Record<'s>) -> Tree<'o> {
+        Tree::new(NodePool::new(self.nodes, self), inode, record.epoch(), record.root())
+    }
+
+    /// The block map of a file.
+    #[inline]
+    pub(crate) fn extents<'o>(&'o self, inode: u32, record: &Record<'s>) -> Extents<'o> {
+        Extents::new(self.tree(inode, record))
+    }
+
+    /// Locks an inode and loads its record. `ESTALE` if its generation has passed.
+    pub(crate) fn lock(&self, node: NodeId) -> Result<Locked<'s>> {
+        let inode = inode_number(node)?;
+        let locked = self.lock_any(inode)?;
+        if locked.state.generation != node.generation {
+            return Err(Error::new(Errno::STALE));
+        }
+        Ok(locked)
+    }
+
+    /// Locks an inode of whatever generation and loads its record.
+    pub(crate) fn lock_any(&self, inode: u32) -> Result<Locked<'s>> {
+        let record = self.record(inode)?;
+        let guard = self.thread.lock(self.core.places.record(inode)).map_err(shared_error)?;
+        let state = match record.state() {
+            Some(state) => state,
+            None => self.load(inode, &record)?,
+        };
+        Ok(Locked { guard, record, inode, state })
+    }
+
+    /// Locks two to four inodes in order; the same one may be named twice. They come back as they were named, the second
+    /// of the same as `None`.
+    pub(crate) fn lock_all<const N: usize>(&self, nodes: [Option<NodeId>; N]) -> Result<[Option<Locked<'s>>; N]> {
+        let mut order: [usize; N] = core::array::from_fn(|index| index);
+        order.sort_unstable_by_key(|&index| nodes[index].map_or(u64::MAX, |node| node.number));
+        let mut locked: [Option<Locked<'s>>; N] = [const { None }; N];
+        let mut previous = None;
+        for index in order {
+            let Some(node) = nodes[index] else { continue };
+            if previous != Some(node.number) {
+                locked[index] = Some(self.lock(node)?);
+            }
+            previous = Some(node.number);
+        }
+        Ok(locked)
+    }
+
+    /// Reads from a record without its lock: `read` may see a writer's work half done, and what it then returns, errors
+    /// included, is thrown away. After a bounded number of attempts it runs under the lock.
+    #[inline]
+    pub(crate) fn read_record<T>(
+        &self,
+        node: NodeId,
+        mut read: impl FnMut(&Record<'s>, State) -> Result<T>,
+    ) -> Result<T> {
+        let inode = inode_number(node)?;
+        let record = self.record(inode)?;
+        let at = self.core.places.record(inode);
+        for _ in 0..READ_ATTEMPTS {
+            let Some(sequence) = self.thread.read_begin(at).map_err(shared_error)? else {
+                core::hint::spin_loop();
+                continue;
+            };
+            let Some(state) = record.state() else { break };
+            let outcome =
+                if state.generation == node.generation { read(&record, state) } else { Err(Error::new(Errno::STALE)) };
+            if self.thread.read_validate(at, sequence).map_err(shared_error)? {
+                return outcome;
+            }
+        }
+        let locked = self.lock(node)?;
+        read(&locked.record, locked.state)
+    }
+
+    /// Requires a directory.
+    pub(crate) fn directory(&self, state: State) -> Result<()> {
+        if state.file_type == FileType::Directory { Ok(()) } else { Err(Error::new(Errno::NOTDIR)) }
+    }
+
+    /// Requires a regular file.
+    pub(crate) fn regular(&self, state: State) -> Result<()> {
+        match state.file_type {
+            FileType::Regular => Ok(()),
+            FileType::Directory => Err(Error::new(Errno::ISDIR)),
+            _ => Err(Error::new(Errno::INVAL)),
+        }
+    }
+
+    /// Notes that the maps of free space may miss something: see [`crate::places::CONTROL_UNCERTAIN`].
+    pub(crate) fn set_uncertain(&self) -> Result<()> {
+        let at = self.core.places.control(crate::places::CONTROL_UNCERTAIN);
+        self.thread.word(at).map_err(shared_error)?.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Where a slot's word stands on the medium. The slot of a loaded inode exists.
+    pub(crate) fn slot_word(&self, inode: u32, word: u64) -> Result<u64> {
+        Ok(self.disk().slot_at(inode)?.ok_or(Error::damaged("inode slot", inode as u64))? + word)
+    }
+}
+
+/// The number of an inode, which is 32 bits here.
+pub(crate) fn inode_number(node: NodeId) -> Result<u32> {
+    u32::try_from(node.number).map_err(|_| Error::new(Errno::STALE))
+}
+
+/// A binding's place, checked to lie on the volume.
+pub(crate) fn sound_place(disk: &Disk, place: LinePlace) -> bool {
+    disk.geometry().is_allocatable(place.block()) && place.line() != 0
+}

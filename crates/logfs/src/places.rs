@@ -1,0 +1,102 @@
+//! Where the engine's structures stand in the arena that all processes of a volume share.
+//!
+//! ```text
+//! control   words of the whole volume, each on its own line
+//! stripes   data locks, each on its own line: hashed by inode and 64 KiB of the file
+//! records   one for each possible inode, found by its number; memory is taken as they are touched
+//! nodes     of all indexes
+//! counters  a line pair for each thread slot: what it has done
+//! ```
+//! `space` adds its own regions, for blocks and for inode numbers.
+
+use crate::format::geometry::Geometry;
+use crate::index::NODE_WORDS;
+use crate::ops::shared_error;
+use gannet_shm::{Arena, ArenaLayout, ArenaOffset, Region};
+use gannet_vfs::Result;
+
+/// Words of an inode's record.
+pub(crate) const RECORD_WORDS: u64 = 32;
+pub(crate) const RECORD_BYTES: u64 = RECORD_WORDS * 8;
+/// Number of data locks.
+pub(crate) const STRIPES: u64 = 4096;
+/// Bytes of a file that share a data lock.
+pub(crate) const STRIPE_BYTES: u64 = 64 << 10;
+const LINE_BYTES: u64 = 64;
+
+/// Taken by renames of directories across directories, before inode locks.
+pub(crate) const CONTROL_RENAME_LOCK: u64 = 0;
+/// Taken while a chunk of the inode table is made; after inode locks.
+pub(crate) const CONTROL_CHUNK_LOCK: u64 = 1;
+/// Not 0 when somebody died inside an operation: the maps may miss something that is free, so the next clean detach does not
+/// save them, and the next attach counts again.
+pub(crate) const CONTROL_UNCERTAIN: u64 = 2;
+/// How many dead threads were settled.
+pub(crate) const CONTROL_TAKEOVERS: u64 = 3;
+const CONTROL_LINES: u64 = 16;
+
+/// Words of counters that each thread slot has.
+pub(crate) const COUNTER_WORDS: u64 = 16;
+const THREADS: u32 = 4096;
+const PARTICIPANTS: u32 = 1024;
+
+/// Offsets of the regions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places {
+    control: Region,
+    stripes: Region,
+    pub(crate) records: Region,
+    pub(crate) nodes: Region,
+    pub(crate) counters: Region,
+    pub(crate) inodes: u64,
+}
+
+impl Places {
+    /// Adds the regions that a volume of this geometry needs. `arena_bytes_max` bounds the memory of indexes.
+    pub(crate) fn layout(geometry: &Geometry, index_bytes_max: u64) -> ArenaLayout {
+        let nodes = (index_bytes_max / (NODE_WORDS as u64 * 8)).max(64) * NODE_WORDS as u64 * 8;
+        ArenaLayout::new()
+            .limits(PARTICIPANTS, THREADS)
+            .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
+            .region("stripes", STRIPES * LINE_BYTES, LINE_BYTES)
+            .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
+            .region("records", geometry.inodes() * RECORD_BYTES, 4096)
+            .region("nodes", nodes, 2 << 20)
+    }
+
+    /// Finds the regions again.
+    pub(crate) fn of(arena: &Arena, geometry: &Geometry) -> Result<Self> {
+        let region = |name| arena.region(name).map_err(shared_error);
+        Ok(Self {
+            control: region("control")?,
+            stripes: region("stripes")?,
+            records: region("records")?,
+            nodes: region("nodes")?,
+            counters: region("counters")?,
+            inodes: geometry.inodes(),
+        })
+    }
+
+    /// A word of the whole volume.
+    pub(crate) const fn control(&self, which: u64) -> ArenaOffset {
+        self.control.start.add(which * LINE_BYTES)
+    }
+
+    /// The data lock for a byte of a file.
+    pub(crate) const fn stripe(&self, inode: u32, offset_bytes: u64) -> ArenaOffset {
+        let mixed = (inode as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (offset_bytes / STRIPE_BYTES);
+        let spread = mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 40;
+        self.stripes.start.add(spread % STRIPES * LINE_BYTES)
+    }
+
+    /// The record of an inode, whose number the caller has checked.
+    pub(crate) const fn record(&self, inode: u32) -> ArenaOffset {
+        self.records.start.add(inode as u64 * RECORD_BYTES)
+    }
+
+    /// The inode whose record's lock stands at `at`, if it is one.
+    pub(crate) fn inode_of_lock(&self, at: ArenaOffset) -> Option<u32> {
+        let within = at.get().checked_sub(self.records.start.get())?;
+        (within < self.records.bytes && within.is_multiple_of(RECORD_BYTES)).then_some((within / RECORD_BYTES) as u32)
+    }
+}

@@ -1,0 +1,250 @@
+//! Settling threads that died inside an operation: what the medium shows of it is taken as if a crash had come just then.
+//!
+//! For each inode that the dead thread had locked, its log is settled (a torn last entry is wiped, since no epoch separates
+//! it from what comes next) and its record is dropped; the next user loads it. Whether the operation as a whole happened is
+//! decided by the entry named in its commit hand; link counts and parents follow from that. Blocks and inode numbers in
+//! its hands go back unless a settled log refers to them. What remains uncertain is only whether something is free: then
+//! the volume's maps are counted again at the next attach.
+
+use crate::append::HAND_COMMIT;
+use crate::create::HAND_LINKS;
+use crate::disk::Disk;
+use crate::file_map::FileMap;
+use crate::format::entry::{Owned, Payload};
+use crate::format::page::{LINES, LinePlace};
+use crate::format::slot::{self, Identity, Slot};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::log::{self, LogEnd, Met};
+use crate::ops::{Core, Op};
+use crate::places::{CONTROL_TAKEOVERS, CONTROL_UNCERTAIN};
+use crate::recover::kill;
+use crate::rename::HAND_PARENT;
+use crate::storage::{self, HAND_INODES};
+use crate::survey::{Half, data_is_whole, decide_half};
+use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper};
+use gannet_vfs::{FileType, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The engine as an owner of what dead threads held.
+pub(crate) struct EngineReaper {
+    pub(crate) core: Arc<Core>,
+}
+
+impl Reaper for EngineReaper {
+    fn settle(&self, dead: &DeadThread<'_>) -> gannet_shm::Result<()> {
+        settle(&self.core, dead).map_err(gannet_shm::Error::owner)
+    }
+
+    fn participant_gone(&self, gone: &GoneParticipant<'_>) -> gannet_shm::Result<()> {
+        let space = self.core.space.blocks_in(gone.reaper.arena()).map_err(gannet_shm::Error::owner)?;
+        let dropped = space.drop_pins_of(&gone.reaper, gone.info.id.index);
+        dropped.map_err(|error| gannet_shm::Error::owner(storage::error(error)))
+    }
+}
+
+/// What the settled logs of the dead thread's inodes say.
+#[derive(Default)]
+struct Settled {
+    /// Blocks that they refer to.
+    blocks: HashSet<u64>,
+    /// Inodes that their names refer to, with generation.
+    named: HashSet<(u32, u32)>,
+    /// Next sequence number of each.
+    ends: HashMap<u32, (u32, u64)>,
+}
+
+fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
+    let op = Op::begin(core, dead.reaper())?;
+    let disk = &core.disk;
+    let locked: Vec<u32> = dead.locks().filter_map(|at| core.places.inode_of_lock(at)).collect();
+    let hands: Vec<_> = dead.hands().map(|(_, content)| content).collect();
+    if !locked.is_empty() || !hands.is_empty() {
+        let word = dead.reaper().word(core.places.control(CONTROL_UNCERTAIN)).map_err(crate::ops::shared_error)?;
+        word.store(1, Ordering::Relaxed);
+    }
+    let word = dead.reaper().word(core.places.control(CONTROL_TAKEOVERS)).map_err(crate::ops::shared_error)?;
+    word.fetch_add(1, Ordering::Relaxed);
+
+    let mut settled = Settled::default();
+    for &inode in &locked {
+        settle_log(disk, inode, &locked, &mut settled)?;
+    }
+    let committed = hands.iter().any(|hand| {
+        hand.kind == HAND_COMMIT && settled.ends.get(&(hand.a as u32)).is_some_and(|&(_, next)| next > hand.b)
+    });
+    let mut commit = disk.begin();
+    for hand in &hands {
+        let (before, after) = (hand.b & 0xFFFF_FFFF, hand.b >> 32);
+        let word = match hand.kind {
+            HAND_LINKS => slot::AT_LINKS,
+            HAND_PARENT => slot::AT_PARENT,
+            _ => continue,
+        };
+        if let Some(at) = disk.slot_at(hand.a as u32)? {
+            commit.store(at + word, if committed { after } else { before })?;
+            commit.flush(at, slot::SLOT_BYTES)?;
+        }
+    }
+    for hand in &hands {
+        if hand.kind == HAND_INODES {
+            settle_birth(disk, &mut commit, hand.a, &settled)?;
+        }
+    }
+    let _ = commit.fence();
+
+    let is_named = |inode: u64| {
+        let inode = inode as u32;
+        matches!(disk.slot(inode), Ok(Slot::Used { .. } | Slot::Damaged)) || locked.contains(&inode)
+    };
+    core.space.inodes(&op)?.settle(dead, &is_named).map_err(storage::error)?;
+    let is_chunk = |block: u64| {
+        (0..disk.geometry().chunks).any(|chunk| {
+            matches!(disk.chunk_block(chunk), Ok(Some(first)) if block.wrapping_sub(first) < disk.geometry().chunk_blocks)
+        })
+    };
+    let is_referenced = |block: u64| settled.blocks.contains(&block) || is_chunk(block);
+    core.space.blocks(&op)?.settle(dead, &is_referenced).map_err(storage::error)?;
+
+    for &inode in &locked {
+        op.record(inode)?.unload();
+    }
+    Ok(())
+}
+
+/// An inode that was being made: if no name became durable its slot is free again.
+fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, settled: &Settled) -> Result<()> {
+    let inode = (hand_a >> 24) as u32;
+    let Some(at) = disk.slot_at(inode)? else { return Ok(()) };
+    commit.flush(at, slot::SLOT_BYTES)?;
+    match disk.slot(inode)? {
+        Slot::Free { .. } => Ok(()),
+        Slot::Used { generation, .. } if settled.named.contains(&(inode, generation)) => Ok(()),
+        Slot::Used { .. } | Slot::Damaged => {
+            let generation = disk.load(at)? as u32;
+            commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
+            commit.store(at + slot::AT_HEAD, 0)
+        }
+    }
+}
+
+/// Decides the last entry of a log, makes what stands durable and wipes what does not; notes what the log refers to.
+fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) -> Result<()> {
+    if let Some(at) = disk.slot_at(inode)? {
+        let mut commit = disk.begin();
+        commit.flush(at, slot::SLOT_BYTES)?;
+        let _ = commit.fence();
+    }
+    let Slot::Used { generation, birth, .. } = disk.slot(inode)? else { return Ok(()) };
+    let owned = Owned { key: disk.key(), inode, generation };
+    let end = flush_log(disk, owned, birth.head)?;
+    if let Some(last) = end.last {
+        let keep = last_stands(disk, owned, birth.head, &end, last, locked)?;
+        if !keep {
+            let mut commit = disk.begin();
+            kill(&mut commit, last)?;
+            let _ = commit.fence();
+        }
+    }
+    // Again, as it stands now: what it refers to, and where it ends.
+    let mut map = FileMap::default();
+    let mut names: HashMap<u64, (u32, u32)> = HashMap::new();
+    let end = log::walk(disk, owned, birth.head, &mut |met| {
+        match met {
+            Met::Page { block, .. } => {
+                settled.blocks.insert(block);
+            }
+            Met::Entry { entry, .. } => {
+                map.apply(&entry.payload);
+                if let Payload::Bind { first, second, .. } = entry.payload {
+                    for binding in [Some(first), second].into_iter().flatten() {
+                        let key = crate::replay::name_key(owned.key, binding.name) + binding.rank as u64;
+                        match binding.file_type {
+                            Some(_) => names.insert(key, (binding.inode, binding.generation)),
+                            None => names.remove(&key),
+                        };
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    wipe_behind(disk, &end)?;
+    if birth.file_type == FileType::Regular {
+        settled.blocks.extend(map.iter().flat_map(|extent| extent.block..extent.block + extent.count as u64));
+    }
+    settled.named.extend(names.into_values());
+    settled.ends.insert(inode, (generation, end.next_sequence));
+    Ok(())
+}
+
+/// Writes back all pages of a log: a dead thread's stores are visible, and perhaps not durable.
+fn flush_log(disk: &Disk, owned: Owned, head: u64) -> Result<LogEnd> {
+    let mut pages = Vec::new();
+    let end = log::walk(disk, owned, head, &mut |met| {
+        if let Met::Page { block, .. } = met {
+            pages.push(block);
+        }
+        Ok(())
+    })?;
+    let mut commit = disk.begin();
+    // Only the last two can have been stored to since the fence of an operation that completed.
+    for &page in pages.iter().rev().take(2) {
+        commit.flush(page * BLOCK_BYTES, BLOCK_BYTES)?;
+    }
+    let _ = commit.fence();
+    Ok(end)
+}
+
+fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePlace, locked: &[u32]) -> Result<bool> {
+    let mut partner = None;
+    let mut size_before = 0;
+    let mut size = 0;
+    let mut map = FileMap::default();
+    log::walk(disk, owned, head, &mut |met| {
+        if let Met::Entry { entry, .. } = met {
+            partner = match entry.payload {
+                Payload::Bind { partner: Some(partner), .. } => Some((partner, entry.sequence)),
+                _ => None,
+            };
+            size_before = size;
+            match entry.payload {
+                Payload::Write { size_bytes, .. }
+                | Payload::Size { size_bytes, .. }
+                | Payload::Shift { size_bytes, .. } => size = size_bytes,
+                Payload::Attributes(attributes) => size = attributes.size_bytes,
+                _ => {}
+            }
+            map.apply(&entry.payload);
+        }
+        Ok(())
+    })?;
+    debug_assert!(end.last == Some(last));
+    if !data_is_whole(disk, owned, last, size_before, &map)? {
+        return Ok(false);
+    }
+    // The data that a hash covers was stored by the dead thread too.
+    let mut commit = disk.begin();
+    for extent in map.iter() {
+        commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
+    }
+    let _ = commit.fence();
+    match partner {
+        // Its other half was under the same thread's lock, or the rename was over before.
+        Some((partner, sequence)) if locked.contains(&partner.inode) => {
+            Ok(decide_half(disk, (owned.inode, owned.generation, sequence), partner)? != Half::Torn)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Wipes what stands behind the end of a log: the epoch is the same, so nothing else tells it from what will be written.
+fn wipe_behind(disk: &Disk, end: &LogEnd) -> Result<()> {
+    let Some(tail) = end.tail.filter(|tail| tail.line < LINES) else { return Ok(()) };
+    let mut commit = disk.begin();
+    let at = LinePlace::new(tail.block, tail.line).offset_bytes();
+    commit.zero(at, (LINES - tail.line) as u64 * LINE_BYTES)?;
+    commit.store(tail.block * BLOCK_BYTES + crate::format::page::AT_NEXT, 0)?;
+    let _ = commit.fence();
+    Ok(())
+}

@@ -1,0 +1,311 @@
+//! An inode's record in the arena: what the engine knows of it while the volume is open. Volatile: everything in it can be
+//! had again from the slot and the log.
+//!
+//! Words are loaded beside writers: only what was validated against the lock's sequence counts. Stored only under the
+//! inode's lock, `LOCK` itself by `shm` alone.
+
+use crate::format::entry::LoggedAttributes;
+use crate::format::page::LinePlace;
+use crate::replay::{InodeState, owner_of, owner_word};
+use gannet_shm::{Ordering, Word};
+use gannet_vfs::{FileType, InodeFlags};
+
+/// The lock, and the sequence that readers validate. First, since its offset is the record's.
+pub(crate) const LOCK: usize = 0;
+/// Epoch of the index: raised to drop it. Survives reuse of the inode.
+const EPOCH: usize = 1;
+/// Generation, type, and whether the rest holds: one word.
+const STATE: usize = 2;
+const SIZE: usize = 3;
+const MODE: usize = 4;
+const OWNER: usize = 5;
+const DEVICE: usize = 6;
+const CREATED: usize = 7;
+const MODIFIED: usize = 8;
+const CHANGED: usize = 9;
+const ACCESSED: usize = 10;
+/// Names of a file; directories in a directory.
+const LINKS: usize = 11;
+const PARENT: usize = 12;
+/// Place of the next log entry; 0 for a log without pages. Its line may be past the page.
+const TAIL: usize = 13;
+const SEQUENCE: usize = 14;
+/// Pages of the log in the high half, lines of live entries in the low.
+const LOG: usize = 15;
+const ROOT: usize = 16;
+/// Bytes of the file that the last entry's data hash covers: writing them in place needs a seal first.
+const UNSEALED_START: usize = 17;
+const UNSEALED_END: usize = 18;
+/// Blocks of data.
+const BLOCKS: usize = 19;
+/// Names in a directory.
+const ENTRIES: usize = 20;
+/// Extended attributes.
+const XATTRS: usize = 21;
+/// What maps did: see the flags.
+const MAPS: usize = 22;
+
+const STATE_LOADED: u64 = 1 << 40;
+const STATE_ACCESS_LIST: u64 = 1 << 41;
+
+/// Place of the entry that holds a symbolic link's target.
+const TARGET: usize = 23;
+
+/// Collection of the log: threshold in the high half, pages left of the pass in the low.
+const COLLECT: usize = 24;
+/// Pages seen in the high half, live lines of the pass in the low.
+const COLLECT_SEEN: usize = 25;
+
+/// It was mapped for writing since it was loaded: `fsync` has something to write back.
+pub(crate) const MAPPED_WRITABLY: u64 = 1;
+/// It was mapped: blocks stay where they are, also in copy-on-write mode.
+pub(crate) const MAPPED: u64 = 2;
+
+/// How far the collection of a log has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Collection {
+    /// Pages from which on a pass begins.
+    pub(crate) threshold: u32,
+    /// Pages that the pass has still to look at; 0 between passes.
+    pub(crate) remaining: u32,
+    /// Pages that the log had when it was looked at last.
+    pub(crate) pages_seen: u32,
+    /// Live lines found by the pass.
+    pub(crate) live_lines: u32,
+}
+
+/// A view of one record.
+#[derive(Clone, Copy)]
+pub(crate) struct Record<'s> {
+    words: &'s [Word],
+}
+
+/// [`Record::state`] taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct State {
+    pub(crate) generation: u32,
+    pub(crate) file_type: FileType,
+    pub(crate) has_access_list: bool,
+}
+
+macro_rules! fields {
+    ($($(#[$doc:meta])* $get:ident, $set:ident, $word:ident, $kind:ty;)*) => {
+        $(
+            $(#[$doc])*
+            #[inline(always)]
+            pub(crate) fn $get(&self) -> $kind {
+                self.load($word) as $kind
+            }
+
+            $(#[$doc])*
+            #[inline(always)]
+            pub(crate) fn $set(&self, value: $kind) {
+                self.store($word, value as u64);
+            }
+        )*
+    };
+}
+
+impl<'s> Record<'s> {
+    /// Over the record's words ([`crate::places::RECORD_WORDS`] of them).
+    #[inline(always)]
+    pub(crate) fn new(words: &'s [Word]) -> Self {
+        debug_assert_eq!(words.len() as u64, crate::places::RECORD_WORDS);
+        Self { words }
+    }
+
+    #[inline(always)]
+    fn load(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, value: u64) {
+        self.words[at].store(value, Ordering::Relaxed);
+    }
+
+    fields! {
+        /// Size in bytes.
+        size, set_size, SIZE, u64;
+        /// Birth.
+        created, set_created, CREATED, i64;
+        /// Modification, but for writes in place.
+        modified, set_modified, MODIFIED, i64;
+        /// Change, but for writes in place and changes of the link count.
+        changed, set_changed, CHANGED, i64;
+        /// Access, as it was set.
+        accessed, set_accessed, ACCESSED, i64;
+        /// Device number.
+        device, set_device, DEVICE, u64;
+        /// Names of a file, or directories in a directory.
+        links, set_links, LINKS, u64;
+        /// The directory that holds this directory; 0 when it has been removed.
+        parent, set_parent, PARENT, u32;
+        /// Sequence number of the next entry.
+        sequence, set_sequence, SEQUENCE, u64;
+        /// Blocks of data.
+        blocks, set_blocks, BLOCKS, u64;
+        /// Names in a directory.
+        entries, set_entries, ENTRIES, u64;
+        /// Extended attributes.
+        xattrs, set_xattrs, XATTRS, u64;
+        /// What maps did.
+        maps, set_maps, MAPS, u64;
+        /// Start of the bytes that are not sealed.
+        unsealed_start, set_unsealed_start, UNSEALED_START, u64;
+        /// End of the bytes that are not sealed.
+        unsealed_end, set_unsealed_end, UNSEALED_END, u64;
+        /// Epoch of the index.
+        epoch, set_epoch, EPOCH, u32;
+    }
+
+    /// The root word of the index.
+    pub(crate) fn root(&self) -> &'s Word {
+        &self.words[ROOT]
+    }
+
+    /// The epoch word, for those who look at it beside a writer.
+    pub(crate) fn epoch_acquire(&self) -> u32 {
+        self.words[EPOCH].load(Ordering::Acquire) as u32
+    }
+
+    /// Generation and type, if the record is loaded.
+    #[inline(always)]
+    pub(crate) fn state(&self) -> Option<State> {
+        let word = self.load(STATE);
+        if word & STATE_LOADED == 0 {
+            return None;
+        }
+        Some(State {
+            generation: word as u32,
+            file_type: FileType::from_bits((word >> 32) as u8)?,
+            has_access_list: word & STATE_ACCESS_LIST != 0,
+        })
+    }
+
+    /// Says that everything else in the record holds.
+    pub(crate) fn set_loaded(&self, state: State) {
+        let access_list = if state.has_access_list { STATE_ACCESS_LIST } else { 0 };
+        let word = state.generation as u64 | (state.file_type as u64) << 32 | STATE_LOADED | access_list;
+        self.words[STATE].store(word, Ordering::Release);
+    }
+
+    /// Drops the record and its index: the next user loads them again. In this order a kill in between leaves a record
+    /// that is not loaded.
+    pub(crate) fn unload(&self) {
+        self.words[STATE].store(0, Ordering::Release);
+        self.drop_index();
+    }
+
+    /// Frees all nodes of the index at once.
+    pub(crate) fn drop_index(&self) {
+        self.words[ROOT].store(0, Ordering::Release);
+        self.words[EPOCH].store(self.load(EPOCH) + 1, Ordering::Release);
+    }
+
+    /// Permission bits.
+    #[inline(always)]
+    pub(crate) fn mode(&self) -> u32 {
+        self.load(MODE) as u32
+    }
+
+    /// Inode flags.
+    #[inline(always)]
+    pub(crate) fn flags(&self) -> InodeFlags {
+        InodeFlags::from_bits_retain((self.load(MODE) >> 32) as u32)
+    }
+
+    /// The owner.
+    pub(crate) fn owner(&self) -> gannet_vfs::Owner {
+        owner_of(self.load(OWNER))
+    }
+
+    /// Where the next log entry goes: block and line; `None` for a log without pages.
+    pub(crate) fn tail(&self) -> Option<(u64, u32)> {
+        // The line counts from 1, up to one past the page: stored less one it stays in the block's range.
+        let word = self.load(TAIL);
+        if word == 0 {
+            return None;
+        }
+        let place = LinePlace(word);
+        Some((place.block(), place.line() + 1))
+    }
+
+    /// See [`Record::tail`]. `line` is between 1 and 64.
+    pub(crate) fn set_tail(&self, tail: Option<(u64, u32)>) {
+        self.store(TAIL, tail.map_or(0, |(block, line)| LinePlace::new(block, line - 1).0));
+    }
+
+    /// How far the collection of the log has come.
+    pub(crate) fn collection(&self) -> Collection {
+        let (pass, seen) = (self.load(COLLECT), self.load(COLLECT_SEEN));
+        Collection {
+            threshold: (pass >> 32) as u32,
+            remaining: pass as u32,
+            pages_seen: (seen >> 32) as u32,
+            live_lines: seen as u32,
+        }
+    }
+
+    /// See [`Record::collection`].
+    pub(crate) fn set_collection(&self, collection: Collection) {
+        self.store(COLLECT, (collection.threshold as u64) << 32 | collection.remaining as u64);
+        self.store(COLLECT_SEEN, (collection.pages_seen as u64) << 32 | collection.live_lines as u64);
+    }
+
+    /// Where a symbolic link's target stands.
+    pub(crate) fn target_place(&self) -> Option<LinePlace> {
+        Some(LinePlace(self.load(TARGET))).filter(|place| place.0 != 0)
+    }
+
+    /// See [`Record::target_place`].
+    pub(crate) fn set_target_place(&self, place: Option<LinePlace>) {
+        self.store(TARGET, place.map_or(0, |place| place.0));
+    }
+
+    /// Pages of the log, and lines of its live entries as far as they are counted.
+    pub(crate) fn log_use(&self) -> (u32, u32) {
+        let word = self.load(LOG);
+        ((word >> 32) as u32, word as u32)
+    }
+
+    /// See [`Record::log_use`].
+    pub(crate) fn set_log_use(&self, pages: u32, live_lines: u32) {
+        self.store(LOG, (pages as u64) << 32 | live_lines as u64);
+    }
+
+    /// The attributes that the log keeps.
+    pub(crate) fn logged(&self) -> LoggedAttributes {
+        LoggedAttributes {
+            mode: self.mode(),
+            flags: self.flags(),
+            owner: self.owner(),
+            size_bytes: self.size(),
+            modified: self.modified(),
+            accessed: self.accessed(),
+        }
+    }
+
+    /// Stores the attributes that the log keeps, but for the size.
+    pub(crate) fn set_logged(&self, logged: &LoggedAttributes, changed: i64) {
+        self.store(MODE, logged.mode as u64 | (logged.flags.bits() as u64) << 32);
+        self.store(OWNER, owner_word(logged.owner));
+        self.set_modified(logged.modified);
+        self.set_accessed(logged.accessed);
+        self.set_changed(changed);
+    }
+
+    /// Stores everything that a log says, the index apart.
+    pub(crate) fn set_state(&self, state: &InodeState) {
+        self.set_logged(&state.logged, state.changed);
+        self.set_size(state.logged.size_bytes);
+        self.set_device(state.birth.device);
+        self.set_created(state.birth.created);
+    }
+
+    /// Notes that the data or the names changed.
+    pub(crate) fn touch(&self, time: i64) {
+        self.set_modified(time);
+        self.set_changed(time);
+    }
+}

@@ -1,0 +1,383 @@
+//! Renames: within a directory one entry with two bindings, across directories an entry in each that names the other.
+//!
+//! Whether a half pair counts after a crash is decided by sequence order (`survey::decide_half`); nothing is written to
+//! settle it.
+
+use crate::format::entry::{Binding, DIRECTORY_ENTRY_BYTES_MAX, Partner, Payload};
+use crate::format::slot;
+use crate::names::{Bound, Seat};
+use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::places::CONTROL_RENAME_LOCK;
+use crate::replay::NamePlace;
+use gannet_shm::HandContent;
+use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RenameFlags, Result, Time};
+
+/// Hand: the parent word of directory `a` goes from the low half of `b` to its high half with the commit.
+pub(crate) const HAND_PARENT: u64 = u64::from_le_bytes(*b"parent\0\0");
+
+const ATTEMPTS: u32 = 1000;
+/// Directories cannot be nested deeper than there are inodes; a longer chain of parents is damage.
+const DEPTH_MAX: u64 = 1 << 20;
+
+/// A rename with everything locked and looked up.
+struct Move<'o, 's> {
+    from: &'o Locked<'s>,
+    /// `None` within one directory.
+    to: Option<&'o Locked<'s>>,
+    source: &'o Locked<'s>,
+    source_bound: Bound,
+    target: Option<(&'o Locked<'s>, Bound)>,
+    target_seat: Seat,
+}
+
+impl<'s> Op<'s> {
+    /// `renameat2(2)`.
+    pub(crate) fn rename(
+        &self,
+        from_directory: NodeId,
+        from_name: Name<'_>,
+        to_directory: NodeId,
+        to_name: Name<'_>,
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let exchange = flags.contains(RenameFlags::EXCHANGE);
+        if flags.contains(RenameFlags::WHITEOUT) || (exchange && flags.contains(RenameFlags::NO_REPLACE)) {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let across = from_directory != to_directory;
+        // Directories that move across directories are moved one at a time: so no two of them can make a cycle.
+        let rename_lock = if across {
+            Some(self.thread.lock(self.core.places.control(CONTROL_RENAME_LOCK)).map_err(shared_error)?)
+        } else {
+            None
+        };
+        for _ in 0..ATTEMPTS {
+            let source = self.lookup_bound(from_directory, from_name)?;
+            let target = match self.lookup_bound(to_directory, to_name) {
+                Ok(bound) => Some(bound),
+                Err(error) if error.errno() == Errno::NOENT => None,
+                Err(error) => return Err(error),
+            };
+            if across {
+                self.refuse_cycle(source, to_directory)?;
+                if let Some(target) = target.filter(|_| exchange) {
+                    self.refuse_cycle(target, from_directory)?;
+                }
+            }
+            let nodes = [
+                Some(from_directory),
+                Some(to_directory).filter(|_| across),
+                Some(source.node()),
+                target.map(|bound| bound.node()).filter(|&node| node != source.node()),
+            ];
+            let locked = match self.lock_all(nodes) {
+                Ok(locked) => locked,
+                Err(error) if error.errno() == Errno::STALE => {
+                    // A name was removed and its number reused: look again, unless a directory itself is gone.
+                    self.lock(from_directory)?;
+                    self.lock(to_directory)?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let [Some(from), to, source_locked, target_locked] = &locked else {
+                return Err(Error::new(Errno::STALE));
+            };
+            let to_or_from = to.as_ref().unwrap_or(from);
+            self.directory_with_names(from)?;
+            self.directory_with_names(to_or_from)?;
+            let source_now = self.seat(from.inode, &from.record, from_name)?.taken()?;
+            let target_seat = self.seat(to_or_from.inode, &to_or_from.record, to_name)?;
+            let target_now = match target_seat {
+                Seat::Taken(bound) => Some(bound),
+                Seat::Free(_) => None,
+            };
+            if source_now.node() != source.node()
+                || target_now.map(|bound| bound.node()) != target.map(|bound| bound.node())
+            {
+                continue;
+            }
+            if target_now.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
+                return Err(Error::new(Errno::EXIST));
+            }
+            if exchange && target_now.is_none() {
+                return Err(Error::new(Errno::NOENT));
+            }
+            if target_now.is_some_and(|target| target.node() == source_now.node()) {
+                // Two names of one inode: nothing happens, POSIX says.
+                return Ok(());
+            }
+            let (Some(source_locked), true) = (source_locked, target_now.is_some() == target_locked.is_some()) else {
+                // A directory is moved into itself, or over the one it is in.
+                return Err(self.tangled(&source, target.as_ref(), from_directory, to_directory));
+            };
+            let moving = Move {
+                from,
+                to: to.as_ref(),
+                source: source_locked,
+                source_bound: source_now,
+                target: target_locked.as_ref().zip(target_now),
+                target_seat,
+            };
+            let outcome = if exchange {
+                self.exchange(&moving, from_name, to_name)
+            } else {
+                self.move_name(&moving, from_name, to_name)
+            };
+            drop(locked);
+            drop(rename_lock);
+            return outcome;
+        }
+        Err(Error::because(Errno::BUSY, "the names change faster than they can be renamed"))
+    }
+
+    /// Why source or target could not be locked beside the directories: one of them is one of the directories.
+    fn tangled(&self, source: &Bound, target: Option<&Bound>, from: NodeId, to: NodeId) -> Error {
+        if source.node() == to || source.node() == from {
+            return Error::because(Errno::INVAL, "a directory cannot be moved into itself");
+        }
+        match target {
+            // The target holds the source, so it is not empty.
+            Some(target) if target.node() == from || target.node() == to => Error::new(Errno::NOTEMPTY),
+            _ => Error::new(Errno::INVAL),
+        }
+    }
+
+    /// `EINVAL` if the directory `moved` is `into` or holds it. The rename lock is held, so the chain of parents stands.
+    fn refuse_cycle(&self, moved: Bound, into: NodeId) -> Result<()> {
+        if moved.file_type != FileType::Directory {
+            return Ok(());
+        }
+        let mut at = into;
+        for _ in 0..DEPTH_MAX {
+            if at == moved.node() {
+                return Err(Error::because(Errno::INVAL, "a directory cannot be moved into itself"));
+            }
+            let parent = self.parent(at)?;
+            if parent == at {
+                return Ok(());
+            }
+            at = parent;
+        }
+        Err(Error::damaged("the chain of parent directories does not end", into.number))
+    }
+
+    /// The directory that holds a directory.
+    pub(crate) fn parent(&self, directory: NodeId) -> Result<NodeId> {
+        let parent = self.read_record(directory, |record, state| {
+            self.directory(state)?;
+            match record.parent() {
+                0 => Err(Error::because(Errno::NOENT, "the directory has been removed")),
+                parent => Ok(parent),
+            }
+        })?;
+        if parent as u64 == directory.number {
+            return Ok(directory);
+        }
+        self.node_of(parent)
+    }
+
+    /// The present generation of an inode number.
+    pub(crate) fn node_of(&self, inode: u32) -> Result<NodeId> {
+        if let Some(state) = self.record(inode)?.state() {
+            return Ok(NodeId::new(inode as u64, state.generation));
+        }
+        self.lock_any(inode).map(|locked| locked.node())
+    }
+
+    fn move_name(&self, moving: &Move<'_, 's>, from_name: Name<'_>, to_name: Name<'_>) -> Result<()> {
+        let source_is_directory = moving.source_bound.file_type == FileType::Directory;
+        if let Some((target, bound)) = &moving.target {
+            match (source_is_directory, bound.file_type == FileType::Directory) {
+                (true, false) => return Err(Error::new(Errno::NOTDIR)),
+                (false, true) => return Err(Error::new(Errno::ISDIR)),
+                (true, true) if target.record.entries() != 0 => return Err(Error::new(Errno::NOTEMPTY)),
+                _ => {}
+            }
+        }
+        let gone = Binding {
+            name: from_name.bytes(),
+            rank: moving.source_bound.rank(),
+            file_type: None,
+            inode: moving.source_bound.inode,
+            generation: moving.source_bound.generation,
+        };
+        let come = Binding {
+            name: to_name.bytes(),
+            rank: moving.target_seat.rank(),
+            file_type: Some(moving.source_bound.file_type),
+            inode: moving.source_bound.inode,
+            generation: moving.source_bound.generation,
+        };
+        let loses = moving.target.map(|(target, bound)| {
+            let before = if bound.file_type == FileType::Directory { 2 } else { target.record.links() };
+            let after = if bound.file_type == FileType::Directory { 0 } else { before.saturating_sub(1) };
+            (target, before, after)
+        });
+        self.commit_move(moving, gone, come, loses)
+    }
+
+    fn exchange(&self, moving: &Move<'_, 's>, from_name: Name<'_>, to_name: Name<'_>) -> Result<()> {
+        let Some((_, target)) = moving.target else { return Err(Error::new(Errno::NOENT)) };
+        let at_from = Binding {
+            name: from_name.bytes(),
+            rank: moving.source_bound.rank(),
+            file_type: Some(target.file_type),
+            inode: target.inode,
+            generation: target.generation,
+        };
+        let at_to = Binding {
+            name: to_name.bytes(),
+            rank: moving.target_seat.rank(),
+            file_type: Some(moving.source_bound.file_type),
+            inode: moving.source_bound.inode,
+            generation: moving.source_bound.generation,
+        };
+        self.commit_move(moving, at_from, at_to, None)
+    }
+
+    /// Writes and publishes a rename: `at_from` is what the old name binds from now on, `at_to` the new one; `loses` is
+    /// the inode that loses a name.
+    fn commit_move(
+        &self,
+        moving: &Move<'_, 's>,
+        at_from: Binding<'_>,
+        at_to: Binding<'_>,
+        loses: Option<(&Locked<'s>, u64, u64)>,
+    ) -> Result<()> {
+        let time = Time::now().0;
+        let to_tree_holder = moving.to.unwrap_or(moving.from);
+        let to_key = moving.target_seat.key();
+        let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);
+        let mut nodes = to_tree.reserve(&[to_key]).map_err(index_error)?;
+
+        // The halves, or the one entry.
+        let partner_room = |locked: &Locked<'s>| Partner {
+            inode: locked.inode,
+            generation: locked.state.generation,
+            sequence: locked.record.sequence(),
+        };
+        let (to_payload, from_payload) = match moving.to {
+            None => (None, Payload::Bind { first: at_from, second: Some(at_to), birth: None, partner: None }),
+            Some(to) => (
+                Some(Payload::Bind {
+                    first: at_to,
+                    second: None,
+                    birth: None,
+                    partner: Some(partner_room(moving.from)),
+                }),
+                Payload::Bind { first: at_from, second: None, birth: None, partner: Some(partner_room(to)) },
+            ),
+        };
+        let from_prepared = self.prepare(moving.from, from_payload.lines(), true)?;
+        let to_prepared = match moving.to.zip(to_payload.as_ref()) {
+            None => None,
+            Some((to, payload)) => match self.prepare(to, payload.lines(), false) {
+                Ok(prepared) => Some(prepared),
+                Err(error) => return Err(self.cancel_with(from_prepared, error)),
+            },
+        };
+        let links_hand = match loses {
+            Some((target, before, after)) => Some(self.links_hand(target.inode, before, after)?),
+            None => None,
+        };
+        // Directories that change parents: where they were, where they go.
+        let goes = moving
+            .to
+            .filter(|_| at_to.file_type == Some(FileType::Directory))
+            .map(|to| (moving.source, moving.from.inode, to.inode));
+        let comes = match (moving.to, moving.target) {
+            (Some(to), Some((target, _))) if at_from.file_type == Some(FileType::Directory) => {
+                Some((target, to.inode, moving.from.inode))
+            }
+            _ => None,
+        };
+        let mut parent_hands = [None, None];
+        for (hand, change) in parent_hands.iter_mut().zip([goes, comes]) {
+            if let Some((moved, before, after)) = change {
+                let content =
+                    HandContent { kind: HAND_PARENT, a: moved.inode as u64, b: before as u64 | (after as u64) << 32 };
+                *hand = Some(self.thread.hand_set(content).map_err(shared_error)?);
+            }
+        }
+
+        let mut commit = self.disk().begin();
+        if let Some((target, _, after)) = loses {
+            self.write_links(&mut commit, target.inode, after, time)?;
+        }
+        for (moved, _, after) in [goes, comes].into_iter().flatten() {
+            commit.store(self.slot_word(moved.inode, slot::AT_PARENT)?, after as u64)?;
+        }
+        let renamed = [Some(moving.source), moving.target.map(|(target, _)| target).filter(|_| loses.is_none())];
+        for locked in renamed.into_iter().flatten() {
+            commit.store(self.slot_word(locked.inode, slot::AT_CHANGED)?, time as u64)?;
+        }
+        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
+        if let Some(((to, payload), prepared)) = moving.to.zip(to_payload.as_ref()).zip(to_prepared.as_ref()) {
+            self.write_entry(&mut commit, to, prepared, time, payload, &mut buffer)?;
+        }
+        self.write_entry(&mut commit, moving.from, &from_prepared, time, &from_payload, &mut buffer)?;
+        let durable = commit.fence();
+
+        let from_place = from_prepared.place();
+        let to_place = to_prepared.as_ref().map_or(from_place, |prepared| prepared.place());
+        let second = moving.to.is_none();
+        let from_tree = self.tree(moving.from.inode, &moving.from.record);
+        match at_from.file_type {
+            None => from_tree.remove(moving.source_bound.key),
+            Some(file_type) => {
+                let value = NamePlace { place: from_place, second: false, file_type }.encode();
+                from_tree.replace(moving.source_bound.key, value)
+            }
+        }
+        .map_err(index_error)?;
+        let file_type = moving.source_bound.file_type;
+        let value = NamePlace { place: to_place, second, file_type }.encode();
+        to_tree.insert(to_key, value, &mut nodes).map_err(index_error)?;
+        drop(nodes);
+
+        self.count_move(moving, &at_from);
+        moving.from.record.touch(time);
+        to_tree_holder.record.touch(time);
+        for (moved, _, after) in [goes, comes].into_iter().flatten() {
+            moved.record.set_parent(after);
+        }
+        if let Some((target, _, after)) = loses {
+            self.lose_link(target, after);
+        }
+        // Before the commit hand is cleared: without it, these would say that nothing happened.
+        for hand in parent_hands.into_iter().flatten().chain(links_hand) {
+            self.thread.hand_clear(hand);
+        }
+        if let Some((to, prepared)) = moving.to.zip(to_prepared) {
+            self.publish_entry(to, prepared, &durable)?;
+        }
+        self.publish_entry(moving.from, from_prepared, &durable)?;
+        self.collect_some(moving.from)?;
+        if let Some(to) = moving.to {
+            self.collect_some(to)?;
+        }
+        match loses {
+            Some((target, ..)) => self.free_if_unused(target, &durable),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the directories' counts of names and of directories.
+    fn count_move(&self, moving: &Move<'_, 's>, at_from: &Binding<'_>) {
+        let add = |locked: &Locked<'s>, entries: i64, directories: i64| {
+            let record = &locked.record;
+            record.set_entries(record.entries().wrapping_add_signed(entries));
+            record.set_links(record.links().wrapping_add_signed(directories));
+        };
+        let is_directory = |file_type: Option<FileType>| i64::from(file_type == Some(FileType::Directory));
+        let source = is_directory(Some(moving.source_bound.file_type));
+        let target = moving.target.map(|(_, bound)| is_directory(Some(bound.file_type)));
+        let to = moving.to.unwrap_or(moving.from);
+        // The old name: what it bound is replaced by what it binds.
+        let stays = i64::from(at_from.file_type.is_some());
+        add(moving.from, stays - 1, is_directory(at_from.file_type) - source);
+        // The new name likewise.
+        add(to, 1 - i64::from(target.is_some()), source - target.unwrap_or(0));
+    }
+}

@@ -1,0 +1,307 @@
+//! Truncating and extending, and the `fallocate` family.
+
+use crate::attributes::ATTRIBUTES_ENTRY_BYTES;
+use crate::disk::access_error;
+use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
+use crate::format::slot::AT_TOUCHED;
+use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::index::{FILE_BLOCK_LIMIT, Mapping};
+use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::write::{Displaced, FILE_BYTES_MAX, coarse_now};
+use gannet_media::{DataHash, MediumOffset};
+use gannet_vfs::{AllocateMode, Errno, Error, NodeId, Result};
+
+/// Blocks that one entry of an allocation covers at most: zeroing them bounds how long others wait.
+const ALLOCATE_BLOCKS_MAX: u64 = 16 << 10;
+
+impl<'s> Op<'s> {
+    /// Sets the size of a locked file.
+    pub(crate) fn resize(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<()> {
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(Error::new(Errno::FBIG));
+        }
+        let record = &locked.record;
+        let before = record.size();
+        if size_bytes == before {
+            return self.log_size(locked, size_bytes, None);
+        }
+        if size_bytes > before {
+            return self.extend(locked, size_bytes);
+        }
+        let from = size_bytes.div_ceil(BLOCK_BYTES);
+        self.log_size(locked, size_bytes, None)?;
+        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from)
+    }
+
+    /// Grows a file: what its last block holds behind the old end becomes zeros, proved by the entry's hash.
+    fn extend(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<()> {
+        let record = &locked.record;
+        let before = record.size();
+        let owned = locked.owned(self.core);
+        let tail = match self.mapping(locked.inode, record, before)? {
+            Mapping::Blocks { block, .. } if before % BLOCK_BYTES != 0 => {
+                let end = size_bytes.min((before / BLOCK_BYTES + 1) * BLOCK_BYTES);
+                Some((block * BLOCK_BYTES + before % BLOCK_BYTES, end - before))
+            }
+            _ => None,
+        };
+        let payload_lines = Payload::Size { size_bytes, hash: None }.lines();
+        let prepared = self.prepare(locked, payload_lines, true)?;
+        let mut commit = self.disk().begin();
+        let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
+        if let Some((at, length_bytes)) = tail
+            && let Err(error) = self.disk().medium().zero_hashed(MediumOffset(at), length_bytes, &mut hash)
+        {
+            return Err(self.cancel_with(prepared, access_error(error)));
+        }
+        let time = coarse_now().max(record.changed());
+        let payload = Payload::Size { size_bytes, hash: Some(hash.value()) };
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        let durable = commit.fence();
+        self.publish_entry(locked, prepared, &durable)?;
+        record.touch(time);
+        if let Some((_, length_bytes)) = tail {
+            record.set_unsealed_start(before);
+            record.set_unsealed_end(before + length_bytes);
+        }
+        record.set_size(size_bytes);
+        Ok(())
+    }
+
+    fn log_size(&self, locked: &Locked<'s>, size_bytes: u64, hash: Option<u64>) -> Result<()> {
+        let time = coarse_now().max(locked.record.changed());
+        self.append(locked, time, &Payload::Size { size_bytes, hash }, &mut [0; LINE_BYTES as usize])?;
+        locked.record.touch(time);
+        locked.record.set_size(size_bytes);
+        Ok(())
+    }
+
+    /// Unmaps blocks that the log says are unmapped, and frees them.
+    fn unmap_blocks(&self, locked: &Locked<'s>, file_block: u64, count: u64) -> Result<()> {
+        if count == 0 {
+            return Ok(());
+        }
+        // What was logged is durable: `append` fenced it.
+        let durable = self.disk().begin().fence();
+        let extents = self.extents(locked.inode, &locked.record);
+        let end = file_block + count;
+        // From the end, in batches, so that however many extents there are all are freed.
+        loop {
+            let mut displaced = Displaced::new();
+            let mut from = end;
+            let mut found = 0;
+            extents
+                .for_each_from(file_block, &mut |extent| {
+                    if extent.file_block >= end {
+                        return false;
+                    }
+                    found += 1;
+                    from = (extent.file_block + extent.count).min(end);
+                    found < 64
+                })
+                .map_err(index_error)?;
+            if found == 0 {
+                return Ok(());
+            }
+            let mut nodes = extents.reserve(file_block, from - file_block).map_err(index_error)?;
+            let mut gone = 0;
+            extents
+                .unmap(file_block, from - file_block, &mut nodes, &mut |old| {
+                    gone += old.count;
+                    displaced.push(old);
+                })
+                .map_err(index_error)?;
+            drop(nodes);
+            locked.record.set_blocks(locked.record.blocks().saturating_sub(gone));
+            for &extent in &displaced.list[..displaced.count] {
+                self.free_extent(locked.inode, extent, &durable)?;
+            }
+            if gone == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// `fallocate(2)`.
+    pub(crate) fn allocate(&self, node: NodeId, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        if length == 0 {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Error::new(Errno::FBIG))?;
+        let locked = self.lock(node)?;
+        if locked.state.file_type != gannet_vfs::FileType::Regular {
+            return Err(Error::new(Errno::NODEV));
+        }
+        match mode {
+            AllocateMode::Extend | AllocateMode::KeepSize => {
+                let size = match mode {
+                    AllocateMode::Extend => locked.record.size().max(end),
+                    _ => locked.record.size(),
+                };
+                self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
+                self.grow_after(&locked, size)
+            }
+            AllocateMode::PunchHole => self.punch(&locked, offset, end),
+            AllocateMode::Zero | AllocateMode::ZeroKeepSize => {
+                let size = match mode {
+                    AllocateMode::Zero => locked.record.size().max(end),
+                    _ => locked.record.size(),
+                };
+                self.punch(&locked, offset, end)?;
+                self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
+                self.grow_after(&locked, size)
+            }
+            AllocateMode::Collapse => self.collapse(&locked, offset, end),
+            AllocateMode::Insert => self.insert(&locked, offset, length),
+            AllocateMode::Unshare => Ok(()),
+        }?;
+        self.collect_some(&locked)?;
+        locked.guard.unlock();
+        Ok(())
+    }
+
+    fn grow_after(&self, locked: &Locked<'s>, size: u64) -> Result<()> {
+        if size > locked.record.size() { self.extend(locked, size) } else { Ok(()) }
+    }
+
+    /// Gives all holes among these blocks of the file zeroed blocks.
+    pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
+        let record = &locked.record;
+        let mut next = from;
+        while next < to {
+            let hole = match self.mapping(locked.inode, record, next * BLOCK_BYTES)? {
+                Mapping::Blocks { count, .. } => {
+                    next += count;
+                    continue;
+                }
+                Mapping::Hole { count } => count.min(to - next).min(ALLOCATE_BLOCKS_MAX),
+            };
+            let goal = match next.checked_sub(1) {
+                Some(before) => match self.mapping(locked.inode, record, before * BLOCK_BYTES)? {
+                    Mapping::Blocks { block, .. } => Some(block + 1),
+                    Mapping::Hole { .. } => None,
+                },
+                None => None,
+            };
+            let held = self.allocate_blocks(hole as u32, goal)?;
+            let extent = FileExtent { file_block: next, block: held.extent().start, count: held.extent().count };
+            match self.map_zeroed(locked, extent) {
+                Ok(()) => self.keep_held(held)?,
+                Err(error) => {
+                    self.release_held(held)?;
+                    return Err(error);
+                }
+            }
+            next += extent.count as u64;
+        }
+        Ok(())
+    }
+
+    fn map_zeroed(&self, locked: &Locked<'s>, extent: FileExtent) -> Result<()> {
+        let record = &locked.record;
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = extents.reserve(extent.file_block, extent.count as u64).map_err(index_error)?;
+        let list = [extent];
+        let payload = Payload::Write { size_bytes: record.size(), hash: None, extents: EntryExtents::List(&list) };
+        let prepared = self.prepare(locked, payload.lines(), true)?;
+        let mut zeros = self.disk().begin();
+        let zeroed = zeros.zero(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES);
+        if let Err(error) = zeroed {
+            return Err(self.cancel_with(prepared, error));
+        }
+        let _ = zeros.fence();
+        let time = coarse_now().max(record.changed());
+        let mut commit = self.disk().begin();
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        let durable = commit.fence();
+        extents
+            .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |_| {})
+            .map_err(index_error)?;
+        drop(nodes);
+        record.set_blocks(record.blocks() + extent.count as u64);
+        record.touch(time);
+        self.publish_entry(locked, prepared, &durable)
+    }
+
+    /// Zeros the part of a block that is mapped, in place: `from..to` lie in one block and inside the file.
+    fn zero_part(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
+        let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, from)? else { return Ok(()) };
+        self.seal(locked)?;
+        let stripe = self.thread.lock(self.core.places.stripe(locked.inode, from)).map_err(shared_error)?;
+        let mut commit = self.disk().begin();
+        commit.zero(block * BLOCK_BYTES + from % BLOCK_BYTES, to - from)?;
+        commit.store(self.slot_word(locked.inode, AT_TOUCHED)?, coarse_now() as u64)?;
+        let _ = commit.fence();
+        stripe.unlock();
+        Ok(())
+    }
+
+    fn punch(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
+        let size = locked.record.size();
+        let (first, last) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
+        // Behind the end of the file there is nothing to keep: the block of the end goes too.
+        let last = if end >= size { last.max(size.div_ceil(BLOCK_BYTES).min(end.div_ceil(BLOCK_BYTES))) } else { last };
+        if first > last || (first == last && offset / BLOCK_BYTES == (end - 1) / BLOCK_BYTES && end < size) {
+            return self.zero_part(locked, offset, end.min(size).max(offset));
+        }
+        if offset % BLOCK_BYTES != 0 && offset < size {
+            self.zero_part(locked, offset, (first * BLOCK_BYTES).min(end).min(size))?;
+        }
+        if end % BLOCK_BYTES != 0 && end < size && last >= first {
+            self.zero_part(locked, last * BLOCK_BYTES, end)?;
+        }
+        if last <= first {
+            return Ok(());
+        }
+        let time = coarse_now().max(locked.record.changed());
+        let payload = Payload::Unmap { file_block: first, count: last - first };
+        self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        locked.record.touch(time);
+        self.unmap_blocks(locked, first, last - first)
+    }
+
+    fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
+        let record = &locked.record;
+        let size = record.size();
+        if offset % BLOCK_BYTES != 0 || end % BLOCK_BYTES != 0 || end >= size {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let (first, last) = (offset / BLOCK_BYTES, end / BLOCK_BYTES);
+        let distance = last - first;
+        let time = coarse_now().max(record.changed());
+        let size_bytes = size - (end - offset);
+        let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
+        self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        record.touch(time);
+        self.unmap_blocks(locked, first, distance)?;
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = extents.reserve(last, 1).map_err(index_error)?;
+        extents.shift(last, -(distance as i64), &mut nodes).map_err(index_error)?;
+        drop(nodes);
+        record.set_size(size_bytes);
+        self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) - first)
+    }
+
+    fn insert(&self, locked: &Locked<'s>, offset: u64, length: u64) -> Result<()> {
+        let record = &locked.record;
+        let size = record.size();
+        if offset % BLOCK_BYTES != 0 || length % BLOCK_BYTES != 0 || offset >= size {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let size_bytes = size + length;
+        if size_bytes > FILE_BYTES_MAX {
+            return Err(Error::new(Errno::FBIG));
+        }
+        let (first, distance) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = extents.reserve(first, 1).map_err(index_error)?;
+        let time = coarse_now().max(record.changed());
+        let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };
+        self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        record.touch(time);
+        extents.shift(first, distance as i64, &mut nodes).map_err(index_error)?;
+        drop(nodes);
+        record.set_size(size_bytes);
+        self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) + distance - first)
+    }
+}

@@ -1,0 +1,68 @@
+//! The two free maps of a volume, of blocks and of inode numbers: where they stand in the arena, and their errors.
+
+use crate::format::geometry::Geometry;
+use crate::ops::{Op, shared_error};
+use crate::space::{HAND_BLOCKS, Space, SpaceError, SpaceLayout};
+use gannet_shm::{Arena, ArenaLayout, ArenaOffset};
+use gannet_vfs::{Errno, Error, Result};
+
+/// Kind of the hands that hold inode numbers.
+pub(crate) const HAND_INODES: u64 = u64::from_le_bytes(*b"inodes\0\0");
+
+/// Where the two maps stand.
+pub(crate) struct Storage {
+    blocks: (ArenaOffset, SpaceLayout),
+    inodes: (ArenaOffset, SpaceLayout),
+}
+
+/// An error of a free map, as one of the file system.
+pub(crate) fn error(error: SpaceError) -> Error {
+    match error {
+        SpaceError::Full => Error::because(Errno::NOSPC, "the volume is full"),
+        SpaceError::PinsFull => Error::because(Errno::NOMEM, "too many mapped ranges"),
+        SpaceError::Invalid => Error::damaged("extent outside the volume", 0),
+        SpaceError::Shared(error) => shared_error(error),
+    }
+}
+
+fn layouts(geometry: &Geometry) -> (SpaceLayout, SpaceLayout) {
+    (
+        SpaceLayout::for_blocks(geometry.blocks).with_hand_kind(HAND_BLOCKS),
+        SpaceLayout::for_blocks(geometry.inodes()).with_hand_kind(HAND_INODES),
+    )
+}
+
+impl Storage {
+    /// Adds the regions to an arena's layout.
+    pub(crate) fn layout(arena: ArenaLayout, geometry: &Geometry) -> ArenaLayout {
+        let (blocks, inodes) = layouts(geometry);
+        arena.region("blocks", blocks.bytes(), blocks.align()).region("inodes", inodes.bytes(), inodes.align())
+    }
+
+    /// Finds them again.
+    pub(crate) fn of(arena: &Arena, geometry: &Geometry) -> Result<Self> {
+        let (blocks, inodes) = layouts(geometry);
+        let start = |name| arena.region(name).map(|region| region.start).map_err(shared_error);
+        Ok(Self { blocks: (start("blocks")?, blocks), inodes: (start("inodes")?, inodes) })
+    }
+
+    /// The map of blocks.
+    pub(crate) fn blocks<'s>(&self, op: &Op<'s>) -> Result<Space<'s>> {
+        self.blocks_in(op.thread.arena())
+    }
+
+    /// The map of inode numbers.
+    pub(crate) fn inodes<'s>(&self, op: &Op<'s>) -> Result<Space<'s>> {
+        self.inodes_in(op.thread.arena())
+    }
+
+    /// See [`Storage::blocks`].
+    pub(crate) fn blocks_in<'s>(&self, arena: &'s Arena) -> Result<Space<'s>> {
+        Space::new(arena, self.blocks.0, self.blocks.1).map_err(error)
+    }
+
+    /// See [`Storage::inodes`].
+    pub(crate) fn inodes_in<'s>(&self, arena: &'s Arena) -> Result<Space<'s>> {
+        Space::new(arena, self.inodes.0, self.inodes.1).map_err(error)
+    }
+}

@@ -1,0 +1,536 @@
+//! Writing a file's data.
+//!
+//! *In place*: bytes of mapped blocks inside the file are overwritten under their stripe's lock, with one fence and no log
+//! entry. *With an entry*: everything else (appends, holes, copy-on-write) goes to blocks or bytes that nobody sees,
+//! together with a log entry that carries a hash of them, under one fence; then the map is changed and the size stored.
+
+use crate::disk::{Durable, access_error};
+use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
+use crate::format::slot::AT_TOUCHED;
+use crate::format::{BLOCK_BYTES, Tag};
+use crate::index::{self, Mapping};
+use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::places::STRIPE_BYTES;
+use crate::read::left_of;
+use crate::record::MAPPED;
+use crate::space::Held;
+use gannet_media::{AccessError, DataHash, MediumOffset};
+use gannet_vfs::usermem::Source;
+use gannet_vfs::{
+    AttributeChange, Errno, Error, InodeFlags, ModeChange, NodeId, Result, Time, WriteFlags, WritePosition, Written,
+};
+
+/// Most extents that one entry of a write gets, so that all of them fit the thread's hands.
+const EXTENTS_MAX: usize = 8;
+/// Most bytes that one entry makes visible: bounds what recovery must hash, and how long readers wait.
+const ENTRY_BYTES_MAX: u64 = 64 << 20;
+/// The largest file, in bytes.
+pub(crate) const FILE_BYTES_MAX: u64 = index::FILE_BLOCK_LIMIT * BLOCK_BYTES - BLOCK_BYTES;
+/// Size of the buffer for an entry with [`EXTENTS_MAX`] extents.
+const ENTRY_BUFFER_BYTES: usize = (32 + 16 + EXTENTS_MAX * 16usize).next_multiple_of(64);
+
+/// Blocks taken for one entry.
+struct Fresh {
+    held: [Option<Held>; EXTENTS_MAX],
+    extents: [FileExtent; EXTENTS_MAX],
+    count: usize,
+}
+
+impl Fresh {
+    const fn new() -> Self {
+        Self {
+            held: [const { None }; EXTENTS_MAX],
+            extents: [FileExtent { file_block: 0, block: 0, count: 0 }; EXTENTS_MAX],
+            count: 0,
+        }
+    }
+
+    fn list(&self) -> &[FileExtent] {
+        &self.extents[..self.count]
+    }
+}
+
+/// The present by the coarse clock, as the kernel stamps files.
+pub(crate) fn coarse_now() -> i64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    Time::from_parts(now.tv_sec, now.tv_nsec as u32).0
+}
+
+impl<'s> Op<'s> {
+    /// Writes all of `from`.
+    pub(crate) fn write(
+        &self,
+        node: NodeId,
+        position: WritePosition,
+        from: &mut Source<'_>,
+        flags: WriteFlags,
+    ) -> Result<Written> {
+        if flags.contains(WriteFlags::DROP_SET_ID) && from.remaining() > 0 {
+            self.drop_set_id(node)?;
+        }
+        let mut start = match position {
+            WritePosition::At(offset) => Some(offset),
+            WritePosition::Append => None,
+        };
+        let mut done = 0_usize;
+        while !from.is_empty() || start.is_none() {
+            let at = start.map(|start| start + done as u64);
+            if at.is_some_and(|at| at >= FILE_BYTES_MAX) {
+                if done > 0 {
+                    break;
+                }
+                return Err(Error::new(Errno::FBIG));
+            }
+            let step = match at {
+                Some(at) => self.write_in_place(node, at, from),
+                None => Ok(0),
+            };
+            let step = match step {
+                Ok(0) => self.write_with_entry(node, at, from),
+                other => other.map(|count| (at.unwrap_or(0), count)),
+            };
+            match step {
+                Ok((at, count)) => {
+                    start = start.or(Some(at));
+                    done += count;
+                    if count == 0 {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Written { offset_bytes: start.unwrap_or(0), count_bytes: done })
+    }
+
+    fn drop_set_id(&self, node: NodeId) -> Result<()> {
+        let mode = self.read_record(node, |record, _| Ok(record.mode()))?;
+        if mode & 0o4000 != 0 || mode & 0o2010 == 0o2010 {
+            self.set_attributes(node, &AttributeChange { mode: ModeChange::DropSetId, ..Default::default() })?;
+        }
+        Ok(())
+    }
+
+    /// Whether writes to a file replace blocks.
+    pub(crate) fn is_copy_on_write(&self, flags: InodeFlags, maps: u64) -> bool {
+        (self.core.copy_on_write || flags.contains(InodeFlags::COPY_ON_WRITE)) && maps & MAPPED == 0
+    }
+
+    /// Overwrites what can be overwritten in place of the chunk at `at`; returns how much that was, 0 if the write must go
+    /// another way.
+    fn write_in_place(&self, node: NodeId, at: u64, from: &mut Source<'_>) -> Result<usize> {
+        let inode = node.number as u32;
+        let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(from.remaining() as u64);
+        // Looked at first without the stripe, so that appends do not take it.
+        if self.place_in_place(node, at, limit)?.is_none() {
+            return Ok(0);
+        }
+        let stripe = self.thread.lock(self.core.places.stripe(inode, at)).map_err(shared_error)?;
+        // The map of this stripe cannot change any more; what it was before does not count.
+        let Some((medium_at, count)) = self.place_in_place_bounded(node, at, limit)? else {
+            stripe.unlock();
+            return Ok(0);
+        };
+        let outcome = self.overwrite(inode, medium_at, count, from);
+        stripe.unlock();
+        outcome
+    }
+
+    fn overwrite(&self, inode: u32, medium_at: u64, count: u64, from: &mut Source<'_>) -> Result<usize> {
+        let touched_at = self.slot_word(inode, AT_TOUCHED)?;
+        let medium = self.disk().medium();
+        let now = coarse_now();
+        let copied = medium.write_from_user(MediumOffset(medium_at), from, count as usize);
+        let written = match copied {
+            Ok(()) => count as usize,
+            Err(AccessError::UserFault { copied }) => copied,
+            Err(error) => return Err(access_error(error)),
+        };
+        if self.disk().load(touched_at)? != now as u64 {
+            medium.store_u64(MediumOffset(touched_at), now as u64).map_err(access_error)?;
+        }
+        medium.fence();
+        if written == 0 { Err(Error::new(Errno::FAULT)) } else { Ok(written) }
+    }
+
+    /// Where on the medium the bytes at `at` can be overwritten, and how many of them.
+    fn place_in_place(&self, node: NodeId, at: u64, limit: u64) -> Result<Option<(u64, u64)>> {
+        self.read_record(node, |record, state| {
+            self.regular(state)?;
+            self.in_place(node.number as u32, record, at, limit)
+        })
+    }
+
+    /// The same while a stripe is held: the inode's lock, which comes before stripes, must not be waited for.
+    fn place_in_place_bounded(&self, node: NodeId, at: u64, limit: u64) -> Result<Option<(u64, u64)>> {
+        let inode = node.number as u32;
+        let record = self.record(inode)?;
+        let lock_at = self.core.places.record(inode);
+        for _ in 0..4096 {
+            let Some(sequence) = self.thread.read_begin(lock_at).map_err(shared_error)? else {
+                core::hint::spin_loop();
+                continue;
+            };
+            let sound = record.state().is_some_and(|state| state.generation == node.generation);
+            let place = if sound { self.in_place(inode, &record, at, limit) } else { Ok(None) };
+            if self.thread.read_validate(lock_at, sequence).map_err(shared_error)? {
+                return place;
+            }
+        }
+        Ok(None)
+    }
+
+    fn in_place(
+        &self,
+        inode: u32,
+        record: &crate::record::Record<'s>,
+        at: u64,
+        limit: u64,
+    ) -> Result<Option<(u64, u64)>> {
+        let size = record.size();
+        if at >= size || self.is_copy_on_write(record.flags(), record.maps()) {
+            return Ok(None);
+        }
+        let limit = limit.min(size - at);
+        if record.unsealed_start() < at + limit && at < record.unsealed_end() {
+            return Ok(None);
+        }
+        Ok(match self.mapping(inode, record, at)? {
+            Mapping::Hole { .. } => None,
+            Mapping::Blocks { block, count } => {
+                Some((block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit)))
+            }
+        })
+    }
+
+    /// Writes with an entry, as far as one entry goes; returns where and how much. `at` is `None` for an append.
+    fn write_with_entry(&self, node: NodeId, at: Option<u64>, from: &mut Source<'_>) -> Result<(u64, usize)> {
+        let locked = self.lock(node)?;
+        self.regular(locked.state)?;
+        let size = locked.record.size();
+        let at = at.unwrap_or(size);
+        if from.is_empty() {
+            return Ok((at, 0));
+        }
+        if at >= FILE_BYTES_MAX {
+            return Err(Error::new(Errno::FBIG));
+        }
+        let copy_on_write = self.is_copy_on_write(locked.record.flags(), locked.record.maps());
+        let mut end = at + (from.remaining() as u64).min(ENTRY_BYTES_MAX).min(FILE_BYTES_MAX - at);
+        if !copy_on_write && at < size {
+            // Bytes inside the file and bytes behind its end are different kinds of write.
+            end = end.min(size);
+            match self.mapping(locked.inode, &locked.record, at)? {
+                Mapping::Blocks { .. } => {
+                    // It could be done in place but for the seal.
+                    self.seal(&locked)?;
+                    return self.retry_in_place(locked, node, at, from);
+                }
+                Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
+            }
+        }
+        let count = self.write_entry_data(&locked, at, end, from, copy_on_write)?;
+        self.collect_some(&locked)?;
+        locked.guard.unlock();
+        Ok((at, count))
+    }
+
+    /// After sealing: the overwrite, with the inode's lock held, so that nothing can come between.
+    fn retry_in_place(&self, locked: Locked<'s>, node: NodeId, at: u64, from: &mut Source<'_>) -> Result<(u64, usize)> {
+        let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(from.remaining() as u64);
+        let place = self.in_place(locked.inode, &locked.record, at, limit)?;
+        let Some((medium_at, count)) = place else {
+            return Err(Error::damaged("shared state: a sealed block cannot be written", node.number));
+        };
+        let stripe = self.thread.lock(self.core.places.stripe(locked.inode, at)).map_err(shared_error)?;
+        let outcome = self.overwrite(locked.inode, medium_at, count, from);
+        stripe.unlock();
+        locked.guard.unlock();
+        outcome.map(|count| (at, count))
+    }
+
+    /// Writes `at..end` into fresh blocks, and into the tail of the old last block, under one fence with their entry.
+    fn write_entry_data(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        copy_on_write: bool,
+    ) -> Result<usize> {
+        let size = locked.record.size();
+        let tail = if end > size { self.tail_block(locked, copy_on_write.then_some((at, end)))? } else { None };
+        // With the old last block's tail in use, fresh blocks begin behind it.
+        let first = match tail {
+            Some(_) if at / BLOCK_BYTES <= size / BLOCK_BYTES => size / BLOCK_BYTES + 1,
+            _ => at / BLOCK_BYTES,
+        };
+        let mut fresh = Fresh::new();
+        let end = self.take_fresh(locked, &mut fresh, first, at, end)?;
+        let began = from.clone();
+        let outcome = self.write_and_commit(locked, &mut fresh, tail, at, end, from);
+        if outcome.is_err() {
+            *from = began;
+        }
+        for held in fresh.held.iter_mut().filter_map(Option::take) {
+            match outcome {
+                Ok(_) => self.keep_held(held)?,
+                Err(_) => self.release_held(held)?,
+            }
+        }
+        outcome
+    }
+
+    /// The block that holds the file's old end, if the end is inside of a mapped block that stays.
+    fn tail_block(&self, locked: &Locked<'s>, replaced: Option<(u64, u64)>) -> Result<Option<u64>> {
+        let size = locked.record.size();
+        if size % BLOCK_BYTES == 0 {
+            return Ok(None);
+        }
+        let last = size / BLOCK_BYTES;
+        if replaced.is_some_and(|(at, end)| (at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).contains(&last)) {
+            return Ok(None);
+        }
+        Ok(match self.mapping(locked.inode, &locked.record, size)? {
+            Mapping::Blocks { block, .. } => Some(block),
+            Mapping::Hole { .. } => None,
+        })
+    }
+
+    /// Takes blocks for the file's blocks from `first` to `end`; returns the end that they suffice for.
+    fn take_fresh(&self, locked: &Locked<'s>, fresh: &mut Fresh, first: u64, at: u64, end: u64) -> Result<u64> {
+        let last = end.div_ceil(BLOCK_BYTES);
+        let mut next = first;
+        let mut goal = match first.checked_sub(1) {
+            Some(before) => match self.mapping(locked.inode, &locked.record, before * BLOCK_BYTES)? {
+                Mapping::Blocks { block, .. } => Some(block + 1),
+                Mapping::Hole { .. } => None,
+            },
+            None => None,
+        };
+        while next < last && fresh.count < EXTENTS_MAX {
+            let want = (last - next).min((1 << 24) - 1) as u32;
+            match self.allocate_blocks(want, goal) {
+                Ok(held) => {
+                    let extent = held.extent();
+                    fresh.extents[fresh.count] =
+                        FileExtent { file_block: next, block: extent.start, count: extent.count };
+                    fresh.held[fresh.count] = Some(held);
+                    fresh.count += 1;
+                    next += extent.count as u64;
+                    goal = Some(extent.end());
+                }
+                // A write that fits in part is done in part.
+                Err(error) if error.errno() == Errno::NOSPC && (next > first || first * BLOCK_BYTES > at) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(end.min((next * BLOCK_BYTES).max(at)))
+    }
+
+    fn write_and_commit(
+        &self,
+        locked: &Locked<'s>,
+        fresh: &mut Fresh,
+        tail: Option<u64>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+    ) -> Result<usize> {
+        let record = &locked.record;
+        let size = record.size();
+        let size_after = size.max(end);
+        let time = coarse_now().max(record.changed());
+        let payload_lines =
+            Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = match fresh.list() {
+            [] => extents.tree().no_reservation(),
+            [first, .., last] | [first @ last] => {
+                extents.reserve(first.file_block, last.file_block + last.count as u64 - first.file_block)
+            }
+        }
+        .map_err(index_error)?;
+        self.pass_edges(locked, fresh)?;
+        let prepared = self.prepare(locked, payload_lines, true)?;
+
+        let mut commit = self.disk().begin();
+        let owned = locked.owned(self.core);
+        let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
+        let mut writer = Writer { op: self, at, end, from, hash: &mut hash };
+        let copied = writer
+            .tail(tail, size, size_after)
+            .and_then(|()| fresh.list().iter().try_for_each(|extent| writer.fresh(locked, *extent, size_after)));
+        if let Err(error) = copied {
+            return Err(self.cancel_with(prepared, error));
+        }
+        let payload = Payload::Write {
+            size_bytes: size_after,
+            hash: Some(hash.value()),
+            extents: EntryExtents::List(fresh.list()),
+        };
+        let mut buffer = [0; ENTRY_BUFFER_BYTES];
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut buffer)?;
+        let durable = commit.fence();
+
+        let mut displaced_blocks = 0;
+        let mut added = 0;
+        let mut displaced = Displaced::new();
+        for extent in fresh.list() {
+            extents
+                .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |old| {
+                    displaced_blocks += old.count;
+                    displaced.push(old);
+                })
+                .map_err(index_error)?;
+            added += extent.count as u64;
+        }
+        drop(nodes);
+        record.set_blocks(record.blocks() + added - displaced_blocks);
+        record.touch(time);
+        self.publish_entry(locked, prepared, &durable)?;
+        let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);
+        record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
+        record.set_unsealed_end(size_after);
+        record.set_size(size_after);
+        self.free_displaced(locked, &displaced, &durable)?;
+        Ok((end - at) as usize)
+    }
+
+    /// Waits for those who write in place to the blocks whose edges will be copied. New ones cannot come while the inode's
+    /// lock is held; there are any only if the file was switched to copy-on-write while they were at work.
+    fn pass_edges(&self, locked: &Locked<'s>, fresh: &Fresh) -> Result<()> {
+        let [Some(first), Some(last)] = [fresh.list().first(), fresh.list().last()] else { return Ok(()) };
+        for file_block in [first.file_block, last.file_block + last.count as u64 - 1] {
+            if let Mapping::Blocks { .. } = self.mapping(locked.inode, &locked.record, file_block * BLOCK_BYTES)? {
+                self.pass_stripes(locked.inode, file_block, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn free_displaced(&self, locked: &Locked<'s>, displaced: &Displaced, durable: &Durable) -> Result<()> {
+        if displaced.lost > 0 {
+            self.set_uncertain()?;
+        }
+        displaced.list[..displaced.count].iter().try_for_each(|&extent| self.free_extent(locked.inode, extent, durable))
+    }
+
+    /// Waits for everybody who writes to these blocks of a file in place, and makes everybody who reads them look again.
+    /// The map must have changed before.
+    pub(crate) fn pass_stripes(&self, inode: u32, file_block: u64, count: u64) -> Result<()> {
+        let from = file_block * BLOCK_BYTES / STRIPE_BYTES;
+        let to = ((file_block + count) * BLOCK_BYTES).div_ceil(STRIPE_BYTES);
+        for stripe in from..to {
+            let at = self.core.places.stripe(inode, stripe * STRIPE_BYTES);
+            self.thread.lock(at).map_err(shared_error)?.unlock();
+        }
+        Ok(())
+    }
+}
+
+/// Extents that lost their place in a map.
+pub(crate) struct Displaced {
+    pub(crate) list: [index::FileExtent; Displaced::MAX],
+    pub(crate) count: usize,
+    /// How many there was no room for: they are free again after the next full count.
+    pub(crate) lost: usize,
+}
+
+impl Displaced {
+    const MAX: usize = 128;
+
+    pub(crate) const fn new() -> Self {
+        Self { list: [index::FileExtent { file_block: 0, block: 0, count: 0 }; Self::MAX], count: 0, lost: 0 }
+    }
+
+    pub(crate) fn push(&mut self, extent: index::FileExtent) {
+        if let Some(place) = self.list.get_mut(self.count) {
+            *place = extent;
+            self.count += 1;
+        } else {
+            self.lost += 1;
+        }
+    }
+}
+
+/// Copies of one write with an entry, in the order in which recovery hashes them.
+struct Writer<'w, 'o, 's, 'u> {
+    op: &'o Op<'s>,
+    at: u64,
+    end: u64,
+    from: &'w mut Source<'u>,
+    hash: &'w mut DataHash,
+}
+
+impl Writer<'_, '_, '_, '_> {
+    /// The tail of the old last block: zeros up to the write, then its first bytes.
+    fn tail(&mut self, tail: Option<u64>, size: u64, size_after: u64) -> Result<()> {
+        let Some(block) = tail.filter(|_| size_after > size) else { return Ok(()) };
+        let tail_end = size_after.min((size / BLOCK_BYTES + 1) * BLOCK_BYTES);
+        let medium_at = block * BLOCK_BYTES + size % BLOCK_BYTES;
+        self.range(medium_at, size, tail_end)
+    }
+
+    /// One run of fresh blocks: what was there before the write, the write, what was there behind it.
+    fn fresh(&mut self, locked: &Locked<'_>, extent: FileExtent, size_after: u64) -> Result<()> {
+        let start = extent.file_block * BLOCK_BYTES;
+        let stop = (start + extent.count as u64 * BLOCK_BYTES).min(size_after);
+        let medium_at = extent.block * BLOCK_BYTES;
+        let head_end = self.at.clamp(start, stop);
+        self.old(locked, medium_at, start, head_end)?;
+        let body_end = self.end.clamp(head_end, stop);
+        self.range(medium_at + (head_end - start), head_end, body_end)?;
+        self.old(locked, medium_at + (body_end - start), body_end, stop)
+    }
+
+    /// Bytes `from..to` of the file that the write itself gives, zeros where it begins later.
+    fn range(&mut self, medium_at: u64, from: u64, to: u64) -> Result<()> {
+        let medium = self.op.disk().medium();
+        let gap = self.at.clamp(from, to) - from;
+        if gap > 0 {
+            medium.zero_hashed(MediumOffset(medium_at), gap, self.hash).map_err(access_error)?;
+        }
+        let count = to - from - gap;
+        if count > 0 {
+            medium
+                .write_from_user_hashed(MediumOffset(medium_at + gap), self.from, count as usize, self.hash)
+                .map_err(access_error)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes `from..to` of the file as they were: copied from the block they were in, zeros in a hole or past the end.
+    fn old(&mut self, locked: &Locked<'_>, medium_at: u64, from: u64, to: u64) -> Result<()> {
+        let medium = self.op.disk().medium();
+        let mut from_at = from;
+        while from_at < to {
+            let size = locked.record.size();
+            let inside = size.clamp(from_at, to) - from_at;
+            let (source, count) = if inside == 0 {
+                (None, to - from_at)
+            } else {
+                match self
+                    .op
+                    .extents(locked.inode, &locked.record)
+                    .lookup(from_at / BLOCK_BYTES)
+                    .map_err(index_error)?
+                {
+                    Mapping::Hole { count } => (None, left_of(count, from_at).min(inside)),
+                    Mapping::Blocks { block, count } => {
+                        (Some(block * BLOCK_BYTES + from_at % BLOCK_BYTES), left_of(count, from_at).min(inside))
+                    }
+                }
+            };
+            let target = MediumOffset(medium_at + (from_at - from));
+            match source {
+                None => medium.zero_hashed(target, count, self.hash),
+                Some(source) => medium.copy_within_hashed(MediumOffset(source), target, count, self.hash),
+            }
+            .map_err(access_error)?;
+            from_at += count;
+        }
+        Ok(())
+    }
+}

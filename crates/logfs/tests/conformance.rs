@@ -1,0 +1,41 @@
+//! The conformance suite and the random tester on a volume in memory.
+
+use gannet_fstest::random::{Plan, check};
+use gannet_fstest::{Features, conformance};
+use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
+use gannet_media::{CreateOptions, Medium};
+use gannet_vfs::{Owner, Time};
+
+const FEATURES: Features = Features::all().difference(Features::USERS).difference(Features::CLONE);
+
+fn options() -> AttachOptions {
+    AttachOptions { index_bytes_max: 16 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) }
+}
+
+fn volume(copy_on_write: bool) -> LogFs {
+    let medium = Medium::create_in_memory("volume", 64 << 20, CreateOptions::default()).expect("memory");
+    let made = MakeOptions {
+        label: "test".into(),
+        copy_on_write,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [7; 24],
+        now: Time::now(),
+    };
+    make(&medium, &made).expect("mkfs");
+    LogFs::open_private(medium, options()).expect("attach")
+}
+
+conformance!(in_place, FEATURES, || Box::new(volume(false)));
+conformance!(copy_on_write, FEATURES, || Box::new(volume(true)));
+
+#[test]
+fn random_operations_agree_with_the_model() {
+    let rounds = if std::env::var_os("GANNET_LONG").is_some() { 1000 } else { 10 };
+    for copy_on_write in [false, true] {
+        for seed in 0..rounds {
+            check(&Plan { features: FEATURES, ..Plan::new(seed, 1000) }, &|| volume(copy_on_write));
+        }
+    }
+}
