@@ -60,6 +60,15 @@ pub(crate) struct LifeLock {
 }
 
 impl LifeLock {
+    /// Keeps what `fd`'s open file has locked, without the descriptor.
+    pub(crate) fn keep(fd: impl AsFd) -> Result<Self> {
+        let len = PAGE_BYTES as usize;
+        // SAFETY: a fresh mapping of one page that is never accessed; it only refers to the open file.
+        let address = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, fd, 0) }
+            .map_err(Error::system("keep the participant's byte"))?;
+        Ok(Self { address: address as usize })
+    }
+
     /// Keeps the byte locked; [`LifeLock::from_address`] undoes it.
     pub(crate) fn into_address(self) -> usize {
         std::mem::ManuallyDrop::new(self).address
@@ -189,28 +198,28 @@ impl ArenaPath {
     /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody
     /// has it. `inherited`: by children, too, until [`LifeLock::keep_from_children`].
     pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
-        let doing = "lock the participant's byte";
-        let fd = self.open()?.ok_or(Error::Detached)?;
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        if !sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system(doing))? {
-            return Ok(None);
-        }
-        let len = PAGE_BYTES as usize;
-        // SAFETY: a fresh mapping of one page that is never accessed; it only refers to the open file.
-        let address = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::empty(), MapFlags::SHARED, &fd, 0) }
-            .map_err(Error::system(doing))?;
-        let lock = LifeLock { address: address as usize };
+        let Some(fd) = self.lock_life_by(index)? else { return Ok(None) };
+        let lock = LifeLock::keep(&fd)?;
         if !inherited {
             lock.keep_from_children()?;
         }
         Ok(Some(lock))
     }
+
+    /// The same, kept by the descriptor returned.
+    pub(crate) fn lock_life_by(&self, index: u32) -> Result<Option<OwnedFd>> {
+        let fd = self.open()?.ok_or(Error::Detached)?;
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        let locked = sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system("lock the participant's byte"))?;
+        Ok(locked.then_some(fd))
+    }
 }
 
-/// Whether some open file other than `fd` has a participant's byte locked.
-pub(crate) fn any_life(fd: impl AsFd, participants: u32) -> Result<bool> {
-    sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE, u64::from(participants))
-        .map_err(Error::system("look for participants"))
+/// Whether some open file other than `fd` has a participant's byte locked. Whatever their number:
+/// the arena may be of another version's layout.
+pub(crate) fn any_life(fd: impl AsFd) -> Result<bool> {
+    const TO_THE_END: u64 = 0;
+    sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE, TO_THE_END).map_err(Error::system("look for participants"))
 }
 
 /// Whether participant `index` has its byte locked, seen through `fd`, which must not hold it.

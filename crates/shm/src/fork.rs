@@ -1,3 +1,5 @@
+//! Fork, exec and vfork.
+//!
 //! Fork without a gap: the child is a participant before it exists, so what it inherits (open file
 //! descriptions, above all) is never without somebody who references it.
 //!
@@ -10,6 +12,8 @@ use crate::error::{Error, Result};
 use crate::file::LifeLock;
 use crate::participant::{ParticipantId, Process};
 use crate::session::Session;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::FdFlags;
 
 /// A participant's place kept for the child of a coming fork. Dropped without use: given up.
 #[derive(Debug)]
@@ -37,6 +41,70 @@ impl Session {
     }
 }
 
+/// A participant's place kept over an exec. Dropped: given up.
+#[derive(Debug)]
+#[must_use = "the place is given up when this is dropped"]
+pub struct ExecTicket<'s> {
+    session: &'s Session,
+    id: ParticipantId,
+    life: Option<OwnedFd>,
+}
+
+impl Session {
+    /// Prepares an exec: takes a place for the program to come, whose byte a descriptor keeps
+    /// locked that exec does not close. Owners then add to it what shall live on. The new program
+    /// calls [`Session::attach_after_exec`]; this process's own participation ends with its memory
+    /// at exec. If exec fails, drop the ticket, and owners take back what they gave.
+    ///
+    /// `None` for a private arena, which no exec survives.
+    pub fn prepare_exec(&self) -> Result<Option<ExecTicket<'_>>> {
+        self.joined()?;
+        let Some(path) = self.file() else { return Ok(None) };
+        let _gate = path.gate()?.ok_or(Error::Detached)?;
+        let mut life = None;
+        let id = self.participants().join(&Process::unknown(), true, |index| {
+            life = path.lock_life_by(index)?;
+            Ok(life.is_some())
+        })?;
+        let ticket = ExecTicket { session: self, id, life };
+        if let Some(life) = &ticket.life {
+            rustix::io::fcntl_setfd(life, FdFlags::empty()).map_err(Error::system("keep a descriptor over exec"))?;
+        }
+        Ok(Some(ticket))
+    }
+
+    /// In the parent, when a child that shared its memory (vfork, posix_spawn) has gone its way: if
+    /// it was killed inside an operation, what it held stands under the calling thread's slot.
+    /// Settles that. The caller must have had nothing locked and nothing in hand when it forked.
+    pub fn after_vfork(&self) -> Result<()> {
+        let me = self.thread()?;
+        let slot = me.slot();
+        if me.holds_nothing() {
+            return Ok(());
+        }
+        self.abandon_thread();
+        self.reap_slot(&self.thread()?, slot, false).map(|_| ())
+    }
+}
+
+impl ExecTicket<'_> {
+    /// Who the new program will be.
+    pub fn participant(&self) -> ParticipantId {
+        self.id
+    }
+
+    /// The descriptor that keeps the place; tell the new program its number.
+    pub fn life(&self) -> Option<BorrowedFd<'_>> {
+        self.life.as_ref().map(|life| life.as_fd())
+    }
+}
+
+impl Drop for ExecTicket<'_> {
+    fn drop(&mut self) {
+        self.session.participants().leave(self.id);
+    }
+}
+
 impl ForkTicket<'_> {
     /// Who the child will be.
     pub fn participant(&self) -> ParticipantId {
@@ -53,11 +121,7 @@ impl ForkTicket<'_> {
     pub fn child(mut self) -> Result<()> {
         self.used = true;
         let lock = self.lock.take();
-        if let Some(lock) = &lock {
-            lock.keep_from_children()?;
-        }
-        self.session.become_participant(self.id, lock);
-        Ok(())
+        self.session.become_participant(self.id, lock)
     }
 }
 

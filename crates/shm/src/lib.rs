@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | `facade` | the atomics: real, counted by tests, or a model checker's |
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
-//! | `file`, `participant`, `session`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `file`, `participant`, `session`, `attach`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
 //! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
@@ -26,6 +26,8 @@ mod slab_word;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
+mod attach;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -71,7 +73,7 @@ mod exports {
     pub use crate::error::{Error, Result};
     pub use crate::facade::{Ordering, Word, Word32, fence};
     pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
-    pub use crate::fork::ForkTicket;
+    pub use crate::fork::{ExecTicket, ForkTicket};
     pub use crate::hand::{Hand, HandContent};
     pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
     pub use crate::lock::{Guard, GuardSet};

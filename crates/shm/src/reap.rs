@@ -75,6 +75,11 @@ pub(crate) enum Verdict {
 }
 
 impl<'s> DeadThread<'s> {
+    /// Looks at a thread's slot as its reaper would.
+    pub(crate) fn examine(thread: Thread<'s>) -> Self {
+        Self { reaper: thread, slot: thread.slot(), words: thread.words() }
+    }
+
     /// The thread that settles; it can take locks, in its own name.
     pub fn reaper(&self) -> Thread<'s> {
         self.reaper
@@ -263,15 +268,13 @@ impl Session {
         let arena = self.arena();
         let words = slot::words(arena, owner);
         let dead = DeadThread { reaper: *me, slot: owner, words };
-        for reaper in self.reapers() {
-            if let Err(error) = reaper.settle(&dead) {
-                let by = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u16;
-                // A reaper before us may have cleared the mark already.
-                mark_dead(arena, owner);
-                let dead_again = State { kind: Kind::Live, by, by_generation: 0, ..claim };
-                swap_state(arena, owner, claim, dead_again);
-                return Err(error);
-            }
+        if let Err(error) = self.for_reapers(|reaper| reaper.settle(&dead)) {
+            let by = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u16;
+            // A reaper before us may have cleared the mark already.
+            mark_dead(arena, owner);
+            let dead_again = State { kind: Kind::Live, by, by_generation: 0, ..claim };
+            swap_state(arena, owner, claim, dead_again);
+            return Err(error);
         }
         for index in 0..HANDS_MAX {
             hand::clear(words, index);
@@ -346,10 +349,7 @@ impl Session {
 
     pub(crate) fn tell_gone(&self, me: &Thread<'_>, id: ParticipantId) -> Result<()> {
         let gone = GoneParticipant { reaper: *me, info: self.participants().info(id, self.namespace()) };
-        for reaper in self.reapers() {
-            reaper.participant_gone(&gone)?;
-        }
-        Ok(())
+        self.for_reapers(|reaper| reaper.participant_gone(&gone))
     }
 }
 

@@ -98,6 +98,12 @@ impl<'s> Thread<'s> {
         self.words
     }
 
+    /// Whether no lock names this thread and its hands are empty.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let dead = crate::reap::DeadThread::examine(*self);
+        dead.locks().next().is_none() && dead.hands().next().is_none()
+    }
+
     pub(crate) fn state(&self) -> Result<State> {
         load_state(self.session.arena(), self.slot)
     }

@@ -1,122 +1,12 @@
-//! Real processes and real kills. A child is this test binary again, told by the environment what
-//! to be; `child` is the test it runs.
+//! Real processes and real kills.
 
+use super::child::{pair_step, spawn, wait_for};
 use super::{Calls, identity, layout, left_behind};
-use crate::{Ordering, Session, Thread, VolumeIdentity};
+use crate::{Session, VolumeIdentity};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const ROLE: &str = "GANNET_SHM_TEST_ROLE";
-const NONCE: &str = "GANNET_SHM_TEST_NONCE";
-/// Offsets in the region "test".
-const LOCK: u64 = 0;
-const LEFT: u64 = 64;
-const RIGHT: u64 = 72;
-
-fn spawn(role: &str, id: &VolumeIdentity) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["tests::processes::child", "--exact", "--nocapture", "--test-threads=1"])
-        .env(ROLE, role)
-        .env(NONCE, id.nonce.to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// Waits until the child says `word`.
-fn wait_for(child: &mut Child, word: &str) {
-    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains(word)), "the child ended without saying {word:?}");
-}
-
-fn say(word: &str) {
-    use std::io::Write;
-    println!("\n{word}");
-    std::io::stdout().flush().unwrap();
-}
-
-fn sleep_forever() -> ! {
-    loop {
-        std::thread::sleep(Duration::from_secs(3600));
-    }
-}
-
-/// The words move together under the lock; a kill in between is seen by the next holder.
-fn pair_step(thread: &Thread<'_>) {
-    let region = thread.arena().region("test").unwrap();
-    let guard = thread.lock(region.at(LOCK).unwrap()).unwrap();
-    let left = thread.word(region.at(LEFT).unwrap()).unwrap();
-    let right = thread.word(region.at(RIGHT).unwrap()).unwrap();
-    // The one before us may have been killed between the two; nobody is at it now.
-    let (l, r) = (left.load(Ordering::Relaxed), right.load(Ordering::Relaxed));
-    assert!(l == r || l == r + 1, "{l} {r}");
-    left.store(r + 1, Ordering::Relaxed);
-    for _ in 0..50 {
-        std::hint::spin_loop();
-    }
-    right.store(r + 1, Ordering::Relaxed);
-    guard.unlock();
-}
-
-#[test]
-fn child() {
-    let (Ok(role), Ok(nonce)) = (std::env::var(ROLE), std::env::var(NONCE)) else { return };
-    let id = VolumeIdentity { uuid: identity(0).uuid, nonce: nonce.parse().unwrap() };
-    let mut guard = Calls::default();
-    let attach = |guard: &mut Calls| Session::attach(id, &layout(), guard).unwrap();
-    match role.as_str() {
-        "hold" => {
-            let session = attach(&mut guard);
-            let lock = session.arena().region("test").unwrap().start;
-            let _guard = session.thread().unwrap().lock(lock).unwrap();
-            say("held");
-            sleep_forever();
-        }
-        "steps" => {
-            let session = attach(&mut guard);
-            say("begun");
-            loop {
-                pair_step(&session.thread().unwrap());
-            }
-        }
-        "churn" => {
-            say("begun");
-            loop {
-                let session = attach(&mut guard);
-                for _ in 0..20 {
-                    pair_step(&session.thread().unwrap());
-                }
-                session.detach(&mut guard).unwrap();
-            }
-        }
-        "close_range" => {
-            let session = attach(&mut guard);
-            let lock = session.arena().region("test").unwrap().start;
-            let _guard = session.thread().unwrap().lock(lock).unwrap();
-            crate::sys::close_from(3);
-            say("closed");
-            sleep_forever();
-        }
-        "fork" | "fork_unprepared" => forking(&attach(&mut guard), role == "fork"),
-        "thread_exit" => {
-            let session = attach(&mut guard);
-            let lock = session.arena().region("test").unwrap().start;
-            let inner = session.clone();
-            std::thread::spawn(move || {
-                std::mem::forget(inner.thread().unwrap().lock(lock).unwrap());
-                say("held");
-                // Ends this thread alone, without any destructor; 60 is `exit`.
-                // SAFETY: nothing on this stack is needed by others.
-                unsafe { std::arch::asm!("syscall", in("rax") 60, in("rdi") 0, options(noreturn)) }
-            });
-            sleep_forever();
-        }
-        other => panic!("no such role: {other}"),
-    }
-}
 
 fn attached(id: &VolumeIdentity) -> (Arc<Session>, Calls) {
     let mut guard = Calls::default();
@@ -239,70 +129,6 @@ fn random_kills_never_break_exclusion_and_leave_nothing() {
     }
 }
 
-unsafe extern "C" {
-    fn fork() -> i32;
-    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
-    fn _exit(status: i32) -> !;
-}
-
-/// In a child process: forks, uses the volume on both sides, and leaves a dead child behind.
-fn forking(session: &Arc<Session>, prepared: bool) {
-    let lock = session.arena().region("test").unwrap().start;
-    let before = (session.thread().unwrap().slot(), session.participant());
-    // The parent holds a lock over the fork: it stays the parent's.
-    let guard = session.thread().unwrap().lock(lock).unwrap();
-    for end in 0..3 {
-        let ticket = prepared.then(|| session.prepare_fork().unwrap());
-        let promised = ticket.as_ref().map(|ticket| ticket.participant());
-        // SAFETY: the C library's fork; this process has one working thread.
-        let pid = unsafe { fork() };
-        if pid == 0 {
-            if let Some(ticket) = ticket {
-                ticket.child().unwrap();
-            }
-            if end == 2 {
-                // The first thing that this child does is to leave; the parent's lock is not its.
-                let left = session.detach(&mut Calls::default()).is_ok_and(|d| d == crate::Detached::OthersRemain);
-                // SAFETY: ends this process.
-                unsafe { _exit(if left { 40 + end } else { 1 }) }
-            }
-            let thread = session.thread().unwrap();
-            let fine = thread.slot() != before.0
-                && session.participant() != before.1
-                && promised.is_none_or(|promised| promised == session.participant())
-                && thread.try_lock(lock).unwrap().is_none()
-                && session.participant_is_alive(before.1).unwrap();
-            let other = lock.add(512);
-            thread.lock(other).unwrap().unlock();
-            std::mem::forget(thread.lock(other).unwrap());
-            // SAFETY: ends this process.
-            unsafe { _exit(if fine { 40 + end } else { 1 }) }
-        }
-        if let Some(ticket) = ticket {
-            ticket.parent(pid > 0);
-        }
-        if let Some(promised) = promised {
-            while session.participant_is_alive(promised).unwrap() {
-                std::thread::yield_now();
-            }
-        }
-        let mut status = 0;
-        // SAFETY: waits for our own child; `status` lives.
-        assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
-        assert_eq!(status >> 8, 40 + end);
-        // What the dead child held.
-        session.thread().unwrap().lock(lock.add(512)).unwrap().unlock();
-        assert_eq!(session.reap_dead().unwrap().participants, u64::from(end != 2));
-    }
-    assert_eq!((session.thread().unwrap().slot(), session.participant()), before);
-    guard.unlock();
-    assert_eq!(session.participant_list().len(), 2, "this process and the test's");
-    drop(session.prepare_fork().unwrap());
-    assert_eq!(session.participant_list().len(), 2);
-    say("forked");
-    sleep_forever();
-}
-
 #[test]
 fn a_forked_child_is_a_participant_of_its_own() {
     for (number, role) in [(26, "fork"), (27, "fork_unprepared")] {
@@ -331,4 +157,52 @@ fn a_volume_is_claimed_by_one_arena() {
     drop(two);
     assert!(crate::claim_volume_first(&three).unwrap());
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_place_is_kept_over_exec() {
+    let id = identity(28);
+    let (session, mut guard) = attached(&id);
+    let mut child = spawn("exec", &id);
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    assert!(lines.any(|line| line == "adopted"));
+    let sleeper: i32 = lines.find_map(|line| line.strip_prefix("sleeper=").map(|n| n.parse().unwrap())).unwrap();
+    let sleeper = rustix::process::Pid::from_raw(sleeper).unwrap();
+    // The program before the exec is gone, the one after it lives, and the ticket not used is none.
+    session.reap_dead().unwrap();
+    let all = session.participant_list();
+    assert_eq!(all.len(), 2);
+    assert!(all.iter().all(|p| session.participant_is_alive(p.id).unwrap()));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let other = all.iter().find(|p| p.id != session.participant()).unwrap();
+    assert!(!session.participant_is_alive(other.id).unwrap(), "its own child must not keep it alive");
+    assert_eq!(session.reap_dead().unwrap().participants, 1);
+    rustix::process::kill_process(sleeper, rustix::process::Signal::KILL).unwrap();
+    assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
+}
+
+#[test]
+fn what_a_vforked_child_left_is_settled_by_its_parent() {
+    let id = identity(29);
+    let (session, mut guard) = attached(&id);
+    let mut child = spawn("vfork", &id);
+    wait_for(&mut child, "settled");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    session.detach(&mut guard).unwrap();
+}
+
+#[test]
+fn what_the_last_killed_one_left_can_be_removed() {
+    let id = identity(30);
+    assert!(!Session::remove_stale(id).unwrap());
+    let mut child = spawn("hold", &id);
+    wait_for(&mut child, "held");
+    assert!(!Session::remove_stale(id).unwrap());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(left_behind(&id).len(), 1);
+    assert!(Session::remove_stale(id).unwrap());
+    assert!(left_behind(&id).is_empty());
 }

@@ -1,0 +1,340 @@
+//! Joining and leaving: first, beside others, last; again after a fork, or after an exec.
+//!
+//! All behind the gate (see `file`). The first participant builds a new arena and lets the volume's
+//! owner recover and initialise; the last one lets it write its summary and removes the arena, so
+//! the arena never outlives its last participant. What a killed last participant leaves is found
+//! by the next one, which starts anew.
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::facade::Ordering;
+use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
+use crate::layout::{ArenaLayout, Computed};
+use crate::participant::{ParticipantId, Process, own_namespace};
+use crate::private::next_incarnation;
+use crate::session::{
+    ARENA_ID_AT, ArenaIdentity, BYTES_AT, Detached, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
+    VolumeGuard,
+};
+use crate::slot::Kind;
+use crate::thread::{load_state, mark_dead};
+use rustix::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering as Plain;
+
+impl Session {
+    /// Opens the arena of a volume, or makes it if nobody has it, and joins.
+    ///
+    /// `guard` is told which of the two it was. Errors: `Foreign` if something else stands at the
+    /// arena's name, `OtherVersion`, `Full`, and what the guard refuses with.
+    pub fn attach(identity: VolumeIdentity, layout: &ArenaLayout, guard: &mut dyn VolumeGuard) -> Result<Arc<Self>> {
+        let path = ArenaPath::new(&identity);
+        loop {
+            if let Some(gate) = path.gate()? {
+                if file::any_life(&gate.fd)? {
+                    return Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, None);
+                }
+                // Its last participant was killed.
+                path.unlink()?;
+            }
+            if let Some(session) = Self::attach_first(&path, layout.compute()?, &identity, guard)? {
+                return Ok(session);
+            }
+        }
+    }
+
+    /// Attaches after an exec, in the place that [`Session::prepare_exec`] kept: `life` is the
+    /// descriptor it returned. `Detached` if there is no such place.
+    pub fn attach_after_exec(
+        identity: VolumeIdentity,
+        layout: &ArenaLayout,
+        guard: &mut dyn VolumeGuard,
+        id: ParticipantId,
+        life: OwnedFd,
+    ) -> Result<Arc<Self>> {
+        let path = ArenaPath::new(&identity);
+        let gate = path.gate()?.ok_or(Error::Detached)?;
+        if !path.leads_to(&life)? || !file::life(&gate.fd, id.index)? {
+            return Err(Error::Detached);
+        }
+        let lock = LifeLock::keep(&life)?;
+        drop(life);
+        Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, Some((id, lock)))
+    }
+
+    /// Removes the arena of a volume whose last participant was killed; what it held of memory is
+    /// free then. Returns whether there was one. Attaching does the same first.
+    pub fn remove_stale(identity: VolumeIdentity) -> Result<bool> {
+        let path = ArenaPath::new(&identity);
+        let Some(gate) = path.gate()? else { return Ok(false) };
+        if file::any_life(&gate.fd)? {
+            return Ok(false);
+        }
+        path.unlink().map(|()| true)
+    }
+
+    /// An arena without a volume: only this process and children forked from it can reach it.
+    pub fn private(layout: &ArenaLayout) -> Result<Arc<Self>> {
+        let arena = Arena::map(layout.compute()?, None)?;
+        let session = Self::build(arena, None)?;
+        session.write_header(&VolumeIdentity { uuid: [0; 16], nonce: 0 });
+        session.arena.fixed(READY_AT).store(1, Ordering::Release);
+        session.joined()?;
+        Ok(session)
+    }
+
+    fn attach_to_others(
+        path: &ArenaPath,
+        gate: &Gate,
+        layout: Computed,
+        identity: &VolumeIdentity,
+        guard: &mut dyn VolumeGuard,
+        kept: Option<(ParticipantId, LifeLock)>,
+    ) -> Result<Arc<Self>> {
+        let other_version = || Error::OtherVersion { path: path.path.clone() };
+        if path.stat(&gate.fd)?.st_size as u64 != layout.bytes {
+            return Err(other_version());
+        }
+        let session = Self::build(map_again(path, layout)?, Some(path.clone()))?;
+        let header = |at| session.arena.fixed(at).load(Ordering::Acquire);
+        if header(MAGIC_AT) != MAGIC || header(LAYOUT_AT) != session.arena.layout().checksum {
+            return Err(other_version());
+        }
+        let [low, high] = uuid_words(identity);
+        if header(READY_AT) != 1
+            || header(BYTES_AT) != session.arena.bytes()
+            || [header(UUID_AT), header(UUID_AT + 8), header(NONCE_AT)] != [low, high, identity.nonce]
+        {
+            return Err(path.foreign("its header is damaged"));
+        }
+        match kept {
+            None => session.join(true)?,
+            Some((id, lock)) => session.become_participant(id, Some(lock))?,
+        }
+        if let Err(error) = guard.joined(&session, session.arena_identity()) {
+            // Slots that the guard's threads took; a later participant may get our record.
+            session.mark_own_threads_dead(None)?;
+            session.leave_record();
+            return Err(error);
+        }
+        Ok(session)
+    }
+
+    /// `None` if somebody else made an arena meanwhile.
+    fn attach_first(
+        path: &ArenaPath,
+        layout: Computed,
+        identity: &VolumeIdentity,
+        guard: &mut dyn VolumeGuard,
+    ) -> Result<Option<Arc<Self>>> {
+        let gate = path.create_hidden(layout.bytes, layout.slots_at)?;
+        if !path.reveal(&gate)? {
+            return Ok(None);
+        }
+        let build = || -> Result<Arc<Self>> {
+            let session = Self::build(map_again(path, layout)?, Some(path.clone()))?;
+            session.write_header(identity);
+            session.join(true)?;
+            Ok(session)
+        };
+        let result = build().and_then(|session| {
+            guard.first(&session, session.arena_identity())?;
+            Ok(session)
+        });
+        match result {
+            Ok(session) => {
+                session.arena.fixed(READY_AT).store(1, Ordering::Release);
+                Ok(Some(session))
+            }
+            Err(error) => {
+                // Nobody can have joined: the gate is ours.
+                path.unlink()?;
+                Err(error)
+            }
+        }
+    }
+
+    fn write_header(&self, identity: &VolumeIdentity) {
+        let [low, high] = uuid_words(identity);
+        let mut id = [0u8; 8];
+        // Without the kernel's randomness the clock must do; it only has to differ from the last one's.
+        if rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty()) != Ok(id.len()) {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+            id = (now.tv_sec.wrapping_mul(1_000_000_007) ^ now.tv_nsec).to_le_bytes();
+        }
+        for (at, value) in [
+            (LAYOUT_AT, self.arena.layout().checksum),
+            (BYTES_AT, self.arena.bytes()),
+            (UUID_AT, low),
+            (UUID_AT + 8, high),
+            (NONCE_AT, identity.nonce),
+            (ARENA_ID_AT, u64::from_le_bytes(id)),
+            (MAGIC_AT, MAGIC),
+        ] {
+            self.arena.fixed(at).store(value, Ordering::Release);
+        }
+    }
+
+    /// Takes a participant's record for this process and a new incarnation. Behind the gate, if
+    /// there is one: then `exclusive`.
+    fn join(&self, exclusive: bool) -> Result<()> {
+        let process = Process::current(self.file.is_none());
+        let (id, lock) = self.take_record(&process, exclusive, false)?;
+        self.enter(id, lock);
+        Ok(())
+    }
+
+    /// A record and its byte for `process`.
+    pub(crate) fn take_record(
+        &self,
+        process: &Process,
+        exclusive: bool,
+        inherited: bool,
+    ) -> Result<(ParticipantId, Option<LifeLock>)> {
+        let mut lock: Option<LifeLock> = None;
+        let id = self.participants().join(process, exclusive, |index| {
+            lock = None;
+            let Some(path) = &self.file else { return Ok(true) };
+            lock = path.lock_life(index, inherited)?;
+            Ok(lock.is_some())
+        })?;
+        Ok((id, lock))
+    }
+
+    /// This process is participant `id` from here on.
+    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>) {
+        let fields = self.page.fields();
+        self.namespace.store(own_namespace(), Plain::Relaxed);
+        fields.participant.store(u64::from(id.index), Plain::Relaxed);
+        fields.generation.store(id.generation, Plain::Relaxed);
+        fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
+        fields.incarnation.store(next_incarnation(), Plain::Release);
+    }
+
+    /// Takes a place that was kept for this process over a fork or exec.
+    pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>) -> Result<()> {
+        let _alone = self.page.exclusive();
+        if self.participants().live(id.index) != Some(id) {
+            return Err(Error::Detached);
+        }
+        if let Some(lock) = &lock {
+            lock.keep_from_children()?;
+        }
+        self.participants().describe(id.index, &Process::current(self.file.is_none()));
+        self.enter(id, lock);
+        Ok(())
+    }
+
+    /// The incarnation, after joining if this is a forked child.
+    pub(crate) fn joined(&self) -> Result<u64> {
+        let incarnation = self.incarnation();
+        if incarnation != 0 {
+            return Ok(incarnation);
+        }
+        let _alone = self.page.exclusive();
+        if self.detached.load(Plain::Relaxed) {
+            return Err(Error::Detached);
+        }
+        if self.incarnation() == 0 {
+            match &self.file {
+                None => self.join(false)?,
+                Some(path) => {
+                    let gate = path.gate()?.ok_or(Error::Detached)?;
+                    // The same arena still? Another one at that name means that all had left ours.
+                    let ours = self.arena_identity();
+                    if !file::any_life(&gate.fd)? || read_identity(&gate.fd)? != ours {
+                        return Err(Error::Detached);
+                    }
+                    self.join(true)?;
+                }
+            }
+        }
+        Ok(self.incarnation())
+    }
+
+    /// Leaves. No thread of this process may be inside an operation; their slots are settled as if
+    /// they had died. Owners' `participant_gone` is called for this participant. The last one
+    /// settles what others left and calls `guard.last`.
+    ///
+    /// After an error of an owner or the guard this process has left all the same.
+    pub fn detach(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
+        // Before the gate, which a child that joins must pass as well.
+        self.thread()?;
+        let incarnation = self.incarnation();
+        let gate = match &self.file {
+            None => None,
+            Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
+        };
+        let result = self.detach_behind_gate(guard);
+        self.detached.store(true, Plain::Relaxed);
+        self.forget_thread(incarnation);
+        self.leave_record();
+        // Not waiting: a thread that did not survive a fork may have it for ever.
+        if let Ok(mut reapers) = self.reapers.try_write() {
+            reapers.clear();
+        }
+        drop(gate);
+        result
+    }
+
+    fn detach_behind_gate(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
+        let me = self.thread()?;
+        let settled = (|| {
+            self.mark_own_threads_dead(Some(me.slot()))?;
+            self.reap_threads_of(&me, self.participant())?;
+            self.tell_gone(&me, self.participant())?;
+            self.reap_dead()
+        })();
+        for index in 0..self.participants().count() {
+            let Some(id) = self.participants().live(index) else { continue };
+            if id != self.participant() && self.participants().is_alive(id, self.namespace())? {
+                return settled.map(|_| Detached::OthersRemain);
+            }
+        }
+        // Unclean is what a volume is whose state could not be settled.
+        let last = settled.and_then(|_| guard.last(self, self.arena_identity()));
+        if let Some(path) = &self.file {
+            path.unlink()?;
+        }
+        last.map(|()| Detached::Last)
+    }
+
+    /// Whatever slots this process has, but one, are to be settled: their threads are at rest.
+    fn mark_own_threads_dead(&self, except: Option<u32>) -> Result<()> {
+        for slot in 0..self.slots_used() {
+            let state = load_state(&self.arena, slot)?;
+            let ours = u32::from(state.by) == self.participant().index;
+            if matches!(state.kind, Kind::Join | Kind::Live) && ours && except != Some(slot) {
+                mark_dead(&self.arena, slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the participant's record and byte.
+    fn leave_record(&self) {
+        let fields = self.page.fields();
+        if fields.incarnation.swap(0, Plain::AcqRel) != 0 {
+            self.participants().leave(self.participant());
+            self.give_up_byte();
+        }
+    }
+}
+
+/// Maps the arena through an open file of its own: not the gate's, not the byte's, since children
+/// inherit the mapping and with it whatever its open file has locked.
+fn map_again(path: &ArenaPath, layout: Computed) -> Result<Arena> {
+    let fd = path.open()?.ok_or(Error::Detached)?;
+    Arena::map(layout, Some(fd.as_fd()))
+}
+
+fn read_identity(fd: impl AsFd) -> Result<ArenaIdentity> {
+    let mut bytes = [0u8; 8];
+    let read = rustix::io::pread(fd, &mut bytes, ARENA_ID_AT).map_err(Error::system("read the arena"))?;
+    Ok(ArenaIdentity(if read == 8 { u64::from_le_bytes(bytes) } else { 0 }))
+}
+
+fn uuid_words(identity: &VolumeIdentity) -> [u64; 2] {
+    let number = u128::from_le_bytes(identity.uuid);
+    [number as u64, (number >> 64) as u64]
+}

@@ -1,0 +1,228 @@
+//! What the child processes of these tests do. A child is this test binary again, told by the
+//! environment what to be; `child` is the test it runs, which does nothing elsewhere.
+
+use super::{Calls, identity, layout};
+use crate::{Ordering, Session, Thread, VolumeIdentity};
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROLE: &str = "GANNET_SHM_TEST_ROLE";
+const PLACE: &str = "GANNET_SHM_TEST_PLACE";
+const NONCE: &str = "GANNET_SHM_TEST_NONCE";
+/// Offsets in the region "test".
+const LOCK: u64 = 0;
+const LEFT: u64 = 64;
+const RIGHT: u64 = 72;
+
+pub(super) fn command(role: &str, nonce: u64) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["tests::child::child", "--exact", "--nocapture", "--test-threads=1"])
+        .env(ROLE, role)
+        .env(NONCE, nonce.to_string());
+    command
+}
+
+pub(super) fn spawn(role: &str, id: &VolumeIdentity) -> Child {
+    command(role, id.nonce).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// Waits until the child says `word`.
+pub(super) fn wait_for(child: &mut Child, word: &str) {
+    let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains(word)), "the child ended without saying {word:?}");
+}
+
+fn say(word: &str) {
+    use std::io::Write;
+    println!("\n{word}");
+    std::io::stdout().flush().unwrap();
+}
+
+fn sleep_forever() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// The words move together under the lock; a kill in between is seen by the next holder.
+pub(super) fn pair_step(thread: &Thread<'_>) {
+    let region = thread.arena().region("test").unwrap();
+    let guard = thread.lock(region.at(LOCK).unwrap()).unwrap();
+    let left = thread.word(region.at(LEFT).unwrap()).unwrap();
+    let right = thread.word(region.at(RIGHT).unwrap()).unwrap();
+    // The one before us may have been killed between the two; nobody is at it now.
+    let (l, r) = (left.load(Ordering::Relaxed), right.load(Ordering::Relaxed));
+    assert!(l == r || l == r + 1, "{l} {r}");
+    left.store(r + 1, Ordering::Relaxed);
+    for _ in 0..50 {
+        std::hint::spin_loop();
+    }
+    right.store(r + 1, Ordering::Relaxed);
+    guard.unlock();
+}
+
+#[test]
+fn child() {
+    let (Ok(role), Ok(nonce)) = (std::env::var(ROLE), std::env::var(NONCE)) else { return };
+    let id = VolumeIdentity { uuid: identity(0).uuid, nonce: nonce.parse().unwrap() };
+    let mut guard = Calls::default();
+    let attach = |guard: &mut Calls| Session::attach(id, &layout(), guard).unwrap();
+    match role.as_str() {
+        "hold" => {
+            let session = attach(&mut guard);
+            let lock = session.arena().region("test").unwrap().start;
+            let _guard = session.thread().unwrap().lock(lock).unwrap();
+            say("held");
+            sleep_forever();
+        }
+        "steps" => {
+            let session = attach(&mut guard);
+            say("begun");
+            loop {
+                pair_step(&session.thread().unwrap());
+            }
+        }
+        "churn" => {
+            say("begun");
+            loop {
+                let session = attach(&mut guard);
+                for _ in 0..20 {
+                    pair_step(&session.thread().unwrap());
+                }
+                session.detach(&mut guard).unwrap();
+            }
+        }
+        "close_range" => {
+            let session = attach(&mut guard);
+            let lock = session.arena().region("test").unwrap().start;
+            let _guard = session.thread().unwrap().lock(lock).unwrap();
+            crate::sys::close_from(3);
+            say("closed");
+            sleep_forever();
+        }
+        "fork" | "fork_unprepared" => forking(&attach(&mut guard), role == "fork"),
+        "exec" => {
+            let session = attach(&mut guard);
+            let lock = session.arena().region("test").unwrap().start;
+            std::mem::forget(session.thread().unwrap().lock(lock).unwrap());
+            drop(session.prepare_exec().unwrap().unwrap());
+            let ticket = session.prepare_exec().unwrap().unwrap();
+            let (life, id) = (ticket.life().unwrap().as_raw_fd(), ticket.participant());
+            let place = format!("{life} {} {}", id.index, id.generation);
+            let error = command("adopt", nonce.parse().unwrap()).env(PLACE, place).exec();
+            panic!("{error}");
+        }
+        "adopt" => {
+            let place: Vec<u64> = std::env::var(PLACE).unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+            // SAFETY: the descriptor that the program before us kept for this purpose.
+            let life = unsafe { rustix::fd::OwnedFd::from_raw_fd(place[0] as i32) };
+            let place = crate::ParticipantId { index: place[1] as u32, generation: place[2] };
+            let session = Session::attach_after_exec(id, &layout(), &mut guard, place, life).unwrap();
+            assert_eq!(session.participant(), place);
+            let lock = session.arena().region("test").unwrap().start;
+            session.thread().unwrap().lock(lock).unwrap().unlock();
+            // Not inherited any more.
+            let mut sleeper = Command::new("sleep").arg("1000").spawn().unwrap();
+            say("adopted");
+            say(&format!("sleeper={}", sleeper.id()));
+            sleeper.wait().unwrap();
+        }
+        "vfork" => {
+            let session = attach(&mut guard);
+            let lock = session.arena().region("test").unwrap().start;
+            session.thread().unwrap();
+            session.after_vfork().unwrap();
+            // What a child that shares our memory leaves if it is killed right after its swap.
+            std::mem::forget(session.thread().unwrap().lock(lock).unwrap());
+            let slot = session.thread().unwrap().slot();
+            session.after_vfork().unwrap();
+            assert_ne!(session.thread().unwrap().slot(), slot);
+            session.thread().unwrap().lock(lock).unwrap().unlock();
+            say("settled");
+            sleep_forever();
+        }
+        "thread_exit" => {
+            let session = attach(&mut guard);
+            let lock = session.arena().region("test").unwrap().start;
+            let inner = session.clone();
+            std::thread::spawn(move || {
+                std::mem::forget(inner.thread().unwrap().lock(lock).unwrap());
+                say("held");
+                // Ends this thread alone, without any destructor; 60 is `exit`.
+                // SAFETY: nothing on this stack is needed by others.
+                unsafe { std::arch::asm!("syscall", in("rax") 60, in("rdi") 0, options(noreturn)) }
+            });
+            sleep_forever();
+        }
+        other => panic!("no such role: {other}"),
+    }
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+/// In a child process: forks, uses the volume on both sides, and leaves a dead child behind.
+fn forking(session: &Arc<Session>, prepared: bool) {
+    let lock = session.arena().region("test").unwrap().start;
+    let before = (session.thread().unwrap().slot(), session.participant());
+    // The parent holds a lock over the fork: it stays the parent's.
+    let guard = session.thread().unwrap().lock(lock).unwrap();
+    for end in 0..3 {
+        let ticket = prepared.then(|| session.prepare_fork().unwrap());
+        let promised = ticket.as_ref().map(|ticket| ticket.participant());
+        // SAFETY: the C library's fork; this process has one working thread.
+        let pid = unsafe { fork() };
+        if pid == 0 {
+            if let Some(ticket) = ticket {
+                ticket.child().unwrap();
+            }
+            if end == 2 {
+                // The first thing that this child does is to leave; the parent's lock is not its.
+                let left = session.detach(&mut Calls::default()).is_ok_and(|d| d == crate::Detached::OthersRemain);
+                // SAFETY: ends this process.
+                unsafe { _exit(if left { 40 + end } else { 1 }) }
+            }
+            let thread = session.thread().unwrap();
+            let fine = thread.slot() != before.0
+                && session.participant() != before.1
+                && promised.is_none_or(|promised| promised == session.participant())
+                && thread.try_lock(lock).unwrap().is_none()
+                && session.participant_is_alive(before.1).unwrap();
+            let other = lock.add(512);
+            thread.lock(other).unwrap().unlock();
+            std::mem::forget(thread.lock(other).unwrap());
+            // SAFETY: ends this process.
+            unsafe { _exit(if fine { 40 + end } else { 1 }) }
+        }
+        if let Some(ticket) = ticket {
+            ticket.parent(pid > 0);
+        }
+        if let Some(promised) = promised {
+            while session.participant_is_alive(promised).unwrap() {
+                std::thread::yield_now();
+            }
+        }
+        let mut status = 0;
+        // SAFETY: waits for our own child; `status` lives.
+        assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
+        assert_eq!(status >> 8, 40 + end);
+        // What the dead child held.
+        session.thread().unwrap().lock(lock.add(512)).unwrap().unlock();
+        assert_eq!(session.reap_dead().unwrap().participants, u64::from(end != 2));
+    }
+    assert_eq!((session.thread().unwrap().slot(), session.participant()), before);
+    guard.unlock();
+    assert_eq!(session.participant_list().len(), 2, "this process and the test's");
+    drop(session.prepare_fork().unwrap());
+    assert_eq!(session.participant_list().len(), 2);
+    say("forked");
+    sleep_forever();
+}
