@@ -30,8 +30,8 @@ const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub struct SpaceLayout {
     blocks: u64,
     pools: u64,
-    /// A power of two.
-    pool_groups: u64,
+    /// A pool has two to the power of this groups. Divisions would cost as much as a lock.
+    pool_groups_log2: u32,
     hand_kind: u64,
 }
 
@@ -41,7 +41,12 @@ impl SpaceLayout {
         let blocks = blocks.min(BLOCKS_MAX);
         let groups = blocks.div_ceil(GROUP_BLOCKS).max(1);
         let pool_groups = groups.div_ceil(POOLS_MAX).next_power_of_two().max(POOL_GROUPS_MIN);
-        SpaceLayout { blocks, pools: groups.div_ceil(pool_groups), pool_groups, hand_kind: super::HAND_BLOCKS }
+        SpaceLayout {
+            blocks,
+            pools: groups.div_ceil(pool_groups),
+            pool_groups_log2: pool_groups.ilog2(),
+            hand_kind: super::HAND_BLOCKS,
+        }
     }
 
     /// The same for units that are not blocks (inode numbers): their hands have a kind of their own.
