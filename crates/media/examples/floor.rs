@@ -98,6 +98,16 @@ fn main() {
         medium.write(line(random >> 7), &source[..64]).unwrap();
         medium.fence();
     });
+    bench.row("write 4 KiB, then a hot word + fence (an overwrite)", |random| {
+        medium.write_from_user(block(random), &mut Source::from_slice(&source[..BLOCK_BYTES]), BLOCK_BYTES).unwrap();
+        medium.store_u64(MediumOffset(4096 + random % 8 * 64), 1).unwrap();
+        medium.fence();
+    });
+    bench.row("a hot word, then 4 KiB + fence (the wrong order)", |random| {
+        medium.store_u64(MediumOffset(4096 + random % 8 * 64), 1).unwrap();
+        medium.write_from_user(block(random), &mut Source::from_slice(&source[..BLOCK_BYTES]), BLOCK_BYTES).unwrap();
+        medium.fence();
+    });
     bench.row("write 4 KiB from an unaligned source + fence", |random| {
         medium
             .write_from_user(block(random), &mut Source::from_slice(&source[7..][..BLOCK_BYTES]), BLOCK_BYTES)

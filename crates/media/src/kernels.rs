@@ -301,6 +301,7 @@ pub(crate) fn kernels() -> &'static Kernels {
         for ranges in [&RANGES_SSE2, &RANGES_AVX2, &RANGES_AVX512] {
             gannet_usermem::register(ranges);
         }
+        gannet_usermem::register(&crate::processor::RANGES);
         executable().last().unwrap_or(&SSE2)
     })
 }
@@ -357,6 +358,13 @@ mod tests {
                         }
                     }
                 }
+            }
+        }
+        for write_back in crate::processor::write_backs() {
+            for (lines, whole) in [(1, 0), (1, 1), (7, 3), (64, 64), (100, 64)] {
+                // SAFETY: as above.
+                let left = unsafe { write_back(bad_target.add(PAGE_BYTES - whole * 64), lines) };
+                assert_eq!(left, lines - whole);
             }
         }
         // SAFETY: our own maps, no longer used.

@@ -3,8 +3,6 @@
 //! No reference to the medium is made. A load may race with another process's store; the caller validates (sequence
 //! counter, checksum) and retries.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use gannet_usermem::{Destination, copy};
 
 use crate::error::AccessError;
@@ -17,25 +15,19 @@ use crate::offset::MediumOffset;
 pub(crate) const BOUNCE_BYTES: usize = 1024;
 
 impl Medium {
-    /// A view of an aligned word inside the medium.
+    /// Loads the word at `at`, a multiple of eight, at once and with acquire ordering.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`], [`AccessError::MediumFault`].
     #[inline]
-    fn word(&self, at: MediumOffset) -> Result<&AtomicU64, AccessError> {
+    pub fn load_u64(&self, at: MediumOffset) -> Result<u64, AccessError> {
         if !at.is_aligned(8) {
             return Err(AccessError::Misaligned { at });
         }
         let address = self.readable(at, 8)?;
-        // SAFETY: inside the map, which is page-aligned as the offset is to words; words of the medium are accessed
-        // atomically or by assembly only.
-        Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
-    }
-
-    /// Loads the word at `at`, a multiple of eight, with acquire ordering.
-    ///
-    /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`]. A medium whose file was truncated is SIGBUS here.
-    #[inline]
-    pub fn load_u64(&self, at: MediumOffset) -> Result<u64, AccessError> {
-        Ok(self.word(at)?.load(Ordering::Acquire))
+        // SAFETY: inside the map. The load is one instruction in a routine that the compiler cannot see into, and loads are
+        // not reordered by the processor: later accesses stay behind it.
+        unsafe { copy::load_u64(address.addr()) }.map_err(|_| AccessError::MediumFault { at, copied: 0 })
     }
 
     /// Copies metadata out.

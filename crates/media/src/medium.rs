@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::error::AccessError;
 use crate::offset::MediumOffset;
-use crate::processor::FlushInstruction;
+use crate::processor::WriteBack;
 use crate::simulation::Recorder;
 
 /// Bytes in a cache line, the unit of write-back.
@@ -91,7 +91,7 @@ pub struct Medium {
     /// As `length`, or zero if it may not be stored to: the bounds check of stores is the permission check too.
     length_writable: u64,
     mode: PersistMode,
-    pub(crate) flush_instruction: FlushInstruction,
+    pub(crate) write_back: WriteBack,
     pub(crate) recorder: Option<Arc<Recorder>>,
     pub(crate) backing: Arc<Backing>,
 }
@@ -121,7 +121,7 @@ impl Medium {
             length,
             length_writable: if writable { length } else { 0 },
             mode,
-            flush_instruction: FlushInstruction::detect(),
+            write_back: crate::processor::write_back(),
             recorder,
             backing: Arc::new(backing),
         }

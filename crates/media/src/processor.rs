@@ -1,52 +1,96 @@
 //! The processor's persistence instructions, chosen once.
+//!
+//! Writing back a page that is gone (a truncated file, poisoned memory) faults as a store does: the loops are leaves in
+//! assembly, registered like the copy loops.
 
 use std::arch::asm;
+use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
-/// How a line is written back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FlushInstruction {
-    /// Writes back and may keep the line.
-    Clwb,
-    /// Writes back and drops the line.
-    Clflushopt,
-    /// As before, one after the other.
-    Clflush,
+use gannet_usermem::FaultRange;
+
+// gannet_media_write_back_*(first line: rdi, lines: rsi) -> lines left
+global_asm!(
+    ".pushsection .text.gannet_media,\"ax\",@progbits",
+    ".macro gm_write_back name, instruction",
+    ".balign 32",
+    ".globl \\name, \\name\\()_end, \\name\\()_fixup",
+    ".hidden \\name, \\name\\()_end, \\name\\()_fixup",
+    ".type \\name, @function",
+    "\\name:",
+    "test rsi, rsi",
+    "je 3f",
+    "2:",
+    "\\instruction [rdi]",
+    "add rdi, 64",
+    "dec rsi",
+    "jne 2b",
+    "3:",
+    "xor eax, eax",
+    "ret",
+    "\\name\\()_end:",
+    "\\name\\()_fixup:",
+    "mov rax, rsi",
+    "ret",
+    ".endm",
+    "gm_write_back gannet_media_write_back_clwb, clwb",
+    "gm_write_back gannet_media_write_back_clflushopt, clflushopt",
+    "gm_write_back gannet_media_write_back_clflush, clflush",
+    ".purgem gm_write_back",
+    ".popsection",
+);
+
+/// Writes lines back, from the one at an address on, and returns how many were left when one could not be.
+pub(crate) type WriteBack = unsafe extern "C" fn(*mut u8, usize) -> usize;
+
+macro_rules! routine {
+    ($routine:ident, $end:ident, $fixup:ident) => {{
+        unsafe extern "C" {
+            static $end: u8;
+            static $fixup: u8;
+        }
+        // SAFETY: a leaf that does not move the stack pointer; its continuation returns the counter of lines left.
+        unsafe { FaultRange::new($routine as *const u8, &raw const $end, &raw const $fixup) }
+    }};
 }
 
-impl FlushInstruction {
-    /// The best one this processor has.
-    pub(crate) fn detect() -> FlushInstruction {
-        static DETECTED: OnceLock<FlushInstruction> = OnceLock::new();
-        *DETECTED.get_or_init(|| {
-            let extended = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
-            match (extended & 1 << 24 != 0, extended & 1 << 23 != 0) {
-                (true, _) => FlushInstruction::Clwb,
-                (false, true) => FlushInstruction::Clflushopt,
-                (false, false) => FlushInstruction::Clflush,
-            }
-        })
-    }
+unsafe extern "C" {
+    fn gannet_media_write_back_clwb(first: *mut u8, lines: usize) -> usize;
+    fn gannet_media_write_back_clflushopt(first: *mut u8, lines: usize) -> usize;
+    fn gannet_media_write_back_clflush(first: *mut u8, lines: usize) -> usize;
+}
 
-    /// Writes the line at `address` back.
-    ///
-    /// # Safety
-    /// The line is mapped.
-    #[inline]
-    pub(crate) unsafe fn flush_line(self, address: *mut u8) {
-        // SAFETY: the instruction was detected; it changes no memory contents. Without `nomem`, the compiler orders it
-        // after the stores before it.
-        unsafe {
-            match self {
-                FlushInstruction::Clwb => asm!("clwb [{}]", in(reg) address, options(nostack, preserves_flags)),
-                FlushInstruction::Clflushopt => {
-                    asm!("clflushopt [{}]", in(reg) address, options(nostack, preserves_flags))
-                }
-                FlushInstruction::Clflush => asm!("clflush [{}]", in(reg) address, options(nostack, preserves_flags)),
-            }
-        }
-    }
+/// For the fault handlers.
+pub(crate) static RANGES: [FaultRange; 3] = [
+    routine!(gannet_media_write_back_clwb, gannet_media_write_back_clwb_end, gannet_media_write_back_clwb_fixup),
+    routine!(
+        gannet_media_write_back_clflushopt,
+        gannet_media_write_back_clflushopt_end,
+        gannet_media_write_back_clflushopt_fixup
+    ),
+    routine!(
+        gannet_media_write_back_clflush,
+        gannet_media_write_back_clflush_end,
+        gannet_media_write_back_clflush_fixup
+    ),
+];
+
+/// The routines this processor can execute, the best one first: `clwb` writes back and may keep the line, the others drop
+/// it, and `clflush` does so one after the other.
+pub(crate) fn write_backs() -> impl Iterator<Item = WriteBack> {
+    let extended = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+    let (has_clwb, has_clflushopt) = (extended & 1 << 24 != 0, extended & 1 << 23 != 0);
+    let clwb: WriteBack = gannet_media_write_back_clwb;
+    let clflushopt: WriteBack = gannet_media_write_back_clflushopt;
+    let clflush: WriteBack = gannet_media_write_back_clflush;
+    [has_clwb.then_some(clwb), has_clflushopt.then_some(clflushopt), Some(clflush)].into_iter().flatten()
+}
+
+/// The best one, chosen once.
+pub(crate) fn write_back() -> WriteBack {
+    static CHOSEN: OnceLock<WriteBack> = OnceLock::new();
+    *CHOSEN.get_or_init(|| write_backs().next().unwrap_or(gannet_media_write_back_clflush))
 }
 
 /// Waits until the write-backs and non-temporal stores of this thread are done.

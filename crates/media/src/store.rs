@@ -4,7 +4,7 @@
 //! call. Everything is decided in [`Medium::store_bytes`], which the simulation sees too.
 
 use std::panic::Location;
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use gannet_usermem::copy;
 
@@ -22,7 +22,7 @@ impl Medium {
     /// Stores the word at `at`, a multiple of eight, at once. Durable after the next [`Medium::fence`] of this thread.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`], [`AccessError::ReadOnly`].
+    /// [`AccessError::OutOfRange`], [`AccessError::Misaligned`], [`AccessError::ReadOnly`], [`AccessError::MediumFault`].
     #[inline]
     #[track_caller]
     pub fn store_u64(&self, at: MediumOffset, value: u64) -> Result<(), AccessError> {
@@ -35,12 +35,16 @@ impl Medium {
             recorder.flush(at.0, 8, Location::caller());
             count_flushed(1);
         } else {
-            // SAFETY: inside the map, aligned; words of the medium are accessed atomically or by assembly only.
-            unsafe { AtomicU64::from_ptr(address.cast()) }.store(value, Ordering::Release);
+            let gone = AccessError::MediumFault { at, copied: 0 };
+            // SAFETY: inside the map. The store is one instruction in a routine that the compiler cannot see into, and
+            // stores through the cache are not reordered by the processor: earlier ones stay before it.
+            unsafe { copy::store_u64(address.addr(), value) }.map_err(|_| gone)?;
             if self.needs_flush() {
-                // SAFETY: the line was just stored to.
-                unsafe { self.flush_instruction.flush_line(address) };
                 count_flushed(1);
+                // SAFETY: inside the map.
+                if unsafe { (self.write_back)(address, 1) } != 0 {
+                    return Err(gone);
+                }
             }
         }
         count_stored(8);
@@ -124,9 +128,11 @@ impl Medium {
         // SAFETY: the caller's promise.
         let left = unsafe { copy::copy(to, from, length) }.map_or_else(|fault| length - fault.copied, |()| 0);
         if self.needs_flush() && left != length {
-            // SAFETY: something was just stored to the line.
-            unsafe { self.flush_instruction.flush_line(to) };
             count_flushed(1);
+            // SAFETY: inside the medium.
+            if unsafe { (self.write_back)(to, 1) } != 0 {
+                return length;
+            }
         }
         count_stored((length - left) as u64);
         left
@@ -210,7 +216,7 @@ impl Medium {
     /// died before its fence. Durable after the next [`Medium::fence`] of this thread.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`]. Allowed on a read-only medium, where it changes nothing.
+    /// [`AccessError::OutOfRange`], [`AccessError::MediumFault`]. Allowed on a read-only medium, where it changes nothing.
     #[track_caller]
     pub fn flush(&self, at: MediumOffset, length: u64) -> Result<(), AccessError> {
         self.readable(at, length)?;
@@ -227,9 +233,14 @@ impl Medium {
             recorder.flush(at.0, length, Location::caller());
             return Ok(());
         }
-        for line in first..=last {
-            // SAFETY: each of these lines holds a byte of the range, which is inside the map.
-            unsafe { self.flush_instruction.flush_line(self.base().add((line * LINE_BYTES) as usize)) };
+        // SAFETY: each of these lines holds a byte of the range, which is inside the map.
+        let left = unsafe {
+            let lines = (last - first + 1) as usize;
+            (self.write_back)(self.base().add((first * LINE_BYTES) as usize), lines)
+        };
+        if left != 0 {
+            let at = MediumOffset((last + 1 - left as u64) * LINE_BYTES);
+            return Err(AccessError::MediumFault { at, copied: 0 });
         }
         Ok(())
     }

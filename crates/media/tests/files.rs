@@ -238,6 +238,9 @@ fn a_file_truncated_under_us() {
         assert!(medium.is_truncated().unwrap());
         let expected = |copied: usize| AccessError::MediumFault { at: at(8192), copied };
         let mut buffer = vec![0; 8192];
+        assert_eq!(medium.load_u64(at(8192)), Err(expected(0)));
+        assert_eq!(medium.store_u64(at(8192), 1), Err(expected(0)));
+        assert_eq!(medium.flush(at(8000), 1000).is_err(), emulate_persistence);
         assert_eq!(medium.read(at(8192), &mut buffer), Err(expected(0)));
         assert_eq!(medium.read(at(8000), &mut buffer), Err(expected(192)));
         assert_eq!(medium.hash(0, at(8192 - 128), 4096), Err(expected(128)));

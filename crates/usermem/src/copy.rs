@@ -256,6 +256,7 @@ pub unsafe fn zero(to: *mut u8, count: usize) -> Result<(), Fault> {
     if left == 0 { Ok(()) } else { Err(Fault { copied: count - left }) }
 }
 
+#[inline]
 fn loaded(loaded: &Loaded) -> Result<u64, Fault> {
     if loaded.bad == 0 { Ok(loaded.value) } else { Err(Fault { copied: 0 }) }
 }
@@ -267,6 +268,7 @@ fn loaded(loaded: &Loaded) -> Result<u64, Fault> {
 ///
 /// # Safety
 /// Where it is mapped, it may be read.
+#[inline]
 pub unsafe fn load_u8(address: usize) -> Result<u8, Fault> {
     // SAFETY: the caller's promise.
     loaded(&unsafe { gannet_usermem_load8(address) }).map(|value| value as u8)
@@ -279,6 +281,7 @@ pub unsafe fn load_u8(address: usize) -> Result<u8, Fault> {
 ///
 /// # Safety
 /// Where it is mapped, it may be read.
+#[inline]
 pub unsafe fn load_u32(address: usize) -> Result<u32, Fault> {
     // SAFETY: the caller's promise.
     loaded(&unsafe { gannet_usermem_load32(address) }).map(|value| value as u32)
@@ -291,6 +294,7 @@ pub unsafe fn load_u32(address: usize) -> Result<u32, Fault> {
 ///
 /// # Safety
 /// Where it is mapped, it may be read.
+#[inline]
 pub unsafe fn load_u64(address: usize) -> Result<u64, Fault> {
     // SAFETY: the caller's promise.
     loaded(&unsafe { gannet_usermem_load64(address) })
@@ -303,6 +307,7 @@ pub unsafe fn load_u64(address: usize) -> Result<u64, Fault> {
 ///
 /// # Safety
 /// Where it is mapped, it may be overwritten.
+#[inline]
 pub unsafe fn store_u32(address: usize, value: u32) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     if unsafe { gannet_usermem_store32(address, value) } == 0 { Ok(()) } else { Err(Fault { copied: 0 }) }
@@ -315,6 +320,7 @@ pub unsafe fn store_u32(address: usize, value: u32) -> Result<(), Fault> {
 ///
 /// # Safety
 /// Where it is mapped, it may be overwritten.
+#[inline]
 pub unsafe fn store_u64(address: usize, value: u64) -> Result<(), Fault> {
     // SAFETY: the caller's promise.
     if unsafe { gannet_usermem_store64(address, value) } == 0 { Ok(()) } else { Err(Fault { copied: 0 }) }
