@@ -4,7 +4,6 @@
 //! leave it, and repair has nothing to decide: it writes the model down. Nothing here changes the medium.
 
 use super::examine::{Examined, SlotWords, examine};
-use super::fixed::Chunks;
 use super::report::{CheckProgress, Findings};
 use super::saved::{self, Map};
 use super::trace::Ground;
@@ -120,7 +119,7 @@ impl<'d> Model<'d> {
         } else {
             let next = AtomicU64::new(0);
             let (sender, receiver) = channel();
-            std::thread::scope(|scope| {
+            std::thread::scope(|scope| -> Result<()> {
                 for _ in 0..threads.min(256) {
                     let (sender, next) = (sender.clone(), &next);
                     scope.spawn(move || {

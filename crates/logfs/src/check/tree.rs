@@ -79,7 +79,7 @@ impl Model<'_> {
             children.entry(parent).or_default().push(inode);
         }
         let mut reached: HashSet<u32> = HashSet::with_capacity(directories.len());
-        let mut reach = |reached: &mut HashSet<u32>, from: u32| {
+        let reach = |reached: &mut HashSet<u32>, from: u32| {
             let mut open = vec![from];
             while let Some(inode) = open.pop() {
                 if reached.insert(inode) {
