@@ -43,6 +43,17 @@ pub enum AccessError {
     },
 }
 
+impl AccessError {
+    /// The same error of a part, seen from a whole of which `done` bytes came before the part.
+    pub(crate) fn after(self, done: usize) -> AccessError {
+        match self {
+            AccessError::UserFault { copied } => AccessError::UserFault { copied: done + copied },
+            AccessError::MediumFault { at, copied } => AccessError::MediumFault { at, copied: done + copied },
+            other => other,
+        }
+    }
+}
+
 impl From<Fault> for AccessError {
     fn from(fault: Fault) -> AccessError {
         AccessError::UserFault { copied: fault.copied }

@@ -11,9 +11,6 @@ use crate::kernels::kernels;
 use crate::medium::Medium;
 use crate::offset::MediumOffset;
 
-/// Bytes that are copied to private memory at a time where a loop over whole lines does not fit.
-pub(crate) const BOUNCE_BYTES: usize = 1024;
-
 impl Medium {
     /// Loads the word at `at`, a multiple of eight, at once and with acquire ordering.
     ///
@@ -63,15 +60,15 @@ impl Medium {
             to.advance(step);
             done += step;
             if copied.is_err() {
-                return Err(self.whose_fault(at, done));
+                return Err(self.read_fault(at, done));
             }
         }
         Ok(())
     }
 
-    /// After a fault `done` bytes into a copy at `at`: the medium's, if it cannot be loaded there, else the caller's.
+    /// After a fault `done` bytes into a copy from `at`: the medium's, if it cannot be loaded there, else the caller's.
     #[cold]
-    pub(crate) fn whose_fault(&self, at: MediumOffset, done: usize) -> AccessError {
+    fn read_fault(&self, at: MediumOffset, done: usize) -> AccessError {
         let place = at.plus(done as u64);
         match self.read(place, &mut [0]) {
             Ok(()) => AccessError::UserFault { copied: done },

@@ -6,16 +6,18 @@
 
 use std::mem::MaybeUninit;
 
-use gannet_usermem::{Source, UserSlice};
+use gannet_usermem::{Source, UserSlice, copy};
 
 use crate::error::AccessError;
 use crate::hash::DataHash;
-use crate::load::BOUNCE_BYTES;
 use crate::medium::{LINE_BYTES, Medium};
 use crate::offset::MediumOffset;
 use crate::processor::prefetch_for_store;
 
 const LINE: usize = LINE_BYTES as usize;
+
+/// Bytes of the private buffer: a block of 4 KiB that starts anywhere in a line.
+const BOUNCE_BYTES: usize = 4096 + LINE;
 
 /// Aligned, so that loads of it never cross a line.
 #[repr(align(64))]
@@ -164,7 +166,11 @@ impl Medium {
             // SAFETY: the range was just checked.
             return unsafe { self.transfer_from(0, at, to, from, count, hash) };
         }
-        from.read_into(&mut kept_head[..head])?;
+        if let Err(fault) = from.read_into(&mut kept_head[..head]) {
+            // SAFETY: the range was just checked.
+            unsafe { self.store_bytes(at, to, kept_head.as_ptr(), fault.copied) }?;
+            return Err(fault.into());
+        }
         if let Some(hash) = &mut hash {
             hash.update(&kept_head[..head]);
             hash.prepare(&kept_tail[..tail]);
@@ -218,26 +224,47 @@ impl Medium {
                 done += (lines - left) * LINE;
                 from.advance((lines - left) * LINE);
                 if left != 0 {
-                    return Err(self.whose_fault(at, done));
+                    return Err(store_fault(at, done, from.next_contiguous()));
                 }
                 continue;
             }
+            // To the next line only, if direct copies can go on from there.
             let limit = if in_phase && part.length() > LINE { LINE } else { BOUNCE_BYTES };
             let step = (limit - offset_in_line).min(count - done);
-            let mut bounce = [MaybeUninit::<u8>::uninit(); BOUNCE_BYTES];
-            let bounce =
-                fill(&mut bounce, from, step).map_err(|copied| AccessError::UserFault { copied: done + copied })?;
-            if let Some(hash) = &mut hash {
-                hash.update(bounce);
-            }
             // SAFETY: `step` bytes at `here` are inside the range.
-            unsafe { self.store_bytes(here, to.add(done), bounce.as_ptr(), step) }.map_err(|error| match error {
-                AccessError::MediumFault { at, copied } => AccessError::MediumFault { at, copied: done + copied },
-                other => other,
-            })?;
+            let bounced = unsafe { self.bounce(here, to.add(done), from, step, hash.as_deref_mut()) };
+            bounced.map_err(|error| error.after(done))?;
             done += step;
         }
         Ok(())
+    }
+
+    /// Stores up to `BOUNCE_BYTES` by way of a private buffer: all of them are fetched and hashed before the first store
+    /// past the cache, which would hold up what is fetched after it.
+    ///
+    /// # Safety
+    /// `to` is the address of `at`; the range is inside the medium and may be stored to.
+    #[inline(never)]
+    #[track_caller]
+    unsafe fn bounce(
+        &self,
+        at: MediumOffset,
+        to: *mut u8,
+        from: &mut Source<'_>,
+        count: usize,
+        hash: Option<&mut DataHash>,
+    ) -> Result<(), AccessError> {
+        let mut buffer = [MaybeUninit::<u8>::uninit(); BOUNCE_BYTES];
+        let fetched = from.read_into_uninit(&mut buffer[..count]);
+        if let (Ok(bytes), Some(hash)) = (&fetched, hash) {
+            hash.update(bytes);
+        }
+        let failed = fetched.err();
+        // What was counted before a fault is stored, too.
+        let stored = failed.map_or(count, |fault| fault.copied);
+        // SAFETY: the caller's promise; so many bytes of the buffer are initialized.
+        unsafe { self.store_bytes(at, to, buffer.as_ptr().cast(), stored) }?;
+        failed.map_or(Ok(()), |fault| Err(fault.into()))
     }
 }
 
@@ -246,17 +273,16 @@ fn in_phase(at: MediumOffset, hash: Option<&DataHash>) -> bool {
     hash.is_none_or(|hash| hash.offset_in_stripe() as u64 == at.0 % LINE_BYTES)
 }
 
-/// Fills the first `count` bytes of a private buffer, or says how many could be read.
-fn fill<'a>(
-    buffer: &'a mut [MaybeUninit<u8>; BOUNCE_BYTES],
-    from: &mut Source<'_>,
-    count: usize,
-) -> Result<&'a [u8], usize> {
-    for byte in &mut buffer[..count] {
-        byte.write(0);
+/// After a fault in a copy to `at`, `done` bytes into it and in the line of which `rest` is what is left to copy: the
+/// caller's, if it cannot be loaded there, else the medium's. (The medium may be readable and still refuse a store.)
+#[cold]
+fn store_fault(at: MediumOffset, done: usize, rest: UserSlice) -> AccessError {
+    let line = rest.truncated(LINE);
+    // SAFETY: the bytes were promised readable where they are mapped, and were just read for the copy.
+    let readable = |address| unsafe { copy::load_u8(address) }.is_ok();
+    if !line.is_empty() && readable(line.address()) && readable(line.address() + line.length() - 1) {
+        AccessError::MediumFault { at: at.plus(done as u64), copied: done }
+    } else {
+        AccessError::UserFault { copied: done }
     }
-    // SAFETY: these bytes were just written.
-    let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<u8>(), count) };
-    from.read_into(bytes).map_err(|fault| fault.copied)?;
-    Ok(bytes)
 }

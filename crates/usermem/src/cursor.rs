@@ -5,6 +5,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 
 use crate::copy::{self, Fault};
 use crate::slice::UserSlice;
@@ -184,15 +185,33 @@ impl<'a> Source<'a> {
     /// [`Fault`] with the number of bytes copied, if an address was bad or fewer bytes than asked for remain; the cursor
     /// then stands after the copied bytes.
     pub fn read_into(&mut self, bytes: &mut [u8]) -> Result<(), Fault> {
+        // SAFETY: `bytes` may be overwritten.
+        unsafe { self.read_into_raw(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// As [`Source::read_into`], for a buffer that holds nothing yet: returns it filled.
+    ///
+    /// # Errors
+    /// As for [`Source::read_into`]; the bytes counted are initialized then, too.
+    pub fn read_into_uninit<'b>(&mut self, bytes: &'b mut [MaybeUninit<u8>]) -> Result<&'b mut [u8], Fault> {
+        // SAFETY: `bytes` may be overwritten; if all of them were, they are initialized.
+        unsafe {
+            self.read_into_raw(bytes.as_mut_ptr().cast(), bytes.len())?;
+            Ok(std::slice::from_raw_parts_mut(bytes.as_mut_ptr().cast(), bytes.len()))
+        }
+    }
+
+    /// # Safety
+    /// `length` bytes at `to` may be overwritten.
+    unsafe fn read_into_raw(&mut self, to: *mut u8, length: usize) -> Result<(), Fault> {
         let mut done = 0;
-        while done < bytes.len() {
-            let part = self.next_contiguous().truncated(bytes.len() - done);
+        while done < length {
+            let part = self.next_contiguous().truncated(length - done);
             if part.is_empty() {
                 return Err(Fault { copied: done });
             }
-            // SAFETY: the target is inside `bytes`; the source was promised readable when the cursor was built.
-            let copied =
-                unsafe { copy::copy(bytes.as_mut_ptr().add(done), part.address() as *const u8, part.length()) };
+            // SAFETY: the target is inside the range; the source was promised readable when the cursor was built.
+            let copied = unsafe { copy::copy(to.add(done), part.address() as *const u8, part.length()) };
             let count = copied.map_or_else(|fault| fault.copied, |()| part.length());
             self.advance(count);
             done += count;
