@@ -11,6 +11,8 @@
 
 use gannet_shm::Ordering::{Relaxed, Release};
 
+use core::ops::Range;
+
 use super::IndexError::{self, Full, Invalid, Torn};
 use super::node::{ENTRIES_MAX, LEVELS_MAX, Node};
 use super::pool::Reservation;
@@ -52,8 +54,8 @@ impl<'a> Tree<'a> {
         let mut path = Path { steps: [None; LEVELS_MAX], length: 0, rightmost: true };
         loop {
             let leaf = step.level == 0;
-            let found = step.node.at_most(step.count, key);
-            let position = if leaf { found } else { found.saturating_sub(1) };
+            let position =
+                if leaf { step.node.at_most(step.count, key) } else { step.node.child_position(step.count, key) };
             path.rightmost &= leaf || position + 1 == step.count;
             *path.steps.get_mut(path.length).ok_or(Torn)? = Some((step, position));
             path.length += 1;
@@ -346,18 +348,19 @@ impl<'a> Tree<'a> {
     ///
     /// # Errors
     /// [`IndexError::Torn`].
-    pub(super) fn shift_keys(&self, first: u64, delta: i64) -> Result<(), IndexError> {
+    pub(super) fn shift_keys(&self, keys: Range<u64>, delta: i64) -> Result<(), IndexError> {
         let Some(root) = self.open_root()? else { return Ok(()) };
         let mut budget = self.pool.capacity();
-        self.shift_below(&root, first, delta, &mut budget)
+        self.shift_below(&root, &keys, delta, &mut budget)
     }
 
-    fn shift_below(&self, step: &Step<'a>, first: u64, delta: i64, budget: &mut u64) -> Result<(), IndexError> {
+    fn shift_below(&self, step: &Step<'a>, keys: &Range<u64>, delta: i64, budget: &mut u64) -> Result<(), IndexError> {
+        let first = keys.start;
         *budget = budget.checked_sub(1).ok_or(Torn)?;
         if step.level == 0 {
             for position in 0..step.count {
                 let key = step.node.key(position);
-                if key >= first {
+                if keys.contains(&key) {
                     step.node.set_key(position, key.checked_add_signed(delta).ok_or(Torn)?);
                 }
             }
@@ -365,15 +368,15 @@ impl<'a> Tree<'a> {
         }
         for position in step.node.child_position(step.count, first)..step.count {
             let child = self.open_child(step, position)?;
-            self.shift_below(&child, first, delta, budget)?;
+            self.shift_below(&child, keys, delta, budget)?;
             // A separator can be smaller than the smallest key behind it. One inside the gap that closes goes to its
             // lower end; the one at position 0 means nothing and must only not stop us.
             let separator = step.node.key(position);
             let shifted = separator.saturating_add_signed(delta);
             let lowest = if delta < 0 { first.saturating_add_signed(delta) } else { first };
-            if separator >= first {
+            if keys.contains(&separator) {
                 step.node.set_key(position, shifted);
-            } else if separator > lowest {
+            } else if separator < first && separator > lowest {
                 step.node.set_key(position, lowest);
             }
         }

@@ -2,7 +2,8 @@
 //!
 //! May touch: what the tree may. Relies on: what the tree does; for changes the inode's lock.
 //!
-//! An entry's key is the first file block of an extent; its value the first volume block in the high 40 bits and the
+//! The tree may hold entries of another kind under keys from [`FILE_BLOCK_LIMIT`] on: nothing here touches them. Below,
+//! an entry's key is the first file block of an extent; its value the first volume block in the high 40 bits and the
 //! length in the low 24. Extents do not overlap. Neighbours that are contiguous on the volume are joined when one of
 //! them is mapped, up to the longest length.
 
@@ -107,7 +108,8 @@ impl<'a> Extents<'a> {
     }
 
     fn ceiling(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
-        self.tree.ceiling(file_block)?.map(FileExtent::from_entry).transpose()
+        let next = self.tree.ceiling(file_block)?;
+        next.filter(|&(key, _)| key < FILE_BLOCK_LIMIT).map(FileExtent::from_entry).transpose()
     }
 
     /// What stands at `file_block`. Beside a writer the answer is to be validated before it is used.
@@ -270,7 +272,7 @@ impl<'a> Extents<'a> {
                 Mapping::Hole { count } if count >= distance => {}
                 _ => return Err(Invalid),
             }
-        } else if let Some(last) = self.floor(u64::MAX)?
+        } else if let Some(last) = self.floor(FILE_BLOCK_LIMIT - 1)?
             && last.end() > first
             && last.end().checked_add(distance).is_none_or(|end| end > FILE_BLOCK_LIMIT)
         {
@@ -284,7 +286,7 @@ impl<'a> Extents<'a> {
             self.tree.replace(left.file_block, left.value())?.ok_or(Torn)?;
             self.tree.insert(right.file_block, right.value(), nodes)?;
         }
-        self.tree.shift_keys(first, delta)
+        self.tree.shift_keys(first..FILE_BLOCK_LIMIT, delta)
     }
 
     /// Calls `visit` with every extent that holds `first` or begins after it, in ascending order, until it returns
@@ -298,7 +300,9 @@ impl<'a> Extents<'a> {
             _ => first,
         };
         let mut torn = false;
-        self.tree.for_each_from(from, &mut |file_block, value| match FileExtent::from_entry((file_block, value)) {
+        self.tree.for_each_from(from, &mut |key, value| match FileExtent::from_entry((key, value)) {
+            // Keys from here on are not of blocks.
+            _ if key >= FILE_BLOCK_LIMIT => false,
             Ok(extent) => visit(extent),
             Err(_) => {
                 torn = true;

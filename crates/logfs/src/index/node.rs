@@ -84,27 +84,34 @@ impl<'a> Node<'a> {
         self.set_value(position, value);
     }
 
-    /// How many of the first `count` keys are at most `key`. Five steps without a branch that depends on the keys; for
-    /// a few keys (most files have one extent) looking at each is faster.
+    /// How many of the first `count` keys are at most `key`: for leaves.
     #[inline]
     pub(super) fn at_most(self, count: usize, key: u64) -> usize {
+        self.at_most_behind(0, count, key)
+    }
+
+    /// The position of the child that covers `key`: for inner nodes. The key at position 0 is not looked at. It may be
+    /// greater than separators behind it, after the child it stood for was freed and the next one was split.
+    #[inline]
+    pub(super) fn child_position(self, count: usize, key: u64) -> usize {
+        self.at_most_behind(1, count - 1, key)
+    }
+
+    /// How many of `count` keys from position `first` on are at most `key`. Five steps without a branch that depends
+    /// on the keys; for a few keys (most files have one extent) looking at each is faster.
+    #[inline]
+    fn at_most_behind(self, first: usize, count: usize, key: u64) -> usize {
         if count < 6 {
-            return (0..count).filter(|&position| self.key(position) <= key).count();
+            return (first..first + count).filter(|&position| self.key(position) <= key).count();
         }
         let mut found = 0;
         for step in [16, 8, 4, 2, 1] {
             let next = found + step;
             // `next` is at most 31. Both conditions are evaluated so that this becomes a conditional move.
-            let take = (next <= count) & (self.key(next - 1) <= key);
+            let take = (next <= count) & (self.key(first + next - 1) <= key);
             found = if take { next } else { found };
         }
         found
-    }
-
-    /// The position of the child that covers `key`.
-    #[inline]
-    pub(super) fn child_position(self, count: usize, key: u64) -> usize {
-        self.at_most(count, key).saturating_sub(1)
     }
 
     /// Makes room at `position` among `count` entries and stores the pair there. `count` must be below the maximum.

@@ -26,6 +26,74 @@ fn probe(lab: &Lab, owner: u32, oracle: &BTreeMap<u64, u64>, key: u64) {
     assert_eq!(tree.ceiling(key).unwrap(), oracle.range(key..).next().map(pair));
 }
 
+/// Inserts one key with a reservation and checks that exactly what was reserved went into the tree.
+fn insert_exactly(lab: &Lab, key: u64, value: u64, oracle: &mut BTreeMap<u64, u64>) {
+    let tree = lab.tree(1);
+    let mut nodes = tree.reserve(&[key]).unwrap();
+    let reserved = nodes.count();
+    let old = tree.insert(key, value, &mut nodes).unwrap();
+    assert_eq!(old, oracle.insert(key, value));
+    if old.is_none() {
+        assert_eq!(nodes.count(), 0, "{reserved} nodes reserved");
+    }
+    drop(nodes);
+    if reserved > 1 {
+        assert_eq!(tree.check().unwrap().nodes, lab.pool().live_count(Some(1)));
+    }
+}
+
+/// A reservation of exactly what one insertion needs, when the pool has nothing else.
+#[test]
+fn a_reservation_suffices_in_an_empty_pool() {
+    for entries in [0, 30, 31, 31 * 31 - 1, 31 * 31, 31 * 31 + 1, 31 * 31 * 31] {
+        for probe in 0..20 {
+            let lab = Lab::new(1200);
+            let tree = lab.tree(1);
+            for key in 0..entries {
+                tree.insert(key * 10, key, &mut tree.no_reservation().unwrap()).unwrap();
+            }
+            let key = probe * entries / 19 * 10 + 5;
+            let mut nodes = tree.reserve(&[key]).unwrap();
+            let mut rest = Vec::new();
+            while let Ok(one) = lab.pool().reserve(2, 0, 1) {
+                rest.push(one);
+            }
+            assert_eq!(tree.insert(key, 1, &mut nodes), Ok(None));
+            assert_eq!((tree.get(key), nodes.count()), (Ok(Some(1)), 0));
+        }
+    }
+}
+
+/// The first key of an inner node goes stale when its first child is freed; merging must not believe it.
+#[test]
+fn a_merge_of_inner_nodes_keeps_every_key_in_reach() {
+    for empty in 20..31 {
+        let lab = Lab::new(4096);
+        let tree = lab.tree(1);
+        let mut oracle = BTreeMap::new();
+        for key in 0..31 * 31 * 3 {
+            tree.insert(key * 10, key, &mut tree.no_reservation().unwrap()).unwrap();
+            oracle.insert(key * 10, key);
+        }
+        let second = 31 * 31 * 10;
+        let mut remove = |from: u64, to: u64, oracle: &mut BTreeMap<u64, u64>| {
+            for key in (from..to).step_by(10) {
+                assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
+            }
+        };
+        // The first leaf of the second inner node goes; its place is taken by a key in the second leaf.
+        remove(second, second + 310, &mut oracle);
+        tree.insert(second + 5, 77, &mut tree.no_reservation().unwrap()).unwrap();
+        oracle.insert(second + 5, 77);
+        remove(second - empty * 310, second, &mut oracle);
+        remove(second + 31 * 310 - empty * 310, second + 31 * 310, &mut oracle);
+        same(&lab, 1, &oracle);
+        for key in second - 20..second + 400 {
+            probe(&lab, 1, &oracle, key);
+        }
+    }
+}
+
 /// Grows to about `target` entries and shrinks again, several times.
 fn against_oracle(seed: u64, key_limit: u64, target: u64, operations: u64, ascending: bool) {
     let lab = Lab::new(4096);
@@ -43,24 +111,31 @@ fn against_oracle(seed: u64, key_limit: u64, target: u64, operations: u64, ascen
         match random.below(10) {
             0..6 if growing && ascending => {
                 next_key += 1 + random.below(3);
-                let mut nodes = tree.reserve(&[next_key]).unwrap();
-                tree.insert(next_key, operation, &mut nodes).unwrap();
-                oracle.insert(next_key, operation);
+                insert_exactly(&lab, next_key, operation, &mut oracle);
             }
+            0..2 if growing => insert_exactly(&lab, key, operation, &mut oracle),
             0..6 if growing => {
                 // A reservation suffices, and a removal in between does not change that.
                 let mut nodes = tree.reserve(&[key, key.wrapping_add(1)]).unwrap();
-                let (free, other) = (nodes.count(), random.below(key_limit));
+                let other = oracle.range(random.below(key_limit)..).next().map_or(0, |(&key, _)| key);
+                let live = (operation % 8 == 0).then(|| lab.pool().live_count(Some(1)));
                 assert_eq!(tree.remove_keeping(other, &mut nodes).unwrap(), oracle.remove(&other));
+                assert!(live.is_none_or(|live| live == lab.pool().live_count(Some(1))), "nodes are kept");
                 for key in [key, key.wrapping_add(1)] {
                     assert_eq!(tree.insert(key, operation, &mut nodes).unwrap(), oracle.insert(key, operation));
                 }
-                assert!(free == 0 || free >= nodes.count().min(free));
             }
             0..7 => {
                 // Half of the time something that is there.
                 let key = oracle.range(key..).next().map_or(key, |(&key, _)| key);
                 assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
+            }
+            7 if random.below(200) == 0 => {
+                // A whole stretch, so that nodes of all levels are freed and merged.
+                let stretch: Vec<u64> = oracle.range(key..).take(400).map(|(&key, _)| key).collect();
+                for key in stretch {
+                    assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
+                }
             }
             7 => {
                 let expected = oracle.get_mut(&key).map(|value| core::mem::replace(value, operation));
