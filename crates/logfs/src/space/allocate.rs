@@ -54,7 +54,8 @@ impl<'a> Space<'a> {
         let in_order = || (own..pools).chain(0..own);
         if want >= GROUP_BLOCKS {
             for index in in_order() {
-                if self.pool(index).has_whole()
+                if self.free_hint(index) >= GROUP_BLOCKS
+                    && self.pool(index).has_whole()
                     && let Some(held) = self.take_from(thread, index, |pool| pool.find_whole(want))?
                 {
                     return Ok(held);
@@ -63,7 +64,7 @@ impl<'a> Space<'a> {
         }
         if !whole_2m {
             for index in in_order() {
-                if self.pool(index).free_count() > 0
+                if self.free_hint(index) > 0
                     && let Some(held) = self.take_from(thread, index, |pool| pool.find_small(want))?
                 {
                     return Ok(held);

@@ -106,7 +106,8 @@ impl Pool<'_> {
                         self.give(word as u64 * 64 + first, length);
                         left &= !(if length == 64 { u64::MAX } else { ((1 << length) - 1) << first });
                     }
-                    // Free first: whoever repairs the pool takes a block that is both for free.
+                    // Free first: whoever repairs the pool after a kill in between sweeps again, and both are set for
+                    // nobody else to see. The other way round the blocks would be lost.
                     let word = &self.deferred[word];
                     word.store(word.load(Relaxed) & !deferred, Relaxed);
                 }
@@ -121,17 +122,6 @@ impl Pool<'_> {
         let mut pins = 0;
         if self.control[PINS_BACKED].load(Relaxed) != 0 {
             pins = (0..used).filter(|&index| self.pin_extent(index).is_some()).count() as u64;
-            for (word, deferred) in self.deferred.iter().enumerate() {
-                let bits = deferred.load(Relaxed);
-                if bits != 0 {
-                    let at = word as u64 * 64;
-                    let free =
-                        (0..64).filter(|bit| self.run(at + bit, 1, true) == 1).fold(0, |all, bit| all | 1 << bit);
-                    if bits & free != 0 {
-                        deferred.store(bits & !free, Relaxed);
-                    }
-                }
-            }
             self.control[PINS].store(pins, Relaxed);
             self.sweep(0, self.blocks);
         }

@@ -41,7 +41,14 @@ pub(super) struct Pool<'a> {
 }
 
 impl<'a> Space<'a> {
+    /// How many blocks of pool `index` are free: without its lock a hint.
+    #[inline]
+    pub(super) fn free_hint(&self, index: u64) -> u64 {
+        self.words.get(self.layout.control_at(index) + FREE).map_or(0, |word| word.load(Relaxed))
+    }
+
     /// A view of pool `index`, which must exist.
+    #[inline]
     pub(super) fn pool(&self, index: u64) -> Pool<'a> {
         let layout = &self.layout;
         let index = index.min(layout.pools() - 1);

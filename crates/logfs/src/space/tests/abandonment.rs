@@ -35,6 +35,7 @@ fn a_kill_after_any_store_loses_and_doubles_nothing() {
             let outcome = run_abandoned(&[&session], stores, || work(&session, &rig, 1, 100 + seed, 3));
             // Another goes on at once, on other inodes and pools, before anybody settles on purpose.
             work(&session, &rig, 2, 200 + seed, 2);
+            rig.take_all(&session, 3).unwrap();
             session.reap_dead().unwrap();
             rig.verify(&session);
             total += 1;
@@ -59,7 +60,7 @@ fn the_reaper_too_can_be_killed_after_any_store() {
                 });
                 settled_by_the_second += u64::from(reaper == Outcome::Abandoned);
                 // A third takes blocks in between, as far as it gets without settling on purpose.
-                work(&session, &rig, 3, 300 + stores, 2);
+                rig.take_all(&session, 3).unwrap();
                 session.reap_dead().unwrap();
                 rig.verify(&session);
                 if reaper != Outcome::Abandoned || outcome == Outcome::Completed(()) {

@@ -16,8 +16,10 @@ use std::sync::Arc;
 
 pub(super) const INODES: u64 = 4;
 /// Words of an inode: the lock, and from word 8 on the settled log, an extent in each word.
-const INODE_WORDS: u64 = 64;
-const SLOTS: std::ops::Range<u64> = 8..40;
+const INODE_WORDS: u64 = 1024;
+const SLOTS: std::ops::Range<u64> = 8..1024;
+/// Those of the slots that operations use.
+const USUAL_SLOTS: u64 = 32;
 
 /// Where a test's structures stand.
 #[derive(Clone, Copy)]
@@ -73,7 +75,7 @@ impl Rig {
         let thread = session.thread()?;
         let space = self.space(session);
         let guard = thread.lock(self.lock_of(inode))?;
-        let slot = SLOTS.start + random.below(SLOTS.end - SLOTS.start);
+        let slot = SLOTS.start + random.below(USUAL_SLOTS);
         let old = self.slot(session, inode, slot);
         let held = old.map(|old| space.hold(&thread, old)).transpose()?;
         let new = if held.is_none() || random.below(2) == 0 { self.new_blocks(&space, &thread, random)? } else { None };
@@ -85,6 +87,21 @@ impl Rig {
         }
         if let Some(held) = held {
             space.release(&thread, held)?;
+        }
+        guard.unlock();
+        Ok(())
+    }
+
+    /// Takes everything that is free into an inode, as far as it has slots: whatever is freed by mistake from now on
+    /// has another owner.
+    pub(super) fn take_all(&self, session: &Session, inode: u64) -> Result<(), SpaceError> {
+        let thread = session.thread()?;
+        let space = self.space(session);
+        let guard = thread.lock(self.lock_of(inode))?;
+        for slot in SLOTS.start + USUAL_SLOTS..SLOTS.end {
+            let Ok(held) = space.allocate(&thread, 20_000, None, false) else { break };
+            self.commit(session, inode, slot, Some(held.extent()));
+            space.keep(&thread, held);
         }
         guard.unlock();
         Ok(())
@@ -136,12 +153,9 @@ impl Reaper for Settler {
         let reaper = dead.reaper();
         let session = reaper.session();
         let locked: Vec<u64> = (0..INODES).filter(|&inode| dead.holds(rig.lock_of(inode))).collect();
-        let referenced = |block: u64| {
-            let slots = locked.iter().flat_map(|&inode| SLOTS.map(move |slot| (inode, slot)));
-            slots
-                .filter_map(|(inode, slot)| rig.slot(session, inode, slot))
-                .any(|extent| extent.start <= block && block < extent.end())
-        };
+        let slots = locked.iter().flat_map(|&inode| SLOTS.map(move |slot| (inode, slot)));
+        let extents: Vec<Extent> = slots.filter_map(|(inode, slot)| rig.slot(session, inode, slot)).collect();
+        let referenced = |block: u64| extents.iter().any(|extent| extent.start <= block && block < extent.end());
         rig.space(session).settle(dead, &referenced).map_err(to_shared)
     }
 

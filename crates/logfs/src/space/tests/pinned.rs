@@ -67,7 +67,7 @@ fn pins_agree_with_the_oracle() {
             start: 16384 - 150 + random.below(200),
             count: 1 + random.below(120) as u32,
         };
-        for _ in 0..1500 {
+        for _ in 0..600 {
             let extent = near(&mut random);
             let range = extent.start as usize..extent.end() as usize;
             match random.below(6) {
