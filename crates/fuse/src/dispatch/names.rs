@@ -49,7 +49,13 @@ impl Dispatcher {
         let directory = self.node(header.node)?;
         match name {
             // Asked when a handle is opened (`name_to_handle_at`, NFS): the inode itself, and its parent.
-            b"." => return self.entry(directory),
+            b"." => {
+                // A file that lost its last name cannot be reached by a handle any more, though it may still be in use.
+                if self.file_system.attributes(directory)?.links == 0 {
+                    return Err(Error::new(Errno::STALE));
+                }
+                return self.entry(directory);
+            }
             b".." => return self.entry(self.file_system.parent(directory)?),
             _ => {}
         }

@@ -1,0 +1,289 @@
+//! Files, names and directories as programs use them.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+
+use rustix::io::Errno;
+
+use crate::{Outcome, Server, Test, content};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "bytes_go_in_and_come_out", body: bytes_go_in_and_come_out, every_way: true },
+    Test { name: "names_come_and_go", body: names_come_and_go, every_way: true },
+    Test { name: "directories_are_read_completely", body: directories_are_read_completely, every_way: true },
+    Test { name: "unlinked_files_live_until_closed", body: unlinked_files_live_until_closed, every_way: true },
+    Test { name: "a_full_volume_has_room_after_rm", body: a_full_volume_has_room_after_rm, every_way: true },
+    Test { name: "nothing_leaks", body: nothing_leaks, every_way: true },
+    Test { name: "appends_do_not_overwrite", body: appends_do_not_overwrite, every_way: true },
+    Test { name: "direct_io_and_large_requests", body: direct_io_and_large_requests, every_way: true },
+    Test { name: "times_and_owners", body: times_and_owners, every_way: true },
+];
+
+/// Bytes that differ from each other and from block to block.
+pub(crate) fn pattern(length_bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length_bytes)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).expect("an errno")
+}
+
+fn bytes_go_in_and_come_out(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("file");
+    let bytes = pattern(3_000_001, 1);
+    fs::write(&path, &bytes).unwrap();
+    assert!(content(&path) == bytes);
+    assert_eq!(fs::metadata(&path).unwrap().len(), bytes.len() as u64);
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    file.write_all_at(b"inside", 1_000_000).unwrap();
+    let mut part = [0; 8];
+    file.read_exact_at(&mut part, 999_999).unwrap();
+    assert_eq!(&part[1..7], b"inside");
+    assert_eq!((part[0], part[7]), (bytes[999_999], bytes[1_000_006]));
+    file.set_len(10).unwrap();
+    file.set_len(20).unwrap();
+    assert_eq!(content(&path), [&bytes[..10], &[0; 10]].concat());
+    file.write_all_at(b"end", 100_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 100_003);
+    assert_eq!(content(&path)[50_000], 0);
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    drop(File::create(&path).unwrap());
+    assert_eq!(fs::metadata(&path).unwrap().len(), 0, "O_TRUNC");
+    drop(file);
+    server.end();
+    Ok(())
+}
+
+fn names_come_and_go(way: &str) -> Outcome {
+    let server = Server::start(way);
+    fs::create_dir_all(server.at("a/b/c")).unwrap();
+    fs::write(server.at("a/file"), "1").unwrap();
+    fs::hard_link(server.at("a/file"), server.at("a/b/link")).unwrap();
+    assert_eq!(fs::metadata(server.at("a/file")).unwrap().nlink(), 2);
+    assert_eq!(fs::metadata(server.at("a/file")).unwrap().ino(), fs::metadata(server.at("a/b/link")).unwrap().ino());
+    std::os::unix::fs::symlink("b/link", server.at("a/symlink")).unwrap();
+    assert_eq!(fs::read_link(server.at("a/symlink")).unwrap().to_str(), Some("b/link"));
+    assert_eq!(content(&server.at("a/symlink")), b"1");
+    fs::rename(server.at("a/b"), server.at("moved")).unwrap();
+    assert_eq!(errno(&fs::metadata(server.at("a/symlink")).unwrap_err()), Errno::NOENT);
+    assert_eq!(content(&server.at("moved/link")), b"1");
+    assert_eq!(errno(&fs::remove_dir(server.at("moved")).unwrap_err()), Errno::NOTEMPTY);
+    assert_eq!(errno(&fs::create_dir(server.at("moved")).unwrap_err()), Errno::EXIST);
+    assert_eq!(errno(&fs::File::create_new(server.at("moved/link")).unwrap_err()), Errno::EXIST);
+    assert_eq!(errno(&fs::remove_file(server.at("moved")).unwrap_err()), Errno::ISDIR);
+    assert_eq!(errno(&fs::rename(server.at("moved"), server.at("moved/c/x")).unwrap_err()), Errno::INVAL);
+    assert_eq!(errno(&fs::metadata(server.at(&"x".repeat(256))).unwrap_err()), Errno::NAMETOOLONG);
+    fs::write(server.at(&"y".repeat(255)), "long").unwrap();
+    fs::remove_file(server.at("a/file")).unwrap();
+    assert_eq!(fs::metadata(server.at("moved/link")).unwrap().nlink(), 1);
+    fs::remove_dir_all(server.at("moved")).unwrap();
+    // What was looked up in vain before is found once it exists.
+    assert!(!server.at("later").exists());
+    fs::write(server.at("later"), "").unwrap();
+    assert!(server.at("later").exists());
+    server.end();
+    Ok(())
+}
+
+fn directories_are_read_completely(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let directory = server.at("many");
+    fs::create_dir(&directory).unwrap();
+    let names: BTreeSet<String> = (0..3000).map(|index| format!("{}-{index}", "n".repeat(index % 90))).collect();
+    for name in &names {
+        fs::write(directory.join(name), "").unwrap();
+    }
+    let read = || fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    for _ in 0..2 {
+        let found: Vec<String> = read().collect();
+        assert_eq!(found.len(), names.len(), "nothing twice");
+        assert_eq!(found.into_iter().collect::<BTreeSet<_>>(), names);
+    }
+    // Entries removed while the directory is being read disturb no others.
+    let mut seen = BTreeSet::new();
+    for name in read() {
+        if name.len() % 2 == 0 {
+            fs::remove_file(directory.join(&name)).unwrap();
+        }
+        assert!(seen.insert(name));
+    }
+    assert_eq!(seen, names);
+    assert_eq!(read().count(), names.iter().filter(|name| name.len() % 2 == 1).count());
+    for entry in fs::read_dir(&directory).unwrap() {
+        let entry = entry.unwrap();
+        assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), entry.metadata().unwrap().ino());
+        assert!(entry.file_type().unwrap().is_file());
+    }
+    server.end();
+    Ok(())
+}
+
+fn unlinked_files_live_until_closed(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(server.at("x")).unwrap();
+    file.write_all(b"still here").unwrap();
+    fs::remove_file(server.at("x")).unwrap();
+    fs::write(server.at("x"), "another").unwrap();
+    file.write_all(b" and growing").unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut text = String::new();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "still here and growing");
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(content(&server.at("x")), b"another");
+    let directory = File::open({
+        fs::create_dir(server.at("d")).unwrap();
+        server.at("d")
+    })
+    .unwrap();
+    fs::remove_dir(server.at("d")).unwrap();
+    assert_eq!(directory.metadata().unwrap().nlink(), 0);
+    drop((file, directory));
+    server.end();
+    Ok(())
+}
+
+fn a_full_volume_has_room_after_rm(way: &str) -> Outcome {
+    let server = Server::start(&format!("{way},size=8"));
+    for round in 0..5 {
+        let mut file = File::create(server.at("big")).unwrap();
+        let error = loop {
+            match file.write_all(&[round; 65536]).and_then(|()| file.sync_all()) {
+                Ok(()) => {}
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(errno(&error), Errno::NOSPC);
+        drop(file);
+        fs::remove_file(server.at("big")).unwrap();
+        fs::write(server.at("small"), [round; 1 << 20]).unwrap();
+        assert_eq!(content(&server.at("small")), [round; 1 << 20]);
+    }
+    server.end();
+    Ok(())
+}
+
+/// Inodes and blocks that are free.
+fn free(server: &Server) -> (u64, u64) {
+    let statistics = rustix::fs::statvfs(server.path()).unwrap();
+    (statistics.f_ffree, statistics.f_bfree)
+}
+
+fn nothing_leaks(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let before = free(&server);
+    for round in 0..3 {
+        fs::create_dir(server.at("d")).unwrap();
+        for index in 0..200 {
+            let path = server.at(&format!("d/{index}"));
+            fs::write(&path, pattern(5000, index)).unwrap();
+            if index % 3 == round {
+                fs::rename(&path, server.at(&format!("d/{}", index / 2))).unwrap();
+            }
+        }
+        fs::remove_dir_all(server.at("d")).unwrap();
+    }
+    // Forgets follow by themselves, a few milliseconds later.
+    for _ in 0..200 {
+        if free(&server) == before {
+            server.end();
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("free inodes and blocks: {:?}, before {before:?}", free(&server));
+}
+
+fn appends_do_not_overwrite(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("log");
+    fs::write(&path, "").unwrap();
+    std::thread::scope(|scope| {
+        for writer in 0..4u8 {
+            let path = &path;
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).open(path).unwrap();
+                for _ in 0..250 {
+                    file.write_all(&[b'a' + writer; 100]).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = content(&path);
+    assert_eq!(bytes.len(), 4 * 250 * 100);
+    for record in bytes.chunks(100) {
+        assert!(record.iter().all(|byte| *byte == record[0]), "a torn or overwritten record");
+    }
+    for writer in 0..4 {
+        assert_eq!(bytes.iter().filter(|&&byte| byte == b'a' + writer).count(), 25_000);
+    }
+    server.end();
+    Ok(())
+}
+
+fn direct_io_and_large_requests(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("direct");
+    let bytes = pattern(8 << 20, 7);
+    // O_DIRECT wants aligned memory.
+    let mut aligned = vec![0; bytes.len() + 4096];
+    let start = aligned.as_ptr().addr().next_multiple_of(4096) - aligned.as_ptr().addr();
+    aligned[start..start + bytes.len()].copy_from_slice(&bytes);
+    let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let mut open = OpenOptions::new();
+    let file = open.read(true).write(true).create(true).truncate(true).custom_flags(direct).open(&path).unwrap();
+    file.write_all_at(&aligned[start..start + bytes.len()], 0).unwrap();
+    assert!(content(&path) == bytes);
+    aligned.fill(0);
+    let read = file.read_at(&mut aligned[start..start + bytes.len()], 0).unwrap();
+    assert_eq!(read, bytes.len());
+    assert!(aligned[start..start + read] == bytes);
+    assert_eq!(file.read_at(&mut aligned[start..start + 4096], bytes.len() as u64).unwrap(), 0, "the end");
+    // Buffered writes are seen by direct reads.
+    OpenOptions::new().write(true).open(&path).unwrap().write_all_at(b"fresh", 4096).unwrap();
+    file.read_exact_at(&mut aligned[start..start + 4096], 4096).unwrap();
+    assert_eq!(&aligned[start..start + 5], b"fresh");
+    drop(file);
+    server.end();
+    Ok(())
+}
+
+fn times_and_owners(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("file");
+    fs::write(&path, "1").unwrap();
+    let first = fs::metadata(&path).unwrap();
+    assert!(first.created().is_ok(), "a birth time");
+    std::thread::sleep(std::time::Duration::from_millis(15));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
+    let second = fs::metadata(&path).unwrap();
+    assert_eq!(second.mode() & 0o7777, 0o4751);
+    assert!((second.ctime(), second.ctime_nsec()) > (first.ctime(), first.ctime_nsec()));
+    assert_eq!((second.mtime(), second.mtime_nsec()), (first.mtime(), first.mtime_nsec()));
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_234_567_890, 123_456_789);
+    File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+    let third = fs::metadata(&path).unwrap();
+    assert_eq!((third.mtime(), third.mtime_nsec()), (1_234_567_890, 123_456_789));
+    std::thread::sleep(std::time::Duration::from_millis(15));
+    fs::write(&path, "2").unwrap();
+    assert!(fs::metadata(&path).unwrap().mtime() > 1_234_567_890);
+    if rustix::process::geteuid().is_root() {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).unwrap();
+        std::os::unix::fs::chown(&path, Some(12), Some(34)).unwrap();
+        let owned = fs::metadata(&path).unwrap();
+        assert_eq!((owned.uid(), owned.gid()), (12, 34));
+        assert_eq!(owned.mode() & 0o7777, 0o755, "chown drops set-id bits");
+    }
+    server.end();
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! Beginning and end of mounts: users, errors, death of the server.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use gannet_fuse::{MountError, MountOptions};
+use gannet_memfs::{Limits, MemoryFs};
+use gannet_vfs::Owner;
+use rustix::io::Errno;
+
+use crate::{Outcome, Server, Skipped, Test, content};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "a_killed_server_means_errors_at_once", body: a_killed_server_means_errors_at_once, every_way: true },
+    Test { name: "a_dead_mount_is_replaced", body: a_dead_mount_is_replaced, every_way: true },
+    Test { name: "busy_mounts_stay", body: busy_mounts_stay, every_way: true },
+    Test { name: "read_only_mounts_refuse_changes", body: read_only_mounts_refuse_changes, every_way: true },
+    Test { name: "set_user_id_does_not_count", body: set_user_id_does_not_count, every_way: false },
+    Test { name: "an_ordinary_user_can_mount", body: an_ordinary_user_can_mount, every_way: true },
+    Test { name: "files_can_seem_to_be_anyones", body: files_can_seem_to_be_anyones, every_way: true },
+    Test { name: "errors_say_what_is_wrong", body: errors_say_what_is_wrong, every_way: false },
+    Test { name: "a_process_can_unmount_its_own", body: a_process_can_unmount_its_own, every_way: true },
+];
+
+fn a_killed_server_means_errors_at_once(way: &str) -> Outcome {
+    let server = Server::start(way);
+    fs::write(server.at("file"), "x").unwrap();
+    let mut open = File::create(server.at("open")).unwrap();
+    let path = server.path();
+    let directory = server.kill();
+    let begin = Instant::now();
+    let error = fs::metadata(&path).unwrap_err();
+    assert!(matches!(Errno::from_io_error(&error), Some(Errno::NOTCONN | Errno::CONNABORTED)), "{error}");
+    assert!(open.write_all(b"y").and_then(|()| open.sync_all()).is_err());
+    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    drop(open);
+    crate::unmount(&path, true).unwrap();
+    drop(directory);
+    Ok(())
+}
+
+fn a_dead_mount_is_replaced(way: &str) -> Outcome {
+    let directory = Server::start(way).kill();
+    let server = Server::start_in(directory, way, None).unwrap_or_else(|complaint| panic!("{complaint}"));
+    assert!(server.greeting.contains("is dead; it was unmounted"), "{}", server.greeting);
+    fs::write(server.at("file"), "alive").unwrap();
+    assert_eq!(content(&server.at("file")), b"alive");
+    server.end();
+    Ok(())
+}
+
+fn busy_mounts_stay(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let file = File::create(server.at("file")).unwrap();
+    assert!(crate::unmount(&server.path(), false).is_err());
+    drop(file);
+    server.end();
+    Ok(())
+}
+
+fn read_only_mounts_refuse_changes(way: &str) -> Outcome {
+    let server = Server::start(&format!("{way},ro"));
+    let error = fs::write(server.at("file"), "x").unwrap_err();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
+    let error = fs::create_dir(server.at("d")).unwrap_err();
+    assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
+    server.end();
+    Ok(())
+}
+
+/// The options that the kernel shows for a mount.
+fn shown_options(path: &Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let line = mounts.lines().find(|line| line.split(' ').nth(1) == path.to_str()).expect("it is mounted");
+    let fields: Vec<&str> = line.split(' ').collect();
+    format!("{} {} {}", fields[0], fields[2], fields[3])
+}
+
+fn set_user_id_does_not_count(way: &str) -> Outcome {
+    let server = Server::start(&format!("{way},noatime,fsname=a volume"));
+    let shown = shown_options(&server.path());
+    for word in ["a\\040volume", "fuse.gannet", "nosuid", "nodev", "noatime", "default_permissions"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    server.end();
+    Ok(())
+}
+
+fn an_ordinary_user_can_mount(way: &str) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Skipped("the other tests run as an ordinary user already".into()));
+    }
+    let device = fs::metadata("/dev/fuse").unwrap();
+    if std::os::unix::fs::MetadataExt::mode(&device) & 0o6 != 0o6 {
+        return Err(Skipped("/dev/fuse is for root only here (chmod 666 /dev/fuse is usual)".into()));
+    }
+    let server = match Server::start_as(way, Some(65_534)) {
+        Ok(server) => server,
+        Err(complaint) if complaint.contains("not installed") => return Err(Skipped(complaint)),
+        Err(complaint) => panic!("{complaint}"),
+    };
+    let shown = shown_options(&server.path());
+    assert!(shown.contains("user_id=65534") && shown.contains("nosuid") && shown.contains("nodev"), "{shown}");
+    let script = "echo mine > file && cat file && mkdir d && mv file d && rm -r d";
+    use std::os::unix::process::CommandExt;
+    let mut shell = std::process::Command::new("sh");
+    let output =
+        shell.args(["-c", script]).current_dir("/").uid(65_534).gid(65_534).current_dir(server.path()).output();
+    // The directory is entered before the user changes, and root is not allowed in; then do it in the shell.
+    let output = match output {
+        Ok(output) => output,
+        Err(_) => {
+            let script = format!("cd {} && {script}", server.path().display());
+            std::process::Command::new("sh").args(["-c", &script]).uid(65_534).gid(65_534).output().unwrap()
+        }
+    };
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n", "{output:?}");
+    server.end();
+    Ok(())
+}
+
+fn files_can_seem_to_be_anyones(way: &str) -> Outcome {
+    use std::os::unix::fs::MetadataExt;
+    let server = Server::start(&format!("{way},uid=123,gid=456"));
+    fs::write(server.at("file"), "x").unwrap();
+    let metadata = fs::metadata(server.at("file")).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (123, 456));
+    server.end();
+    Ok(())
+}
+
+fn memory() -> std::sync::Arc<MemoryFs> {
+    std::sync::Arc::new(MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap())
+}
+
+fn errors_say_what_is_wrong(_: &str) -> Outcome {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = |path: &Path, options: &MountOptions| match gannet_fuse::serve(memory(), path, options) {
+        Ok(_) => panic!("it mounted"),
+        Err(error) => error,
+    };
+    let missing = directory.path().join("missing");
+    let error = mount(&missing, &MountOptions::default());
+    assert!(matches!(error, MountError::NoTarget(_)));
+    assert_eq!(error.to_string(), format!("{}: there is no such directory to mount on", missing.display()));
+    fs::write(&missing, "").unwrap();
+    assert!(matches!(mount(&missing, &MountOptions::default()), MountError::NotADirectory(_)));
+    Ok(())
+}
+
+fn a_process_can_unmount_its_own(way: &str) -> Outcome {
+    let directory = tempfile::tempdir().unwrap();
+    let mut options = MountOptions::default();
+    options.parse(way).unwrap();
+    let mounted = gannet_fuse::serve(memory(), directory.path(), &options).unwrap();
+    fs::write(mounted.target().join("file"), "x").unwrap();
+    fs::remove_file(mounted.target().join("file")).unwrap();
+    let busy = File::open(mounted.target()).unwrap();
+    assert!(matches!(mounted.unmount(), Err(MountError::Unmount(_, Errno::BUSY))));
+    drop(busy);
+    mounted.unmount().unwrap();
+    assert_eq!(mounted.nodes_held(), 0);
+    assert!(!directory.path().join("file").exists());
+    // Dropping a mount unmounts it, also while it is in use.
+    let mounted = gannet_fuse::serve(memory(), directory.path(), &options).unwrap();
+    let busy = File::create(mounted.target().join("file")).unwrap();
+    drop(mounted);
+    assert!(!directory.path().join("file").exists());
+    drop(busy);
+    Ok(())
+}
