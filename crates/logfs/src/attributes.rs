@@ -113,17 +113,16 @@ fn changed_attributes(
     if *change == only_size {
         return None;
     }
-    let mut mode = match change.mode {
+    let mode = match change.mode {
         ModeChange::Set(mode) => mode & 0o7777,
         ModeChange::Keep => before.mode,
+        // On a directory the bits mean something else.
+        ModeChange::DropSetId if before.file_type == FileType::Directory => before.mode,
         ModeChange::DropSetId => {
             let group = if before.mode & 0o010 != 0 { 0o2000 } else { 0 };
             before.mode & !(0o4000 | group)
         }
     };
-    if before.file_type == FileType::Symlink {
-        mode = before.mode;
-    }
     Some(LoggedAttributes {
         mode,
         flags: change.flags.unwrap_or(before.flags),

@@ -8,7 +8,7 @@ use crate::disk::Commit;
 use crate::format::entry::{
     self, Binding, DIRECTORY_ENTRY_BYTES_MAX, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX,
 };
-use crate::format::page::{ENTRY_LINES, Link, PageHeader};
+use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, Link, PageHeader};
 use crate::format::slot::{self, Birth, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::names::Seat;
@@ -24,23 +24,38 @@ use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result, Time};
 /// Hand: the link count word of inode `a` goes from the low half of `b` to its high half with the commit.
 pub(crate) const HAND_LINKS: u64 = u64::from_le_bytes(*b"links\0\0\0");
 
+/// Parent, in the record of what is not a directory and lost its last name: it cannot be named again.
+pub(crate) const WAS_NAMED: u32 = u32::MAX;
+
 /// An inode in the making: its number and what it is born with.
 pub(crate) struct Newborn {
     number: Held,
     inode: u32,
     generation: u32,
     birth: Birth,
-    page: Option<Held>,
-    /// Lines of the first page that are used.
-    lines: u32,
-    /// Entries in it.
-    entries: u64,
+    /// Log pages that are written before the slot.
+    pages: [Option<Held>; FIRST_PAGES_MAX],
 }
+
+/// Most log pages that an inode begins with: a long symlink target, or inherited ACLs.
+const FIRST_PAGES_MAX: usize = 4;
+/// The longest symlink target, in bytes (`PATH_MAX` less the NUL).
+const LINK_BYTES_MAX: usize = 4095;
 
 impl Newborn {
     /// Its name to others.
     pub(crate) const fn node(&self) -> NodeId {
         NodeId::new(self.inode as u64, self.generation)
+    }
+
+    /// Its number.
+    pub(crate) const fn inode(&self) -> u32 {
+        self.inode
+    }
+
+    /// What it is born with.
+    pub(crate) const fn birth(&self) -> Birth {
+        self.birth
     }
 }
 
@@ -120,12 +135,15 @@ impl<'s> Op<'s> {
             return Err(Error::new(Errno::STALE));
         };
         self.directory_with_names(&parent)?;
-        let Some(target) = target.filter(|target| target.state.file_type != FileType::Directory) else {
-            return Err(Error::because(Errno::PERM, "a directory has one name"));
-        };
         let Seat::Free(key) = self.seat(parent.inode, &parent.record, name)? else {
             return Err(Error::new(Errno::EXIST));
         };
+        let Some(target) = target.filter(|target| target.state.file_type != FileType::Directory) else {
+            return Err(Error::because(Errno::PERM, "a directory has one name"));
+        };
+        if target.record.parent() == WAS_NAMED {
+            return Err(Error::because(Errno::NOENT, "the file's last name was removed"));
+        }
         let links = target.record.links();
         if links == u32::MAX as u64 {
             return Err(Error::new(Errno::MLINK));
@@ -184,8 +202,8 @@ impl<'s> Op<'s> {
     }
 
     /// Takes a number and prepares all that stands before the slot: durable, and nobody's yet.
-    fn conceive(&self, new: &NewNode<'_>, time: i64, near: Option<u32>) -> Result<Newborn> {
-        if new.file_type == FileType::Symlink && (new.target.is_empty() || new.target.len() > TARGET_BYTES_MAX) {
+    pub(crate) fn conceive(&self, new: &NewNode<'_>, time: i64, near: Option<u32>) -> Result<Newborn> {
+        if new.file_type == FileType::Symlink && (new.target.is_empty() || new.target.len() > LINK_BYTES_MAX) {
             let errno = if new.target.is_empty() { Errno::NOENT } else { Errno::NAMETOOLONG };
             return Err(Error::new(errno));
         }
@@ -216,13 +234,16 @@ impl<'s> Op<'s> {
             mode: new.mode & 0o7777,
             flags: new.flags,
             owner: new.owner,
-            device: new.device,
+            device: match new.file_type {
+                FileType::BlockDevice | FileType::CharacterDevice => new.device,
+                _ => 0,
+            },
             created: time,
             head: 0,
         };
-        let mut newborn = Newborn { number, inode, generation, birth, page: None, lines: 0, entries: 0 };
+        let mut newborn = Newborn { number, inode, generation, birth, pages: [const { None }; FIRST_PAGES_MAX] };
         if (new.file_type == FileType::Symlink || !new.xattrs.is_empty())
-            && let Err(error) = self.write_first_page(&mut newborn, new, time)
+            && let Err(error) = self.write_first_pages(&mut newborn, new, time)
         {
             self.miscarry(newborn)?;
             return Err(error);
@@ -230,37 +251,51 @@ impl<'s> Op<'s> {
         Ok(newborn)
     }
 
-    /// Writes the log page that an inode begins with, durably.
-    fn write_first_page(&self, newborn: &mut Newborn, new: &NewNode<'_>, time: i64) -> Result<()> {
-        let held = self.allocate_block(None)?;
-        let block = held.extent().start;
-        newborn.page = Some(held);
+    /// Writes the log pages that an inode begins with, durably.
+    fn write_first_pages(&self, newborn: &mut Newborn, new: &NewNode<'_>, time: i64) -> Result<()> {
         let disk = self.disk();
         let owned = Owned { key: disk.key(), inode: newborn.inode, generation: newborn.generation };
         let epoch = disk.epoch();
-        let header = PageHeader { inode: newborn.inode, generation: newborn.generation, epoch, first_sequence: 1 };
-        let mut commit = disk.begin();
-        commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
-        let target = (new.file_type == FileType::Symlink).then_some(Payload::Target(new.target));
+        let target = if new.file_type == FileType::Symlink { new.target } else { &[] };
+        let pieces = target.chunks(TARGET_BYTES_MAX).map(Payload::Target);
         let xattrs = new.xattrs.iter().map(|&(name, value)| Payload::Xattr { name, value: Some(value) });
         let mut buffer = [0; ENTRY_BYTES_MAX];
-        for payload in target.into_iter().chain(xattrs) {
-            if newborn.lines + payload.lines() > ENTRY_LINES {
-                return Err(Error::because(Errno::NOSPC, "the attributes that an inode begins with are too large"));
+        let mut commit = disk.begin();
+        let (mut sequence, mut line, mut block, mut used) = (1, LINES, 0, 0);
+        for payload in pieces.chain(xattrs) {
+            if line + payload.lines() > LINES {
+                let no_room = Error::because(Errno::NOSPC, "the attributes that an inode begins with are too large");
+                let page = newborn.pages.get_mut(used).filter(|_| payload.lines() <= ENTRY_LINES).ok_or(no_room)?;
+                let held = self.allocate_block(None)?;
+                let previous = core::mem::replace(&mut block, held.extent().start);
+                *page = Some(held);
+                used += 1;
+                line = 1;
+                let header = PageHeader {
+                    inode: newborn.inode,
+                    generation: newborn.generation,
+                    epoch,
+                    first_sequence: sequence,
+                };
+                commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+                let link = Link { block, epoch }.encode();
+                match previous {
+                    0 => newborn.birth.head = link,
+                    previous => commit.store(previous * BLOCK_BYTES + AT_NEXT, link)?,
+                }
             }
-            newborn.entries += 1;
-            let bytes = entry::encode(owned, epoch, newborn.entries, time, &payload, &mut buffer);
-            commit.write(block * BLOCK_BYTES + (1 + newborn.lines as u64) * LINE_BYTES, bytes)?;
-            newborn.lines += payload.lines();
+            let bytes = entry::encode(owned, epoch, sequence, time, &payload, &mut buffer);
+            commit.write(block * BLOCK_BYTES + line as u64 * LINE_BYTES, bytes)?;
+            sequence += 1;
+            line += payload.lines();
         }
         let _ = commit.fence();
-        newborn.birth.head = Link { block, epoch }.encode();
         Ok(())
     }
 
     /// Gives back what was taken for an inode that will not be.
     pub(crate) fn miscarry(&self, newborn: Newborn) -> Result<()> {
-        if let Some(page) = newborn.page {
+        for page in newborn.pages.into_iter().flatten() {
             self.release_held(page)?;
         }
         self.core.space.inodes(self)?.release(&self.thread, newborn.number).map_err(storage::error)
@@ -274,9 +309,9 @@ impl<'s> Op<'s> {
     }
 
     /// Fills the record of an inode whose birth is durable.
-    fn born(&self, newborn: Newborn, links: u64, parent: u32) -> Result<()> {
+    pub(crate) fn born(&self, newborn: Newborn, links: u64, parent: u32) -> Result<()> {
         let record = self.record(newborn.inode)?;
-        if newborn.page.is_none() {
+        if newborn.birth.head == 0 {
             record.drop_index();
             record.set_state(&InodeState::new(&newborn.birth));
             record.set_links(links);
@@ -303,7 +338,7 @@ impl<'s> Op<'s> {
             // Its log is loaded as any other, at first use.
             record.unload();
         }
-        if let Some(page) = newborn.page {
+        for page in newborn.pages.into_iter().flatten() {
             self.keep_held(page)?;
         }
         self.core.space.inodes(self)?.keep(&self.thread, newborn.number);

@@ -50,7 +50,7 @@ impl<'s> Op<'s> {
                 self.index_entry(&tree, place, entry, &mut counts)?;
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
-                    Payload::Target(_) => target = Some(place),
+                    Payload::Target(_) => target = target.or(Some(place)),
                     _ => {}
                 }
             }

@@ -30,6 +30,9 @@ enum Piece {
 impl<'s> Op<'s> {
     /// Reads at `offset_bytes` until the destination is full or the file ends.
     pub(crate) fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
+        if into.is_empty() {
+            self.read_record(node, |_, state| self.regular(state))?;
+        }
         let mut done = 0;
         let mut at = offset_bytes;
         while !into.is_empty() {

@@ -1,11 +1,11 @@
 //! Removing names, and freeing inodes that lost their last name and their last user.
 
+use crate::create::WAS_NAMED;
 use crate::disk::Durable;
 use crate::format::entry::{Binding, DIRECTORY_ENTRY_BYTES_MAX, Owned, Payload};
 use crate::format::slot::{self, Identity};
 use crate::index::FileExtent;
 use crate::log::{self, Met};
-use crate::names::Seat;
 use crate::ops::{Locked, Op, index_error};
 use crate::space::Extent;
 use crate::storage;
@@ -83,6 +83,7 @@ impl<'s> Op<'s> {
             target.record.set_links(0);
         } else {
             target.record.set_links(links_after);
+            target.record.set_parent(if links_after == 0 { WAS_NAMED } else { 0 });
         }
     }
 
@@ -192,13 +193,5 @@ fn check_kind(file_type: FileType, kind: RemoveKind) -> Result<()> {
         (RemoveKind::Directory, _) => Err(Error::new(Errno::NOTDIR)),
         (RemoveKind::NonDirectory, FileType::Directory) => Err(Error::new(Errno::ISDIR)),
         (RemoveKind::NonDirectory, _) => Ok(()),
-    }
-}
-
-/// The seat of a name that must not be taken.
-pub(crate) fn must_be_free(seat: Seat) -> Result<u64> {
-    match seat {
-        Seat::Free(key) => Ok(key),
-        Seat::Taken(_) => Err(Error::new(Errno::EXIST)),
     }
 }

@@ -3,6 +3,7 @@
 //! Whether a half pair counts after a crash is decided by sequence order (`survey::decide_half`); nothing is written to
 //! settle it.
 
+use crate::create::Newborn;
 use crate::format::entry::{Binding, DIRECTORY_ENTRY_BYTES_MAX, Partner, Payload};
 use crate::format::slot;
 use crate::names::{Bound, Seat};
@@ -10,7 +11,7 @@ use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_RENAME_LOCK;
 use crate::replay::NamePlace;
 use gannet_shm::HandContent;
-use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RenameFlags, Result, Time};
+use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, RenameFlags, Result, Time};
 
 /// Hand: the parent word of directory `a` goes from the low half of `b` to its high half with the commit.
 pub(crate) const HAND_PARENT: u64 = u64::from_le_bytes(*b"parent\0\0");
@@ -41,8 +42,11 @@ impl<'s> Op<'s> {
         flags: RenameFlags,
     ) -> Result<()> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
-        if flags.contains(RenameFlags::WHITEOUT) || (exchange && flags.contains(RenameFlags::NO_REPLACE)) {
+        if exchange && flags.intersects(RenameFlags::NO_REPLACE.union(RenameFlags::WHITEOUT)) {
             return Err(Error::new(Errno::INVAL));
+        }
+        for directory in [from_directory, to_directory] {
+            self.read_record(directory, |_, state| self.directory(state))?;
         }
         let across = from_directory != to_directory;
         // Directories that move across directories are moved one at a time: so no two of them can make a cycle.
@@ -58,10 +62,15 @@ impl<'s> Op<'s> {
                 Err(error) if error.errno() == Errno::NOENT => None,
                 Err(error) => return Err(error),
             };
+            check_existence(target.is_some(), flags)?;
             if across {
                 self.refuse_cycle(source, to_directory)?;
-                if let Some(target) = target.filter(|_| exchange) {
-                    self.refuse_cycle(target, from_directory)?;
+                if let Some(target) = target {
+                    // A directory that holds the source can neither change places with it nor be empty.
+                    self.refuse_cycle(target, from_directory).map_err(|error| match error.errno() {
+                        Errno::INVAL if !exchange => Error::new(Errno::NOTEMPTY),
+                        _ => error,
+                    })?;
                 }
             }
             let nodes = [
@@ -97,12 +106,7 @@ impl<'s> Op<'s> {
             {
                 continue;
             }
-            if target_now.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
-                return Err(Error::new(Errno::EXIST));
-            }
-            if exchange && target_now.is_none() {
-                return Err(Error::new(Errno::NOENT));
-            }
+            check_existence(target_now.is_some(), flags)?;
             if target_now.is_some_and(|target| target.node() == source_now.node()) {
                 // Two names of one inode: nothing happens, POSIX says.
                 return Ok(());
@@ -122,7 +126,7 @@ impl<'s> Op<'s> {
             let outcome = if exchange {
                 self.exchange(&moving, from_name, to_name)
             } else {
-                self.move_name(&moving, from_name, to_name)
+                self.move_name(&moving, from_name, to_name, flags.contains(RenameFlags::WHITEOUT))
             };
             drop(locked);
             drop(rename_lock);
@@ -185,7 +189,13 @@ impl<'s> Op<'s> {
         self.lock_any(inode).map(|locked| locked.node())
     }
 
-    fn move_name(&self, moving: &Move<'_, 's>, from_name: Name<'_>, to_name: Name<'_>) -> Result<()> {
+    fn move_name(
+        &self,
+        moving: &Move<'_, 's>,
+        from_name: Name<'_>,
+        to_name: Name<'_>,
+        whiteout: bool,
+    ) -> Result<()> {
         let source_is_directory = moving.source_bound.file_type == FileType::Directory;
         if let Some((target, bound)) = &moving.target {
             match (source_is_directory, bound.file_type == FileType::Directory) {
@@ -214,7 +224,19 @@ impl<'s> Op<'s> {
             let after = if bound.file_type == FileType::Directory { 0 } else { before.saturating_sub(1) };
             (target, before, after)
         });
-        self.commit_move(moving, gone, come, loses)
+        if !whiteout {
+            return self.commit_move(moving, gone, come, loses, None);
+        }
+        let time = Time::now().0;
+        let new = NewNode::of_type(FileType::CharacterDevice, 0, gannet_vfs::Owner::default());
+        let newborn = self.conceive(&new, time, None)?;
+        let stays = Binding {
+            file_type: Some(FileType::CharacterDevice),
+            inode: newborn.inode(),
+            generation: newborn.node().generation,
+            ..gone
+        };
+        self.commit_move(moving, stays, come, loses, Some(newborn))
     }
 
     fn exchange(&self, moving: &Move<'_, 's>, from_name: Name<'_>, to_name: Name<'_>) -> Result<()> {
@@ -233,7 +255,7 @@ impl<'s> Op<'s> {
             inode: moving.source_bound.inode,
             generation: moving.source_bound.generation,
         };
-        self.commit_move(moving, at_from, at_to, None)
+        self.commit_move(moving, at_from, at_to, None, None)
     }
 
     /// Writes and publishes a rename: `at_from` is what the old name binds from now on, `at_to` the new one; `loses` is
@@ -244,8 +266,10 @@ impl<'s> Op<'s> {
         at_from: Binding<'_>,
         at_to: Binding<'_>,
         loses: Option<(&Locked<'s>, u64, u64)>,
+        whiteout: Option<Newborn>,
     ) -> Result<()> {
         let time = Time::now().0;
+        let birth = whiteout.as_ref().map(Newborn::birth);
         let to_tree_holder = moving.to.unwrap_or(moving.from);
         let to_key = moving.target_seat.key();
         let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);
@@ -258,7 +282,7 @@ impl<'s> Op<'s> {
             sequence: locked.record.sequence(),
         };
         let (to_payload, from_payload) = match moving.to {
-            None => (None, Payload::Bind { first: at_from, second: Some(at_to), birth: None, partner: None }),
+            None => (None, Payload::Bind { first: at_from, second: Some(at_to), birth, partner: None }),
             Some(to) => (
                 Some(Payload::Bind {
                     first: at_to,
@@ -266,7 +290,7 @@ impl<'s> Op<'s> {
                     birth: None,
                     partner: Some(partner_room(moving.from)),
                 }),
-                Payload::Bind { first: at_from, second: None, birth: None, partner: Some(partner_room(to)) },
+                Payload::Bind { first: at_from, second: None, birth, partner: Some(partner_room(to)) },
             ),
         };
         let from_prepared = self.prepare(moving.from, from_payload.lines(), true)?;
@@ -302,6 +326,9 @@ impl<'s> Op<'s> {
         }
 
         let mut commit = self.disk().begin();
+        if let Some(newborn) = &whiteout {
+            self.write_slot(&mut commit, newborn, 1, 0)?;
+        }
         if let Some((target, _, after)) = loses {
             self.write_links(&mut commit, target.inode, after, time)?;
         }
@@ -336,6 +363,9 @@ impl<'s> Op<'s> {
         to_tree.insert(to_key, value, &mut nodes).map_err(index_error)?;
         drop(nodes);
 
+        if let Some(newborn) = whiteout {
+            self.born(newborn, 1, 0)?;
+        }
         self.count_move(moving, &at_from);
         moving.from.record.touch(time);
         to_tree_holder.record.touch(time);
@@ -380,4 +410,14 @@ impl<'s> Op<'s> {
         // The new name likewise.
         add(to, 1 - i64::from(target.is_some()), source - target.unwrap_or(0));
     }
+}
+
+fn check_existence(target_exists: bool, flags: RenameFlags) -> Result<()> {
+    if target_exists && flags.contains(RenameFlags::NO_REPLACE) {
+        return Err(Error::new(Errno::EXIST));
+    }
+    if !target_exists && flags.contains(RenameFlags::EXCHANGE) {
+        return Err(Error::new(Errno::NOENT));
+    }
+    Ok(())
 }

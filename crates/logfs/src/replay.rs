@@ -42,7 +42,9 @@ impl InodeState {
     /// After one more entry.
     pub(crate) fn apply(&mut self, entry: &Entry<'_>) {
         match entry.payload {
-            Payload::Seal | Payload::Target(_) => {}
+            Payload::Seal => {}
+            // A long target comes in pieces.
+            Payload::Target(piece) => self.logged.size_bytes += piece.len() as u64,
             Payload::Bind { .. } | Payload::Unmap { .. } => self.touch(entry.time),
             Payload::Write { size_bytes, .. }
             | Payload::Size { size_bytes, .. }

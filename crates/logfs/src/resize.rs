@@ -9,7 +9,7 @@ use crate::index::{FILE_BLOCK_LIMIT, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::write::{Displaced, FILE_BYTES_MAX, coarse_now};
 use gannet_media::{DataHash, MediumOffset};
-use gannet_vfs::{AllocateMode, Errno, Error, NodeId, Result};
+use gannet_vfs::{AllocateMode, Errno, Error, FileType, NodeId, Result};
 
 /// Blocks that one entry of an allocation covers at most: zeroing them bounds how long others wait.
 const ALLOCATE_BLOCKS_MAX: u64 = 16 << 10;
@@ -124,14 +124,16 @@ impl<'s> Op<'s> {
 
     /// `fallocate(2)`.
     pub(crate) fn allocate(&self, node: NodeId, mode: AllocateMode, offset: u64, length: u64) -> Result<()> {
+        let locked = self.lock(node)?;
+        match locked.state.file_type {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Error::new(Errno::ISDIR)),
+            _ => return Err(Error::new(Errno::NODEV)),
+        }
         if length == 0 {
             return Err(Error::new(Errno::INVAL));
         }
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Error::new(Errno::FBIG))?;
-        let locked = self.lock(node)?;
-        if locked.state.file_type != gannet_vfs::FileType::Regular {
-            return Err(Error::new(Errno::NODEV));
-        }
         match mode {
             AllocateMode::Extend | AllocateMode::KeepSize => {
                 let size = match mode {
@@ -167,6 +169,20 @@ impl<'s> Op<'s> {
     /// Gives all holes among these blocks of the file zeroed blocks.
     pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
         let record = &locked.record;
+        // All or nothing, as far as can be known beforehand.
+        let mut missing = 0;
+        let mut next = from;
+        while next < to {
+            let (count, hole) = match self.mapping(locked.inode, record, next * BLOCK_BYTES)? {
+                Mapping::Blocks { count, .. } => (count, 0),
+                Mapping::Hole { count } => (count, count.min(to - next)),
+            };
+            missing += hole;
+            next += count;
+        }
+        if missing > 0 && missing > self.core.space.blocks(self)?.free_blocks() {
+            return Err(Error::because(Errno::NOSPC, "the volume is full"));
+        }
         let mut next = from;
         while next < to {
             let hole = match self.mapping(locked.inode, record, next * BLOCK_BYTES)? {

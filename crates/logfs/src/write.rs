@@ -72,6 +72,9 @@ impl<'s> Op<'s> {
             WritePosition::At(offset) => Some(offset),
             WritePosition::Append => None,
         };
+        if from.is_empty() {
+            self.read_record(node, |_, state| self.regular(state))?;
+        }
         let mut done = 0_usize;
         while !from.is_empty() || start.is_none() {
             let at = start.map(|start| start + done as u64);

@@ -1,8 +1,10 @@
 //! Extended attributes: entries of the inode's log, found through the inode's index.
 
-use crate::format::entry::{ENTRY_BYTES_MAX, Payload, XATTR_BYTES_MAX};
+use crate::format::entry::{ENTRY_BYTES_MAX, Owned, Payload, XATTR_BYTES_MAX};
 use crate::format::page::LinePlace;
+use crate::format::slot::Slot;
 use crate::load::ACCESS_LIST;
+use crate::log::{self, Met};
 use crate::ops::{Op, index_error};
 use crate::record::State;
 use crate::replay::XATTR_KEYS;
@@ -11,6 +13,8 @@ use gannet_vfs::{Errno, Error, NodeId, Result, XattrMode};
 
 /// The longest name of an extended attribute, in bytes.
 const NAME_BYTES_MAX: usize = 255;
+/// The longest value that Linux allows, in bytes (`XATTR_SIZE_MAX`).
+const VALUE_BYTES_MAX: usize = 64 << 10;
 
 impl<'s> Op<'s> {
     /// Reads an attribute; see `FileSystem::xattr`.
@@ -53,6 +57,9 @@ impl<'s> Op<'s> {
     pub(crate) fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             return Err(Error::new(Errno::RANGE));
+        }
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::new(Errno::TOOBIG));
         }
         if name.len() + value.len() > XATTR_BYTES_MAX {
             return Err(Error::because(Errno::NOSPC, "an extended attribute has at most about 3900 bytes"));
@@ -111,9 +118,33 @@ impl<'s> Op<'s> {
             let bytes = self.disk().read_entry(place, &mut block)?;
             let found = crate::format::entry::peek_target(bytes)
                 .ok_or(Error::damaged("symbolic link target", place.offset_bytes()))?;
+            if (found.len() as u64) < record.size() {
+                return self.read_long_link(node, target);
+            }
             let count = found.len().min(target.len());
             target[..count].copy_from_slice(&found[..count]);
             Ok(count)
         })
+    }
+
+    /// A target that does not fit one page stands in several entries, which are read in order.
+    fn read_long_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize> {
+        let inode = node.number as u32;
+        let Slot::Used { generation, birth, .. } = self.disk().slot(inode)? else {
+            return Err(Error::new(Errno::STALE));
+        };
+        let owned = Owned { key: self.disk().key(), inode, generation };
+        let mut used = 0;
+        log::walk(self.disk(), owned, birth.head, &mut |met| {
+            if let Met::Entry { entry, .. } = met
+                && let Payload::Target(piece) = entry.payload
+            {
+                let count = piece.len().min(target.len() - used);
+                target[used..used + count].copy_from_slice(&piece[..count]);
+                used += count;
+            }
+            Ok(())
+        })?;
+        Ok(used)
     }
 }

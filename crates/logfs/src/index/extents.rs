@@ -202,7 +202,7 @@ impl<'a> Extents<'a> {
             return Ok(false);
         }
         let old = entry(found - 1)?;
-        if found < leaf.count && new.joins(entry(found)?) {
+        if found < leaf.count && leaf.node.key(found) < FILE_BLOCK_LIMIT && new.joins(entry(found)?) {
             return Ok(false);
         }
         if old.end() <= new.file_block && old.joins(new) {
