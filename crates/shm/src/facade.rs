@@ -104,3 +104,11 @@ word!(
     /// A 32-bit word of shared memory.
     Word32, AtomicU32, u32
 );
+
+#[cfg(not(loom))]
+impl Word32 {
+    /// The atomic itself, for the kernel's futex calls: nothing is to be stored through it.
+    pub fn futex(&self) -> &std::sync::atomic::AtomicU32 {
+        &self.0
+    }
+}

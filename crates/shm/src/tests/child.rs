@@ -72,7 +72,14 @@ fn child() {
     let id = VolumeIdentity { uuid: identity(0).uuid, nonce: nonce.parse().unwrap() };
     let mut guard = Calls::default();
     let attach = |guard: &mut Calls| Session::attach(id, &layout(), guard).unwrap();
-    match role.as_str() {
+    let role = match role.strip_prefix("unlisted ") {
+        Some(rest) => {
+            crate::life::FORBIDDEN.store(true, std::sync::atomic::Ordering::Relaxed);
+            rest
+        }
+        None => &role,
+    };
+    match role {
         "hold" => {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;

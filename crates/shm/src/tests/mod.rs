@@ -1,6 +1,7 @@
 //! Tests of the crate as a whole. In the crate, so that every build of them counts stores.
 
 mod child;
+mod damage;
 mod locks;
 mod processes;
 mod readers;

@@ -4,6 +4,7 @@ use super::child::{pair_step, spawn, wait_for};
 use super::{Calls, identity, layout, left_behind};
 use crate::{Session, VolumeIdentity};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,13 +90,49 @@ fn closing_every_descriptor_does_not_make_a_process_look_dead() {
 fn a_lone_threads_exit_is_noticed_while_its_process_lives() {
     let id = identity(23);
     let (session, mut guard) = attached(&id);
-    let mut child = spawn("thread_exit", &id);
+    for role in ["thread_exit", "unlisted thread_exit"] {
+        let mut child = spawn(role, &id);
+        wait_for(&mut child, "held");
+        time_to_lock(&session);
+        assert!(child.try_wait().unwrap().is_none());
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    session.detach(&mut guard).unwrap();
+}
+
+#[test]
+fn without_the_kernels_mark_the_process_is_asked() {
+    let id = identity(31);
+    let (session, mut guard) = attached(&id);
+    let mut child = spawn("unlisted hold", &id);
     wait_for(&mut child, "held");
-    time_to_lock(&session);
-    assert!(child.try_wait().unwrap().is_none());
+    let lock = session.arena().region("test").unwrap().start;
+    assert_eq!(session.reap_dead().unwrap(), crate::Reaped::default());
+    assert!(session.thread().unwrap().try_lock(lock).unwrap().is_none());
     child.kill().unwrap();
+    // A zombie is dead: nobody has waited for it yet.
+    time_to_lock(&session);
     child.wait().unwrap();
     session.detach(&mut guard).unwrap();
+}
+
+#[test]
+fn another_user_can_neither_read_nor_replace_the_arena() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let id = identity(32);
+    let (session, mut guard) = attached(&id);
+    let path = session.path().unwrap();
+    for attempt in
+        [format!("cat {path}"), format!("echo > {path}"), format!("rm -f {path}"), format!("ln {path} {path}x")]
+    {
+        let mut other = std::process::Command::new("/bin/sh");
+        let status = other.args(["-c", &attempt]).uid(65534).gid(65534).stderr(std::process::Stdio::null()).status();
+        assert!(!status.unwrap().success(), "{attempt}");
+    }
+    assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
 }
 
 #[test]
