@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result};
 
 use crate::protocol::constants::InitFlags;
-use crate::protocol::init::{Agreement, Wishes, negotiate};
+use crate::protocol::init::{Agreement, Answer, Wishes, negotiate};
 use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::{BulkOperation, Header, InitRequest, Operation, Request};
 use crate::protocol::wire::{FixedReply, Malformed};
@@ -101,21 +101,18 @@ impl Dispatcher {
         }
     }
 
-    /// Answers INIT; must happen before anything else. `Err` carries the reply that asks for another version, or nothing
-    /// if the kernel is too old.
-    pub(crate) fn initialize(
-        &self,
-        offer: &InitRequest,
-        ring: bool,
-    ) -> core::result::Result<(Agreement, FixedReply), Option<FixedReply>> {
+    /// Answers INIT; must happen before anything else.
+    pub(crate) fn initialize(&self, offer: &InitRequest, ring: bool) -> Answer {
         let (exclusive, writeback) = match self.policy.cache {
             CachePolicy::Coherent => (false, false),
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
         let wishes = Wishes { exclusive, writeback, locks: false, ring };
-        let (agreement, reply) = negotiate(offer, wishes)?;
-        let agreement = *self.agreement.get_or_init(|| agreement);
-        Ok((agreement, reply))
+        let answer = negotiate(offer, wishes);
+        if let Answer::Agreed(agreement, _) = answer {
+            let _ = self.agreement.set(agreement);
+        }
+        answer
     }
 
     /// Installs the way to make room.
@@ -299,6 +296,7 @@ impl Dispatcher {
     }
 }
 
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 enum FixedOutcome {
     Reply(FixedReply),
     Error(Errno),

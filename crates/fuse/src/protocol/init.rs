@@ -42,16 +42,27 @@ impl Agreement {
     }
 }
 
-/// Answers INIT: the agreement and the reply. `Err` with a reply means that the kernel shall ask again with our major
-/// version; `Err(None)` that it is too old.
-pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Result<(Agreement, FixedReply), Option<FixedReply>> {
+/// The answer to INIT.
+#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Agreed; the reply says so.
+    Agreed(Agreement, FixedReply),
+    /// The kernel shall ask again with our major version.
+    AskAgain(FixedReply),
+    /// The kernel is too old.
+    TooOld,
+}
+
+/// Answers INIT.
+pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
     if offer.major > MAJOR {
         let mut reply = FixedReply::new();
         reply.u32(MAJOR).u32(MINOR_MAX).zeros(INIT_OUT_BYTES - 8);
-        return Err(Some(reply));
+        return Answer::AskAgain(reply);
     }
     if offer.major < MAJOR || offer.minor < MINOR_MIN {
-        return Err(None);
+        return Answer::TooOld;
     }
     let mut wanted = InitFlags::ASYNC_READ
         | InitFlags::BIG_WRITES
@@ -110,7 +121,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Result<(Agreement, Fixe
         .u16(0)
         .u32((flags.bits() >> 32) as u32)
         .zeros(28);
-    Ok((agreement, reply))
+    Answer::Agreed(agreement, reply)
 }
 
 #[cfg(test)]
@@ -118,6 +129,13 @@ mod tests {
     use super::*;
 
     const WISHES: Wishes = Wishes { exclusive: false, writeback: false, locks: false, ring: true };
+
+    fn agree(offer: &InitRequest, wishes: Wishes) -> (Agreement, FixedReply) {
+        match negotiate(offer, wishes) {
+            Answer::Agreed(agreement, reply) => (agreement, reply),
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn offer(flags: InitFlags) -> InitRequest {
         InitRequest { major: 7, minor: 45, readahead_bytes_max: 131_072, flags }
@@ -129,7 +147,7 @@ mod tests {
             let offered = InitFlags::from_bits_retain(1 << bit);
             for exclusive in [false, true] {
                 let wishes = Wishes { exclusive, writeback: true, locks: true, ring: true };
-                let (agreement, reply) = negotiate(&offer(offered), wishes).unwrap();
+                let (agreement, reply) = agree(&offer(offered), wishes);
                 assert!(offered.contains(agreement.flags), "bit {bit}");
                 assert_eq!(reply.bytes().len(), INIT_OUT_BYTES);
             }
@@ -139,35 +157,36 @@ mod tests {
     #[test]
     fn versions_are_the_smaller_of_both() {
         let mut request = offer(InitFlags::all());
-        assert_eq!(negotiate(&request, WISHES).unwrap().0.minor, 45);
+        assert_eq!(agree(&request, WISHES).0.minor, 45);
         request.minor = 50;
-        assert_eq!(negotiate(&request, WISHES).unwrap().0.minor, 45);
+        assert_eq!(agree(&request, WISHES).0.minor, 45);
         request.minor = 31;
-        assert_eq!(negotiate(&request, WISHES).unwrap().0.minor, 31);
+        assert_eq!(agree(&request, WISHES).0.minor, 31);
         request.minor = 30;
-        assert!(matches!(negotiate(&request, WISHES), Err(None)));
+        assert!(matches!(negotiate(&request, WISHES), Answer::TooOld));
         request.major = 8;
-        assert_eq!(negotiate(&request, WISHES).unwrap_err().unwrap().bytes()[..4], 7u32.to_le_bytes());
+        let Answer::AskAgain(reply) = negotiate(&request, WISHES) else { panic!("a newer major version") };
+        assert_eq!(reply.bytes()[..4], 7u32.to_le_bytes());
     }
 
     #[test]
     fn without_max_pages_transfers_stay_small() {
-        let (agreement, _) = negotiate(&offer(InitFlags::empty()), WISHES).unwrap();
+        let (agreement, _) = agree(&offer(InitFlags::empty()), WISHES);
         assert_eq!(agreement.payload_bytes_max(), 131_072);
-        let (agreement, _) = negotiate(&offer(InitFlags::all()), WISHES).unwrap();
+        let (agreement, _) = agree(&offer(InitFlags::all()), WISHES);
         assert_eq!(agreement.payload_bytes_max(), TRANSFER_BYTES_MAX);
     }
 
     #[test]
     fn exclusive_and_coherent_mounts_differ() {
-        let (coherent, _) = negotiate(&offer(InitFlags::all()), WISHES).unwrap();
+        let (coherent, _) = agree(&offer(InitFlags::all()), WISHES);
         assert!(!coherent.flags.intersects(InitFlags::NO_OPEN_SUPPORT | InitFlags::WRITEBACK_CACHE));
         assert!(coherent.flags.contains(InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP));
         let wishes = Wishes { exclusive: true, ..WISHES };
-        let (exclusive, _) = negotiate(&offer(InitFlags::all()), wishes).unwrap();
+        let (exclusive, _) = agree(&offer(InitFlags::all()), wishes);
         assert!(exclusive.flags.contains(InitFlags::NO_OPEN_SUPPORT | InitFlags::EXPLICIT_INVAL_DATA));
         assert!(!exclusive.flags.intersects(InitFlags::WRITEBACK_CACHE | InitFlags::ATOMIC_O_TRUNC));
-        let (older, _) = negotiate(&offer(InitFlags::ATOMIC_O_TRUNC), wishes).unwrap();
+        let (older, _) = agree(&offer(InitFlags::ATOMIC_O_TRUNC), wishes);
         assert!(older.flags.contains(InitFlags::ATOMIC_O_TRUNC));
     }
 }

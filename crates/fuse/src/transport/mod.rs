@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
-use crate::protocol::init::Agreement;
+use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
 use classic::Channel;
@@ -180,12 +180,12 @@ fn handshake(device: &Arc<OwnedFd>, dispatcher: &Dispatcher, ring: bool) -> Resu
             return Err(Errno::PROTO.into());
         };
         let (agreement, reply) = match dispatcher.initialize(&offer, ring) {
-            Ok((agreement, reply)) => (Some(agreement), Some(reply)),
-            Err(reply) => (None, reply),
-        };
-        let Some(reply) = reply else {
-            let _ = rustix::io::write(device, &out_header(header.unique, Errno::PROTO.raw_os_error(), 0));
-            return Err(StartError::TooOld);
+            Answer::Agreed(agreement, reply) => (Some(agreement), reply),
+            Answer::AskAgain(reply) => (None, reply),
+            Answer::TooOld => {
+                let _ = rustix::io::write(device, &out_header(header.unique, Errno::PROTO.raw_os_error(), 0));
+                return Err(StartError::TooOld);
+            }
         };
         let mut message = out_header(header.unique, 0, reply.bytes().len()).to_vec();
         message.extend_from_slice(reply.bytes());

@@ -117,7 +117,7 @@ impl Entry {
             Err(_) => Outcome::Error(Errno::INVAL),
         };
         // Requests without a reply do not come this way; if one did, the entry must go back all the same.
-        let (reply, payload_bytes) = reply_header(unique, outcome).unwrap_or_else(|| ([0; OUT_HEADER_BYTES], 0));
+        let (reply, payload_bytes) = reply_header(unique, outcome).unwrap_or(([0; OUT_HEADER_BYTES], 0));
         header[..OUT_HEADER_BYTES].copy_from_slice(&reply);
         header[PAYLOAD_BYTES_OFFSET..PAYLOAD_BYTES_OFFSET + 4].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
         let command = opcode::UringCmd80::new(DEVICE, COMMAND_COMMIT_AND_FETCH).cmd(command_bytes(core, commit));
