@@ -109,6 +109,9 @@ fn images_do_not_see_each_other() {
     simulation.for_each_crash(0..simulation.events_len(), &policy, |crash| {
         let before = crash.image_to_vec();
         let medium = crash.medium();
+        let mut held = vec![0; 8192];
+        medium.read(at(0), &mut held).unwrap();
+        assert!(held == before, "the medium holds the image");
         for (index, &byte) in before.iter().enumerate() {
             assert!(byte == 0 || (100..400).contains(&index) && matches!(byte, 7 | 8) || index >= 4096 && byte == 9);
         }
