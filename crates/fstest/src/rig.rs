@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use gannet_usermem::{Destination, Source};
+use gannet_vfs::shared::{AccessMode, Description};
 use gannet_vfs::{
     AttributeChange, Attributes, FileSystem, FileType, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, Result,
     Time, TimeChange, WriteFlags, WritePosition, Written,
@@ -152,12 +153,12 @@ impl<'a> Rig<'a> {
 
     /// Adds a user to an inode, to be given back with [`Rig::give`].
     pub(crate) fn take(&self, node: NodeId) -> User {
-        User(node)
+        User(self.fs.shared().open(self.fs, node, AccessMode::PATH, 0).expect("a user"))
     }
 
     /// Takes a user away.
     pub(crate) fn give(&self, user: User) {
-        self.fs.retire(user.0).expect("retire");
+        self.fs.shared().close(self.fs, user.0).expect("the user goes");
     }
 
     /// The number of links.
@@ -222,7 +223,7 @@ impl<'a> Rig<'a> {
 }
 
 /// A user of an inode, without a guard.
-pub(crate) struct User(NodeId);
+pub(crate) struct User(Description);
 
 /// A user of an inode.
 pub struct Hold<'a> {

@@ -16,9 +16,10 @@ use crate::space::{Extent, Space};
 use crate::storage::Storage;
 use gannet_media::DataHash;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
-use gannet_vfs::{Errno, Error, Result};
+use gannet_vfs::shared::{Shared, SharedLimits};
+use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// How a volume is opened.
 pub struct AttachOptions {
@@ -35,17 +36,36 @@ pub struct AttachOptions {
 /// The layout of the arena of a volume.
 pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
     let layout = Places::layout(disk.geometry(), index_bytes_max.max(NODE_WORDS as u64 * 8 * 64));
-    Storage::layout(layout, disk.geometry())
+    Shared::layout(Storage::layout(layout, disk.geometry()), &SharedLimits::default())
+}
+
+/// Who has inodes open: users of descriptions, and whom the options name.
+struct AllUsers {
+    /// Weak, since it holds the session, which holds the engine.
+    shared: Weak<Shared>,
+    others: Box<dyn Users>,
+}
+
+impl Users for AllUsers {
+    fn in_use(&self, node: NodeId) -> bool {
+        self.shared.upgrade().is_none_or(|shared| shared.in_use(node)) || self.others.in_use(node)
+    }
 }
 
 /// Puts the engine together over a session that has just been made.
-pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<Arc<Core>> {
+pub(crate) fn assemble(
+    disk: Disk,
+    session: &Arc<Session>,
+    options: AttachOptions,
+) -> Result<(Arc<Core>, Arc<Shared>)> {
     let places = Places::of(session.arena(), disk.geometry())?;
     let space = Storage::of(session.arena(), disk.geometry())?;
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
-    let core = Arc::new(Core { disk, places, space, copy_on_write, users: options.users });
+    let shared = Shared::new(session.clone(), &SharedLimits::default())?;
+    let users = Box::new(AllUsers { shared: Arc::downgrade(&shared), others: options.users });
+    let core = Arc::new(Core { disk, places, space, copy_on_write, users });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
-    Ok(core)
+    Ok((core, shared))
 }
 
 /// What the first participant does: the maps of free space, and the medium's note that the volume is open.
@@ -200,6 +220,7 @@ pub(crate) struct FileGuard {
     pub(crate) disk: Option<Disk>,
     pub(crate) options: Option<AttachOptions>,
     pub(crate) core: Option<Arc<Core>>,
+    pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) report: Option<RecoveryReport>,
     /// The volume's file, opened once more: its lock says that somebody has the volume open.
     pub(crate) file: OwnedFd,
@@ -211,7 +232,9 @@ impl FileGuard {
             return Err(Error::because(Errno::AGAIN, "the volume was attached twice"));
         };
         let threads = options.threads;
-        Ok((assemble(disk, session, options)?, threads))
+        let (core, shared) = assemble(disk, session, options)?;
+        self.shared = Some(shared);
+        Ok((core, threads))
     }
 
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {

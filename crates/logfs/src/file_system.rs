@@ -8,6 +8,7 @@ use crate::recover::{ROOT, RecoveryReport};
 use gannet_media::{Medium, MediumKind, OpenOptions};
 use gannet_shm::{Detached, Session};
 use gannet_vfs::usermem::{Destination, Source};
+use gannet_vfs::shared::Shared;
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, FileSystem, Found, MapAccess,
     MapToken, MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget,
@@ -21,6 +22,7 @@ use std::sync::{Arc, Mutex};
 pub struct LogFs {
     core: Arc<Core>,
     session: Arc<Session>,
+    shared: Arc<Shared>,
     guard: Mutex<Option<FileGuard>>,
     report: Option<RecoveryReport>,
 }
@@ -86,14 +88,16 @@ impl LogFs {
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| volume_error(Error::because(errno, "opening the volume's file")))?;
-        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, report: None, file };
+        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None, file };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
             error => OpenError::Shared { path: text.clone(), error },
         })?;
-        let core = guard.core.clone().ok_or(volume_error(Error::because(Errno::IO, "attaching did not complete")))?;
+        let incomplete = || volume_error(Error::because(Errno::IO, "attaching did not complete"));
+        let core = guard.core.clone().ok_or_else(incomplete)?;
+        let shared = guard.shared.take().ok_or_else(incomplete)?;
         let report = guard.report;
-        Ok(Self { core, session, guard: Mutex::new(Some(guard)), report })
+        Ok(Self { core, session, shared, guard: Mutex::new(Some(guard)), report })
     }
 
     /// Opens a volume on a medium that this process alone has: a simulated one, or memory. Nothing is saved at the end
@@ -103,9 +107,9 @@ impl LogFs {
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
         let session = Session::private(&layout).map_err(shared_error)?;
         let threads = options.threads;
-        let core = attach::assemble(disk, &session, options)?;
+        let (core, shared) = attach::assemble(disk, &session, options)?;
         let report = attach::open_first(&core, &session, 1, threads)?;
-        Ok(Self { core, session, guard: Mutex::new(None), report })
+        Ok(Self { core, session, shared, guard: Mutex::new(None), report })
     }
 
     /// What crash recovery did when this process opened the volume; `None` if there was none.
@@ -159,6 +163,10 @@ impl FileSystem for LogFs {
 
     fn root(&self) -> NodeId {
         NodeId::new(ROOT as u64, 1)
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     fn statistics(&self) -> Result<Statistics> {

@@ -22,9 +22,10 @@ mod names;
 mod table;
 mod tree;
 
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gannet_usermem::{Destination, Source};
+use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, ExtentKind, FileSystem, Found,
     Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, Result, SeekTarget, Statistics, SyncScope, Time, WriteFlags,
@@ -55,19 +56,25 @@ impl Default for Limits {
 pub struct MemoryFs {
     tree: RwLock<Tree>,
     root: NodeId,
+    shared: Arc<Shared>,
 }
+
+/// Room for the users of inodes: small, since only this process and its children share it.
+const SHARED_LIMITS: SharedLimits =
+    SharedLimits { participants: 512, threads: 2048, descriptions: 1 << 16, records: 1 << 14 };
 
 impl MemoryFs {
     /// An empty one whose root directory has these permission bits and this owner.
     ///
     /// # Errors
-    /// `ENOSPC` if `limits` leave no room for the root.
+    /// `ENOSPC` if `limits` leave no room for the root; `ENOMEM` where shared memory for its users is short.
     pub fn new(limits: Limits, mode: u32, owner: Owner) -> Result<Self> {
         let mut table = Table::new(limits.inodes);
         // The root is the first inode and holds itself.
         let root = table.insert(Inode::new(&NewNode::directory(mode, owner), 1, Time::now())?)?;
         let space = Space { blocks_used: 0, blocks_max: limits.data_bytes / BLOCK_BYTES };
-        Ok(Self { tree: RwLock::new(Tree { table, space }), root })
+        let shared = Shared::private(&SHARED_LIMITS)?;
+        Ok(Self { tree: RwLock::new(Tree { table, space, shared: shared.clone() }), root, shared })
     }
 
     // A panic while the lock was held would be a bug here; going on is still better than failing every later call.
@@ -165,7 +172,7 @@ impl FileSystem for MemoryFs {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.tree().rename(from_directory, from, to_directory, to, flags).map(|_| ())
+        self.tree().rename(from_directory, from, to_directory, to, flags)
     }
 
     fn read_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize> {
@@ -247,6 +254,10 @@ impl FileSystem for MemoryFs {
             sink(&Extent { file_offset_bytes, medium_offset_bytes: 0, length_bytes, kind: ExtentKind::Data })
         });
         Ok(())
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     fn retire(&self, node: NodeId) -> Result<()> {

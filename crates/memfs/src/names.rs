@@ -87,6 +87,7 @@ impl Tree {
         let inode = self.table.get_mut(node)?;
         inode.links = if inode.file_type == FileType::Directory { 0 } else { inode.links - 1 };
         inode.changed = now;
+        self.release(node);
         Ok(node)
     }
 
@@ -123,7 +124,6 @@ impl Tree {
         }
     }
 
-    /// Renames; returns the inode that lost a name to the renamed one, if any.
     pub(crate) fn rename(
         &mut self,
         from_directory: NodeId,
@@ -131,7 +131,7 @@ impl Tree {
         to_directory: NodeId,
         to: Name<'_>,
         flags: RenameFlags,
-    ) -> Result<Option<NodeId>> {
+    ) -> Result<()> {
         let exchange = flags.contains(RenameFlags::EXCHANGE);
         if exchange && flags.intersects(RenameFlags::NO_REPLACE | RenameFlags::WHITEOUT)
             || !RenameFlags::all().contains(flags)
@@ -156,7 +156,7 @@ impl Tree {
                 return fail(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
             }
             if target.number == source.number {
-                return Ok(None);
+                return Ok(());
             }
             if !exchange {
                 match (source.file_type, target.file_type) {
@@ -171,7 +171,7 @@ impl Tree {
         if let (true, Some(target)) = (exchange, target) {
             self.replace(to_directory, to, source, target.file_type, now)?;
             self.replace(from_directory, from, target, source.file_type, now)?;
-            return Ok(None);
+            return Ok(());
         }
         let whiteout = if flags.contains(RenameFlags::WHITEOUT) {
             let new = NewNode::of_type(FileType::CharacterDevice, 0, Default::default());
@@ -186,14 +186,14 @@ impl Tree {
         match target {
             Some(target) => {
                 self.replace(to_directory, to, source, target.file_type, now)?;
-                self.drop_link(target.number, now).map(Some)
+                self.drop_link(target.number, now)?;
             }
             None => {
                 self.bind(to_directory, to, source.number, source.file_type, now)?;
                 self.moved(source.number, to_directory, now)?;
-                Ok(None)
             }
         }
+        Ok(())
     }
 
     /// Lets an existing name stand for another inode.

@@ -1,6 +1,9 @@
 //! What the lock of the file system guards: inodes and space; and the operations on single inodes.
 
+use std::sync::Arc;
+
 use gannet_usermem::{Destination, Source};
+use gannet_vfs::shared::Shared;
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, Errno, Error, ModeChange, NodeId, Result, Time, TimeChange, WriteFlags,
     WritePosition, Written, XattrMode,
@@ -19,12 +22,14 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 pub(crate) struct Tree {
     pub(crate) table: Table,
     pub(crate) space: Space,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Tree {
-    /// Frees an inode that has no name.
+    /// Frees an inode that has neither name nor user. Called whenever the last of one kind may have gone.
     pub(crate) fn release(&mut self, node: NodeId) {
         if self.table.get(node).is_ok_and(|inode| inode.links == 0)
+            && !self.shared.in_use(node)
             && let Some(inode) = self.table.take(node.number)
             && let Content::Regular(data) = inode.content
         {

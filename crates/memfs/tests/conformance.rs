@@ -5,20 +5,17 @@ use gannet_fstest::{Features, conformance};
 use gannet_memfs::{Limits, MemoryFs};
 use gannet_vfs::Owner;
 
-/// All but what needs to know who uses an inode.
-const FEATURES: Features = Features::all().difference(Features::USERS);
-
 fn make() -> MemoryFs {
     let limits = Limits { data_bytes: 256 << 20, inodes: 10_000 };
     MemoryFs::new(limits, 0o755, Owner::default()).expect("room for the root")
 }
 
-conformance!(conformance, FEATURES, || Box::new(make()));
+conformance!(conformance, Features::all(), || Box::new(make()));
 
 #[test]
 fn random_operations_agree_with_the_model() {
     let rounds = if std::env::var_os("GANNET_LONG").is_some() { 2000 } else { 40 };
     for seed in 0..rounds {
-        check(&Plan { features: FEATURES, ..Plan::new(seed, 1000) }, &make);
+        check(&Plan::new(seed, 1000), &make);
     }
 }

@@ -195,6 +195,10 @@ pub trait FileSystem: Send + Sync {
 
     // ---- users ----
 
+    /// Who uses its inodes, and the locks on them. A file system made it, or was given it, and asks it
+    /// ([`Shared::in_use`](crate::shared::Shared::in_use)) before it frees an inode without names.
+    fn shared(&self) -> &crate::shared::Shared;
+
     /// Says that an inode's last user (open file description, working directory, front end's reference) is gone: an inode
     /// without names is freed now. Harmless for any other inode.
     fn retire(&self, node: NodeId) -> Result<()>;

@@ -13,6 +13,7 @@ mod name;
 pub mod namespace;
 mod node;
 mod requests;
+pub mod shared;
 
 pub use attributes::{
     AttributeChange, Attributes, FileType, InodeFlags, ModeChange, Owner, Permissions, Statistics, Time, TimeChange,

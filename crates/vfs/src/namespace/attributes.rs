@@ -50,8 +50,8 @@ impl Namespace<'_, '_> {
         self.fs.set_attributes(node, &AttributeChange { mode, user, group, ..Default::default() })
     }
 
-    /// What a change of owner does to the set-id bits.
-    fn set_id_change(&self, known: &Permissions) -> ModeChange {
+    /// What a change of owner, or of size without privilege, does to the set-id bits.
+    pub(super) fn set_id_change(&self, known: &Permissions) -> ModeChange {
         let group_bits = known.mode & 0o2010;
         if known.file_type == FileType::Directory {
             ModeChange::Keep

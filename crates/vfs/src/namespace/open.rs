@@ -164,8 +164,8 @@ impl Namespace<'_, '_> {
 
     /// Changes the size; set-id bits go unless privilege keeps them.
     pub(super) fn cut(&self, node: NodeId, size_bytes: u64, known: &Permissions) -> Result<()> {
-        let drops = known.mode & 0o6000 != 0 && !self.who.may(Capabilities::FSETID);
-        let mode = if drops { ModeChange::DropSetId } else { ModeChange::Keep };
+        let keeps = self.who.may(Capabilities::FSETID);
+        let mode = if keeps { ModeChange::Keep } else { self.set_id_change(known) };
         let change = AttributeChange { size_bytes: Some(size_bytes), mode, ..Default::default() };
         self.fs.set_attributes(node, &change).map(|_| ())
     }

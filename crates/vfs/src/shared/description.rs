@@ -1,0 +1,348 @@
+//! Open file descriptions: who has which inode open.
+//!
+//! Opening links the description first and then looks whether the inode still lives; unlinking takes the last name first and
+//! then looks for descriptions. Whichever comes second sees the other.
+//!
+//! Closing is in two steps, so that a kill loses nothing: when the last user is gone, the description stays where it is,
+//! without users, until the file system has been told ([`FileSystem::retire`]); only then it is freed. One that lies about
+//! without users, because its closer died, is swept up by the next who opens or closes.
+
+use gannet_shm::{HandContent, Ordering, ParticipantId, SlabRef, Thread};
+
+use super::tables::{Chain, description as at};
+use super::{Shared, error_of};
+use crate::{Errno, Error, FileSystem, NodeId, Result};
+
+/// Kind of the hand of a thread that closes; `a` is the description.
+pub(super) const CLOSING: u64 = 0x7666_0001;
+
+/// Names an open file description: never two in the life of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Description(pub(super) SlabRef);
+
+impl Description {
+    /// As a word, never 0, for a front end's own tables.
+    pub fn word(self) -> u64 {
+        self.0.word()
+    }
+
+    /// From a word; `None` for 0. Every use checks it.
+    pub fn from_word(word: u64) -> Option<Self> {
+        SlabRef::from_word(word).map(Self)
+    }
+}
+
+bitflags::bitflags! {
+    /// What a description was opened for; it never changes.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct AccessMode: u64 {
+        /// Reading.
+        const READ = 1;
+        /// Writing.
+        const WRITE = 2;
+        /// Neither: the inode itself (`O_PATH`), a working directory, a kernel's reference.
+        const PATH = 4;
+        /// A file made without a name that may never get one (`O_TMPFILE | O_EXCL`).
+        const UNLINKABLE = 8;
+    }
+}
+
+/// What a description says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DescriptionInfo {
+    /// The inode.
+    pub node: NodeId,
+    /// What it was opened for.
+    pub access: AccessMode,
+    /// The status flags, as `F_GETFL` tells them.
+    pub status: u32,
+}
+
+/// `EBADF`: not, or no longer, a description.
+const GONE: Error = Error::because(Errno::BADF, "the open file description is gone");
+
+impl Shared {
+    /// Makes a description that this process uses. `ESTALE` if the inode is gone, `ENFILE` when there are too many.
+    pub fn open(&self, fs: &dyn FileSystem, node: NodeId, access: AccessMode, status: u32) -> Result<Description> {
+        let thread = self.thread()?;
+        self.housekeep(&thread, fs)?;
+        let description = self.link_new(&thread, node, access, status).map_err(|error| match error {
+            gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, "too many open file descriptions"),
+            error => error_of(error),
+        })?;
+        match fs.permissions(node) {
+            Ok(_) => Ok(description),
+            Err(error) => {
+                self.close(fs, description)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn link_new(
+        &self,
+        thread: &Thread<'_>,
+        node: NodeId,
+        access: AccessMode,
+        status: u32,
+    ) -> gannet_shm::Result<Description> {
+        let (tables, slab) = (&self.tables, &self.tables.descriptions);
+        let held = slab.allocate(thread)?;
+        let object = held.at();
+        let fill = || -> gannet_shm::Result<()> {
+            let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
+            set(at::NUMBER, node.number)?;
+            set(at::GENERATION, u64::from(node.generation))?;
+            set(at::ACCESS, access.bits())?;
+            set(at::STATUS, u64::from(status))?;
+            set(at::OFFSET, 0)?;
+            set(at::EXTERNAL, 0)?;
+            for word in tables.column(thread, object)? {
+                word.store(0, Ordering::Relaxed);
+            }
+            let (word, bit) = tables.user(thread, object, self.session().participant().index)?;
+            word.store(bit, Ordering::Relaxed);
+            Ok(())
+        };
+        if let Err(error) = fill() {
+            slab.free(thread, held)?;
+            return Err(error);
+        }
+        let bucket = tables.bucket(node.number);
+        let guard = match thread.lock(bucket.lock()) {
+            Ok(guard) => guard,
+            Err(error) => {
+                slab.free(thread, held)?;
+                return Err(error);
+            }
+        };
+        tables.link(thread, bucket, Chain::Descriptions, held.reference(), object)?;
+        let reference = slab.publish(thread, held)?;
+        guard.unlock();
+        Ok(Description(reference))
+    }
+
+    /// What a description says. `EBADF` if it is gone.
+    pub fn info(&self, description: Description) -> Result<DescriptionInfo> {
+        let thread = self.thread()?;
+        self.read_info(&thread, description).map_err(error_of)?.ok_or(GONE)
+    }
+
+    fn read_info(&self, thread: &Thread<'_>, which: Description) -> gannet_shm::Result<Option<DescriptionInfo>> {
+        let object = self.tables.descriptions.object(which.0)?;
+        let load = |at| thread.word(object.add(at)).map(|word| word.load(Ordering::Relaxed));
+        let info = DescriptionInfo {
+            node: self.tables.node(thread, object)?,
+            access: AccessMode::from_bits_retain(load(at::ACCESS)?),
+            status: load(at::STATUS)? as u32,
+        };
+        Ok(self.tables.descriptions.is_live(thread.arena(), which.0)?.then_some(info))
+    }
+
+    /// Whether anybody uses an inode. In doubt somebody does. Takes one lock for a moment, calls nobody: for file systems, also
+    /// while they hold their own locks.
+    pub fn in_use(&self, node: NodeId) -> bool {
+        let look = || -> gannet_shm::Result<bool> {
+            let thread = self.session().thread()?;
+            let bucket = self.tables.bucket(node.number);
+            let guard = thread.lock(bucket.lock())?;
+            let mut used = false;
+            self.tables.walk(&thread, bucket, Chain::Descriptions, |_, object| {
+                used = self.tables.node(&thread, object)? == node && self.tables.is_used(&thread, object)?;
+                Ok(!used)
+            })?;
+            guard.unlock();
+            Ok(used)
+        };
+        look().unwrap_or(true)
+    }
+
+    /// Makes this process a user of a description that another one has: the receiver's side of passing a descriptor. `EBADF`
+    /// if nobody uses it any more.
+    pub fn adopt(&self, description: Description) -> Result<()> {
+        let thread = self.thread()?;
+        self.add_user(&thread, description, self.session().participant()).map_err(error_of)?.ok_or(GONE)
+    }
+
+    /// `None` if the description is gone or has no users.
+    fn add_user(
+        &self,
+        thread: &Thread<'_>,
+        description: Description,
+        participant: ParticipantId,
+    ) -> gannet_shm::Result<Option<()>> {
+        let object = self.tables.descriptions.object(description.0)?;
+        let bucket = self.tables.bucket(self.tables.node(thread, object)?.number);
+        let guard = thread.lock(bucket.lock())?;
+        let live = self.tables.descriptions.is_live(thread.arena(), description.0)?;
+        let used = live && self.tables.is_used(thread, object)?;
+        if used {
+            let (word, bit) = self.tables.user(thread, object, participant.index)?;
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+        guard.unlock();
+        Ok(used.then_some(()))
+    }
+
+    /// Before a fork or exec: lets the process to come use all that this one uses (`descriptions`, which both front ends know).
+    /// `child` is the participant of the ticket. Where it fails nothing is left behind.
+    pub fn give(&self, child: ParticipantId, descriptions: &mut dyn Iterator<Item = Description>) -> Result<()> {
+        let thread = self.thread()?;
+        for description in descriptions {
+            if let Err(error) = self.add_user(&thread, description, child) {
+                self.take_back(child)?;
+                return Err(error_of(error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Undoes [`Shared::give`] after a fork or exec that failed.
+    pub fn take_back(&self, child: ParticipantId) -> Result<()> {
+        self.tables.forget_participant(&self.thread()?, child.index).map_err(error_of)
+    }
+
+    /// Keeps a description while it is in nobody's hands: in a message between processes. Each must be given back by the
+    /// receiver; what is never received keeps its inode until the arena ends.
+    pub fn hold_in_transit(&self, description: Description) -> Result<()> {
+        let thread = self.thread()?;
+        let hold = || -> gannet_shm::Result<Option<()>> {
+            let object = self.tables.descriptions.object(description.0)?;
+            let bucket = self.tables.bucket(self.tables.node(&thread, object)?.number);
+            let guard = thread.lock(bucket.lock())?;
+            let live = self.tables.descriptions.is_live(thread.arena(), description.0)?;
+            let used = live && self.tables.is_used(&thread, object)?;
+            if used {
+                thread.word(object.add(at::EXTERNAL))?.fetch_add(1, Ordering::AcqRel);
+            }
+            guard.unlock();
+            Ok(used.then_some(()))
+        };
+        hold().map_err(error_of)?.ok_or(GONE)
+    }
+
+    /// Gives back what [`Shared::hold_in_transit`] kept: after [`Shared::adopt`].
+    pub fn release_in_transit(&self, fs: &dyn FileSystem, description: Description) -> Result<()> {
+        self.drop_use(fs, description, |_, thread, object| {
+            let external = thread.word(object.add(at::EXTERNAL))?;
+            external.store(external.load(Ordering::Relaxed).saturating_sub(1), Ordering::Release);
+            Ok(())
+        })
+    }
+
+    /// Ends this process's use of a description: its last descriptor for it is closed. With the last user `flock` and OFD
+    /// locks go, and an inode without names. `EBADF` if it is gone.
+    pub fn close(&self, fs: &dyn FileSystem, description: Description) -> Result<()> {
+        let index = self.session().participant().index;
+        self.drop_use(fs, description, |shared, thread, object| {
+            let (word, bit) = shared.tables.user(thread, object, index)?;
+            word.fetch_and(!bit, Ordering::AcqRel);
+            Ok(())
+        })
+    }
+
+    /// Takes a use away under the bucket's lock and frees the description if it was the last.
+    fn drop_use(
+        &self,
+        fs: &dyn FileSystem,
+        description: Description,
+        drop: impl FnOnce(&Self, &Thread<'_>, gannet_shm::ArenaOffset) -> gannet_shm::Result<()>,
+    ) -> Result<()> {
+        let thread = self.thread()?;
+        self.sweep_if_wanted(&thread, fs)?;
+        // Should this thread die in between, its reaper asks for a sweep.
+        let hand = thread.hand_set(HandContent { kind: CLOSING, a: description.word(), b: 0 }).map_err(error_of)?;
+        let result = (|| {
+            let object = self.tables.descriptions.object(description.0)?;
+            let node = self.tables.node(&thread, object)?;
+            let guard = thread.lock(self.tables.bucket(node.number).lock())?;
+            if !self.tables.descriptions.is_live(thread.arena(), description.0)? {
+                return Ok(None);
+            }
+            drop(self, &thread, object)?;
+            let used = self.tables.is_used(&thread, object)?;
+            guard.unlock();
+            Ok(Some((node, used)))
+        })();
+        let result = match result.map_err(error_of) {
+            Ok(Some((_, true))) => Ok(()),
+            Ok(Some((node, false))) => self.finish_close(&thread, fs, node, description),
+            Ok(None) => Err(GONE),
+            Err(error) => Err(error),
+        };
+        thread.hand_clear(hand);
+        result
+    }
+
+    /// Tells the file system that a description has no users, and frees it.
+    fn finish_close(
+        &self,
+        thread: &Thread<'_>,
+        fs: &dyn FileSystem,
+        node: NodeId,
+        description: Description,
+    ) -> Result<()> {
+        let retired = fs.retire(node);
+        self.free_unused(thread, node, description).map_err(error_of)?;
+        match retired {
+            Err(error) if error.errno() != Errno::STALE => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn free_unused(&self, thread: &Thread<'_>, node: NodeId, description: Description) -> gannet_shm::Result<()> {
+        let (tables, bucket) = (&self.tables, self.tables.bucket(node.number));
+        let guard = thread.lock(bucket.lock())?;
+        let object = tables.descriptions.object(description.0)?;
+        if !tables.is_used(thread, object)?
+            && let Some(held) = tables.descriptions.retire(thread, description.0)?
+        {
+            tables.void_records_of(thread, bucket, description)?;
+            tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
+            tables.descriptions.free(thread, held)?;
+        }
+        let wake = tables.released(thread, bucket)?;
+        guard.unlock();
+        wake.wake();
+        Ok(())
+    }
+
+    pub(super) fn sweep_if_wanted(&self, thread: &Thread<'_>, fs: &dyn FileSystem) -> Result<()> {
+        let wanted = self.tables.sweep_wanted(thread).map_err(error_of)?;
+        if wanted.load(Ordering::Relaxed) == 0 { Ok(()) } else { self.sweep(fs).map(|_| ()) }
+    }
+
+    /// Frees descriptions that nobody uses, which the dead left; returns how many. Opening and closing do it when it is known
+    /// to be needed.
+    #[cold]
+    pub fn sweep(&self, fs: &dyn FileSystem) -> Result<u64> {
+        let thread = self.thread()?;
+        let wanted = self.tables.sweep_wanted(&thread).map_err(error_of)?;
+        wanted.store(0, Ordering::Release);
+        let unused = |reference: &SlabRef| -> gannet_shm::Result<Option<NodeId>> {
+            let object = self.tables.descriptions.object(*reference)?;
+            let node = self.tables.node(&thread, object)?;
+            let guard = thread.lock(self.tables.bucket(node.number).lock())?;
+            let is_live = self.tables.descriptions.is_live(thread.arena(), *reference)?;
+            let unused = is_live && !self.tables.is_used(&thread, object)?;
+            guard.unlock();
+            Ok(unused.then_some(node))
+        };
+        let mut count = 0;
+        for reference in self.tables.descriptions.live(thread.arena()).map_err(error_of)? {
+            if let Some(node) = unused(&reference).map_err(error_of)? {
+                self.finish_close(&thread, fs, node, Description(reference)).inspect_err(|_| {
+                    wanted.store(1, Ordering::Release);
+                })?;
+                count += 1;
+            }
+        }
+        Ok(count)
+    }
+
+    /// How many descriptions there are, those without users included.
+    pub fn descriptions(&self) -> Result<usize> {
+        let thread = self.thread()?;
+        Ok(self.tables.descriptions.live(thread.arena()).map_err(error_of)?.count())
+    }
+}

@@ -1,0 +1,325 @@
+//! `flock`, POSIX record locks and open-file-description locks.
+//!
+//! POSIX locks belong to a process, the other two to an open file description. `flock` knows nothing of the other kinds. Who
+//! must wait sleeps on its bucket's counter of releases, and looks again every few milliseconds all the same: those who wake
+//! die, and the lock may be a dead process's, whose reaping is then the waiter's work.
+
+use gannet_shm::{Ordering, ParticipantId, Thread};
+use rustix::thread::futex;
+
+use super::{Description, Shared, error_of};
+use crate::{Errno, Error, FileSystem, NodeId, Result};
+
+/// The first and the longest time that a waiter sleeps before it looks at who is alive, in nanoseconds.
+const SLEEP_FIRST_NS: i64 = 2_000_000;
+const SLEEP_MAX_NS: i64 = 128_000_000;
+/// How many waiting processes a search for a deadlock follows.
+const WAITERS_MAX: usize = 64;
+
+/// The kinds of locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// `F_SETLK`.
+    Posix,
+    /// `F_OFD_SETLK`.
+    OpenFile,
+    /// `flock(2)`.
+    Flock,
+}
+
+/// Whose lock it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockOwner {
+    /// A process's POSIX lock.
+    Process(ParticipantId),
+    /// An open file description's OFD lock.
+    OpenFile(Description),
+    /// An open file description's `flock`.
+    Flock(Description),
+}
+
+impl LockOwner {
+    /// The kind of lock that it owns.
+    pub const fn kind(&self) -> LockKind {
+        match self {
+            Self::Process(_) => LockKind::Posix,
+            Self::OpenFile(_) => LockKind::OpenFile,
+            Self::Flock(_) => LockKind::Flock,
+        }
+    }
+}
+
+/// Bytes of a file, from `start` up to `end`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRange {
+    /// First byte.
+    pub start: u64,
+    /// Behind the last byte; [`LockRange::END`] for "to the end of the file, however it grows".
+    pub end: u64,
+}
+
+impl LockRange {
+    /// Behind the last byte that a file can have.
+    pub const END: u64 = 1 << 63;
+    /// All bytes.
+    pub const ALL: Self = Self { start: 0, end: Self::END };
+
+    /// The range of `struct flock`, `l_whence` already added to `start`. `EINVAL` before the beginning, `EOVERFLOW` beyond
+    /// the largest offset.
+    pub fn new(start: i64, length: i64) -> Result<Self> {
+        let invalid = Error::new(Errno::INVAL);
+        let overflow = Error::new(Errno::OVERFLOW);
+        let (start, end) = match length {
+            0 => (start, None),
+            1.. => (start, Some(start.checked_add(length - 1).ok_or(overflow)?)),
+            _ => (start.checked_add(length).ok_or(invalid)?, Some(start.checked_sub(1).ok_or(invalid)?)),
+        };
+        let start = u64::try_from(start).map_err(|_| invalid)?;
+        Ok(Self { start, end: end.map_or(Self::END, |last| last as u64 + 1) })
+    }
+
+    /// Whether the ranges share a byte.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// Whether the ranges share a byte or lie side by side.
+    pub(super) const fn touches(self, other: Self) -> bool {
+        self.start <= other.end && other.start <= self.end
+    }
+}
+
+/// A lock that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockRequest {
+    /// The inode.
+    pub node: NodeId,
+    /// For whom.
+    pub owner: LockOwner,
+    /// `Some(true)` exclusive, `Some(false)` shared, `None` to unlock.
+    pub exclusive: Option<bool>,
+    /// Which bytes; [`LockRange::ALL`] for `flock`.
+    pub range: LockRange,
+    /// The process id that `F_GETLK` shall tell.
+    pub process: u32,
+}
+
+/// A lock that stands in the way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockedBy {
+    /// Whose it is.
+    pub owner: LockOwner,
+    /// Whether it is exclusive.
+    pub exclusive: bool,
+    /// Which bytes.
+    pub range: LockRange,
+    /// The process id that it was taken with.
+    pub process: u32,
+}
+
+impl Shared {
+    /// Who owns the POSIX locks of this process.
+    pub fn process_owner(&self) -> Result<LockOwner> {
+        self.thread()?;
+        Ok(LockOwner::Process(self.session().participant()))
+    }
+
+    /// `F_GETLK`: the first lock that stands in the way of `request`.
+    pub fn test_lock(&self, request: &LockRequest) -> Result<Option<LockedBy>> {
+        let thread = self.thread()?;
+        let test = || {
+            let bucket = self.tables.bucket(request.node.number);
+            let guard = thread.lock(bucket.lock())?;
+            let blocker = self.tables.conflict(&thread, bucket, request)?;
+            guard.unlock();
+            Ok(blocker)
+        };
+        test().map_err(error_of)
+    }
+
+    /// Takes or releases a lock at once. `EAGAIN` if another's stands in the way, `ENOLCK` when there are too many.
+    pub fn try_lock(&self, fs: &dyn FileSystem, request: &LockRequest) -> Result<()> {
+        for last in [false, true] {
+            let Some(blocker) = self.attempt(request, false)?.1 else { return Ok(()) };
+            if last || !self.reap_blocker(fs, &blocker)? {
+                break;
+            }
+        }
+        Err(Error::new(Errno::AGAIN))
+    }
+
+    /// Takes a lock, waiting for those in the way. `stop` is asked after each waking and may end the wait with `EINTR`.
+    /// `EDEADLK` for POSIX locks when processes would wait for each other.
+    pub fn lock(&self, fs: &dyn FileSystem, request: &LockRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
+        let thread = self.thread()?;
+        let mut sleep_ns = SLEEP_FIRST_NS;
+        let result = loop {
+            let (releases, blocker) = match self.attempt(request, true) {
+                Ok(outcome) => outcome,
+                Err(error) => break Err(error),
+            };
+            let Some(blocker) = blocker else { break Ok(()) };
+            if let Err(error) = self.note_wait(&thread, request, &blocker) {
+                break Err(error);
+            }
+            if stop() {
+                break Err(Error::new(Errno::INTR));
+            }
+            let timeout = futex::Timespec { tv_sec: 0, tv_nsec: sleep_ns };
+            let word = self.tables.bucket(request.node.number).releases(&thread).map_err(error_of)?;
+            let slept = futex::wait(word.futex(), futex::Flags::empty(), releases, Some(&timeout));
+            // Woken, changed before we slept, or interrupted: look again at once.
+            if slept == Err(Errno::TIMEDOUT) {
+                sleep_ns = (sleep_ns * 2).min(SLEEP_MAX_NS);
+                if let Err(error) = self.reap_blocker(fs, &blocker) {
+                    break Err(error);
+                }
+            }
+        };
+        if let Ok(word) = self.tables.wait(&thread, thread.slot())
+            && word.load(Ordering::Relaxed) != 0
+        {
+            word.store(0, Ordering::Release);
+        }
+        result
+    }
+
+    /// One attempt: the bucket's counter of releases, and who is in the way.
+    fn attempt(&self, request: &LockRequest, sleeps: bool) -> Result<(u32, Option<LockedBy>)> {
+        let thread = self.thread()?;
+        let attempt = || {
+            let (tables, bucket) = (&self.tables, self.tables.bucket(request.node.number));
+            let guard = thread.lock(bucket.lock())?;
+            let releases = bucket.releases(&thread)?.load(Ordering::Relaxed);
+            let mut wake = None;
+            if request.owner.kind() == LockKind::Flock
+                && request.exclusive.is_some()
+                && self.holds_other(&thread, request)?
+            {
+                // As flock(2) says, the old lock goes before the new one is waited for.
+                tables.change_lock(&thread, bucket, &LockRequest { exclusive: None, ..*request })?;
+                wake = Some(tables.released(&thread, bucket)?);
+            }
+            let blocker = tables.conflict(&thread, bucket, request)?;
+            if blocker.is_none() {
+                tables.change_lock(&thread, bucket, request)?;
+                // A shared lock in place of an exclusive one lets others in as well.
+                if request.exclusive != Some(true) && wake.is_none() {
+                    wake = Some(tables.released(&thread, bucket)?);
+                }
+            } else if sleeps {
+                bucket.sleepers(&thread)?.store(1, Ordering::Relaxed);
+            }
+            let releases = if wake.is_some() { bucket.releases(&thread)?.load(Ordering::Relaxed) } else { releases };
+            guard.unlock();
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+            Ok((releases, blocker))
+        };
+        attempt().map_err(|error| match error {
+            gannet_shm::Error::Full { .. } => Error::because(Errno::NOLCK, "too many lock records"),
+            error => error_of(error),
+        })
+    }
+
+    /// Whether the owner has a lock of the other type already.
+    fn holds_other(&self, thread: &Thread<'_>, request: &LockRequest) -> gannet_shm::Result<bool> {
+        let mut found = false;
+        self.tables.records_in(thread, self.tables.bucket(request.node.number), |_, _, record| {
+            found |= record.node == request.node
+                && record.owner == request.owner
+                && Some(record.exclusive) != request.exclusive;
+            Ok(!found)
+        })?;
+        Ok(found)
+    }
+
+    /// If the owner of a lock in the way is dead, settles what the dead left; says whether it was.
+    fn reap_blocker(&self, fs: &dyn FileSystem, blocker: &LockedBy) -> Result<bool> {
+        let dead = match blocker.owner {
+            LockOwner::Process(id) => !self.session().participant_is_alive(id).map_err(error_of)?,
+            // Nobody in particular: look at all.
+            LockOwner::OpenFile(_) | LockOwner::Flock(_) => true,
+        };
+        if !dead {
+            return Ok(false);
+        }
+        let reaped = self.session().reap_dead().map_err(error_of)?;
+        self.sweep_if_wanted(&self.thread()?, fs)?;
+        Ok(reaped.participants > 0 || reaped.threads > 0)
+    }
+
+    /// Notes who waits for whom, and looks for a circle.
+    fn note_wait(&self, thread: &Thread<'_>, request: &LockRequest, blocker: &LockedBy) -> Result<()> {
+        let (LockOwner::Process(me), LockOwner::Process(other)) = (request.owner, blocker.owner) else {
+            return Ok(());
+        };
+        let note = 1 << 63 | u64::from(me.index) << 16 | u64::from(other.index);
+        let mine = self.tables.wait(thread, thread.slot()).map_err(error_of)?;
+        // A swap: of two who note and look at the same time, one sees the other.
+        mine.swap(note, Ordering::SeqCst);
+        let waits = self.tables.waits(thread).map_err(error_of)?;
+        let mut reached = [0; WAITERS_MAX];
+        reached[0] = other.index;
+        let (mut count, mut at) = (1, 0);
+        while at < count {
+            for word in waits {
+                let value = word.load(Ordering::SeqCst);
+                let (waiter, holder) = ((value >> 16) as u32 & 0xFFFF, value as u32 & 0xFFFF);
+                if value >> 63 == 0 || waiter != reached[at] {
+                    continue;
+                }
+                if holder == me.index {
+                    return if self.are_alive(&reached[..count])? { Err(Error::new(Errno::DEADLK)) } else { Ok(()) };
+                }
+                if count < WAITERS_MAX && !reached[..count].contains(&holder) {
+                    reached[count] = holder;
+                    count += 1;
+                }
+            }
+            at += 1;
+        }
+        Ok(())
+    }
+
+    /// Whether all these participants live: what a dead one noted means nothing.
+    fn are_alive(&self, indexes: &[u32]) -> Result<bool> {
+        for info in self.session().participant_list() {
+            if indexes.contains(&info.id.index) && !self.session().participant_is_alive(info.id).map_err(error_of)? {
+                self.session().reap_dead().map_err(error_of)?;
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Releases all POSIX locks of this process on an inode, as closing any descriptor of it does.
+    pub fn unlock_process(&self, node: NodeId) -> Result<()> {
+        let thread = self.thread()?;
+        let me = self.session().participant();
+        let unlock = || {
+            let bucket = self.tables.bucket(node.number);
+            let guard = thread.lock(bucket.lock())?;
+            let mut any = false;
+            self.tables.void_records(&thread, bucket, |record| {
+                let own = record.node == node && record.owner == LockOwner::Process(me);
+                any |= own;
+                own
+            })?;
+            let wake = if any { Some(self.tables.released(&thread, bucket)?) } else { None };
+            guard.unlock();
+            if let Some(wake) = wake {
+                wake.wake();
+            }
+            Ok(())
+        };
+        unlock().map_err(error_of)
+    }
+
+    /// How many lock records there are.
+    pub fn records(&self) -> Result<usize> {
+        let thread = self.thread()?;
+        Ok(self.tables.records.live(thread.arena()).map_err(error_of)?.count())
+    }
+}

@@ -1,0 +1,120 @@
+//! What the users of a file system share besides its files: open file descriptions and locks on files.
+//!
+//! For: front ends, which open, close and lock, and file systems, which ask whether an inode without names is
+//! [in use](Shared::in_use). All of it lives in an arena of `shm` and in nothing else: the volume's, or a private one for
+//! a file system without a volume. It knows inodes by [`NodeId`] only and calls a file system only through the trait.
+//!
+//! **Who uses a description** is a set of bits, one for each participant (process), in the description itself. Setting and
+//! clearing are single swaps, so there is no count that a kill could leave wrong; when a participant is gone, its bit is
+//! cleared everywhere. A process that has several descriptors for one description keeps that count to itself.
+//!
+//! **Order of locks.** A description's offset lock comes before all locks of a file system; a bucket's lock comes after all of
+//! them, and whoever holds it waits for nothing and calls nobody.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `tables.rs` | where everything stands in the arena: buckets, descriptions, records |
+//! | `description.rs` | open, close, adopt, who uses an inode |
+//! | `offset.rs` | the shared offset and the status flags |
+//! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
+//! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
+//! | `reaping.rs` | what becomes of the dead |
+
+mod description;
+mod file_locks;
+mod offset;
+mod reaping;
+mod records;
+mod tables;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use gannet_shm::{ArenaLayout, ReapStage, Session, Thread};
+
+use crate::{Errno, Error, Result};
+
+pub use description::{AccessMode, Description, DescriptionInfo};
+pub use file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
+pub use gannet_shm as shm;
+pub use offset::OffsetGuard;
+
+use reaping::SharedReaper;
+use tables::Tables;
+
+/// How much a [`Shared`] has room for. All processes that open a volume must say the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedLimits {
+    /// Processes, as in the arena's layout.
+    pub participants: u32,
+    /// Threads, as in the arena's layout.
+    pub threads: u32,
+    /// Open file descriptions.
+    pub descriptions: u32,
+    /// Lock records.
+    pub records: u32,
+}
+
+impl Default for SharedLimits {
+    fn default() -> Self {
+        Self {
+            participants: gannet_shm::PARTICIPANTS_DEFAULT,
+            threads: gannet_shm::THREADS_DEFAULT,
+            descriptions: 1 << 17,
+            records: 1 << 16,
+        }
+    }
+}
+
+/// Open file descriptions and file locks of one arena.
+#[derive(Debug)]
+pub struct Shared {
+    session: Arc<Session>,
+    tables: Tables,
+    /// When this process last looked for dead ones, in nanoseconds of the coarse clock.
+    looked_at_ns: AtomicU64,
+}
+
+impl Shared {
+    /// Adds what `limits` need to an arena's layout, which must have the same bounds on processes and threads.
+    pub fn layout(layout: ArenaLayout, limits: &SharedLimits) -> ArenaLayout {
+        Tables::layout(layout, limits)
+    }
+
+    /// The descriptions and locks in the arena of `session`, whose layout [`Shared::layout`] made with the same limits. Registers
+    /// what settles the dead: before the session is used by other threads. `ENOMEM` when memory is short.
+    pub fn new(session: Arc<Session>, limits: &SharedLimits) -> Result<Arc<Self>> {
+        let tables = Tables::new(&session, limits).map_err(error_of)?;
+        session.register_reaper(ReapStage::Hands, Arc::new(SharedReaper(tables)));
+        Ok(Arc::new(Self { session, tables, looked_at_ns: AtomicU64::new(0) }))
+    }
+
+    /// The same in an arena of its own, which only this process and children forked from it reach.
+    pub fn private(limits: &SharedLimits) -> Result<Arc<Self>> {
+        let layout = ArenaLayout::new().limits(limits.participants, limits.threads);
+        let session = Session::private(&Self::layout(layout, limits)).map_err(error_of)?;
+        Self::new(session, limits)
+    }
+
+    /// The session of the arena.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) fn thread(&self) -> Result<Thread<'_>> {
+        self.session.thread().map_err(error_of)
+    }
+}
+
+/// What an error of the shared state means to a caller.
+pub(crate) fn error_of(error: gannet_shm::Error) -> Error {
+    use gannet_shm::Error as Shm;
+    match error {
+        Shm::System { errno, .. } => Error::because(errno, "shared state"),
+        Shm::Corrupt { what, at } => Error::damaged(what, at),
+        Shm::OutOfBounds { at, .. } => Error::damaged("an offset in the shared state", at),
+        Shm::Full { .. } => Error::because(Errno::NOMEM, "the shared state is full"),
+        Shm::Detached => Error::because(Errno::NODEV, "the volume is no longer attached"),
+        _ => Error::because(Errno::IO, "shared state"),
+    }
+}

@@ -1,0 +1,113 @@
+//! What becomes of the dead: of threads that died inside an operation, and of processes.
+//!
+//! A dead thread: objects that it was making or taking apart leave their chains and are freed; changes of lock records in
+//! buckets that it had locked are completed; if it was closing a description, a sweep is asked for. A process that is gone:
+//! its bit goes from all descriptions, its POSIX locks go, and a sweep is asked for where something lost its last user.
+
+use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper, Result, Thread};
+
+use super::description::CLOSING;
+use super::file_locks::LockOwner;
+use super::tables::{Bucket, Chain, Tables};
+use super::{Shared, error_of};
+use crate::FileSystem;
+
+/// How often a process looks for dead ones by itself, in nanoseconds.
+const LOOK_EVERY_NS: u64 = 1_000_000_000;
+
+/// Settles descriptions and records.
+#[derive(Debug)]
+pub(super) struct SharedReaper(pub(super) Tables);
+
+impl Reaper for SharedReaper {
+    fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
+        let (tables, thread) = (&self.0, dead.reaper());
+        for chain in [Chain::Descriptions, Chain::Records] {
+            tables.slab(chain).settle(dead, |held| {
+                let bucket = tables.bucket(tables.node(&thread, held.at)?.number);
+                // It can be in a chain only if the chain's bucket was locked.
+                if dead.holds(bucket.lock()) { tables.unlink(&thread, bucket, chain, held.reference) } else { Ok(()) }
+            })?;
+        }
+        for bucket in dead.locks().filter_map(|lock| tables.bucket_of_lock(lock)) {
+            tables.settle_records(&thread, bucket)?;
+        }
+        for (index, hand) in dead.hands() {
+            if hand.kind == CLOSING {
+                tables.sweep_wanted(&thread)?.store(1, Ordering::Release);
+                dead.clear_hand(index);
+            }
+        }
+        tables.wait(&thread, dead.slot())?.store(0, Ordering::Release);
+        Ok(())
+    }
+
+    fn participant_gone(&self, gone: &GoneParticipant<'_>) -> Result<()> {
+        let tables = &self.0;
+        tables.forget_participant(&gone.reaper, gone.info.id.index)?;
+        let is_theirs = |owner: &LockOwner| matches!(owner, LockOwner::Process(id) if id.index == gone.info.id.index);
+        let mut last = None;
+        for reference in tables.records.live(gone.reaper.arena())? {
+            let object = tables.records.object(reference)?;
+            let bucket = tables.bucket(tables.node(&gone.reaper, object)?.number);
+            let theirs = tables.load_record(&gone.reaper, object).ok().flatten().is_some_and(|r| is_theirs(&r.owner));
+            if theirs && last != Some(bucket) {
+                tables.void_and_wake(&gone.reaper, bucket, |owner| is_theirs(owner))?;
+                last = Some(bucket);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Tables {
+    fn void_and_wake(&self, thread: &Thread<'_>, bucket: Bucket, gone: impl Fn(&LockOwner) -> bool) -> Result<()> {
+        let guard = thread.lock(bucket.lock())?;
+        self.void_records(thread, bucket, |record| gone(&record.owner))?;
+        let wake = self.released(thread, bucket)?;
+        guard.unlock();
+        wake.wake();
+        Ok(())
+    }
+
+    /// Clears a participant's bit everywhere; asks for a sweep where it was the last.
+    pub(super) fn forget_participant(&self, thread: &Thread<'_>, index: u32) -> Result<()> {
+        for reference in self.descriptions.live(thread.arena())? {
+            let object = self.descriptions.object(reference)?;
+            let (word, bit) = self.user(thread, object, index)?;
+            if word.load(Ordering::Acquire) & bit == 0 {
+                continue;
+            }
+            let guard = thread.lock(self.bucket(self.node(thread, object)?.number).lock())?;
+            if self.descriptions.is_live(thread.arena(), reference)? {
+                // The wish first: a reaper that dies in between leaves nothing that nobody looks for.
+                self.sweep_wanted(thread)?.store(1, Ordering::Release);
+                word.fetch_and(!bit, Ordering::AcqRel);
+            }
+            guard.unlock();
+        }
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Settles what dead processes and threads left, and frees what nobody uses any more.
+    pub fn reap(&self, fs: &dyn FileSystem) -> crate::Result<()> {
+        self.session().reap_dead().map_err(error_of)?;
+        self.sweep_if_wanted(&self.thread()?, fs)
+    }
+
+    /// What is to be done now and then: a sweep if one is wanted, and a look for the dead once a second.
+    pub(super) fn housekeep(&self, thread: &Thread<'_>, fs: &dyn FileSystem) -> crate::Result<()> {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        let looked_at_ns = self.looked_at_ns.load(std::sync::atomic::Ordering::Relaxed);
+        if now_ns.saturating_sub(looked_at_ns) > LOOK_EVERY_NS {
+            self.looked_at_ns.store(now_ns, std::sync::atomic::Ordering::Relaxed);
+            if looked_at_ns != 0 {
+                self.session().reap_dead().map_err(error_of)?;
+            }
+        }
+        self.sweep_if_wanted(thread, fs)
+    }
+}

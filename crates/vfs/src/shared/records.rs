@@ -1,0 +1,301 @@
+//! Lock records of an inode: ranges, owners, conflicts, and changes that a kill can interrupt after any store.
+//!
+//! A record covers the bytes from START up to END; an empty range is a void record, to be freed by the next who changes
+//! the bucket. Records of one owner do not overlap, except inside a change. A change of a range to a new type is:
+//!
+//! 1. where the range splits an older record, a copy of its right part is linked (it says what the older one says);
+//! 2. a record of the new type with a higher sequence is linked: **from here on the change has happened**;
+//! 3. older records of the owner are cut back to what the new one does not cover.
+//!
+//! Whoever takes over the bucket's lock from a dead thread repeats 3 for all records ([`Tables::settle_records`]): of two
+//! records of one owner that overlap, the one with the lower sequence is cut. Steps 1 and 2 need objects from the slab, 3 does
+//! not, so it cannot fail for lack of room.
+
+use gannet_shm::{ArenaOffset, Ordering, Result, SlabRef, Thread, Word32};
+use rustix::thread::futex;
+
+use super::Description;
+use super::file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
+use super::tables::{Bucket, Chain, Tables, record as at};
+use crate::NodeId;
+
+/// A record's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    pub(super) node: NodeId,
+    pub(super) owner: LockOwner,
+    pub(super) exclusive: bool,
+    pub(super) range: LockRange,
+    pub(super) sequence: u64,
+    pub(super) process: u32,
+}
+
+const POSIX: u64 = 1;
+const OPEN_FILE: u64 = 2;
+const WHOLE_FILE: u64 = 3;
+const EXCLUSIVE: u64 = 1 << 8;
+
+/// Sleepers of a bucket to be woken, after its lock is released.
+#[must_use = "call `wake` after unlocking"]
+pub(super) struct Wake<'s>(Option<&'s Word32>);
+
+impl Wake<'_> {
+    pub(super) fn wake(self) {
+        if let Some(word) = self.0 {
+            let _ = futex::wake(word.futex(), futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+impl Record {
+    fn conflicts(&self, owner: &LockOwner, exclusive: bool, range: LockRange) -> bool {
+        (self.exclusive || exclusive)
+            && self.owner != *owner
+            && (self.owner.kind() == LockKind::Flock) == (owner.kind() == LockKind::Flock)
+            && self.range.overlaps(range)
+    }
+}
+
+impl Tables {
+    pub(super) fn load_record(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<Option<Record>> {
+        let load = |at| thread.word(object.add(at)).map(|word| word.load(Ordering::Relaxed));
+        let (kind, owner, generation) = (load(at::KIND)?, load(at::OWNER)?, load(at::OWNER_GENERATION)?);
+        let owner = match (kind & 0xFF, Description::from_word(owner)) {
+            (POSIX, _) => LockOwner::Process(gannet_shm::ParticipantId { index: owner as u32, generation }),
+            (OPEN_FILE, Some(description)) => LockOwner::OpenFile(description),
+            (WHOLE_FILE, Some(description)) => LockOwner::Flock(description),
+            _ => return Err(gannet_shm::Error::Corrupt { what: "owner of a lock record", at: object.get() }),
+        };
+        let range = LockRange { start: load(at::START)?, end: load(at::END)? };
+        Ok((range.start < range.end).then_some(Record {
+            node: self.node(thread, object)?,
+            owner,
+            exclusive: kind & EXCLUSIVE != 0,
+            range,
+            sequence: load(at::SEQUENCE)?,
+            process: load(at::PROCESS)? as u32,
+        }))
+    }
+
+    fn store_record(&self, thread: &Thread<'_>, object: ArenaOffset, record: &Record) -> Result<()> {
+        let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
+        let (kind, owner, generation) = match record.owner {
+            LockOwner::Process(id) => (POSIX, u64::from(id.index), id.generation),
+            LockOwner::OpenFile(description) => (OPEN_FILE, description.word(), 0),
+            LockOwner::Flock(description) => (WHOLE_FILE, description.word(), 0),
+        };
+        set(at::NUMBER, record.node.number)?;
+        set(at::GENERATION, u64::from(record.node.generation))?;
+        set(at::KIND, kind | if record.exclusive { EXCLUSIVE } else { 0 })?;
+        set(at::OWNER, owner)?;
+        set(at::OWNER_GENERATION, generation)?;
+        set(at::START, record.range.start)?;
+        set(at::END, record.range.end)?;
+        set(at::SEQUENCE, record.sequence)?;
+        set(at::PROCESS, u64::from(record.process))
+    }
+
+    fn set_start(&self, thread: &Thread<'_>, object: ArenaOffset, start: u64) -> Result<()> {
+        thread.word(object.add(at::START)).map(|word| word.store(start, Ordering::Release))
+    }
+
+    fn set_end(&self, thread: &Thread<'_>, object: ArenaOffset, end: u64) -> Result<()> {
+        thread.word(object.add(at::END)).map(|word| word.store(end, Ordering::Release))
+    }
+
+    /// Cuts a record back so that it does not overlap `by`. Where `by` lies inside it, what is behind `by` has a copy.
+    fn cut(&self, thread: &Thread<'_>, object: ArenaOffset, range: LockRange, by: LockRange) -> Result<()> {
+        if range.start >= by.start && range.end <= by.end {
+            self.set_end(thread, object, range.start)
+        } else if range.start < by.start {
+            self.set_end(thread, object, by.start)
+        } else {
+            self.set_start(thread, object, by.end)
+        }
+    }
+
+    /// Calls `visit` with the records of a bucket that are not void, until it returns `false`.
+    pub(super) fn records_in(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        mut visit: impl FnMut(SlabRef, ArenaOffset, Record) -> Result<bool>,
+    ) -> Result<()> {
+        self.walk(thread, bucket, Chain::Records, |reference, object| match self.load_record(thread, object)? {
+            Some(record) => visit(reference, object, record),
+            None => Ok(true),
+        })
+    }
+
+    /// Whether the owner of a record can still let it go. An open file without users cannot.
+    fn owner_exists(&self, thread: &Thread<'_>, owner: &LockOwner) -> Result<bool> {
+        match owner {
+            LockOwner::Process(_) => Ok(true),
+            LockOwner::OpenFile(description) | LockOwner::Flock(description) => {
+                Ok(self.descriptions.is_live(thread.arena(), description.0)?
+                    && self.is_used(thread, self.descriptions.object(description.0)?)?)
+            }
+        }
+    }
+
+    /// The first record that stands in the way of a lock. Under the bucket's lock.
+    pub(super) fn conflict(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        request: &LockRequest,
+    ) -> Result<Option<LockedBy>> {
+        let Some(exclusive) = request.exclusive else { return Ok(None) };
+        let mut first: Option<LockedBy> = None;
+        self.records_in(thread, bucket, |_, _, record| {
+            let blocks = record.node == request.node && record.conflicts(&request.owner, exclusive, request.range);
+            let is_earlier = first.is_none_or(|first| record.range.start < first.range.start);
+            if blocks && is_earlier && self.owner_exists(thread, &record.owner)? {
+                let Record { owner, exclusive, range, process, .. } = record;
+                first = Some(LockedBy { owner, exclusive, range, process });
+            }
+            Ok(true)
+        })?;
+        Ok(first)
+    }
+
+    /// Gives an owner a lock on a range, or takes it away, as `request` says. Conflicts have been looked for. Under the bucket's
+    /// lock. `Full` leaves everything as it was.
+    pub(super) fn change_lock(&self, thread: &Thread<'_>, bucket: Bucket, request: &LockRequest) -> Result<()> {
+        let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
+        // Neighbours of the same type become part of the new record.
+        let (mut whole, mut split, mut same) = (range, None, false);
+        self.records_in(thread, bucket, |_, _, record| {
+            if record.node != node || record.owner != owner {
+                return Ok(true);
+            }
+            if wanted == Some(record.exclusive) {
+                if record.range.touches(range) {
+                    same |= record.range.start <= range.start && record.range.end >= range.end;
+                    whole.start = whole.start.min(record.range.start);
+                    whole.end = whole.end.max(record.range.end);
+                }
+            } else if record.range.start < range.start && record.range.end > range.end {
+                split = Some(record);
+            }
+            Ok(true)
+        })?;
+        if same {
+            return Ok(());
+        }
+        let sequence = bucket.sequence(thread)?;
+        let right = match split {
+            Some(record) => Some((self.records.allocate(thread)?, record)),
+            None => None,
+        };
+        let new = match wanted {
+            None => None,
+            Some(exclusive) => match self.records.allocate(thread) {
+                Ok(held) => Some((held, exclusive)),
+                Err(error) => {
+                    if let Some((held, _)) = right {
+                        self.records.free(thread, held)?;
+                    }
+                    return Err(error);
+                }
+            },
+        };
+        if let Some((held, record)) = right {
+            let range = LockRange { start: range.end, end: record.range.end };
+            self.store_record(thread, held.at(), &Record { range, ..record })?;
+            self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
+            self.records.publish(thread, held)?;
+        }
+        let mut newest = None;
+        if let Some((held, exclusive)) = new {
+            let number = sequence.load(Ordering::Relaxed) + 1;
+            sequence.store(number, Ordering::Relaxed);
+            let record = Record { node, owner, exclusive, range: whole, sequence: number, process };
+            self.store_record(thread, held.at(), &record)?;
+            self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
+            newest = Some(self.records.publish(thread, held)?);
+        }
+        self.records_in(thread, bucket, |reference, object, record| {
+            let own = record.node == node && record.owner == owner && Some(reference) != newest;
+            if own && record.range.overlaps(whole) {
+                self.cut(thread, object, record.range, whole)?;
+            }
+            Ok(true)
+        })?;
+        self.purge(thread, bucket)
+    }
+
+    /// Frees void records. Under the bucket's lock.
+    fn purge(&self, thread: &Thread<'_>, bucket: Bucket) -> Result<()> {
+        loop {
+            let mut void = None;
+            self.walk(thread, bucket, Chain::Records, |reference, object| {
+                if self.load_record(thread, object)?.is_none() {
+                    void = Some(reference);
+                }
+                Ok(void.is_none())
+            })?;
+            let Some(reference) = void else { return Ok(()) };
+            let held = self.records.retire(thread, reference)?;
+            self.unlink(thread, bucket, Chain::Records, reference)?;
+            if let Some(held) = held {
+                self.records.free(thread, held)?;
+            }
+        }
+    }
+
+    /// Takes away all locks of owners that `gone` names. Under the bucket's lock.
+    pub(super) fn void_records(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        mut gone: impl FnMut(&Record) -> bool,
+    ) -> Result<()> {
+        let mut any = false;
+        self.records_in(thread, bucket, |_, object, record| {
+            if gone(&record) {
+                any = true;
+                self.set_end(thread, object, record.range.start)?;
+            }
+            Ok(true)
+        })?;
+        if any { self.purge(thread, bucket) } else { Ok(()) }
+    }
+
+    /// Takes away all locks of a description. Under the bucket's lock.
+    pub(super) fn void_records_of(&self, thread: &Thread<'_>, bucket: Bucket, which: Description) -> Result<()> {
+        self.void_records(thread, bucket, |record| match record.owner {
+            LockOwner::OpenFile(owner) | LockOwner::Flock(owner) => owner == which,
+            LockOwner::Process(_) => false,
+        })
+    }
+
+    /// Says that a lock went away. Under the bucket's lock.
+    pub(super) fn released<'s>(&self, thread: &Thread<'s>, bucket: Bucket) -> Result<Wake<'s>> {
+        let (releases, sleepers) = (bucket.releases(thread)?, bucket.sleepers(thread)?);
+        if sleepers.load(Ordering::Relaxed) == 0 {
+            return Ok(Wake(None));
+        }
+        sleepers.store(0, Ordering::Relaxed);
+        releases.store(releases.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        Ok(Wake(Some(releases)))
+    }
+
+    /// Completes what a dead thread left in a bucket that it had locked. In its name: nothing is freed here.
+    pub(super) fn settle_records(&self, thread: &Thread<'_>, bucket: Bucket) -> Result<()> {
+        self.records_in(thread, bucket, |newer, _, new| {
+            self.records_in(thread, bucket, |older, object, old| {
+                let overlap = older != newer && old.node == new.node && old.owner == new.owner;
+                if overlap && old.range.overlaps(new.range) {
+                    // The copy of a right part has the sequence of its original, which is the longer of the two.
+                    let is_copy = old.sequence == new.sequence && old.range.end == new.range.end;
+                    if old.sequence < new.sequence || is_copy && old.range.start < new.range.start {
+                        self.cut(thread, object, old.range, new.range)?;
+                    }
+                }
+                Ok(true)
+            })?;
+            Ok(true)
+        })
+    }
+}

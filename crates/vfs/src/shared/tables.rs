@@ -1,0 +1,263 @@
+//! Where everything stands in the arena: buckets of inodes by hash, and in each the descriptions and the lock records of its
+//! inodes as singly linked chains of slab objects.
+//!
+//! A chain is changed under its bucket's lock, by one store for each step; so whoever takes the lock over from a dead thread
+//! finds it whole. An object that is not live (its maker or remover died) is unlinked by the reaper before it is freed.
+
+use gannet_shm::{ArenaLayout, ArenaOffset, Ordering, Region, Result, Session, Slab, SlabRef, Thread, Word, Word32};
+
+use super::SharedLimits;
+use crate::NodeId;
+
+/// Words of a description before the column of its users.
+pub(super) mod description {
+    pub(in super::super) const NUMBER: u64 = 0;
+    pub(in super::super) const GENERATION: u64 = 8;
+    pub(in super::super) const NEXT: u64 = 16;
+    pub(in super::super) const ACCESS: u64 = 24;
+    pub(in super::super) const STATUS: u64 = 32;
+    pub(in super::super) const OFFSET_LOCK: u64 = 40;
+    pub(in super::super) const OFFSET: u64 = 48;
+    pub(in super::super) const EXTERNAL: u64 = 56;
+    pub(in super::super) const COLUMN: u64 = 64;
+}
+
+/// Words of a lock record.
+pub(super) mod record {
+    pub(in super::super) const NUMBER: u64 = 0;
+    pub(in super::super) const GENERATION: u64 = 8;
+    pub(in super::super) const NEXT: u64 = 16;
+    pub(in super::super) const KIND: u64 = 24;
+    pub(in super::super) const OWNER: u64 = 32;
+    pub(in super::super) const OWNER_GENERATION: u64 = 40;
+    pub(in super::super) const START: u64 = 48;
+    pub(in super::super) const END: u64 = 56;
+    pub(in super::super) const SEQUENCE: u64 = 64;
+    pub(in super::super) const PROCESS: u64 = 72;
+    pub(in super::super) const BYTES: u64 = 80;
+}
+
+// Both chains are walked by the same code.
+const _: () = assert!(description::NUMBER == record::NUMBER && description::NEXT == record::NEXT);
+const NEXT: u64 = description::NEXT;
+
+/// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), sleepers (32 bits).
+const BUCKET_BYTES: u64 = 64;
+const LOCK: u64 = 0;
+const DESCRIPTIONS: u64 = 8;
+const RECORDS: u64 = 16;
+const SEQUENCE: u64 = 24;
+const RELEASES: u64 = 32;
+const SLEEPERS: u64 = 40;
+
+const CONTROL_READY: u64 = 0;
+const CONTROL_SWEEP: u64 = 64;
+const CONTROL_BYTES: u64 = 128;
+
+/// Offsets of everything; the same in every process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tables {
+    pub(super) descriptions: Slab,
+    pub(super) records: Slab,
+    buckets: Region,
+    bucket_count: u64,
+    waits: Region,
+    control: Region,
+    column_words: u64,
+}
+
+/// One of the two chains of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    Descriptions,
+    Records,
+}
+
+/// The place of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bucket(pub(super) ArenaOffset);
+
+impl Bucket {
+    pub(super) const fn lock(self) -> ArenaOffset {
+        self.0.add(LOCK)
+    }
+
+    pub(super) fn sequence<'s>(self, thread: &Thread<'s>) -> Result<&'s Word> {
+        thread.word(self.0.add(SEQUENCE))
+    }
+
+    pub(super) fn releases<'s>(self, thread: &Thread<'s>) -> Result<&'s Word32> {
+        thread.arena().word32(self.0.add(RELEASES))
+    }
+
+    pub(super) fn sleepers<'s>(self, thread: &Thread<'s>) -> Result<&'s Word32> {
+        thread.arena().word32(self.0.add(SLEEPERS))
+    }
+
+    const fn head(self, chain: Chain) -> ArenaOffset {
+        self.0.add(match chain {
+            Chain::Descriptions => DESCRIPTIONS,
+            Chain::Records => RECORDS,
+        })
+    }
+}
+
+fn column_words(limits: &SharedLimits) -> u64 {
+    u64::from(limits.participants).div_ceil(64)
+}
+
+fn description_bytes(limits: &SharedLimits) -> u64 {
+    description::COLUMN + column_words(limits) * 8
+}
+
+fn bucket_count(limits: &SharedLimits) -> u64 {
+    u64::from(limits.descriptions / 16).next_power_of_two().clamp(64, 4096)
+}
+
+impl Tables {
+    pub(super) fn layout(layout: ArenaLayout, limits: &SharedLimits) -> ArenaLayout {
+        let descriptions = Slab::region_bytes(u64::from(limits.descriptions.max(1)), description_bytes(limits));
+        let records = Slab::region_bytes(u64::from(limits.records.max(1)), record::BYTES);
+        layout
+            .region("vfs control", CONTROL_BYTES, 64)
+            .region("vfs buckets", bucket_count(limits) * BUCKET_BYTES, 4096)
+            .region("vfs waits", u64::from(limits.threads) * 8, 64)
+            .region("vfs descriptions", descriptions, 4096)
+            .region("vfs records", records, 4096)
+    }
+
+    pub(super) fn new(session: &Session, limits: &SharedLimits) -> Result<Self> {
+        let arena = session.arena();
+        let region = |name| arena.region(name);
+        let tables = Self {
+            descriptions: Slab::new(arena, region("vfs descriptions")?, description_bytes(limits))?,
+            records: Slab::new(arena, region("vfs records")?, record::BYTES)?,
+            buckets: region("vfs buckets")?,
+            bucket_count: bucket_count(limits),
+            waits: region("vfs waits")?,
+            control: region("vfs control")?,
+            column_words: column_words(limits),
+        };
+        arena.reserve(tables.control.start, CONTROL_BYTES)?;
+        // The rest gets its memory once for all processes; in a private arena it may come page by page.
+        let ready = arena.word(tables.control.at(CONTROL_READY)?)?;
+        if ready.load(Ordering::Acquire) == 0 && session.path().is_some() {
+            arena.reserve(tables.buckets.start, tables.buckets.bytes)?;
+            arena.reserve(tables.waits.start, tables.waits.bytes)?;
+            ready.store(1, Ordering::Release);
+        }
+        Ok(tables)
+    }
+
+    pub(super) fn slab(&self, chain: Chain) -> &Slab {
+        match chain {
+            Chain::Descriptions => &self.descriptions,
+            Chain::Records => &self.records,
+        }
+    }
+
+    pub(super) fn bucket(&self, number: u64) -> Bucket {
+        let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        Bucket(self.buckets.start.add(hash % self.bucket_count * BUCKET_BYTES))
+    }
+
+    /// The bucket whose lock stands at `at`.
+    pub(super) fn bucket_of_lock(&self, at: ArenaOffset) -> Option<Bucket> {
+        let distance = at.get().checked_sub(self.buckets.start.get())?;
+        let is_one = distance < self.bucket_count * BUCKET_BYTES && distance % BUCKET_BYTES == LOCK;
+        is_one.then(|| Bucket(ArenaOffset::new(at.get() - LOCK)))
+    }
+
+    /// Set when descriptions without users may be lying about.
+    pub(super) fn sweep_wanted<'s>(&self, thread: &Thread<'s>) -> Result<&'s Word> {
+        thread.word(self.control.at(CONTROL_SWEEP)?)
+    }
+
+    /// For whom the thread of a slot waits.
+    pub(super) fn wait<'s>(&self, thread: &Thread<'s>, slot: u32) -> Result<&'s Word> {
+        thread.word(self.waits.at(u64::from(slot) * 8)?)
+    }
+
+    pub(super) fn waits<'s>(&self, thread: &Thread<'s>) -> Result<&'s [Word]> {
+        thread.arena().words(self.waits.start, self.waits.bytes / 8)
+    }
+
+    /// The users of a description: a bit for each participant.
+    pub(super) fn column<'s>(&self, thread: &Thread<'s>, object: ArenaOffset) -> Result<&'s [Word]> {
+        thread.arena().words(object.add(description::COLUMN), self.column_words)
+    }
+
+    /// The word and the bit of a participant in a column.
+    pub(super) fn user<'s>(&self, thread: &Thread<'s>, object: ArenaOffset, index: u32) -> Result<(&'s Word, u64)> {
+        let word = self.column(thread, object)?.get(index as usize / 64);
+        let full = gannet_shm::Error::Full { what: "participant in the columns of descriptions" };
+        Ok((word.ok_or(full)?, 1 << (index % 64)))
+    }
+
+    /// Whether anybody uses a description. Exact under its bucket's lock.
+    pub(super) fn is_used(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<bool> {
+        let column = self.column(thread, object)?;
+        Ok(column.iter().any(|word| word.load(Ordering::Acquire) != 0)
+            || thread.word(object.add(description::EXTERNAL))?.load(Ordering::Acquire) != 0)
+    }
+
+    pub(super) fn node(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<NodeId> {
+        let load = |at| Ok(thread.word(object.add(at))?.load(Ordering::Relaxed));
+        Ok(NodeId::new(load(description::NUMBER)?, load(description::GENERATION)? as u32))
+    }
+
+    /// Calls `visit` with the objects of a chain until it returns `false`. Under the bucket's lock.
+    pub(super) fn walk(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        chain: Chain,
+        mut visit: impl FnMut(SlabRef, ArenaOffset) -> Result<bool>,
+    ) -> Result<()> {
+        let slab = self.slab(chain);
+        let mut next = thread.word(bucket.head(chain))?.load(Ordering::Relaxed);
+        for _ in 0..=slab.count() {
+            let Some(reference) = SlabRef::from_word(next) else { return Ok(()) };
+            let object = slab.object(reference)?;
+            next = thread.word(object.add(NEXT))?.load(Ordering::Relaxed);
+            if !visit(reference, object)? {
+                return Ok(());
+            }
+        }
+        Err(gannet_shm::Error::Corrupt { what: "chain of an inode bucket", at: bucket.0.get() })
+    }
+
+    /// Puts an object at the front of a chain. Under the bucket's lock.
+    pub(super) fn link(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        chain: Chain,
+        reference: SlabRef,
+        object: ArenaOffset,
+    ) -> Result<()> {
+        let head = thread.word(bucket.head(chain))?;
+        thread.word(object.add(NEXT))?.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        head.store(reference.word(), Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes an object out of a chain, if it is in it. Under the bucket's lock.
+    pub(super) fn unlink(&self, thread: &Thread<'_>, bucket: Bucket, chain: Chain, reference: SlabRef) -> Result<()> {
+        let mut before = thread.word(bucket.head(chain))?;
+        let mut found = None;
+        self.walk(thread, bucket, chain, |at, object| {
+            let next = thread.word(object.add(NEXT))?;
+            if at == reference {
+                found = Some(next.load(Ordering::Relaxed));
+                return Ok(false);
+            }
+            before = next;
+            Ok(true)
+        })?;
+        if let Some(next) = found {
+            before.store(next, Ordering::Release);
+        }
+        Ok(())
+    }
+}
