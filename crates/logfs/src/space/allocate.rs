@@ -11,6 +11,9 @@ use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError};
 /// The most blocks of one extent: what the count in a hand and in a file map can say.
 const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
 
+/// The part of a pool that is left when only crumbs are.
+const POOL_CRUMBS: u64 = 16;
+
 impl<'a> Space<'a> {
     /// Takes 1 to `want` contiguous blocks into the thread's hands.
     ///
@@ -62,13 +65,26 @@ impl<'a> Space<'a> {
                 }
             }
         }
-        if !whole_2m {
+        if whole_2m {
+            return Err(SpaceError::Full);
+        }
+        if want > 1 {
+            // A pool that is nearly full has only crumbs; before a file is made of those, others are asked.
             for index in in_order() {
-                if self.free_hint(index) > 0
-                    && let Some(held) = self.take_from(thread, index, |pool| pool.find_small(want))?
+                if self.free_hint(index) >= self.layout.pool_blocks() / POOL_CRUMBS
+                    && let Some(held) = self.take_from(thread, index, |pool| {
+                        pool.find_small(want).filter(|run| run.1 * 2 >= want.min(GROUP_BLOCKS))
+                    })?
                 {
                     return Ok(held);
                 }
+            }
+        }
+        for index in in_order() {
+            if self.free_hint(index) > 0
+                && let Some(held) = self.take_from(thread, index, |pool| pool.find_small(want))?
+            {
+                return Ok(held);
             }
         }
         Err(SpaceError::Full)

@@ -23,7 +23,7 @@ pub(super) const PINS_USED: usize = 4;
 pub(super) const PINS_BACKED: usize = 5;
 
 /// Partly free groups looked at for a run that is long enough before a whole group is taken.
-const GROUPS_SEARCHED: usize = 8;
+const GROUPS_SEARCHED: usize = 16;
 
 pub(super) struct Pool<'a> {
     pub(super) control: &'a [Word; CONTROL_WORDS],

@@ -12,26 +12,30 @@ fn build(lab: &Lab, owner: u32, entries: u64) {
     }
 }
 
-/// Overwrites some words of the nodes of inode 1 with nonsense of several kinds.
+/// Overwrites some words of the nodes of inode 1 with nonsense of several kinds, half of them in inner nodes.
 fn spoil(lab: &Lab, random: &mut Random, words: u64) {
-    let nodes = lab.words.len() / 64;
+    let load = |node: usize, word: usize| lab.words[node * 64 + word].load(Relaxed);
+    let own: Vec<usize> = (1..lab.words.len() / 64).filter(|&node| load(node, 0) >> 32 == 1).collect();
+    let inner: Vec<usize> = own.iter().copied().filter(|&node| load(node, 1) >> 32 > 0).collect();
     for _ in 0..words {
-        let node = 1 + random.below(nodes as u64 - 1) as usize;
-        if lab.words[node * 64].load(Relaxed) >> 32 != 1 {
-            continue;
+        let among = if random.below(2) == 0 && !inner.is_empty() { &inner } else { &own };
+        if among.is_empty() {
+            return;
         }
+        let node = among[random.below(among.len() as u64) as usize];
         let word = match random.below(4) {
             0 => 1,
             1 => 2 + random.below(31) as usize,
             _ => 33 + random.below(31) as usize,
         };
-        let nonsense = match random.below(6) {
+        let nonsense = match random.below(7) {
             0 => random.next(),
             1 => u64::MAX,
             2 => 0,
             3 => random.below(12) << 32 | random.below(33),
             // Another node, or itself: cycles, shared children, foreign nodes.
-            _ => random.below(nodes as u64 + 2),
+            4 => random.below(lab.words.len() as u64 / 64 + 2),
+            _ => among[random.below(among.len() as u64) as usize] as u64,
         };
         lab.words[node * 64 + word].store(nonsense, Relaxed);
     }

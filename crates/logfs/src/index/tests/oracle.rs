@@ -294,3 +294,21 @@ fn memory_is_asked_for_before_nodes_are_used() {
     assert_eq!(tree.pool.live_count(None), 4095);
     assert!(words[4096 * NODE_WORDS..].iter().all(|word| word.load(Relaxed) == 0));
 }
+
+#[test]
+fn a_reservation_from_before_an_eviction_frees_nothing_of_others() {
+    let lab = Lab::new(20);
+    let nodes = lab.tree(1).pool.reserve(1, 0, 10).unwrap();
+    lab.drop_index(1);
+    let other = lab.tree(2);
+    for key in 0..200 {
+        other.insert(key, key, &mut other.no_reservation().unwrap()).unwrap();
+    }
+    while let Ok(one) = lab.pool().reserve(2, 0, 1) {
+        core::mem::forget(one);
+    }
+    assert_eq!(lab.pool().live_count(Some(2)), 20);
+    drop(nodes);
+    assert_eq!(lab.pool().live_count(Some(2)), 20);
+    assert_eq!(other.check().unwrap().entries, 200);
+}

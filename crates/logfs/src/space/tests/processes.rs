@@ -73,9 +73,8 @@ fn killed_processes_lose_and_double_nothing() {
     let rig = rig(&session);
     let mut random = Random(nonce);
     let (mut kills, mut operations) = (0, 0);
-    let end = Instant::now() + Duration::from_millis(1500 * effort());
     let mut children: Vec<Child> = (0..2).map(|seed| start(nonce, seed)).collect();
-    while Instant::now() < end {
+    while kills < 25 * effort() {
         std::thread::sleep(Duration::from_micros(2000 + random.below(40_000)));
         let mut child = children.swap_remove(random.below(2) as usize);
         child.kill().unwrap();
@@ -95,6 +94,5 @@ fn killed_processes_lose_and_double_nothing() {
     session.reap_dead().unwrap();
     rig.verify(&session);
     println!("{kills} kills, {operations} operations beside them");
-    assert!(kills > 10);
     session.detach(&mut Owner).unwrap();
 }
