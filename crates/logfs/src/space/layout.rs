@@ -33,6 +33,8 @@ pub struct SpaceLayout {
     /// A pool has two to the power of this groups. Divisions would cost as much as a lock.
     pool_groups_log2: u32,
     hand_kind: u64,
+    /// Size of the region; kept, for it is asked for with every view.
+    bytes: u64,
 }
 
 impl SpaceLayout {
@@ -41,12 +43,15 @@ impl SpaceLayout {
         let blocks = blocks.min(BLOCKS_MAX);
         let groups = blocks.div_ceil(GROUP_BLOCKS).max(1);
         let pool_groups = groups.div_ceil(POOLS_MAX).next_power_of_two().max(POOL_GROUPS_MIN);
-        SpaceLayout {
+        let mut layout = SpaceLayout {
             blocks,
             pools: groups.div_ceil(pool_groups),
             pool_groups_log2: pool_groups.ilog2(),
             hand_kind: super::HAND_BLOCKS,
-        }
+            bytes: 0,
+        };
+        layout.bytes = (layout.pins_at(layout.pools) as u64 * 8).next_multiple_of(4096);
+        layout
     }
 
     /// The same for units that are not blocks (inode numbers): their hands have a kind of their own.
@@ -60,8 +65,9 @@ impl SpaceLayout {
     }
 
     /// Size of the region, in bytes. About 1/15000 of the volume, half of it without memory until blocks are pinned.
+    #[inline]
     pub fn bytes(&self) -> u64 {
-        (self.pins_at(self.pools) as u64 * 8).next_multiple_of(4096)
+        self.bytes
     }
 
     /// How much of the region's beginning needs memory before it is used, in bytes.

@@ -76,7 +76,7 @@ fn a_merge_of_inner_nodes_keeps_every_key_in_reach() {
             oracle.insert(key * 10, key);
         }
         let second = 31 * 31 * 10;
-        let mut remove = |from: u64, to: u64, oracle: &mut BTreeMap<u64, u64>| {
+        let remove = |from: u64, to: u64, oracle: &mut BTreeMap<u64, u64>| {
             for key in (from..to).step_by(10) {
                 assert_eq!(tree.remove(key).unwrap(), oracle.remove(&key));
             }
