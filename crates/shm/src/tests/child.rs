@@ -27,12 +27,35 @@ pub(super) fn command(role: &str, nonce: u64) -> Command {
     command
 }
 
-pub(super) fn spawn(role: &str, id: &VolumeIdentity) -> Child {
-    command(role, id.nonce).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+/// A child process; killed when the test is done with it, however that ends.
+pub(super) struct Kid(Child);
+
+impl std::ops::Deref for Kid {
+    type Target = Child;
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Kid {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Kid {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(super) fn spawn(role: &str, id: &VolumeIdentity) -> Kid {
+    Kid(command(role, id.nonce).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
 }
 
 /// Waits until the child says `word`.
-pub(super) fn wait_for(child: &mut Child, word: &str) {
+pub(super) fn wait_for(child: &mut Kid, word: &str) {
     let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains(word)), "the child ended without saying {word:?}");
 }
@@ -71,7 +94,12 @@ fn child() {
     let (Ok(role), Ok(nonce)) = (std::env::var(ROLE), std::env::var(NONCE)) else { return };
     let id = VolumeIdentity { uuid: identity(0).uuid, nonce: nonce.parse().unwrap() };
     let mut guard = Calls::default();
-    let attach = |guard: &mut Calls| Session::attach(id, &layout(), guard).unwrap();
+    // As an owner does: whoever comes settles the dead, or the table of participants fills up.
+    let attach = |guard: &mut Calls| {
+        let session = Session::attach(id, &layout(), guard).unwrap();
+        session.reap_dead().unwrap();
+        session
+    };
     let role = match role.strip_prefix("unlisted ") {
         Some(rest) => {
             crate::life::FORBIDDEN.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -1,11 +1,10 @@
 //! Real processes and real kills.
 
-use super::child::{pair_step, spawn, wait_for};
+use super::child::{Kid, pair_step, spawn, wait_for};
 use super::{Calls, identity, layout, left_behind};
 use crate::{Session, VolumeIdentity};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::process::Child;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,7 +42,8 @@ fn a_killed_owners_lock_is_taken_over_soon() {
         child.wait().unwrap();
     }
     assert!(best < Duration::from_millis(20), "{best:?}");
-    assert_eq!(session.reap_dead().unwrap().participants, 5);
+    // Each child settled its predecessor when it came.
+    assert_eq!(session.reap_dead().unwrap().participants, 1);
     session.detach(&mut guard).unwrap();
     assert!(left_behind(&id).is_empty());
 }
@@ -140,7 +140,7 @@ fn random_kills_never_break_exclusion_and_leave_nothing() {
     let rounds = if std::env::var_os("GANNET_LONG").is_some() { 300 } else { 12 };
     for role in ["steps", "churn"] {
         let id = identity(if role == "steps" { 24 } else { 25 });
-        let mut children: Vec<Child> = (0..3).map(|_| spawn(role, &id)).collect();
+        let mut children: Vec<Kid> = (0..3).map(|_| spawn(role, &id)).collect();
         for child in &mut children {
             wait_for(child, "begun");
         }
