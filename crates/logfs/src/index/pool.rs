@@ -18,7 +18,8 @@ pub const NODE_WORDS: usize = node::NODE_WORDS;
 
 /// What the pool asks of who made it.
 pub trait PoolHost {
-    /// The current epoch of `owner`'s index, read with acquire order; `None` if there is no such inode.
+    /// The current epoch of `owner`'s index, read with acquire order; `None` for a number that is no inode's and never
+    /// will be. It never falls, also not when the inode is freed and its number used again. `owner` may be nonsense.
     fn current_epoch(&self, owner: u32) -> Option<u32>;
 
     /// Makes sure that `count` words of the region from `first` on have memory behind them. Called before nodes

@@ -3,6 +3,7 @@
 use super::super::{Extents, IndexError};
 use super::{Lab, Random, effort, mix};
 use gannet_shm::Ordering::Relaxed;
+use gannet_shm::testing::{after_every_store, run_abandoned};
 
 fn build(lab: &Lab, owner: u32, entries: u64) {
     let tree = lab.tree(owner);
@@ -92,4 +93,52 @@ fn garbage_is_survived() {
         assert_eq!(lab.pool().live_count(None), shape.nodes);
     }
     assert!(torn > 1000, "the garbage was noticed {torn} times only");
+}
+
+/// What one operation of a writer does to inode 1: enough to split and to merge.
+fn change(lab: &Lab, from: u64) {
+    let tree = lab.tree(1);
+    for key in from..from + 40 {
+        let mut nodes = tree.reserve(&[key, key + 500]).unwrap();
+        tree.insert(key, value_of(key), &mut nodes).unwrap();
+        tree.insert(key + 500, value_of(key + 500), &mut nodes).unwrap();
+    }
+    for key in from + 3..from + 37 {
+        tree.remove(key).unwrap();
+    }
+}
+
+fn value_of(key: u64) -> u64 {
+    mix(key) | 1
+}
+
+#[test]
+fn a_writer_killed_after_any_store_leaves_nothing_that_matters() {
+    let stores = after_every_store(|stores| {
+        let lab = Lab::new(80);
+        change(&lab, 0);
+        build(&lab, 2, 200);
+        let shape = lab.tree(2).check().unwrap();
+        let outcome = run_abandoned(&[], stores, || change(&lab, 1000));
+        // Whoever reads before anybody noticed survives it.
+        for key in 0..1600 {
+            let tree = lab.tree(1);
+            let _ = (tree.get(key), tree.floor(key), tree.ceiling(key));
+        }
+        let _ = lab.tree(1).check();
+        // Whoever comes next drops the index and builds another, in nodes that are all there.
+        lab.drop_index(1);
+        assert_eq!(lab.pool().live_count(None), shape.nodes);
+        change(&lab, 2000);
+        assert_eq!(lab.tree(1).get(2001), Ok(Some(value_of(2001))));
+        assert_eq!(lab.pool().live_count(Some(1)), lab.tree(1).check().unwrap().nodes);
+        assert_eq!(lab.tree(2).check(), Ok(shape));
+        let mut rest = Vec::new();
+        while let Ok(one) = lab.pool().reserve(3, 0, 1) {
+            rest.push(one);
+        }
+        assert_eq!(lab.pool().live_count(None), lab.pool().capacity());
+        outcome
+    });
+    assert!(stores > 1000, "{stores}");
 }
