@@ -159,6 +159,11 @@ impl<'a> Space<'a> {
         (0..self.layout.pools()).map(|index| self.pool(index).free_count()).sum()
     }
 
+    /// Free blocks of the pool that holds `block`: one load, to see cheaply that there is plenty.
+    pub fn free_near(&self, block: u64) -> u64 {
+        self.pool(self.layout.pool_of(block)).free_count()
+    }
+
     /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned.
     pub fn is_free(&self, block: u64) -> bool {
         // The bits of all pools follow each other.

@@ -2,6 +2,7 @@
 
 use super::super::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, IndexError, Mapping};
 use super::{Lab, Random, effort};
+use std::collections::BTreeMap;
 
 const BLOCKS: u64 = 400;
 
@@ -77,6 +78,7 @@ fn agrees_with_one_element_for_each_block() {
         let mut random = Random(seed);
         let mut oracle = Oracle(vec![None; BLOCKS as usize]);
         let extents = Extents::new(lab.tree(1));
+        let mut foreign = BTreeMap::new();
         for operation in 0..600u64 {
             let start = random.below(BLOCKS - 1);
             let longest = if random.below(40) == 0 { BLOCKS - start } else { (BLOCKS - start).min(4) };
@@ -102,12 +104,37 @@ fn agrees_with_one_element_for_each_block() {
             }
             drop(nodes);
             assert!(reserved <= 28);
+            if seed % 2 == 1 {
+                change_foreign(&lab, &mut foreign, &mut random, operation);
+            }
             if operation % 20 == 0 || seed < 4 {
                 same(&extents, &oracle);
+                let mut found = Vec::new();
+                let add = &mut |key, value| {
+                    found.push((key, value));
+                    true
+                };
+                extents.tree().for_each_from(FILE_BLOCK_LIMIT, add).unwrap();
+                assert!(found.into_iter().eq(foreign.iter().map(|(&key, &value)| (key, value))));
             }
             assert_eq!(lab.pool().live_count(Some(1)), lab.tree(1).check().unwrap().nodes);
         }
         same(&extents, &oracle);
+    }
+}
+
+/// Entries of another kind in the same tree, behind all file blocks: no business of the map's.
+fn change_foreign(lab: &Lab, foreign: &mut BTreeMap<u64, u64>, random: &mut Random, value: u64) {
+    let key = match random.below(3) {
+        0 => FILE_BLOCK_LIMIT + random.below(20),
+        _ => 1 << 63 | random.below(40),
+    };
+    let tree = lab.tree(1);
+    if random.below(2) == 0 {
+        let mut nodes = tree.reserve(&[key]).unwrap();
+        assert_eq!(tree.insert(key, value, &mut nodes).unwrap(), foreign.insert(key, value));
+    } else {
+        assert_eq!(tree.remove(key).unwrap(), foreign.remove(&key));
     }
 }
 
