@@ -30,11 +30,6 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Sequence number that the entry will have.
-    pub(crate) const fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
     /// Where the entry will stand.
     pub(crate) const fn place(&self) -> LinePlace {
         self.place
@@ -158,16 +153,20 @@ impl<'s> Op<'s> {
 
     /// One block for metadata, near `goal` if there is one.
     pub(crate) fn allocate_block(&self, goal: Option<u64>) -> Result<Held> {
-        self.core
-            .space
-            .blocks(self)?
-            .allocate(&self.thread, 1, goal.map(|block| block + 1), false)
-            .map_err(storage::error)
+        self.allocate_blocks(1, goal.map(|block| block + 1))
     }
 
-    /// Up to `count` blocks in one run.
+    /// Up to `count` blocks in one run. The last few are kept for operations that free more than they take: a full volume
+    /// can always be emptied.
     pub(crate) fn allocate_blocks(&self, count: u32, goal: Option<u64>) -> Result<Held> {
-        self.core.space.blocks(self)?.allocate(&self.thread, count, goal, false).map_err(storage::error)
+        let space = self.core.space.blocks(self)?;
+        let held = space.allocate(&self.thread, count, goal, false).map_err(storage::error)?;
+        let reserve = self.disk().geometry().reserve();
+        if !self.urgent.get() && space.free_near(held.extent().start) < reserve && space.free_blocks() < reserve {
+            space.release(&self.thread, held).map_err(storage::error)?;
+            return Err(Error::because(Errno::NOSPC, "the volume is full"));
+        }
+        Ok(held)
     }
 
     /// Blocks that have found their place.

@@ -53,12 +53,8 @@ impl Users for AllUsers {
 }
 
 /// Puts the engine together over a session that has just been made.
-pub(crate) fn assemble(
-    disk: Disk,
-    session: &Arc<Session>,
-    options: AttachOptions,
-) -> Result<(Arc<Core>, Arc<Shared>)> {
-    let places = Places::of(session.arena(), disk.geometry())?;
+pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<(Arc<Core>, Arc<Shared>)> {
+    let places = Places::of(session.arena())?;
     let space = Storage::of(session.arena(), disk.geometry())?;
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;

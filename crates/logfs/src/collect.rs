@@ -40,6 +40,7 @@ impl<'s> Op<'s> {
             pass.remaining = pages;
             pass.live_lines = 0;
         }
+        let was_urgent = self.urgent.replace(true);
         for _ in 0..PAGES_PER_STEP.min(pass.remaining) {
             match self.collect_page(locked) {
                 Ok(live_lines) => {
@@ -50,6 +51,7 @@ impl<'s> Op<'s> {
                 Err(error) => return Err(error),
             }
         }
+        self.urgent.set(was_urgent);
         if pass.remaining == 0 {
             pass.threshold = (2 * pass.live_lines.div_ceil(ENTRY_LINES) + 2).max(PAGES_MIN);
         }

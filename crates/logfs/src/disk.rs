@@ -246,26 +246,31 @@ impl<'d> Commit<'d> {
     }
 
     /// Stores one 8-byte word.
+    #[track_caller]
     pub(crate) fn store(&mut self, at: u64, value: u64) -> Result<()> {
         self.disk.medium.store_u64(MediumOffset(at), value).map_err(access_error)
     }
 
     /// Stores bytes.
+    #[track_caller]
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         self.disk.medium.write(MediumOffset(at), bytes).map_err(access_error)
     }
 
     /// Stores zeros.
+    #[track_caller]
     pub(crate) fn zero(&mut self, at: u64, length_bytes: u64) -> Result<()> {
         self.disk.medium.zero(MediumOffset(at), length_bytes).map_err(access_error)
     }
 
     /// Writes back what a dead thread or a map has stored.
+    #[track_caller]
     pub(crate) fn flush(&mut self, at: u64, length_bytes: u64) -> Result<()> {
         self.disk.medium.flush(MediumOffset(at), length_bytes).map_err(access_error)
     }
 
     /// Makes all of it durable.
+    #[track_caller]
     pub(crate) fn fence(self) -> Durable {
         self.disk.medium.fence();
         Durable(())

@@ -7,8 +7,8 @@ use crate::places::CONTROL_TAKEOVERS;
 use crate::recover::{ROOT, RecoveryReport};
 use gannet_media::{Medium, MediumKind, OpenOptions};
 use gannet_shm::{Detached, Session};
-use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::shared::Shared;
+use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, FileSystem, Found, MapAccess,
     MapToken, MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget,
@@ -88,7 +88,8 @@ impl LogFs {
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
         let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
             .map_err(|errno| volume_error(Error::because(errno, "opening the volume's file")))?;
-        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None, file };
+        let mut guard =
+            FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None, file };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
             error => OpenError::Shared { path: text.clone(), error },
@@ -178,7 +179,7 @@ impl FileSystem for LogFs {
             block_bytes: crate::format::BLOCK_BYTES as u32,
             blocks: geometry.blocks - geometry.first_free,
             blocks_free,
-            blocks_available: blocks_free,
+            blocks_available: blocks_free.saturating_sub(geometry.reserve()),
             inodes: geometry.inodes() - 1,
             inodes_free: self.core.space.inodes(&op)?.free_blocks(),
             identity: crate::format::get_u64(&uuid, 0),

@@ -10,6 +10,7 @@ use crate::places::{Places, RECORD_WORDS};
 use crate::record::{Record, State};
 use gannet_shm::{ArenaOffset, Guard, Ordering, Thread, Word};
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
+use std::cell::Cell;
 
 /// Optimistic reads that fail so often are done under the lock.
 const READ_ATTEMPTS: u32 = 64;
@@ -44,6 +45,8 @@ pub(crate) struct Op<'s> {
     pub(crate) thread: Thread<'s>,
     records: &'s [Word],
     nodes: &'s [Word],
+    /// The operation frees more than it takes: it may use the last blocks.
+    pub(crate) urgent: Cell<bool>,
 }
 
 /// An inode whose lock this operation holds, and whose record is loaded.
@@ -120,6 +123,7 @@ impl<'s> Op<'s> {
             thread,
             records: words(places.records.start, places.records.bytes)?,
             nodes: words(places.nodes.start, places.nodes.bytes)?,
+            urgent: Cell::new(false),
         })
     }
 

@@ -5,7 +5,6 @@
 //! stripes   data locks, each on its own line: hashed by inode and 64 KiB of the file
 //! records   one for each possible inode, found by its number; memory is taken as they are touched
 //! nodes     of all indexes
-//! counters  a line pair for each thread slot: what it has done
 //! ```
 //! `space` adds its own regions, for blocks and for inode numbers.
 
@@ -35,8 +34,6 @@ pub(crate) const CONTROL_UNCERTAIN: u64 = 2;
 pub(crate) const CONTROL_TAKEOVERS: u64 = 3;
 const CONTROL_LINES: u64 = 16;
 
-/// Words of counters that each thread slot has.
-pub(crate) const COUNTER_WORDS: u64 = 16;
 const THREADS: u32 = 4096;
 const PARTICIPANTS: u32 = 1024;
 
@@ -47,8 +44,6 @@ pub(crate) struct Places {
     stripes: Region,
     pub(crate) records: Region,
     pub(crate) nodes: Region,
-    pub(crate) counters: Region,
-    pub(crate) inodes: u64,
 }
 
 impl Places {
@@ -59,21 +54,18 @@ impl Places {
             .limits(PARTICIPANTS, THREADS)
             .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
             .region("stripes", STRIPES * LINE_BYTES, LINE_BYTES)
-            .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("records", geometry.inodes() * RECORD_BYTES, 4096)
             .region("nodes", nodes, 2 << 20)
     }
 
     /// Finds the regions again.
-    pub(crate) fn of(arena: &Arena, geometry: &Geometry) -> Result<Self> {
+    pub(crate) fn of(arena: &Arena) -> Result<Self> {
         let region = |name| arena.region(name).map_err(shared_error);
         Ok(Self {
             control: region("control")?,
             stripes: region("stripes")?,
             records: region("records")?,
             nodes: region("nodes")?,
-            counters: region("counters")?,
-            inodes: geometry.inodes(),
         })
     }
 

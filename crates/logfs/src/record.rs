@@ -10,8 +10,7 @@ use crate::replay::{InodeState, owner_of, owner_word};
 use gannet_shm::{Ordering, Word};
 use gannet_vfs::{FileType, InodeFlags};
 
-/// The lock, and the sequence that readers validate. First, since its offset is the record's.
-pub(crate) const LOCK: usize = 0;
+// Word 0 is the lock, and the sequence that readers validate: its offset is the record's.
 /// Epoch of the index: raised to drop it. Survives reuse of the inode.
 const EPOCH: usize = 1;
 /// Generation, type, and whether the rest holds: one word.
@@ -155,13 +154,17 @@ impl<'s> Record<'s> {
         unsealed_start, set_unsealed_start, UNSEALED_START, u64;
         /// End of the bytes that are not sealed.
         unsealed_end, set_unsealed_end, UNSEALED_END, u64;
-        /// Epoch of the index.
-        epoch, set_epoch, EPOCH, u32;
     }
 
     /// The root word of the index.
     pub(crate) fn root(&self) -> &'s Word {
         &self.words[ROOT]
+    }
+
+    /// Epoch of the index.
+    #[inline(always)]
+    pub(crate) fn epoch(&self) -> u32 {
+        self.load(EPOCH) as u32
     }
 
     /// The epoch word, for those who look at it beside a writer.

@@ -17,6 +17,7 @@ const ATTEMPTS: u32 = 1000;
 impl<'s> Op<'s> {
     /// Removes a name; returns the inode it named.
     pub(crate) fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
+        self.urgent.set(true);
         for _ in 0..ATTEMPTS {
             let seen = self.lookup_bound(directory, name)?;
             check_kind(seen.file_type, kind)?;

@@ -189,13 +189,7 @@ impl<'s> Op<'s> {
         self.lock_any(inode).map(|locked| locked.node())
     }
 
-    fn move_name(
-        &self,
-        moving: &Move<'_, 's>,
-        from_name: Name<'_>,
-        to_name: Name<'_>,
-        whiteout: bool,
-    ) -> Result<()> {
+    fn move_name(&self, moving: &Move<'_, 's>, from_name: Name<'_>, to_name: Name<'_>, whiteout: bool) -> Result<()> {
         let source_is_directory = moving.source_bound.file_type == FileType::Directory;
         if let Some((target, bound)) = &moving.target {
             match (source_is_directory, bound.file_type == FileType::Directory) {

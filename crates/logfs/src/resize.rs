@@ -28,6 +28,7 @@ impl<'s> Op<'s> {
         if size_bytes > before {
             return self.extend(locked, size_bytes);
         }
+        self.urgent.set(true);
         let from = size_bytes.div_ceil(BLOCK_BYTES);
         self.log_size(locked, size_bytes, None)?;
         self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from)
@@ -150,6 +151,7 @@ impl<'s> Op<'s> {
                     _ => locked.record.size(),
                 };
                 self.punch(&locked, offset, end)?;
+                self.urgent.set(false);
                 self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
                 self.grow_after(&locked, size)
             }
@@ -180,7 +182,8 @@ impl<'s> Op<'s> {
             missing += hole;
             next += count;
         }
-        if missing > 0 && missing > self.core.space.blocks(self)?.free_blocks() {
+        let reserve = self.disk().geometry().reserve();
+        if missing > 0 && missing + reserve > self.core.space.blocks(self)?.free_blocks() {
             return Err(Error::because(Errno::NOSPC, "the volume is full"));
         }
         let mut next = from;
@@ -269,6 +272,7 @@ impl<'s> Op<'s> {
         if last <= first {
             return Ok(());
         }
+        self.urgent.set(true);
         let time = coarse_now().max(locked.record.changed());
         let payload = Payload::Unmap { file_block: first, count: last - first };
         self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;

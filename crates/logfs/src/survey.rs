@@ -6,7 +6,7 @@
 use crate::disk::Disk;
 use crate::file_map::{FileMap, hashed_ranges};
 use crate::format::entry::{Entry, Owned, Partner, Payload};
-use crate::format::page::{LinePlace, Link};
+use crate::format::page::LinePlace;
 use crate::format::slot::{Birth, Slot};
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::log::{self, LogEnd, Met};
@@ -360,9 +360,4 @@ pub(crate) fn decide_half(disk: &Disk, this: (u32, u32, u64), partner: Partner) 
         None if partner.sequence >= end.next_sequence => Half::Torn,
         None => Half::Damaged,
     })
-}
-
-/// The link word's page, for messages.
-pub(crate) fn link_block(word: u64) -> Option<u64> {
-    Link::decode(word).map(|link| link.block)
 }

@@ -74,6 +74,11 @@ impl Geometry {
         if all > u32::MAX as u64 { u32::MAX as u64 } else { all }
     }
 
+    /// Blocks that only operations may take that free more than they take. Not part of the format.
+    pub(crate) const fn reserve(&self) -> u64 {
+        if self.blocks < 4096 { self.blocks / 64 } else { 64 }
+    }
+
     /// The block of the superblock's replica; allocation ends before it.
     pub(crate) const fn replica(&self) -> u64 {
         self.blocks - 1
