@@ -17,9 +17,21 @@ const ENOMEM: isize = -12;
 /// Bound on the environment's entries; the kernel's own is in the hundreds of thousands.
 const ENTRIES_MAX: usize = 1 << 20;
 
+/// Closes the memory file of an `execve` that failed, in the process that made it.
+fn close_program(record: &mut Record) {
+    let (process, descriptor) = core::mem::take(&mut record.exec_descriptor);
+    if process == crate::process::process_id() {
+        // SAFETY: our own descriptor.
+        unsafe { syscall(crate::number::CLOSE, [descriptor as usize]) };
+    }
+}
+
 /// Frees what the thread's last `execve` left, if it failed or was a `vfork` child's.
 #[inline]
 pub(crate) fn release_memory(record: &mut Record) {
+    if record.exec_descriptor.0 != 0 {
+        close_program(record);
+    }
     for slot in &mut record.exec_memory {
         let (start, length) = core::mem::take(slot);
         if length != 0 {

@@ -22,6 +22,7 @@ mod entry;
 mod environment;
 mod exec;
 mod front;
+mod launch;
 mod memory;
 mod number;
 mod patch;
@@ -33,6 +34,8 @@ mod start;
 mod table;
 mod thread;
 
+pub use front::set_thread_exit_hook;
+pub use launch::{LaunchOptions, MountedAt, exit_code, find_library, launch, replace};
 pub use process::set_fork_hook;
 pub use start::{OpenVolume, start};
 pub use table::markdown as system_call_table;

@@ -37,6 +37,7 @@ fn run_fork_hook(before: bool) {
 }
 
 /// This process.
+#[inline]
 pub(crate) fn process_id() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall(GETPID, []) as i32 }
@@ -107,7 +108,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         }
         _ => {}
     }
-    front::before_fork();
+    front::before_fork(record);
     signal::before_fork();
     run_fork_hook(true);
     // SAFETY: a process of its own memory: the child has a copy of this stack and goes on here as the parent does.
@@ -124,7 +125,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
             frame.stack_pointer = child_stack;
         }
     } else {
-        front::after_fork_in_parent();
+        front::after_fork_in_parent(record, result);
     }
     Outcome::Done(result)
 }

@@ -98,6 +98,11 @@ global_asm!(
     direct = sym DIRECT,
 );
 
+/// Where a signal handler returns to.
+pub(crate) fn return_address() -> usize {
+    gannet_signal_return as *const () as usize
+}
+
 /// Takes over SIGSEGV and SIGBUS. At start, before the program runs.
 pub(crate) fn initialise() {
     for signal in [SIGSEGV, SIGBUS] {

@@ -204,6 +204,16 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(SENDTO, "sendto", Descriptor, Refused(ENOTSOCK), ""),
     entry(RECVFROM, "recvfrom", Descriptor, Refused(ENOTSOCK), ""),
     entry(USELIB, "uselib", Handler, Refused(ENOSYS), ""),
+    entry(SETUID, "setuid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETGID, "setgid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETREUID, "setreuid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETREGID, "setregid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETRESUID, "setresuid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETRESGID, "setresgid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETFSUID, "setfsuid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETFSGID, "setfsgid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(SETGROUPS, "setgroups", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
+    entry(CAPSET, "capset", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
     entry(QUOTACTL, "quotactl", Handler, Refused(EXDEV), ""),
 ];
 

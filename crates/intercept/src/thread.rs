@@ -9,9 +9,10 @@ use crate::raw::syscall;
 use core::sync::atomic::Ordering;
 
 /// Stack the engine runs on.
-pub(crate) const ENGINE_STACK_BYTES: usize = 508 * 1024;
-/// The record above it; frames start right below.
-pub(crate) const RECORD_BYTES: usize = 4096;
+pub(crate) const ENGINE_STACK_BYTES: usize = 448 * 1024;
+/// The record and the room for paths above it; frames start right below.
+pub(crate) const RECORD_BYTES: usize = 64 * 1024;
+const SCRATCH_OFFSET: usize = 4096;
 const GUARD_BYTES: usize = 4096;
 
 /// A thread's record. Zeros at first.
@@ -27,8 +28,38 @@ pub(crate) struct Record {
     pub(crate) private_table: usize,
     /// Memory of an `execve` in progress: start and length of maps to be freed at the next call.
     pub(crate) exec_memory: [(usize, usize); 2],
+    /// Process and descriptor of a program of a volume that it may have failed to execute; 0: none.
+    pub(crate) exec_descriptor: (i32, i32),
 }
-const _: () = assert!(size_of::<Record>() <= RECORD_BYTES);
+const _: () = assert!(size_of::<Record>() <= SCRATCH_OFFSET);
+
+/// Room for the paths of one call; the rename family has two. Zeros at first.
+#[repr(C, align(64))]
+pub(crate) struct Scratch {
+    /// For each path of the call.
+    pub(crate) paths: [PathScratch; 2],
+}
+const _: () = assert!(SCRATCH_OFFSET + size_of::<Scratch>() <= RECORD_BYTES);
+
+/// Room for one path.
+#[repr(C)]
+pub(crate) struct PathScratch {
+    /// As the program gave it.
+    pub(crate) given: [u8; 4096],
+    /// As it goes on outside of a volume, or put together from a working directory.
+    pub(crate) host: [u8; 8192],
+    /// For the walk.
+    pub(crate) walk: gannet_vfs::namespace::PathBuffer,
+}
+
+/// This thread's room for paths.
+///
+/// # Safety
+/// As for [`record`].
+pub(crate) unsafe fn scratch<'a>() -> &'a mut Scratch {
+    // SAFETY: in the same map as the record, which exists, behind it; any bytes are valid.
+    unsafe { &mut *(((*entry::thread_state()).record + SCRATCH_OFFSET) as *mut Scratch) }
+}
 
 /// This thread's record.
 ///

@@ -4,16 +4,24 @@ mod allocator;
 mod tls;
 
 use core::ffi::{c_char, c_int};
+use gannet_vfs::FileSystem;
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
 
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
-fn open(_volume: &[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>> {
-    Err(std::io::Error::from_raw_os_error(38))
+fn open(volume: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
+    let path = Path::new(OsStr::from_bytes(volume));
+    gannet_open::open(path, gannet_open::Options::default()).map_err(|error| io::Error::other(error.to_string()))
 }
 
 extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *const *const u8) {
     gannet_intercept::set_fork_hook(allocator::around_fork);
+    gannet_intercept::set_thread_exit_hook(tls::run_destructors);
     // SAFETY: called by the dynamic loader with the process's environment, before the program and its threads.
     unsafe { gannet_intercept::start(environment, open) };
 }

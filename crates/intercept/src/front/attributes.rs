@@ -1,0 +1,221 @@
+//! Changing what files are: mode, owner, times, size by path, extended attributes.
+
+use super::call::{Answer, AtForm, CWD, Call, done};
+use super::credentials;
+use super::status::{empty_of, mode_of};
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::thread::PathScratch;
+use core::sync::atomic::Ordering;
+use gannet_vfs::namespace::{LastMode, Namespace, ResolveFlags};
+use gannet_vfs::{Errno, NodeId, Time, TimeChange, XattrMode};
+
+const O_PATH: u32 = 0o10000000;
+
+/// Inode and namespace of a descriptor of ours, unless it was opened with O_PATH.
+fn of_descriptor(call: &Call<'_>) -> Result<Option<(NodeId, Namespace<'static, 'static>)>, Errno> {
+    let Some(description) = call.description(call.arguments[0]) else { return Ok(None) };
+    if description.flags.load(Ordering::Relaxed) & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let fs = call.file_system(description)?;
+    Ok(Some((description.node(), Namespace::new(fs, credentials::effective()))))
+}
+
+/// `truncate`.
+pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [path, size, ..] = call.arguments;
+    let at = AtForm { number: TRUNCATE, arguments: [path, size, 0, 0, 0, CWD], directory: 5, path: 0 };
+    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
+        let node = place.existing().map_err(|error| error.errno())?.node;
+        namespace.truncate(node, size).map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `chmod`, `fchmodat`, `fchmodat2`.
+pub(crate) fn change_mode(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let [_, _, mode, flags, ..] = at.arguments;
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+        let node = place.existing().map_err(|error| error.errno())?.node;
+        namespace.set_mode(node, mode as u32 & 0o7777).map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `fchmod`.
+pub(crate) fn change_mode_of_descriptor(call: &Call<'_>) -> Answer {
+    let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+    namespace.set_mode(node, call.arguments[1] as u32 & 0o7777).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// An id to change, or `None` for "leave it".
+fn id(argument: usize) -> Option<u32> {
+    (argument as u32 != u32::MAX).then_some(argument as u32)
+}
+
+/// `chown`, `lchown`, `fchownat`.
+pub(crate) fn change_owner(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let [_, _, user, group, flags, _] = at.arguments;
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+        let node = place.existing().map_err(|error| error.errno())?.node;
+        namespace.set_owner(node, id(user), id(group)).map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `fchown`.
+pub(crate) fn change_owner_of_descriptor(call: &Call<'_>) -> Answer {
+    let [_, user, group, ..] = call.arguments;
+    let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+    namespace.set_owner(node, id(user), id(group)).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// Reads the times of any of the family: two of `timespec`, `timeval` or seconds.
+fn times_of(call: &Call<'_>, address: usize) -> Result<[TimeChange; 2], Errno> {
+    const UTIME_NOW: i64 = 0x3fff_ffff;
+    const UTIME_OMIT: i64 = 0x3fff_fffe;
+    if address == 0 {
+        return Ok([TimeChange::Now; 2]);
+    }
+    if call.number == UTIME {
+        let mut seconds = [0i64; 2];
+        memory::read_value(address, &mut seconds).map_err(|_| Errno::FAULT)?;
+        return Ok(seconds.map(|seconds| TimeChange::Set(Time::from_parts(seconds, 0))));
+    }
+    let mut parts = [0i64; 4];
+    memory::read_value(address, &mut parts).map_err(|_| Errno::FAULT)?;
+    let mut times = [TimeChange::Keep; 2];
+    for (time, pair) in times.iter_mut().zip(parts.chunks_exact(2)) {
+        let (seconds, fraction) = (pair[0], pair[1]);
+        let nanoseconds = if call.number == UTIMENSAT {
+            match fraction {
+                UTIME_OMIT => continue,
+                UTIME_NOW => {
+                    *time = TimeChange::Now;
+                    continue;
+                }
+                _ => fraction,
+            }
+        } else {
+            fraction.checked_mul(1000).ok_or(Errno::INVAL)?
+        };
+        if !(0..1_000_000_000).contains(&nanoseconds) {
+            return Err(Errno::INVAL);
+        }
+        *time = TimeChange::Set(Time::from_parts(seconds, nanoseconds as u32));
+    }
+    Ok(times)
+}
+
+/// `utime`, `utimes`, `futimesat`, `utimensat`.
+pub(crate) fn change_times(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [a, b, c, d, ..] = call.arguments;
+    let (at, address, flags) = match call.number {
+        UTIME | UTIMES => {
+            (AtForm { number: call.number, arguments: [a, b, 0, 0, 0, CWD], directory: 5, path: 0 }, b, 0)
+        }
+        FUTIMESAT => (AtForm::new(FUTIMESAT, [a, b, c, 0, 0, 0]), c, 0),
+        _ => (AtForm::new(UTIMENSAT, [a, b, c, d, 0, 0]), c, d),
+    };
+    let change = |namespace: &Namespace<'_, '_>, node| {
+        let [accessed, modified] = times_of(call, address)?;
+        namespace.set_times(node, accessed, modified).map_err(|error| error.errno())?;
+        done(0)
+    };
+    if at.arguments[at.path] == 0 && matches!(call.number, UTIMENSAT | FUTIMESAT) {
+        // How the C library does `futimens`.
+        let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+        return change(&namespace, node);
+    }
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+        change(namespace, place.existing().map_err(|error| error.errno())?.node)
+    })
+}
+
+/// The xattr family by path.
+pub(crate) fn xattr(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let mode = match call.number {
+        SETXATTR | GETXATTR | LISTXATTR | REMOVEXATTR => LastMode::Follow,
+        _ => LastMode::NoFollow,
+    };
+    let Some(room) = call.arguments.get(..5) else { return Ok(Outcome::Pass) };
+    let arguments = [room[0], room[1], room[2], room[3], room[4], CWD];
+    let at = AtForm { number: call.number, arguments, directory: 5, path: 0 };
+    call.at_path(at, mode, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        let node = place.existing().map_err(|error| error.errno())?.node;
+        xattr_at(call, namespace, node)
+    })
+}
+
+/// The xattr family by descriptor.
+pub(crate) fn xattr_of_descriptor(call: &Call<'_>) -> Answer {
+    let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+    xattr_at(call, &namespace, node)
+}
+
+const XATTR_NAME_MAX: usize = 255;
+const XATTR_SIZE_MAX: usize = 65536;
+
+fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Answer {
+    let [_, b, c, d, e, _] = call.arguments;
+    if matches!(call.number, LISTXATTR | LLISTXATTR | FLISTXATTR) {
+        let (address, room) = (b, c);
+        let mut names = Vec::new();
+        namespace
+            .list_xattrs(node, &mut |name| {
+                names.extend_from_slice(name);
+                names.push(0);
+            })
+            .map_err(|error| error.errno())?;
+        if room == 0 {
+            return done(names.len());
+        }
+        if names.len() > room {
+            return Err(Errno::RANGE);
+        }
+        memory::write_bytes(address, &names).map_err(|_| Errno::FAULT)?;
+        return done(names.len());
+    }
+    let mut name = [0u8; XATTR_NAME_MAX + 2];
+    let name = match memory::read_string(b, &mut name) {
+        Ok(name) if (1..=XATTR_NAME_MAX).contains(&name.len()) => name,
+        Ok(_) | Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::RANGE),
+        Err(_) => return Err(Errno::FAULT),
+    };
+    match call.number {
+        REMOVEXATTR | LREMOVEXATTR | FREMOVEXATTR => {
+            namespace.remove_xattr(node, name).map_err(|error| error.errno())?;
+            done(0)
+        }
+        GETXATTR | LGETXATTR | FGETXATTR => {
+            let (address, room) = (c, d.min(XATTR_SIZE_MAX));
+            let mut value = vec![0u8; room];
+            let length = namespace.xattr(node, name, &mut value).map_err(|error| error.errno())?;
+            if room != 0 {
+                let value = value.get(..length).ok_or(Errno::RANGE)?;
+                memory::write_bytes(address, value).map_err(|_| Errno::FAULT)?;
+            }
+            done(length)
+        }
+        _ => {
+            let mode = match e {
+                0 => XattrMode::Any,
+                1 => XattrMode::Create,
+                2 => XattrMode::Replace,
+                _ => return Err(Errno::INVAL),
+            };
+            if d > XATTR_SIZE_MAX {
+                return Err(Errno::TOOBIG);
+            }
+            let mut value = vec![0u8; d];
+            memory::read_bytes(c, &mut value).map_err(|_| Errno::FAULT)?;
+            namespace.set_xattr(node, name, &value, mode).map_err(|error| error.errno())?;
+            done(0)
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! One system call that may concern a volume, and who handles it.
+
+use super::session::Description;
+use super::table::{self, Table};
+use super::{Front, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
+use crate::dispatch::Outcome;
+use crate::number::*;
+use super::paths::Target;
+use crate::raw::syscall6;
+use crate::table::{Treatment, treatment_of};
+use crate::thread::{PathScratch, Record, Scratch};
+use gannet_vfs::namespace::{Last, LastMode, Namespace, Place, ResolveFlags};
+use gannet_vfs::{Errno, FileSystem, Found};
+
+/// What a handler answers: an outcome, or an error for the program.
+pub(crate) type Answer = Result<Outcome, Errno>;
+
+/// The call.
+pub(crate) struct Call<'r> {
+    pub(crate) front: &'static Front,
+    pub(crate) number: usize,
+    pub(crate) arguments: [usize; 6],
+    pub(crate) in_child: bool,
+    pub(crate) record: &'r mut Record,
+}
+
+/// An answer with a result.
+pub(crate) fn done(result: usize) -> Answer {
+    Ok(Outcome::Done(result as isize))
+}
+
+impl Call<'_> {
+    /// The descriptor table to read.
+    pub(crate) fn table(&self) -> &'static Table {
+        table::current(self.record)
+    }
+
+    /// The descriptor table to change: a `vfork` child gets its own.
+    pub(crate) fn table_to_change(&mut self) -> Result<&'static Table, Errno> {
+        if self.in_child {
+            table::make_private(self.record, self.front.shared).ok_or(Errno::NOMEM)?;
+        }
+        Ok(self.table())
+    }
+
+    /// The description behind a descriptor, if it is ours.
+    pub(crate) fn description(&self, descriptor: usize) -> Option<&'static Description> {
+        let descriptor = descriptor as u32 as usize;
+        self.table().get(descriptor).and_then(|id| self.front.shared.get(id))
+    }
+
+    /// Whether a descriptor is ours.
+    pub(crate) fn is_ours(&self, descriptor: usize) -> bool {
+        self.table().get(descriptor as u32 as usize).is_some()
+    }
+
+    /// Whether a descriptor is one that the interception itself needs.
+    pub(crate) fn is_internal(&self, descriptor: usize) -> bool {
+        let descriptor = descriptor as i32;
+        descriptor == self.front.template || descriptor == self.front.session_descriptor
+    }
+
+    /// Makes the program's call, with other arguments.
+    pub(crate) fn on_host(number: usize, arguments: [usize; 6]) -> Outcome {
+        // SAFETY: the program's own call; only paths and directories were replaced.
+        Outcome::Done(unsafe { syscall6(number, arguments) })
+    }
+
+    /// Does `work` at the place a path leads to, if that is in a volume. `at` is the call in its `*at` form, with the
+    /// positions of directory and path; that is made instead when the path leads out of a volume.
+    pub(crate) fn at_path(
+        &self,
+        at: AtForm,
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &mut PathScratch,
+        work: impl FnOnce(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+    ) -> Answer {
+        let directory = at.arguments[at.directory] as i32;
+        let path = at.arguments[at.path];
+        match self.front.resolve(self.table(), directory, path, mode, flags, scratch)? {
+            Target::Host => Ok(Outcome::Pass),
+            Target::HostPath(path) => Ok(at.on_host(path)),
+            Target::Place(mount, place) => {
+                let fs = self.front.file_system(mount)?;
+                work(&Namespace::new(fs, credentials::effective()), mount, &place)
+            }
+            Target::Descriptor(descriptor) => {
+                let description = self.description(descriptor).ok_or(Errno::NOENT)?;
+                let node = description.node();
+                let found = Some(Found { node, file_type: description.file_type() });
+                let place = Place { directory: node, last: Last::Dot, found, wants_directory: false };
+                let fs = self.front.file_system(description.mount())?;
+                work(&Namespace::new(fs, credentials::effective()), description.mount(), &place)
+            }
+        }
+    }
+
+    /// The file system of a description.
+    pub(crate) fn file_system(&self, description: &Description) -> Result<&'static dyn FileSystem, Errno> {
+        self.front.file_system(description.mount())
+    }
+}
+
+/// A call in its form with a directory descriptor.
+#[derive(Clone, Copy)]
+pub(crate) struct AtForm {
+    pub(crate) number: usize,
+    pub(crate) arguments: [usize; 6],
+    /// Position of the directory's descriptor.
+    pub(crate) directory: usize,
+    /// Position of the path.
+    pub(crate) path: usize,
+}
+
+/// The working directory as an argument.
+pub(crate) const CWD: usize = super::paths::AT_FDCWD as isize as usize;
+
+impl AtForm {
+    /// Directory first, path second.
+    pub(crate) fn new(number: usize, arguments: [usize; 6]) -> AtForm {
+        AtForm { number, arguments, directory: 0, path: 1 }
+    }
+
+    /// Makes the call for a path of the host.
+    pub(crate) fn on_host(&self, path: &[u8]) -> Outcome {
+        let mut arguments = self.arguments;
+        arguments[self.directory] = CWD;
+        arguments[self.path] = path.as_ptr() as usize;
+        Call::on_host(self.number, arguments)
+    }
+}
+
+/// Finds the handler.
+pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
+    let [a, b, c, d, e, f] = call.arguments;
+    let [first, second] = &mut scratch.paths;
+    match call.number {
+        READ | PREAD64 | READV | PREADV | PREADV2 => data::read(call),
+        WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2 => data::write(call),
+        LSEEK => data::seek(call),
+        SENDFILE | COPY_FILE_RANGE | SPLICE => data::transfer(call),
+        FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => data::sync(call),
+        FTRUNCATE => data::truncate(call),
+        FALLOCATE => data::allocate(call),
+        FADVISE64 | READAHEAD => if call.is_ours(a) { done(0) } else { Ok(Outcome::Pass) },
+
+        OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first),
+        CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first),
+        OPENAT => names::open(call, AtForm::new(OPENAT, [a, b, c, d, 0, 0]), first),
+        OPENAT2 => names::open2(call, first),
+        MKDIR => names::make_directory(call, AtForm::new(MKDIRAT, [CWD, a, b, 0, 0, 0]), first),
+        MKDIRAT => names::make_directory(call, AtForm::new(MKDIRAT, [a, b, c, 0, 0, 0]), first),
+        MKNOD => names::make_node(call, AtForm::new(MKNODAT, [CWD, a, b, c, 0, 0]), first),
+        MKNODAT => names::make_node(call, AtForm::new(MKNODAT, [a, b, c, d, 0, 0]), first),
+        UNLINK => names::unlink(call, AtForm::new(UNLINKAT, [CWD, a, 0, 0, 0, 0]), first),
+        RMDIR => names::unlink(call, AtForm::new(UNLINKAT, [CWD, a, names::AT_REMOVEDIR, 0, 0, 0]), first),
+        UNLINKAT => names::unlink(call, AtForm::new(UNLINKAT, [a, b, c, 0, 0, 0]), first),
+        RENAME => names::rename(call, [CWD, a, CWD, b, 0, 0], first, second),
+        RENAMEAT => names::rename(call, [a, b, c, d, 0, 0], first, second),
+        RENAMEAT2 => names::rename(call, [a, b, c, d, e, 0], first, second),
+        LINK => names::link(call, [CWD, a, CWD, b, 0, 0], first, second),
+        LINKAT => names::link(call, [a, b, c, d, e, 0], first, second),
+        SYMLINK => names::symlink(call, [a, CWD, b, 0, 0, 0], first, second),
+        SYMLINKAT => names::symlink(call, [a, b, c, 0, 0, 0], first, second),
+        READLINK => names::read_link(call, AtForm::new(READLINKAT, [CWD, a, b, c, 0, 0]), first),
+        READLINKAT => names::read_link(call, AtForm::new(READLINKAT, [a, b, c, d, 0, 0]), first),
+
+        STAT => status::stat(call, AtForm::new(NEWFSTATAT, [CWD, a, b, 0, 0, 0]), first),
+        LSTAT => status::stat(call, AtForm::new(NEWFSTATAT, [CWD, a, b, status::AT_SYMLINK_NOFOLLOW, 0, 0]), first),
+        NEWFSTATAT => status::stat(call, AtForm::new(NEWFSTATAT, [a, b, c, d, 0, 0]), first),
+        FSTAT => status::stat_descriptor(call),
+        STATX => status::statx(call, first),
+        STATFS => status::statistics(call, first),
+        FSTATFS => status::statistics_of_descriptor(call),
+        GETDENTS64 => status::read_directory(call),
+        ACCESS => status::access(call, AtForm::new(FACCESSAT2, [CWD, a, b, 0, 0, 0]), first),
+        FACCESSAT => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, 0, 0, 0]), first),
+        FACCESSAT2 => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, d, 0, 0]), first),
+
+        TRUNCATE => attributes::truncate(call, first),
+        CHMOD => attributes::change_mode(call, AtForm::new(FCHMODAT, [CWD, a, b, 0, 0, 0]), first),
+        FCHMODAT => attributes::change_mode(call, AtForm::new(FCHMODAT, [a, b, c, 0, 0, 0]), first),
+        FCHMODAT2 => attributes::change_mode(call, AtForm::new(FCHMODAT2, [a, b, c, d, 0, 0]), first),
+        FCHMOD => attributes::change_mode_of_descriptor(call),
+        CHOWN => attributes::change_owner(call, AtForm::new(FCHOWNAT, [CWD, a, b, c, 0, 0]), first),
+        LCHOWN => attributes::change_owner(
+            call, AtForm::new(FCHOWNAT, [CWD, a, b, c, status::AT_SYMLINK_NOFOLLOW, 0]), first),
+        FCHOWNAT => attributes::change_owner(call, AtForm::new(FCHOWNAT, [a, b, c, d, e, 0]), first),
+        FCHOWN => attributes::change_owner_of_descriptor(call),
+        UTIME | UTIMES | FUTIMESAT | UTIMENSAT => attributes::change_times(call, first),
+        SETXATTR | LSETXATTR | GETXATTR | LGETXATTR | LISTXATTR | LLISTXATTR | REMOVEXATTR | LREMOVEXATTR => {
+            attributes::xattr(call, first)
+        }
+        FSETXATTR | FGETXATTR | FLISTXATTR | FREMOVEXATTR => attributes::xattr_of_descriptor(call),
+
+        CLOSE => descriptors::close(call),
+        CLOSE_RANGE => descriptors::close_range(call),
+        DUP => descriptors::duplicate(call),
+        DUP2 | DUP3 => descriptors::duplicate_onto(call),
+        FCNTL => descriptors::control(call),
+        IOCTL => descriptors::ioctl(call),
+        FLOCK => locks::lock_whole(call),
+
+        CHDIR => directory::change(call, first),
+        FCHDIR => directory::change_to_descriptor(call),
+        GETCWD => directory::current(call),
+        CHROOT => directory::refuse_root(call, first),
+
+        MMAP => maps::map(call),
+        MUNMAP => maps::unmap(call),
+        MREMAP => maps::remap(call),
+        MSYNC => maps::sync(call),
+
+        EXIT_GROUP => {
+            super::process_exits(call.record, call.in_child);
+            Ok(Outcome::Pass)
+        }
+        IO_URING_SETUP | SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => Err(Errno::NOSYS),
+        IO_SUBMIT => descriptors::submit(call),
+        SENDMSG => descriptors::send_message(call),
+        BIND => names::bind(call, first),
+        INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),
+        FANOTIFY_MARK => refuse_path(call, d, e, first),
+        NAME_TO_HANDLE_AT | OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),
+        MOVE_MOUNT | MOUNT => refuse_either(call, [CWD, a, CWD, b], first, second),
+        PIVOT_ROOT => refuse_either(call, [CWD, a, CWD, b], first, second),
+        ACCT | UMOUNT2 | SWAPON | USELIB => refuse_path(call, CWD, a, first),
+        EPOLL_CTL | QUOTACTL => Ok(Outcome::Pass),
+        _ => {
+            let _ = f;
+            if crate::table::class_of(call.number) == crate::table::Class::Descriptor && call.is_ours(a) {
+                refused(call.number)
+            } else {
+                Ok(Outcome::Pass)
+            }
+        }
+    }
+}
+
+/// What the table says of a call that is not done.
+fn refused(number: usize) -> Answer {
+    match treatment_of(number) {
+        Treatment::Refused(error) => Err(Errno::from_raw_os_error(error)),
+        Treatment::Handled => Err(Errno::NOSYS),
+        Treatment::Passed | Treatment::Machinery => Ok(Outcome::Pass),
+    }
+}
+
+/// Refuses a call if its path is a volume's.
+fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratch: &mut PathScratch) -> Answer {
+    if path == 0 {
+        return Ok(Outcome::Pass);
+    }
+    let flags = ResolveFlags::EMPTY_PATH;
+    match call.front.resolve(call.table(), directory as i32, path, LastMode::Follow, flags, scratch)? {
+        Target::Host => Ok(Outcome::Pass),
+        _ => refused(call.number),
+    }
+}
+
+/// Refuses a call if either of its paths is a volume's.
+fn refuse_either(call: &Call<'_>, at: [usize; 4], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
+    match refuse_path(call, at[0], at[1], first)? {
+        Outcome::Pass => refuse_path(call, at[2], at[3], second),
+        done => Ok(done),
+    }
+}

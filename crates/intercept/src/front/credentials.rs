@@ -1,0 +1,105 @@
+//! Who the process is, for permission checks: read once, and again after a call that changes it.
+
+use crate::number;
+use crate::raw::syscall;
+use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use gannet_vfs::namespace::{Capabilities, Credentials};
+
+struct Known {
+    user: u32,
+    group: u32,
+    real_user: u32,
+    real_group: u32,
+    groups: Vec<u32>,
+    capabilities: u64,
+}
+
+/// What is known; replaced whole and never freed, as others may be reading it. Changes are rare.
+static KNOWN: AtomicPtr<Known> = AtomicPtr::new(core::ptr::null_mut());
+static UMASK: AtomicU32 = AtomicU32::new(0o022);
+const ROOT_CAPABILITIES_FOR_FILES: u64 = 0x3f_ffff_ffff;
+
+/// Reads the umask. At start, while nobody else can make files.
+pub(crate) fn initialise() {
+    // SAFETY: sets the umask and sets it back.
+    unsafe {
+        let mask = syscall(number::UMASK, [0o077]);
+        syscall(number::UMASK, [mask as usize]);
+        UMASK.store(mask as u32, Ordering::Relaxed);
+    }
+}
+
+/// The program changed its umask.
+pub(crate) fn set_umask(mask: u32) {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
+
+/// The program changed who it is.
+pub(crate) fn forget() {
+    KNOWN.store(core::ptr::null_mut(), Ordering::Release);
+}
+
+fn known() -> &'static Known {
+    let known = KNOWN.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: published below and never freed.
+        return unsafe { &*known };
+    }
+    let made = Box::leak(Box::new(read()));
+    KNOWN.store(made, Ordering::Release);
+    made
+}
+
+fn read() -> Known {
+    let mut groups = vec![0u32; 64];
+    let mut header = [0x2008_0522_u32, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: buffers of the sizes the kernel is told.
+    unsafe {
+        let mut count = syscall(number::GETGROUPS, [groups.len(), groups.as_mut_ptr() as usize]);
+        if count < 0 {
+            groups = vec![0; 65536];
+            count = syscall(number::GETGROUPS, [groups.len(), groups.as_mut_ptr() as usize]);
+        }
+        groups.truncate(count.max(0) as usize);
+        syscall(number::CAPGET, [header.as_mut_ptr() as usize, data.as_mut_ptr() as usize]);
+        Known {
+            user: syscall(number::GETEUID, []) as u32,
+            group: syscall(number::GETEGID, []) as u32,
+            real_user: syscall(number::GETUID, []) as u32,
+            real_group: syscall(number::GETGID, []) as u32,
+            groups,
+            capabilities: u64::from(data[0]) | u64::from(data[3]) << 32,
+        }
+    }
+}
+
+/// Who asks in most calls.
+pub(crate) fn effective() -> Credentials<'static> {
+    let known = known();
+    Credentials {
+        user: known.user,
+        group: known.group,
+        groups: &known.groups,
+        capabilities: Capabilities::from_bits_truncate(known.capabilities),
+        umask: UMASK.load(Ordering::Relaxed),
+    }
+}
+
+/// Who asks in `access(2)`: the real ids, with root's capabilities only if the real user is root.
+pub(crate) fn real() -> Credentials<'static> {
+    let known = known();
+    let capabilities = if known.real_user == known.user {
+        known.capabilities
+    } else if known.real_user == 0 {
+        ROOT_CAPABILITIES_FOR_FILES
+    } else {
+        0
+    };
+    Credentials {
+        user: known.real_user,
+        group: known.real_group,
+        capabilities: Capabilities::from_bits_truncate(capabilities),
+        ..effective()
+    }
+}

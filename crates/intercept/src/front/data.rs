@@ -1,0 +1,410 @@
+//! Bytes: the read and write families, seeking, truncating, syncing, and transfers between descriptors.
+
+use super::call::{Answer, Call, done};
+use super::credentials;
+use super::session::Description;
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use gannet_usermem::{Destination, Source, UserSlice};
+use gannet_vfs::namespace::{Capabilities, Namespace};
+use gannet_vfs::{AllocateMode, Errno, FileSystem, FileType, SeekTarget, SyncScope, WriteFlags, WritePosition};
+
+const O_ACCMODE: u32 = 3;
+const O_WRONLY: u32 = 1;
+const O_APPEND: u32 = 0o2000;
+const O_PATH: u32 = 0o10000000;
+/// The kernel moves no more in one call.
+const COUNT_MAX: usize = 0x7fff_f000;
+const SEGMENTS_MAX: usize = 1024;
+const RWF_APPEND: usize = 0x10;
+const RWF_KNOWN: usize = 0x3f;
+
+/// Whether a description may be read from.
+pub(crate) fn check_readable(description: &Description) -> Result<(), Errno> {
+    let flags = description.flags.load(core::sync::atomic::Ordering::Relaxed);
+    if flags & O_PATH != 0 || flags & O_ACCMODE == O_WRONLY {
+        return Err(Errno::BADF);
+    }
+    if description.file_type() == FileType::Directory { Err(Errno::ISDIR) } else { Ok(()) }
+}
+
+/// Whether a description may be written to; tells whether it appends.
+pub(crate) fn check_writable(description: &Description) -> Result<bool, Errno> {
+    let flags = description.flags.load(core::sync::atomic::Ordering::Relaxed);
+    if flags & O_PATH != 0 || flags & O_ACCMODE == 0 {
+        return Err(Errno::BADF);
+    }
+    Ok(flags & O_APPEND != 0)
+}
+
+/// Where a call begins.
+enum Position {
+    /// At the description's offset, which moves.
+    Current,
+    /// Here.
+    At(u64),
+}
+
+/// Position and flags of a call of either family.
+fn position_of(call: &Call<'_>) -> Result<(Position, usize), Errno> {
+    let [_, _, _, offset, _, flags] = call.arguments;
+    let at = |offset: usize| u64::try_from(offset as i64).map(Position::At).map_err(|_| Errno::INVAL);
+    Ok(match call.number {
+        PREAD64 | PWRITE64 | PREADV | PWRITEV => (at(offset)?, 0),
+        PREADV2 | PWRITEV2 => {
+            if flags & !RWF_KNOWN != 0 {
+                return Err(Errno::OPNOTSUPP);
+            }
+            (if offset == usize::MAX { Position::Current } else { at(offset)? }, flags)
+        }
+        _ => (Position::Current, 0),
+    })
+}
+
+/// Room for the segments of a vectored call.
+struct Segments {
+    list: [UserSlice; SEGMENTS_MAX],
+    count: usize,
+}
+
+impl Segments {
+    /// Reads what the call passes: one buffer, or a vector of them.
+    fn read(call: &Call<'_>) -> Result<Segments, Errno> {
+        let mut segments = Segments { list: [UserSlice::EMPTY; SEGMENTS_MAX], count: 0 };
+        let [_, address, count, ..] = call.arguments;
+        if count > SEGMENTS_MAX {
+            return Err(Errno::INVAL);
+        }
+        for index in 0..count {
+            let mut words = [0usize; 2];
+            memory::read_value(address.wrapping_add(index * 16), &mut words).map_err(|_| Errno::FAULT)?;
+            if words[1] > isize::MAX as usize {
+                return Err(Errno::INVAL);
+            }
+            segments.list[index] = UserSlice::new(words[0], words[1]);
+        }
+        segments.count = count;
+        Ok(segments)
+    }
+
+    fn used(&self) -> &[UserSlice] {
+        &self.list[..self.count]
+    }
+}
+
+/// `read`, `pread64`, `readv`, `preadv`, `preadv2`.
+pub(crate) fn read(call: &Call<'_>) -> Answer {
+    let [descriptor, address, count, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    check_readable(description)?;
+    let fs = call.file_system(description)?;
+    if matches!(call.number, READ | PREAD64) {
+        let slice = UserSlice::new(address, count.min(COUNT_MAX));
+        // SAFETY: the program told the kernel to write there; nothing of ours lives in its memory.
+        return read_into(call, description, fs, unsafe { Destination::from_user(slice) });
+    }
+    let segments = Segments::read(call)?;
+    // SAFETY: as above.
+    let mut into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
+    into.truncate(COUNT_MAX);
+    read_into(call, description, fs, into)
+}
+
+fn read_into(call: &Call<'_>, description: &Description, fs: &dyn FileSystem, mut into: Destination<'_>) -> Answer {
+    let node = description.node();
+    let result = match position_of(call)?.0 {
+        Position::At(offset) => fs.read(node, offset, &mut into),
+        Position::Current => description.with_offset(|offset| {
+            let result = fs.read(node, offset, &mut into);
+            (offset + result.as_ref().map_or(0, |count| *count as u64), result)
+        }),
+    };
+    done(result.map_err(|error| error.errno())?)
+}
+
+/// `write`, `pwrite64`, `writev`, `pwritev`, `pwritev2`.
+pub(crate) fn write(call: &Call<'_>) -> Answer {
+    let [descriptor, address, count, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let appends = check_writable(description)?;
+    let fs = call.file_system(description)?;
+    if matches!(call.number, WRITE | PWRITE64) {
+        let slice = UserSlice::new(address, count.min(COUNT_MAX));
+        // SAFETY: the program told the kernel to read there.
+        return write_from(call, description, fs, appends, unsafe { Source::from_user(slice) });
+    }
+    let segments = Segments::read(call)?;
+    // SAFETY: as above.
+    let mut from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
+    from.truncate(COUNT_MAX);
+    write_from(call, description, fs, appends, from)
+}
+
+fn write_from(
+    call: &Call<'_>,
+    description: &Description,
+    fs: &dyn FileSystem,
+    appends: bool,
+    mut from: Source<'_>,
+) -> Answer {
+    let (position, flags) = position_of(call)?;
+    let appends = appends || flags & RWF_APPEND != 0;
+    if from.is_empty() {
+        return done(0);
+    }
+    let node = description.node();
+    let write_flags = write_flags();
+    let result = match position {
+        // Linux appends then, whatever the offset says.
+        Position::At(_) if appends => fs.write(node, WritePosition::Append, &mut from, write_flags),
+        Position::At(offset) => fs.write(node, WritePosition::At(offset), &mut from, write_flags),
+        Position::Current => description.with_offset(|offset| {
+            let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
+            let result = fs.write(node, position, &mut from, write_flags);
+            let end = result.as_ref().map_or(offset, |written| written.offset_bytes + written.count_bytes as u64);
+            (end, result)
+        }),
+    };
+    done(result.map_err(|error| error.errno())?.count_bytes)
+}
+
+fn write_flags() -> WriteFlags {
+    if credentials::effective().may(Capabilities::FSETID) { WriteFlags::empty() } else { WriteFlags::DROP_SET_ID }
+}
+
+/// `lseek`.
+pub(crate) fn seek(call: &Call<'_>) -> Answer {
+    let [descriptor, offset, whence, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    if description.flags.load(core::sync::atomic::Ordering::Relaxed) & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let fs = call.file_system(description)?;
+    let node = description.node();
+    let wanted = offset as i64;
+    description.with_offset(|current| {
+        let target = (|| {
+            let base = match whence {
+                0 => 0,
+                1 => current as i64,
+                2 => fs.attributes(node).map_err(|error| error.errno())?.size_bytes as i64,
+                3 | 4 => {
+                    let from = u64::try_from(wanted).map_err(|_| Errno::NXIO)?;
+                    let what = if whence == 3 { SeekTarget::Data } else { SeekTarget::Hole };
+                    return fs.seek(node, what, from).map_err(|error| error.errno());
+                }
+                _ => return Err(Errno::INVAL),
+            };
+            let sum = base.checked_add(wanted).ok_or(Errno::OVERFLOW)?;
+            u64::try_from(sum).map_err(|_| Errno::INVAL)
+        })();
+        match target {
+            Ok(target) => (target, done(target as usize)),
+            Err(errno) => (current, Err(errno)),
+        }
+    })
+}
+
+/// `fsync`, `fdatasync`, `sync_file_range`, `syncfs`.
+pub(crate) fn sync(call: &Call<'_>) -> Answer {
+    let Some(description) = call.description(call.arguments[0]) else { return Ok(Outcome::Pass) };
+    if description.flags.load(core::sync::atomic::Ordering::Relaxed) & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let fs = call.file_system(description)?;
+    let result = match call.number {
+        SYNCFS => fs.sync_all(),
+        FSYNC => fs.sync(description.node(), SyncScope::DataAndAttributes),
+        _ => fs.sync(description.node(), SyncScope::Data),
+    };
+    result.map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// `ftruncate`.
+pub(crate) fn truncate(call: &Call<'_>) -> Answer {
+    let [descriptor, size, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
+    check_writable(description).map_err(|_| Errno::INVAL)?;
+    let namespace = Namespace::new(call.file_system(description)?, credentials::effective());
+    namespace.truncate_open(description.node(), size).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// `fallocate`.
+pub(crate) fn allocate(call: &Call<'_>) -> Answer {
+    let [descriptor, mode, offset, length, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    check_writable(description)?;
+    if description.file_type() != FileType::Regular {
+        return Err(Errno::NODEV);
+    }
+    let offset = u64::try_from(offset as i64).map_err(|_| Errno::INVAL)?;
+    let length = u64::try_from(length as i64).ok().filter(|length| *length > 0).ok_or(Errno::INVAL)?;
+    if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::FBIG);
+    }
+    let mode = match mode {
+        0 => AllocateMode::Extend,
+        1 => AllocateMode::KeepSize,
+        3 => AllocateMode::PunchHole,
+        0x10 => AllocateMode::Zero,
+        0x11 => AllocateMode::ZeroKeepSize,
+        0x08 => AllocateMode::Collapse,
+        0x20 => AllocateMode::Insert,
+        0x40 | 0x41 => AllocateMode::Unshare,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    let fs = call.file_system(description)?;
+    fs.allocate(description.node(), mode, offset, length).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// One end of a transfer: ours, or a descriptor of the host.
+enum End {
+    Ours(&'static Description),
+    Host(usize),
+}
+
+/// Bytes moved per step of a transfer.
+const STEP_BYTES: usize = 64 * 1024;
+
+/// `sendfile`, `copy_file_range`, `splice`, when one end or both are ours: reads and writes through a buffer.
+pub(crate) fn transfer(call: &Call<'_>) -> Answer {
+    let [a, b, c, d, e, _] = call.arguments;
+    let (from, from_offset, to, to_offset, count) = match call.number {
+        SENDFILE => (b, c, a, 0, d),
+        // copy_file_range and splice: from, its offset, to, its offset, count.
+        _ => (a, b, c, d, e),
+    };
+    if !call.is_ours(from) && !call.is_ours(to) {
+        return Ok(Outcome::Pass);
+    }
+    let end = |descriptor| call.description(descriptor).map_or(End::Host(descriptor), End::Ours);
+    let (source, target) = (end(from), end(to));
+    if let End::Ours(description) = &source {
+        check_readable(description)?;
+    }
+    if let End::Ours(description) = &target {
+        let appends = check_writable(description)?;
+        if call.number == COPY_FILE_RANGE && appends {
+            return Err(Errno::BADF);
+        }
+    }
+    let mut offsets = [None, None];
+    for (slot, address) in offsets.iter_mut().zip([from_offset, to_offset]) {
+        if address != 0 {
+            let mut value = 0i64;
+            memory::read_value(address, &mut value).map_err(|_| Errno::FAULT)?;
+            *slot = Some(u64::try_from(value).map_err(|_| Errno::INVAL)?);
+        }
+    }
+    let mut buffer = vec![0u8; STEP_BYTES.min(count.max(1))];
+    let count = count.min(COUNT_MAX);
+    let mut moved = 0;
+    let result = loop {
+        if moved == count {
+            break Ok(());
+        }
+        let step = buffer.len().min(count - moved);
+        let read = match transfer_read(call, &source, offsets[0], &mut buffer[..step]) {
+            Ok(0) => break Ok(()),
+            Ok(read) => read,
+            Err(errno) => break Err(errno),
+        };
+        let written = transfer_write(call, &target, offsets[1], &buffer[..read]);
+        let count_written = written.unwrap_or(0);
+        // What was read and not written is given back where that is possible.
+        if count_written < read
+            && offsets[0].is_none()
+            && let End::Ours(description) = &source
+        {
+            description.with_offset(|offset| (offset.saturating_sub((read - count_written) as u64), ()));
+        }
+        moved += count_written;
+        for slot in offsets.iter_mut().flatten() {
+            *slot += count_written as u64;
+        }
+        if let Err(errno) = written {
+            break Err(errno);
+        }
+        // A pipe or socket gives what it has; asking again could block.
+        if count_written < read || read < step && matches!(source, End::Host(_)) {
+            break Ok(());
+        }
+    };
+    if moved == 0 {
+        result?;
+    }
+    for (slot, address) in offsets.iter().zip([from_offset, to_offset]) {
+        if let Some(offset) = slot {
+            memory::write_value(address, &(*offset as i64)).map_err(|_| Errno::FAULT)?;
+        }
+    }
+    done(moved)
+}
+
+fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    match source {
+        End::Host(descriptor) => {
+            let (address, length) = (buffer.as_mut_ptr() as usize, buffer.len());
+            // SAFETY: our own buffer.
+            host_result(unsafe {
+                match at {
+                    Some(offset) => syscall(PREAD64, [*descriptor, address, length, offset as usize]),
+                    None => syscall(READ, [*descriptor, address, length]),
+                }
+            })
+        }
+        End::Ours(description) => {
+            let fs = call.file_system(description)?;
+            let mut into = Destination::from_slice(buffer);
+            let node = description.node();
+            match at {
+                Some(offset) => fs.read(node, offset, &mut into),
+                None => description.with_offset(|offset| {
+                    let result = fs.read(node, offset, &mut into);
+                    (offset + result.as_ref().map_or(0, |count| *count as u64), result)
+                }),
+            }
+            .map_err(|error| error.errno())
+        }
+    }
+}
+
+fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8]) -> Result<usize, Errno> {
+    match target {
+        End::Host(descriptor) => {
+            let (address, length) = (buffer.as_ptr() as usize, buffer.len());
+            // SAFETY: our own buffer.
+            host_result(unsafe {
+                match at {
+                    Some(offset) => syscall(PWRITE64, [*descriptor, address, length, offset as usize]),
+                    None => syscall(WRITE, [*descriptor, address, length]),
+                }
+            })
+        }
+        End::Ours(description) => {
+            let appends = check_writable(description)?;
+            let fs = call.file_system(description)?;
+            let mut from = Source::from_slice(buffer);
+            let node = description.node();
+            let result = match at {
+                Some(offset) => fs.write(node, WritePosition::At(offset), &mut from, write_flags()),
+                None => description.with_offset(|offset| {
+                    let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
+                    let result = fs.write(node, position, &mut from, write_flags());
+                    (result.as_ref().map_or(offset, |w| w.offset_bytes + w.count_bytes as u64), result)
+                }),
+            };
+            result.map(|written| written.count_bytes).map_err(|error| error.errno())
+        }
+    }
+}
+
+fn host_result(result: isize) -> Result<usize, Errno> {
+    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}

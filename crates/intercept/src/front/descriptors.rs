@@ -1,0 +1,249 @@
+//! Descriptors as such: closing, duplicating, `fcntl`, `ioctl`, and the calls that hand them elsewhere.
+
+use super::call::{Answer, Call, done};
+use super::names;
+use super::locks;
+use super::session::DescriptionId;
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall, syscall6};
+use core::sync::atomic::Ordering;
+use gannet_vfs::Errno;
+
+/// Lets go of what a descriptor referred to.
+fn let_go(call: &Call<'_>, id: DescriptionId) {
+    if let Some(description) = call.front.shared.get(id) {
+        names::closed(call, description.mount(), description.node());
+    }
+    call.front.release(id);
+}
+
+/// `close`: ours is let go, then the kernel closes the placeholder.
+pub(crate) fn close(call: &mut Call<'_>) -> Answer {
+    let descriptor = call.arguments[0] as u32 as usize;
+    if call.is_internal(descriptor) {
+        return Err(Errno::BADF);
+    }
+    if !call.is_ours(descriptor) {
+        return Ok(Outcome::Pass);
+    }
+    if let Some(id) = call.table_to_change()?.take(descriptor) {
+        let_go(call, id);
+    }
+    Ok(Outcome::Pass)
+}
+
+/// `close_range`, which must leave the interception's own descriptors alone.
+pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
+    const CLOSE_RANGE_UNSHARE: u32 = 2;
+    const CLOSE_RANGE_CLOEXEC: u32 = 4;
+    let [first, last, flags, ..] = call.arguments;
+    let (first, last, flags) = (first as u32, last as u32, flags as u32);
+    if flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 || first > last {
+        return Ok(Outcome::Pass);
+    }
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        let table = call.table_to_change()?;
+        for (descriptor, _) in table.iter() {
+            if (first..=last).contains(&(descriptor as u32))
+                && let Some(id) = table.take(descriptor)
+            {
+                let_go(call, id);
+            }
+        }
+    }
+    let mut kept = [call.front.session_descriptor as u32, call.front.template as u32];
+    kept.sort_unstable();
+    let mut from = first;
+    for kept in kept {
+        if from < kept && kept <= last {
+            // SAFETY: the program's call, on part of its range.
+            let result = unsafe { syscall(CLOSE_RANGE, [from as usize, kept as usize - 1, flags as usize]) };
+            if is_error(result) {
+                return Ok(Outcome::Done(result));
+            }
+        }
+        if (from..=last).contains(&kept) {
+            from = kept + 1;
+        }
+    }
+    if from > last {
+        return done(0);
+    }
+    // SAFETY: as above.
+    Ok(Outcome::Done(unsafe { syscall(CLOSE_RANGE, [from as usize, last as usize, flags as usize]) }))
+}
+
+/// `dup`.
+pub(crate) fn duplicate(call: &mut Call<'_>) -> Answer {
+    let descriptor = call.arguments[0] as u32 as usize;
+    if call.is_internal(descriptor) {
+        return Err(Errno::BADF);
+    }
+    duplicate_with(call, descriptor)
+}
+
+/// Makes the program's call that duplicates `descriptor`, and enters the new one.
+fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
+    if !call.is_ours(descriptor) {
+        return Ok(Outcome::Pass);
+    }
+    let table = call.table_to_change()?;
+    let Some(id) = table.get(descriptor) else { return Ok(Outcome::Pass) };
+    // SAFETY: the program's call.
+    let new = unsafe { syscall6(call.number, call.arguments) };
+    if is_error(new) {
+        return Ok(Outcome::Done(new));
+    }
+    if new as usize >= crate::entry::DESCRIPTOR_LIMIT {
+        // SAFETY: the descriptor just made.
+        unsafe { syscall(CLOSE, [new as usize]) };
+        return Err(Errno::MFILE);
+    }
+    call.front.shared.add_reference(id);
+    if let Some(stale) = table.set(new as usize, id) {
+        call.front.release(stale);
+    }
+    done(new as usize)
+}
+
+/// `dup2`, `dup3`.
+pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
+    let [old, new, ..] = call.arguments.map(|argument| argument as u32 as usize);
+    if call.is_internal(old) || call.is_internal(new) {
+        return Err(Errno::BADF);
+    }
+    if !call.is_ours(old) && !call.is_ours(new) || new >= crate::entry::DESCRIPTOR_LIMIT {
+        return if call.is_ours(old) { Err(Errno::BADF) } else { Ok(Outcome::Pass) };
+    }
+    let table = call.table_to_change()?;
+    // SAFETY: the program's call.
+    let result = unsafe { syscall6(call.number, call.arguments) };
+    if is_error(result) || old == new {
+        return Ok(Outcome::Done(result));
+    }
+    let before = match table.get(old) {
+        Some(id) => {
+            call.front.shared.add_reference(id);
+            table.set(new, id)
+        }
+        None => table.take(new),
+    };
+    if let Some(id) = before {
+        let_go(call, id);
+    }
+    Ok(Outcome::Done(result))
+}
+
+/// `fcntl`.
+pub(crate) fn control(call: &mut Call<'_>) -> Answer {
+    const F_DUPFD: usize = 0;
+    const F_GETFD: usize = 1;
+    const F_SETFD: usize = 2;
+    const F_GETFL: usize = 3;
+    const F_SETFL: usize = 4;
+    const F_LOCKS: [usize; 6] = [5, 6, 7, 36, 37, 38];
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    const F_DUPFD_QUERY: usize = 1027;
+    /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_ASYNC, O_DIRECT, O_NOATIME.
+    const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o20000 | 0o40000 | 0o1000000;
+    const O_PATH: u32 = 0o10000000;
+    let [descriptor, command, argument, ..] = call.arguments;
+    let descriptor = descriptor as u32 as usize;
+    if call.is_internal(descriptor) {
+        return Err(Errno::BADF);
+    }
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let flags = description.flags.load(Ordering::Relaxed);
+    match command as u32 as usize {
+        F_DUPFD | F_DUPFD_CLOEXEC => duplicate_with(call, descriptor),
+        F_GETFD | F_SETFD => Ok(Outcome::Pass),
+        F_GETFL => done((flags | 0o100000) as usize),
+        _ if flags & O_PATH != 0 => Err(Errno::BADF),
+        F_SETFL => {
+            description.flags.store(flags & !CHANGEABLE | argument as u32 & CHANGEABLE, Ordering::Relaxed);
+            done(0)
+        }
+        F_DUPFD_QUERY => {
+            let other = call.table().get(argument as u32 as usize);
+            done(usize::from(other.is_some() && other == call.table().get(descriptor)))
+        }
+        command if F_LOCKS.contains(&command) => locks::record_lock(call, description, command, argument),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// `ioctl`.
+pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
+    const FIOCLEX: usize = 0x5451;
+    const FIONCLEX: usize = 0x5450;
+    const FIONBIO: usize = 0x5421;
+    const FIONREAD: usize = 0x541b;
+    let [descriptor, request, argument, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    match request as u32 as usize {
+        FIOCLEX | FIONCLEX => Ok(Outcome::Pass),
+        FIONBIO => done(0),
+        FIONREAD => {
+            let all = call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
+            let left = all.size_bytes.saturating_sub(description.offset.load(Ordering::Relaxed));
+            memory::write_value(argument, &(left.min(i32::MAX as u64) as i32)).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        _ => Err(Errno::NOTTY),
+    }
+}
+
+/// `io_submit`: refused when a request names one of our descriptors, so that programs fall back.
+pub(crate) fn submit(call: &Call<'_>) -> Answer {
+    let [_, count, list, ..] = call.arguments;
+    for index in 0..count.min(1024) {
+        let mut request = 0usize;
+        let mut descriptor = 0u32;
+        if memory::read_value(list.wrapping_add(index * 8), &mut request).is_err()
+            || memory::read_value(request.wrapping_add(20), &mut descriptor).is_err()
+        {
+            return Ok(Outcome::Pass);
+        }
+        if call.is_ours(descriptor as usize) {
+            return Err(Errno::INVAL);
+        }
+    }
+    Ok(Outcome::Pass)
+}
+
+/// `sendmsg`: a descriptor of ours would arrive as a placeholder without its description.
+pub(crate) fn send_message(call: &Call<'_>) -> Answer {
+    const SOL_SOCKET: u32 = 1;
+    const SCM_RIGHTS: u32 = 1;
+    let mut header = [0usize; 7];
+    if memory::read_value(call.arguments[1], &mut header).is_err() {
+        return Ok(Outcome::Pass);
+    }
+    let (control, length) = (header[4], header[5]);
+    let mut at = 0;
+    while control != 0 && at + 16 <= length.min(64 * 1024) {
+        let mut size = 0usize;
+        let mut kind = [0u32; 2];
+        if memory::read_value(control + at, &mut size).is_err() || memory::read_value(control + at + 8, &mut kind).is_err()
+        {
+            return Ok(Outcome::Pass);
+        }
+        if size < 16 {
+            break;
+        }
+        if kind == [SOL_SOCKET, SCM_RIGHTS] {
+            for index in 0..((size - 16) / 4).min(256) {
+                let mut descriptor = 0u32;
+                if memory::read_value(control + at + 16 + index * 4, &mut descriptor).is_ok()
+                    && call.is_ours(descriptor as usize)
+                {
+                    return Err(Errno::BADF);
+                }
+            }
+        }
+        at += size.next_multiple_of(8);
+    }
+    Ok(Outcome::Pass)
+}

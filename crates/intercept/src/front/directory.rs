@@ -1,0 +1,137 @@
+//! The working directory, and paths of inodes.
+//!
+//! While it is in a volume the kernel's own is `/`, so that what escapes us cannot reach files of the host by a relative name
+//! that was meant for the volume.
+
+use super::call::{Answer, AtForm, CWD, Call, done};
+use super::session::Description;
+use super::{Front, credentials};
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall, syscall6};
+use crate::thread::PathScratch;
+use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
+use gannet_vfs::{Errno, FileType, NodeId};
+
+const PATH_BYTES_MAX: usize = 4096;
+/// Directories above each other that a path is put together from.
+const DEPTH_MAX: usize = 2048;
+
+impl Front {
+    /// The path of a directory of a volume, by walking up.
+    pub(crate) fn path_of_directory(&self, mount: usize, directory: NodeId) -> Result<Vec<u8>, Errno> {
+        let fs = self.file_system(mount)?;
+        let place = &self.mounts.get(mount).ok_or(Errno::NOENT)?.place;
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut at = directory;
+        for _ in 0..DEPTH_MAX {
+            if at == fs.root() {
+                let mut path = place.clone();
+                for part in parts.iter().rev() {
+                    path.push(b'/');
+                    path.extend_from_slice(part);
+                }
+                return if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(Errno::NAMETOOLONG) };
+            }
+            let parent = fs.parent(at).map_err(|error| error.errno())?;
+            let mut name = None;
+            fs.read_directory(parent, 0, &mut |entry| {
+                if entry.number == at.number {
+                    name = Some(entry.name.bytes().to_vec());
+                }
+                name.is_none()
+            })
+            .map_err(|error| error.errno())?;
+            parts.push(name.ok_or(Errno::NOENT)?);
+            at = parent;
+        }
+        Err(Errno::NAMETOOLONG)
+    }
+
+    /// A path for what a description refers to; files are named by their inode, as their path is not kept.
+    pub(crate) fn path_of(&self, description: &Description) -> Result<Vec<u8>, Errno> {
+        if description.file_type() == FileType::Directory {
+            return self.path_of_directory(description.mount(), description.node());
+        }
+        let mut path = self.mounts.get(description.mount()).ok_or(Errno::NOENT)?.place.clone();
+        path.extend_from_slice(format!("/.inode:{}", description.node().number).as_bytes());
+        Ok(path)
+    }
+}
+
+/// Enters a directory of a volume.
+fn enter(call: &mut Call<'_>, mount: usize, node: NodeId, file_type: FileType) -> Answer {
+    if file_type != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+    namespace.check_access(node, Access::EXECUTE).map_err(|error| error.errno())?;
+    let table = call.table_to_change()?;
+    if table.directory().is_none() {
+        // SAFETY: a path of our own.
+        unsafe { syscall(CHDIR, [c"/".as_ptr() as usize]) };
+    }
+    table.set_directory(Some((mount, node)));
+    done(0)
+}
+
+/// `chdir`.
+pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let path = call.arguments[0];
+    let at = AtForm { number: CHDIR, arguments: [path, 0, 0, 0, 0, CWD], directory: 5, path: 0 };
+    let mut inside = None;
+    let outcome = call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |_, mount, place| {
+        let found = place.existing().map_err(|error| error.errno())?;
+        inside = Some((mount, found));
+        done(0)
+    })?;
+    if let Some((mount, found)) = inside {
+        return enter(call, mount, found.node, found.file_type);
+    }
+    let result = match outcome {
+        // SAFETY: the program's call.
+        Outcome::Pass => unsafe { syscall6(CHDIR, call.arguments) },
+        Outcome::Done(result) => result,
+    };
+    left_to_host(call, result)
+}
+
+/// The kernel's working directory was moved by the program: it is the one that counts.
+fn left_to_host(call: &mut Call<'_>, result: isize) -> Answer {
+    if !is_error(result) {
+        let table = call.table_to_change()?;
+        table.set_directory(None);
+        call.front.note_host_directory(call.in_child);
+    }
+    Ok(Outcome::Done(result))
+}
+
+/// `fchdir`.
+pub(crate) fn change_to_descriptor(call: &mut Call<'_>) -> Answer {
+    if let Some(description) = call.description(call.arguments[0]) {
+        return enter(call, description.mount(), description.node(), description.file_type());
+    }
+    // SAFETY: the program's call.
+    let result = unsafe { syscall6(FCHDIR, call.arguments) };
+    left_to_host(call, result)
+}
+
+/// `getcwd`.
+pub(crate) fn current(call: &Call<'_>) -> Answer {
+    let [address, room, ..] = call.arguments;
+    let Some((mount, node)) = call.table().directory() else { return Ok(Outcome::Pass) };
+    let mut path = call.front.path_of_directory(mount, node)?;
+    path.push(0);
+    if path.len() > room {
+        return Err(Errno::RANGE);
+    }
+    memory::write_bytes(address, &path).map_err(|_| Errno::FAULT)?;
+    done(path.len())
+}
+
+/// `chroot` into a volume.
+pub(crate) fn refuse_root(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let at = AtForm { number: CHROOT, arguments: [call.arguments[0], 0, 0, 0, 0, CWD], directory: 5, path: 0 };
+    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |_, _, _| Err(Errno::PERM))
+}

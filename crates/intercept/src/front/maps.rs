@@ -1,0 +1,325 @@
+//! `mmap` of a volume's files: the medium's own pages, where the file system can name them.
+//!
+//! The file system pins the range and tells which pieces of which descriptor of the kernel hold it; those are mapped side by
+//! side. Where it cannot (no medium, or pieces that are not whole pages) a private or read-only map is a copy made
+//! at once, and a writable shared one is refused with ENODEV. Pins are given back when nothing of the map is left.
+
+use super::call::{Answer, Call, done};
+use super::data;
+use crate::dispatch::Outcome;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use gannet_usermem::{Destination, UserSlice};
+use gannet_vfs::{Errno, FileType, MapAccess, MapToken, MappedExtent, NodeId, SyncScope};
+
+const PAGE_BYTES: usize = 4096;
+const PROT_WRITE: usize = 2;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_TYPE: usize = 0xf;
+const MAP_FIXED: usize = 0x10;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
+/// Flags about where: MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE.
+const MAP_PLACEMENT: usize = 0x40 | MAP_FIXED | 0x10_0000;
+
+/// A map, or what is left of one.
+struct Region {
+    start: usize,
+    end: usize,
+    mount: usize,
+    node: NodeId,
+    /// Index of the pin, shared by the pieces of one map.
+    pin: usize,
+}
+
+struct Maps {
+    regions: Vec<Region>,
+    pins: Vec<Option<MapToken>>,
+}
+
+static LOCK: AtomicU32 = AtomicU32::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Vec::new() };
+
+fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
+    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: gives the processor away.
+        unsafe { syscall(SCHED_YIELD, []) };
+    }
+    // SAFETY: under the lock; the reference ends with `work`.
+    let maps = unsafe { &mut *(&raw mut MAPS) };
+    let result = work(maps);
+    COUNT.store(maps.regions.len(), Ordering::Release);
+    LOCK.store(0, Ordering::Release);
+    result
+}
+
+/// Takes the lock so that a forked child finds it free, or releases it.
+pub(crate) fn around_fork(before: bool) {
+    if before {
+        while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            core::hint::spin_loop();
+        }
+    } else {
+        LOCK.store(0, Ordering::Release);
+    }
+}
+
+/// Forgets what lay in a range; gives back pins that nothing is left of.
+fn forget(call: &Call<'_>, start: usize, end: usize) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let mut given_back: Vec<(usize, MapToken)> = Vec::new();
+    locked(|maps| {
+        let mut index = 0;
+        while index < maps.regions.len() {
+            let region = &mut maps.regions[index];
+            if region.start >= end || start >= region.end {
+                index += 1;
+                continue;
+            }
+            let (mount, node, pin) = (region.mount, region.node, region.pin);
+            if region.start < start && end < region.end {
+                let tail = Region { start: end, end: region.end, mount, node, pin };
+                region.end = start;
+                maps.regions.push(tail);
+            } else if region.start < start {
+                region.end = start;
+            } else if end < region.end {
+                region.start = end;
+            } else {
+                maps.regions.swap_remove(index);
+                if !maps.regions.iter().any(|other| other.pin == pin)
+                    && let Some(token) = maps.pins.get_mut(pin).and_then(Option::take)
+                {
+                    given_back.push((mount, token));
+                }
+                continue;
+            }
+            index += 1;
+        }
+    });
+    for (mount, token) in given_back {
+        if let Ok(fs) = call.front.file_system(mount) {
+            let _ = fs.unmap(token);
+        }
+    }
+}
+
+/// Mount and inode of the first map in a range.
+fn first_in(start: usize, end: usize) -> Option<(usize, NodeId)> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| maps.regions.iter().find(|r| r.start < end && start < r.end).map(|r| (r.mount, r.node)))
+}
+
+/// `mmap`.
+pub(crate) fn map(call: &Call<'_>) -> Answer {
+    let [address, length, protection, flags, descriptor, offset] = call.arguments;
+    let description = if flags & MAP_ANONYMOUS != 0 { None } else { call.description(descriptor) };
+    let Some(description) = description else {
+        if flags & MAP_FIXED != 0 {
+            forget(call, address, address.saturating_add(length).next_multiple_of(PAGE_BYTES));
+        }
+        return Ok(Outcome::Pass);
+    };
+    if length == 0 || !offset.is_multiple_of(PAGE_BYTES) || offset > i64::MAX as usize {
+        return Err(Errno::INVAL);
+    }
+    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    data::check_readable(description).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
+    if description.file_type() != FileType::Regular {
+        return Err(Errno::NODEV);
+    }
+    // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
+    let shared = match flags & MAP_TYPE {
+        1 | 3 => true,
+        2 => false,
+        _ => return Err(Errno::INVAL),
+    };
+    let writes = shared && protection & PROT_WRITE != 0;
+    if writes && data::check_writable(description).is_err() {
+        return Err(Errno::ACCESS);
+    }
+    let fs = call.file_system(description)?;
+    let node = description.node();
+    // SAFETY: the program's wish for memory, at first as a reservation.
+    let base = unsafe {
+        let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        syscall(MMAP, [address, length, 0, placement, usize::MAX, 0])
+    };
+    if is_error(base) {
+        return Ok(Outcome::Done(base));
+    }
+    let base = base as usize;
+    if flags & MAP_FIXED != 0 {
+        forget(call, base, base + length);
+    }
+    let access = if writes { MapAccess::Write } else { MapAccess::Read };
+    let mut extents: Vec<MappedExtent> = Vec::new();
+    let pinned = fs.map(node, access, offset as u64, length as u64, &mut |extent| extents.push(*extent));
+    let result = match pinned {
+        Ok(token) => {
+            let result = map_extents(base, length, offset as u64, protection, shared, &extents);
+            if result.is_ok() {
+                locked(|maps| {
+                    let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
+                    if pin == maps.pins.len() {
+                        maps.pins.push(None);
+                    }
+                    maps.pins[pin] = Some(token);
+                    let mount = description.mount();
+                    maps.regions.push(Region { start: base, end: base + length, mount, node, pin });
+                });
+            } else {
+                let _ = fs.unmap(token);
+            }
+            result
+        }
+        Err(error) if matches!(error.errno(), Errno::NODEV | Errno::OPNOTSUPP) && !writes => {
+            copy(fs, node, base, length, offset as u64, protection)
+        }
+        Err(error) => Err(error.errno()),
+    };
+    if let Err(errno) = result {
+        // SAFETY: the reservation made above.
+        unsafe { syscall(MUNMAP, [base, length]) };
+        return Err(errno);
+    }
+    done(base)
+}
+
+fn map_extents(
+    base: usize,
+    length: usize,
+    offset: u64,
+    protection: usize,
+    shared: bool,
+    extents: &[MappedExtent],
+) -> Result<(), Errno> {
+    let kind = if shared { MAP_SHARED } else { MAP_PRIVATE };
+    let mut at = 0;
+    for extent in extents {
+        let start = extent.file_offset_bytes.checked_sub(offset).ok_or(Errno::IO)? as usize;
+        let piece = extent.length_bytes as usize;
+        // A file system that tells nonsense must not make us map over the program's memory.
+        if start < at || start.checked_add(piece).is_none_or(|end| end > length) || !start.is_multiple_of(PAGE_BYTES) {
+            return Err(Errno::IO);
+        }
+        at = start + piece;
+        let call = match extent.descriptor {
+            Some(descriptor) => [
+                base + start,
+                piece,
+                protection,
+                kind | MAP_FIXED,
+                descriptor as usize,
+                extent.descriptor_offset_bytes as usize,
+            ],
+            None => [base + start, piece, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0],
+        };
+        // SAFETY: inside the reservation.
+        let result = unsafe { syscall(MMAP, call) };
+        if is_error(result) {
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+    }
+    if at < length {
+        let call = [base + at, length - at, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0];
+        // SAFETY: inside the reservation.
+        let result = unsafe { syscall(MMAP, call) };
+        if is_error(result) {
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+    }
+    Ok(())
+}
+
+/// A map that is a copy.
+fn copy(
+    fs: &dyn gannet_vfs::FileSystem,
+    node: NodeId,
+    base: usize,
+    length: usize,
+    offset: u64,
+    protection: usize,
+) -> Result<(), Errno> {
+    const PROT_READ_WRITE: usize = 3;
+    // SAFETY: inside the reservation.
+    let result = unsafe {
+        syscall(MMAP, [base, length, PROT_READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0])
+    };
+    if is_error(result) {
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    let mut done = 0;
+    while done < length {
+        // SAFETY: memory mapped just now, which nobody else knows yet.
+        let mut into = unsafe { Destination::from_user(UserSlice::new(base + done, length - done)) };
+        match fs.read(node, offset + done as u64, &mut into).map_err(|error| error.errno())? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    // SAFETY: the program's wish for this memory.
+    unsafe { syscall(MPROTECT, [base, length, protection]) };
+    Ok(())
+}
+
+/// `munmap`.
+pub(crate) fn unmap(call: &Call<'_>) -> Answer {
+    let [start, length, ..] = call.arguments;
+    let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
+        return Ok(Outcome::Pass);
+    };
+    if first_in(start, end).is_none() {
+        return Ok(Outcome::Pass);
+    }
+    // SAFETY: the program's call. Only then are the pages let go, which others may get.
+    let result = unsafe { syscall(MUNMAP, [start, length]) };
+    if !is_error(result) {
+        forget(call, start, end);
+    }
+    Ok(Outcome::Done(result))
+}
+
+/// `mremap`: a map of a volume's file can shrink.
+pub(crate) fn remap(call: &Call<'_>) -> Answer {
+    let [start, old_length, new_length, flags, ..] = call.arguments;
+    let Some(end) = start.checked_add(old_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
+        return Ok(Outcome::Pass);
+    };
+    if first_in(start, end.max(start + 1)).is_none() {
+        return Ok(Outcome::Pass);
+    }
+    const MREMAP_FIXED: usize = 2;
+    if new_length == 0 || flags & MREMAP_FIXED != 0 {
+        return Err(Errno::INVAL);
+    }
+    let new_end = start.checked_add(new_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+    match new_end {
+        Some(new_end) if new_end <= end => {
+            if new_end < end {
+                // SAFETY: the program's wish for its own map.
+                unsafe { syscall(MUNMAP, [new_end, end - new_end]) };
+                forget(call, new_end, end);
+            }
+            done(start)
+        }
+        _ => Err(Errno::NOMEM),
+    }
+}
+
+/// `msync`.
+pub(crate) fn sync(call: &Call<'_>) -> Answer {
+    let [start, length, ..] = call.arguments;
+    if let Some((mount, node)) = first_in(start, start.saturating_add(length.max(1))) {
+        let fs = call.front.file_system(mount)?;
+        fs.sync(node, SyncScope::Data).map_err(|error| error.errno())?;
+    }
+    Ok(Outcome::Pass)
+}

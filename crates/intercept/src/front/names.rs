@@ -1,0 +1,324 @@
+//! Names: opening, making, removing, renaming, linking.
+
+use super::call::{Answer, AtForm, Call, CWD, done};
+use super::paths::Target;
+use super::status::{AT_EMPTY_PATH, empty_of};
+use super::{credentials, locks};
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use crate::thread::PathScratch;
+use gannet_vfs::namespace::{LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
+use gannet_vfs::{Errno, FileType, NodeId};
+
+pub(crate) const AT_REMOVEDIR: usize = 0x200;
+const AT_SYMLINK_FOLLOW: usize = 0x400;
+const F_DUPFD: usize = 0;
+const F_DUPFD_CLOEXEC: usize = 1030;
+/// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
+const STATUS_FLAGS: u32 = 0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000;
+
+/// `open`, `creat`, `openat`.
+pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let flags = OpenFlags::from_bits_retain(at.arguments[2] as u32);
+    open_with(call, at, flags, at.arguments[3] as u32, ResolveFlags::empty(), scratch)
+}
+
+/// `openat2`.
+pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [_, _, how, size, ..] = call.arguments;
+    let mut words = [0u64; 3];
+    if size < 24 || memory::read_value(how, &mut words).is_err() {
+        return Ok(Outcome::Pass);
+    }
+    let Some(resolve) = ResolveFlags::from_bits(words[2] & !0x20) else { return Ok(Outcome::Pass) };
+    if resolve.bits() > 0xff {
+        return Ok(Outcome::Pass);
+    }
+    let at = AtForm::new(OPENAT2, call.arguments);
+    open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch)
+}
+
+fn open_with(
+    call: &mut Call<'_>,
+    at: AtForm,
+    flags: OpenFlags,
+    mode: u32,
+    resolve: ResolveFlags,
+    scratch: &mut PathScratch,
+) -> Answer {
+    let table = call.table();
+    let (walk, more) = match Namespace::open_mode(flags) {
+        Ok((walk, more)) => (walk, more | resolve),
+        Err(_) => (LastMode::Follow, resolve),
+    };
+    let directory = at.arguments[0] as i32;
+    let target = call.front.resolve(table, directory, at.arguments[1], walk, more, scratch)?;
+    let (mount, opened) = match target {
+        Target::Host => return Ok(Outcome::Pass),
+        Target::HostPath(path) => return Ok(at.on_host(path)),
+        Target::Place(mount, place) => {
+            Namespace::open_mode(flags).map_err(|error| error.errno())?;
+            let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+            (mount, namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?)
+        }
+        Target::Descriptor(descriptor) => {
+            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
+            let mount = description.mount();
+            let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+            let found = gannet_vfs::Found { node: description.node(), file_type: description.file_type() };
+            (mount, namespace.open_found(found, flags).map_err(|error| error.errno())?)
+        }
+    };
+    let result = install(call, mount, &opened, flags);
+    if result.is_err() {
+        retire_if_unused(call, mount, opened.node);
+    }
+    result
+}
+
+/// Makes a descriptor for what was opened.
+fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags) -> Answer {
+    if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    let table = call.table_to_change()?;
+    let shared = call.front.shared;
+    let id = shared.open(mount, opened.node, opened.file_type, flags.bits() & STATUS_FLAGS).ok_or(Errno::NFILE)?;
+    let command = if flags.contains(OpenFlags::CLOEXEC) { F_DUPFD_CLOEXEC } else { F_DUPFD };
+    // SAFETY: duplicates our own descriptor.
+    let descriptor = unsafe { syscall(FCNTL, [call.front.template as usize, command, 0]) };
+    if is_error(descriptor) {
+        call.front.release(id);
+        return Ok(Outcome::Done(descriptor));
+    }
+    if descriptor as usize >= crate::entry::DESCRIPTOR_LIMIT {
+        // SAFETY: the descriptor just made.
+        unsafe { syscall(CLOSE, [descriptor as usize]) };
+        call.front.release(id);
+        return Err(Errno::MFILE);
+    }
+    if let Some(stale) = table.set(descriptor as usize, id) {
+        // It was closed where we could not see it.
+        call.front.release(stale);
+    }
+    done(descriptor as usize)
+}
+
+/// An inode that lost a name, or never got one, is freed unless somebody has it open.
+fn retire_if_unused(call: &Call<'_>, mount: usize, node: NodeId) {
+    if !call.front.shared.is_in_use(mount, node)
+        && let Ok(fs) = call.front.file_system(mount)
+    {
+        let _ = fs.retire(node);
+    }
+}
+
+/// `mkdir`, `mkdirat`.
+pub(crate) fn make_directory(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let mode = at.arguments[2] as u32 & 0o7777;
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        namespace.make(place, FileType::Directory, mode, 0, b"").map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `mknod`, `mknodat`.
+pub(crate) fn make_node(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let [_, _, mode, device, ..] = at.arguments;
+    let (mode, device) = (mode as u32, device as u64 & 0xffff_ffff);
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        let file_type = match (mode >> 12) & 0xf {
+            0 => FileType::Regular,
+            4 => return Err(Errno::PERM),
+            bits => FileType::from_bits(bits as u8).filter(|t| *t != FileType::Symlink).ok_or(Errno::INVAL)?,
+        };
+        namespace.make(place, file_type, mode & 0o7777, device, b"").map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `unlink`, `rmdir`, `unlinkat`.
+pub(crate) fn unlink(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let flags = at.arguments[2];
+    if flags & !AT_REMOVEDIR != 0 {
+        return Ok(Outcome::Pass);
+    }
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, mount, place| {
+        let node = if flags & AT_REMOVEDIR != 0 {
+            namespace.remove_directory(place)
+        } else {
+            namespace.unlink(place)
+        }
+        .map_err(|error| error.errno())?;
+        retire_if_unused(call, mount, node);
+        done(0)
+    })
+}
+
+/// `rename`, `renameat`, `renameat2`: directory, path, directory, path, flags.
+pub(crate) fn rename(
+    call: &Call<'_>,
+    arguments: [usize; 6],
+    first: &mut PathScratch,
+    second: &mut PathScratch,
+) -> Answer {
+    let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
+    let resolve = |directory: usize, path, scratch| {
+        call.front.resolve(call.table(), directory as i32, path, LastMode::Parent, ResolveFlags::empty(), scratch)
+    };
+    let from = resolve(from_directory, from_path, first)?;
+    let to = resolve(to_directory, to_path, second)?;
+    let (mount, from, to) = match (from, to) {
+        (Target::Host, Target::Host) => return Ok(Outcome::Pass),
+        (Target::Place(mount, from), Target::Place(other, to)) if mount == other => (mount, from, to),
+        (Target::Place(..), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
+        (from, to) => return Ok(both_on_host(RENAMEAT2, arguments, &from, &to)),
+    };
+    let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+    let flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno())?;
+    // What is replaced may have been its last name.
+    let replaced = match to.last {
+        gannet_vfs::namespace::Last::Name(name) => namespace.fs().lookup(to.directory, name).ok(),
+        _ => None,
+    };
+    namespace.rename(&from, &to, flags).map_err(|error| error.errno())?;
+    if let Some(found) = replaced {
+        retire_if_unused(call, mount, found.node);
+    }
+    done(0)
+}
+
+/// A call with two paths of which at least one led out of a volume.
+fn both_on_host(number: usize, mut arguments: [usize; 6], from: &Target<'_>, to: &Target<'_>) -> Outcome {
+    for (index, target) in [from, to].into_iter().enumerate() {
+        if let Target::HostPath(path) = target {
+            arguments[index * 2] = CWD;
+            arguments[index * 2 + 1] = path.as_ptr() as usize;
+        }
+    }
+    Call::on_host(number, arguments)
+}
+
+/// `link`, `linkat`: directory, path, directory, path, flags.
+pub(crate) fn link(
+    call: &Call<'_>,
+    arguments: [usize; 6],
+    first: &mut PathScratch,
+    second: &mut PathScratch,
+) -> Answer {
+    let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
+    if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
+        return Ok(Outcome::Pass);
+    }
+    let follow = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
+    let table = call.table();
+    let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
+    let to = call.front.resolve(
+        table,
+        to_directory as i32,
+        to_path,
+        LastMode::Parent,
+        ResolveFlags::empty(),
+        second,
+    )?;
+    let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
+        (Target::Host, Target::Host) => return Ok(Outcome::Pass),
+        (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {
+            (mount, from.existing().map_err(|error| error.errno())?.node, to)
+        }
+        (Target::Descriptor(descriptor), Target::Place(other, to)) => {
+            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
+            if description.mount() != other {
+                return Err(Errno::XDEV);
+            }
+            (other, description.node(), to)
+        }
+        (Target::Place(..) | Target::Descriptor(_), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
+        (from, to) => return Ok(both_on_host(LINKAT, arguments, &from, &to)),
+    };
+    let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+    namespace.link(node, &to).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// `symlink`, `symlinkat`: target, directory, path.
+pub(crate) fn symlink(
+    call: &Call<'_>,
+    arguments: [usize; 6],
+    first: &mut PathScratch,
+    second: &mut PathScratch,
+) -> Answer {
+    let target_address = arguments[0];
+    let at = AtForm { number: SYMLINKAT, arguments, directory: 1, path: 2 };
+    let room = &mut second.given;
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), first, |namespace, _, place| {
+        let target = match memory::read_string(target_address, room) {
+            Ok([]) => return Err(Errno::NOENT),
+            Ok(target) => target,
+            Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
+            Err(_) => return Err(Errno::FAULT),
+        };
+        namespace.make(place, FileType::Symlink, 0o777, 0, target).map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `readlink`, `readlinkat`.
+pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let [_, path, address, room, ..] = at.arguments;
+    let table = call.table();
+    let directory = at.arguments[0] as i32;
+    let flags = ResolveFlags::EMPTY_PATH;
+    match call.front.resolve(table, directory, path, LastMode::NoFollow, flags, scratch)? {
+        Target::Host => Ok(Outcome::Pass),
+        Target::HostPath(path) => Ok(at.on_host(path)),
+        Target::Place(mount, place) => {
+            if (room as i32) <= 0 {
+                return Err(Errno::INVAL);
+            }
+            let mut target = [0u8; 4096];
+            let node = place.existing().map_err(|error| error.errno())?.node;
+            let fs = call.front.file_system(mount)?;
+            let length = fs.read_link(node, &mut target).map_err(|error| error.errno())?.min(room).min(target.len());
+            memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
+            done(length)
+        }
+        Target::Descriptor(descriptor) => {
+            if (room as i32) <= 0 {
+                return Err(Errno::INVAL);
+            }
+            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
+            let path = call.front.path_of(description)?;
+            let length = path.len().min(room);
+            memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
+            done(length)
+        }
+    }
+}
+
+/// `bind` of a Unix socket with a path.
+pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [_, address, length, ..] = call.arguments;
+    const AF_UNIX: u8 = 1;
+    let mut socket_address = [0u8; 111];
+    let length = length.min(110);
+    if length < 4 || memory::read_bytes(address, &mut socket_address[..length]).is_err() {
+        return Ok(Outcome::Pass);
+    }
+    if socket_address[0] != AF_UNIX || socket_address[1] != 0 || socket_address[2] == 0 {
+        return Ok(Outcome::Pass);
+    }
+    let path = &raw const socket_address[2] as usize;
+    let none = ResolveFlags::empty();
+    match call.front.resolve(call.table(), super::paths::AT_FDCWD, path, LastMode::Parent, none, scratch)? {
+        Target::Host => Ok(Outcome::Pass),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+/// Keeps the record locks' rule: closing any descriptor of a file drops the process's locks on it.
+pub(crate) fn closed(call: &Call<'_>, mount: usize, node: NodeId) {
+    locks::release_on_close(call.front, mount, node);
+}

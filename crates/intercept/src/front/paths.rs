@@ -1,0 +1,288 @@
+//! Whose path is it: the host's, or which volume's, and where there.
+//!
+//! An absolute path is a volume's if, looked at as text, it begins with the place of a mount; a relative one if the
+//! directory it starts from is. A walk that leaves the volume, by `..` above its root or by a symbolic link, goes on at the host
+//! with what is left of the path. Paths of the host are not followed here: a symbolic link of the host that leads to
+//! a mount's place ends where the kernel ends it.
+
+use super::table::Table;
+use super::{Front, credentials};
+use crate::number;
+use crate::raw::{is_error, syscall};
+use crate::thread::PathScratch;
+use core::sync::atomic::{AtomicBool, Ordering};
+use gannet_vfs::namespace::{LastMode, PathBuffer, Place, Resolution, ResolveFlags, Walker};
+use gannet_vfs::{Errno, NodeId};
+
+/// The descriptor that stands for the working directory.
+pub(crate) const AT_FDCWD: i32 = -100;
+
+/// The host's working directory may be above a mount's place, so that plain relative paths can lead into it.
+static DIRECTORY_IS_ABOVE: AtomicBool = AtomicBool::new(true);
+
+/// Where a path leads.
+pub(crate) enum Target<'a> {
+    /// To the host, as the program gave it.
+    Host,
+    /// To the host under this path, which ends with a zero byte: it led through a volume.
+    HostPath(&'a [u8]),
+    /// To a place in the volume of this mount.
+    Place(usize, Place<'a>),
+    /// To what a descriptor of ours refers to, by a path in `/proc` or `/dev`.
+    Descriptor(usize),
+}
+
+/// Where a path starts.
+enum Start {
+    Host,
+    Volume { mount: usize, node: NodeId, skip: usize },
+    Descriptor(usize),
+}
+
+impl Front {
+    /// Finds out where the path at `address` leads, seen from directory descriptor `directory`.
+    pub(crate) fn resolve<'a>(
+        &self,
+        table: &Table,
+        directory: i32,
+        address: usize,
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &'a mut PathScratch,
+    ) -> Result<Target<'a>, Errno> {
+        let PathScratch { given, host, walk } = scratch;
+        let host_pointer: *mut [u8; 8192] = host;
+        // A bad address or an overlong path: the kernel says the same of it, wherever it leads, unless it starts in a volume.
+        let length = match crate::memory::read_string(address, given) {
+            Ok(path) => path.len(),
+            Err(error) => {
+                let ours = self.start_of(table, directory, b"x").is_ok_and(|start| !matches!(start, Start::Host));
+                let overlong = matches!(error, gannet_usermem::CStringError::TooLong);
+                return match (ours, overlong) {
+                    (false, _) => Ok(Target::Host),
+                    (true, true) => Err(Errno::NAMETOOLONG),
+                    (true, false) => Err(Errno::FAULT),
+                };
+            }
+        };
+        let path: &'a [u8] = &given[..length];
+        let (mut mount, mut node, path) = match self.start_of(table, directory, path)? {
+            // SAFETY: borrowed for 'a, and nothing else refers to it.
+            Start::Host => match self.start_of_devious(directory, path, unsafe { &mut *host_pointer })? {
+                None => return Ok(Target::Host),
+                // SAFETY: borrowed for 'a; used until the first round ends.
+                Some((mount, node, from, to)) => (mount, node, unsafe { &(&*host_pointer)[from..to] }),
+            },
+            Start::Descriptor(descriptor) => return Ok(Target::Descriptor(descriptor)),
+            Start::Volume { mount, node, skip } => (mount, node, &path[skip..]),
+        };
+        let empty_is_root = path.is_empty() && length != 0;
+        let who = credentials::effective();
+        let (host_room, walk_room): (*mut [u8; 8192], *mut PathBuffer) = (host_pointer, walk);
+        let mut current: Vec<u8> = Vec::new();
+        let mut links = 0;
+        // Each round follows at least one `..` or link across the border; links are counted, `..` shortens the path.
+        for _ in 0..64 {
+            let fs = self.file_system(mount)?;
+            let mut walker = Walker::new(fs, &who);
+            walker.links = links;
+            let text: &'a [u8] = if current.is_empty() {
+                // Nothing behind the place of a mount: its root.
+                if path.is_empty() && empty_is_root { b"." } else { path }
+            } else {
+                // SAFETY: `host` is borrowed for 'a and nothing else refers to it now: `path` is used in the first round only.
+                unsafe {
+                    let room: &'a mut [u8; 8192] = &mut *host_room;
+                    room[..current.len()].copy_from_slice(&current);
+                    &room[..current.len()]
+                }
+            };
+            // SAFETY: borrowed for 'a; a result that refers to it either is returned at once or ends with this round.
+            let room: &'a mut PathBuffer = unsafe { &mut *walk_room };
+            let outside = match walker.resolve(node, text, mode, flags, room).map_err(|error| error.errno())? {
+                Resolution::Place(place) => return Ok(Target::Place(mount, place)),
+                Resolution::Left(left) => {
+                    links = left.links;
+                    let mut whole = Vec::with_capacity(left.rest.len() + 256);
+                    if left.rest.first() != Some(&b'/') {
+                        whole.extend_from_slice(self.mounts[mount].parent());
+                        whole.push(b'/');
+                    }
+                    whole.extend_from_slice(left.rest);
+                    whole
+                }
+            };
+            let mut normal = Vec::with_capacity(outside.len() + 1);
+            normalise(&outside, &mut normal);
+            match self.mount_of(&normal) {
+                Some((next, skip)) => {
+                    mount = next;
+                    node = self.file_system(next)?.root();
+                    current = normal[skip..].to_vec();
+                    if current.is_empty() {
+                        current.push(b'.');
+                    }
+                }
+                None => {
+                    // As it was left, not made normal: the kernel follows the host's own links.
+                    if outside.len() + 1 > 4096 {
+                        return Err(Errno::NAMETOOLONG);
+                    }
+                    // SAFETY: as above.
+                    let host: &'a mut [u8; 8192] = unsafe { &mut *host_room };
+                    host[..outside.len()].copy_from_slice(&outside);
+                    host[outside.len()] = 0;
+                    return Ok(Target::HostPath(&host[..=outside.len()]));
+                }
+            }
+        }
+        Err(Errno::LOOP)
+    }
+
+    /// Where a path starts, by its text and the starting directory.
+    fn start_of(&self, table: &Table, directory: i32, path: &[u8]) -> Result<Start, Errno> {
+        if path.first() == Some(&b'/') {
+            if let Some((mount, skip)) = self.mount_of(path) {
+                return Ok(Start::Volume { mount, node: self.file_system(mount)?.root(), skip });
+            }
+            if let Some(descriptor) = named_descriptor(path)
+                && table.get(descriptor).is_some()
+            {
+                return Ok(Start::Descriptor(descriptor));
+            }
+            return Ok(Start::Host);
+        }
+        if directory == AT_FDCWD {
+            return Ok(match table.directory() {
+                Some((mount, node)) => Start::Volume { mount, node, skip: 0 },
+                None => Start::Host,
+            });
+        }
+        let Some(id) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
+            return Ok(Start::Host);
+        };
+        let description = self.shared.get(id).ok_or(Errno::BADF)?;
+        Ok(Start::Volume { mount: description.mount(), node: description.node(), skip: 0 })
+    }
+
+    /// The mount whose place a path begins with, and how many bytes that is with the slashes behind it.
+    pub(crate) fn mount_of(&self, path: &[u8]) -> Option<(usize, usize)> {
+        // The longest place wins, where one mount lies below another.
+        let mut best: Option<(usize, usize)> = None;
+        for (index, mount) in self.mounts.iter().enumerate() {
+            if let Some(rest) = path.strip_prefix(&mount.place[..])
+                && (rest.is_empty() || rest[0] == b'/')
+            {
+                let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
+                let skip = mount.place.len() + slashes;
+                if best.is_none_or(|(_, other)| other < skip) {
+                    best = Some((index, skip));
+                }
+            }
+        }
+        best
+    }
+
+    /// Paths that are a volume's only when put together: `//gannet`, `/tmp/../gannet`, `gannet` seen from `/`.
+    /// Mount, root and the bytes of `host` with the path in the volume.
+    fn start_of_devious(
+        &self,
+        directory: i32,
+        path: &[u8],
+        host: &mut [u8; 8192],
+    ) -> Result<Option<(usize, NodeId, usize, usize)>, Errno> {
+        let absolute = path.first() == Some(&b'/');
+        let dotted = path.windows(2).any(|pair| pair == b"//" || pair == b"/.") || path.starts_with(b".");
+        if absolute && !dotted || !absolute && directory != AT_FDCWD {
+            return Ok(None);
+        }
+        if !absolute && !dotted && !DIRECTORY_IS_ABOVE.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let mut whole = Vec::with_capacity(path.len() + 256);
+        if !absolute {
+            let mut buffer = [0u8; 4096];
+            // SAFETY: a buffer of that length.
+            let length = unsafe { syscall(number::GETCWD, [buffer.as_mut_ptr() as usize, buffer.len()]) };
+            if is_error(length) || buffer[0] != b'/' {
+                return Ok(None);
+            }
+            whole.extend_from_slice(&buffer[..length as usize - 1]);
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(path);
+        let mut normal = Vec::with_capacity(whole.len() + 1);
+        normalise(&whole, &mut normal);
+        let Some((mount, skip)) = self.mount_of(&normal) else { return Ok(None) };
+        if path.ends_with(b"/") && normal.last() != Some(&b'/') {
+            normal.push(b'/');
+        }
+        let skip = skip.min(normal.len());
+        host.get_mut(..normal.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&normal);
+        Ok(Some((mount, self.file_system(mount)?.root(), skip, normal.len())))
+    }
+
+    /// The host's working directory changed.
+    pub(crate) fn note_host_directory(&self, in_child: bool) {
+        let mut buffer = [0u8; 4096];
+        // SAFETY: a buffer of that length.
+        let length = unsafe { syscall(number::GETCWD, [buffer.as_mut_ptr() as usize, buffer.len()]) };
+        let above = is_error(length) || {
+            let directory = &buffer[..(length as usize).saturating_sub(1)];
+            self.mounts.iter().any(|mount| {
+                directory == b"/" || mount.place.strip_prefix(directory).is_some_and(|rest| rest.first() == Some(&b'/'))
+            })
+        };
+        // What a `vfork` child does must not make its parent careless.
+        if above || !in_child {
+            DIRECTORY_IS_ABOVE.store(above, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Makes an absolute path without empty, `.` and `..` components, taken as text.
+pub(crate) fn normalise(path: &[u8], into: &mut Vec<u8>) {
+    into.clear();
+    for component in path.split(|byte| *byte == b'/') {
+        match component {
+            b"" | b"." => {}
+            b".." => into.truncate(into.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            name => {
+                into.push(b'/');
+                into.extend_from_slice(name);
+            }
+        }
+    }
+    if into.is_empty() {
+        into.push(b'/');
+    }
+}
+
+/// The descriptor that a path of `/proc` or `/dev` names.
+fn named_descriptor(path: &[u8]) -> Option<usize> {
+    let digits = if let Some(rest) = path.strip_prefix(b"/dev/") {
+        match rest {
+            b"stdin" => return Some(0),
+            b"stdout" => return Some(1),
+            b"stderr" => return Some(2),
+            _ => rest.strip_prefix(b"fd/")?,
+        }
+    } else {
+        let rest = path.strip_prefix(b"/proc/")?;
+        let slash = rest.iter().position(|byte| *byte == b'/')?;
+        let who = &rest[..slash];
+        if who != b"self" && who != b"thread-self" && parse_number(who)? != crate::process::process_id() as usize {
+            return None;
+        }
+        rest[slash + 1..].strip_prefix(b"fd/")?
+    };
+    parse_number(digits)
+}
+
+/// A decimal number.
+pub(crate) fn parse_number(digits: &[u8]) -> Option<usize> {
+    if digits.is_empty() || digits.len() > 9 {
+        return None;
+    }
+    digits.iter().try_fold(0usize, |value, digit| digit.is_ascii_digit().then(|| value * 10 + (digit - b'0') as usize))
+}

@@ -1,0 +1,299 @@
+//! Programs: those of a volume are executed from a memory file, scripts through their interpreter; those of the host that
+//! cannot be intercepted are named on standard error.
+
+use super::call::{CWD, Call};
+use super::paths::Target;
+use super::status::{empty_of, mode_of};
+use super::{Front, complain, credentials};
+use crate::dispatch::Outcome;
+use crate::entry::Frame;
+use crate::exec::Scratch;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use crate::thread::{self, PathScratch, Record};
+use gannet_usermem::Destination;
+use gannet_vfs::namespace::{Access, Namespace};
+use gannet_vfs::{Errno, FileType, NodeId};
+
+const HEAD_BYTES: usize = 4096;
+/// Scripts whose interpreter is a script, as the kernel bounds them.
+const SCRIPTS_MAX: usize = 5;
+const ARGUMENTS_MAX: usize = 1 << 20;
+
+/// Where a program is.
+enum Program {
+    /// On the host, under this path (relative ones as the program gave them).
+    Host(Vec<u8>),
+    /// In a volume.
+    Volume(usize, NodeId),
+}
+
+/// Looks at what is to be executed and changes the call's arguments if needed.
+pub(crate) fn before_exec(front: &'static Front, frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    // SAFETY: the thread is busy; this is the only reference.
+    let scratch = unsafe { thread::scratch() };
+    match prepare(front, frame, record, in_child, &mut scratch.paths[0]) {
+        Ok(()) => Outcome::Pass,
+        Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
+    }
+}
+
+fn prepare(
+    front: &'static Front,
+    frame: &mut Frame,
+    record: &mut Record,
+    in_child: bool,
+    scratch: &mut PathScratch,
+) -> Result<(), Errno> {
+    let (directory, path, argument_position, flags) = match frame.rax {
+        EXECVE => (CWD, frame.arguments[0], 1, 0),
+        _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
+    };
+    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record };
+    let mut room = [0u8; HEAD_BYTES];
+    let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
+    let target = front.resolve(call.table(), directory as i32, path, mode_of(flags), empty_of(flags), scratch)?;
+    let from_host_path = matches!(target, Target::HostPath(_));
+    let mut program = match target {
+        Target::Host => {
+            if directory != CWD && given.first() != Some(&b'/') {
+                return Ok(());
+            }
+            Program::Host(given.clone())
+        }
+        Target::HostPath(path) => Program::Host(path[..path.len() - 1].to_vec()),
+        Target::Place(mount, place) => {
+            Program::Volume(mount, place.existing().map_err(|error| error.errno())?.node)
+        }
+        Target::Descriptor(descriptor) => {
+            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
+            Program::Volume(description.mount(), description.node())
+        }
+    };
+    // What the interpreter is told to run: the path as given, or the descriptor.
+    let mut script = given;
+    if script.is_empty() {
+        script = format!("/proc/self/fd/{}", directory as i32).into_bytes();
+    }
+    let mut prefix: Vec<Vec<u8>> = Vec::new();
+    let mut changed = from_host_path;
+    for _ in 0..SCRIPTS_MAX {
+        let mut head = vec![0u8; HEAD_BYTES];
+        let length = match &program {
+            Program::Host(path) => match read_host(path, &mut head) {
+                Some(length) => length,
+                None => break,
+            },
+            Program::Volume(mount, node) => read_volume(front, *mount, *node, &mut head)?,
+        };
+        head.truncate(length);
+        let interpreter = interpreter_of(&head);
+        let in_volume = matches!(program, Program::Volume(..));
+        match interpreter {
+            // The kernel does it, unless the interpreter or the script is a volume's.
+            Some((name, _)) if !in_volume && front.mount_of(name).is_none() => break,
+            Some((name, argument)) => {
+                let mut new = vec![name.to_vec()];
+                new.extend(argument.map(<[u8]>::to_vec));
+                new.push(script.clone());
+                // What an outer script was given follows behind the inner one's path.
+                new.extend(prefix.drain(..).skip(1));
+                prefix = new;
+                script = name.to_vec();
+                changed = true;
+                program = match front.mount_of(name) {
+                    Some(_) => volume_program(front, &call, name, scratch)?,
+                    None => Program::Host(name.to_vec()),
+                };
+            }
+            None => {
+                if let Program::Host(path) = &program {
+                    warn(path, &head);
+                }
+                break;
+            }
+        }
+    }
+    if !changed && matches!(program, Program::Host(_)) {
+        return Ok(());
+    }
+    let arguments = frame.arguments[argument_position];
+    let environment = frame.arguments[argument_position + 1];
+    let new_arguments = put_arguments(record, &prefix, arguments, &program)?;
+    match program {
+        Program::Host(_) => {
+            frame.rax = EXECVE;
+            frame.arguments = [new_arguments.path, new_arguments.list, environment, 0, 0, 0];
+        }
+        Program::Volume(mount, node) => {
+            const AT_EMPTY_PATH: usize = 0x1000;
+            let descriptor = memory_file(front, mount, node)?;
+            record.exec_descriptor = (crate::process::process_id(), descriptor);
+            frame.rax = EXECVEAT;
+            frame.arguments =
+                [descriptor as usize, new_arguments.path, new_arguments.list, environment, AT_EMPTY_PATH, 0];
+        }
+    }
+    Ok(())
+}
+
+fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut PathScratch) -> Result<Program, Errno> {
+    let mut text = path.to_vec();
+    text.push(0);
+    let none = gannet_vfs::namespace::ResolveFlags::empty();
+    let follow = gannet_vfs::namespace::LastMode::Follow;
+    match front.resolve(call.table(), super::paths::AT_FDCWD, text.as_ptr() as usize, follow, none, scratch)? {
+        Target::Place(mount, place) => Ok(Program::Volume(mount, place.existing().map_err(|e| e.errno())?.node)),
+        Target::HostPath(path) => Ok(Program::Host(path[..path.len() - 1].to_vec())),
+        Target::Host | Target::Descriptor(_) => Ok(Program::Host(path.to_vec())),
+    }
+}
+
+/// The interpreter and its argument that a `#!` line names.
+fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    const LINE_BYTES_MAX: usize = 256;
+    let line = head.strip_prefix(b"#!")?;
+    let line = &line[..line.len().min(LINE_BYTES_MAX)];
+    let line = &line[..line.iter().position(|byte| *byte == b'\n')?];
+    let line = line.trim_ascii();
+    if line.is_empty() {
+        return None;
+    }
+    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
+    let argument = line[end..].trim_ascii();
+    Some((&line[..end], (!argument.is_empty()).then_some(argument)))
+}
+
+/// The first bytes of a program of the host.
+fn read_host(path: &[u8], head: &mut [u8]) -> Option<usize> {
+    const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
+    let mut text = path.to_vec();
+    text.push(0);
+    // SAFETY: a path that ends in zero, our own descriptor and buffer.
+    unsafe {
+        let descriptor = syscall(OPENAT, [CWD, text.as_ptr() as usize, O_CLOEXEC_NONBLOCK, 0]);
+        if is_error(descriptor) {
+            return None;
+        }
+        let length = syscall(PREAD64, [descriptor as usize, head.as_mut_ptr() as usize, head.len(), 0]);
+        syscall(CLOSE, [descriptor as usize]);
+        usize::try_from(length).ok()
+    }
+}
+
+/// The first bytes of a program of a volume, which must be executable by the caller.
+fn read_volume(front: &Front, mount: usize, node: NodeId, head: &mut [u8]) -> Result<usize, Errno> {
+    let fs = front.file_system(mount)?;
+    let known = fs.permissions(node).map_err(|error| error.errno())?;
+    if known.file_type != FileType::Regular {
+        return Err(Errno::ACCESS);
+    }
+    let namespace = Namespace::new(fs, credentials::effective());
+    namespace.check_access(node, Access::EXECUTE).map_err(|error| error.errno())?;
+    fs.read(node, 0, &mut Destination::from_slice(head)).map_err(|error| error.errno())
+}
+
+/// A copy of a program of a volume that the kernel can execute.
+fn memory_file(front: &Front, mount: usize, node: NodeId) -> Result<i32, Errno> {
+    const MFD_CLOEXEC: usize = 1;
+    const MFD_EXEC: usize = 0x10;
+    const STEP_BYTES: usize = 1 << 20;
+    let fs = front.file_system(mount)?;
+    let name = c"gannet-program".as_ptr() as usize;
+    // SAFETY: a string that ends in zero.
+    let mut descriptor = unsafe { syscall(MEMFD_CREATE, [name, MFD_CLOEXEC | MFD_EXEC]) };
+    if is_error(descriptor) {
+        // A kernel before 6.3.
+        // SAFETY: as above.
+        descriptor = unsafe { syscall(MEMFD_CREATE, [name, MFD_CLOEXEC]) };
+    }
+    if is_error(descriptor) {
+        return Err(Errno::from_raw_os_error(-descriptor as i32));
+    }
+    let mut buffer = vec![0u8; STEP_BYTES];
+    let mut offset = 0;
+    loop {
+        let result = fs.read(node, offset, &mut Destination::from_slice(&mut buffer));
+        let count = match result {
+            Ok(0) => return Ok(descriptor as i32),
+            Ok(count) => count,
+            Err(error) => {
+                // SAFETY: the descriptor made above.
+                unsafe { syscall(CLOSE, [descriptor as usize]) };
+                return Err(error.errno());
+            }
+        };
+        let arguments = [descriptor as usize, buffer.as_ptr() as usize, count, offset as usize];
+        // SAFETY: our own buffer and descriptor.
+        if unsafe { syscall(PWRITE64, arguments) } != count as isize {
+            // SAFETY: the descriptor made above.
+            unsafe { syscall(CLOSE, [descriptor as usize]) };
+            return Err(Errno::NOMEM);
+        }
+        offset += count as u64;
+    }
+}
+
+/// Addresses of what the kernel is given.
+struct Arguments {
+    path: usize,
+    list: usize,
+}
+
+/// Puts path and argument list where they live until the call is over.
+fn put_arguments(
+    record: &mut Record,
+    prefix: &[Vec<u8>],
+    arguments: usize,
+    program: &Program,
+) -> Result<Arguments, Errno> {
+    let mut count = 0;
+    let mut entry = 0usize;
+    while arguments != 0 {
+        memory::read_value(arguments + count * 8, &mut entry).map_err(|_| Errno::FAULT)?;
+        if entry == 0 {
+            break;
+        }
+        count += 1;
+        if count > ARGUMENTS_MAX {
+            return Err(Errno::TOOBIG);
+        }
+    }
+    let path: &[u8] = match program {
+        Program::Host(path) => path,
+        Program::Volume(..) => b"",
+    };
+    let text: usize = prefix.iter().map(|part| part.len() + 1).sum::<usize>() + path.len() + 1;
+    let mut room = Scratch::new(record, text + (count + prefix.len() + 2) * 8 + 64).ok_or(Errno::NOMEM)?;
+    let path = room.string(&[path]).ok_or(Errno::NOMEM)?;
+    if prefix.is_empty() {
+        return Ok(Arguments { path, list: arguments });
+    }
+    let mut addresses = Vec::with_capacity(prefix.len());
+    for part in prefix {
+        addresses.push(room.string(&[part]).ok_or(Errno::NOMEM)?);
+    }
+    let words = room.words(count + prefix.len() + 2).ok_or(Errno::NOMEM)?;
+    words[..addresses.len()].copy_from_slice(&addresses);
+    let mut used = addresses.len();
+    // The script's own name was argument 0; the path in the prefix stands for it.
+    for index in 1..count {
+        memory::read_value(arguments + index * 8, &mut words[used]).map_err(|_| Errno::FAULT)?;
+        used += 1;
+    }
+    words[used] = 0;
+    Ok(Arguments { path, list: words.as_ptr() as usize })
+}
+
+/// Says that a program will not see the volumes, if so.
+fn warn(path: &[u8], head: &[u8]) {
+    if let Some(why) = crate::launch::why_not(path, head) {
+        complain(&[
+            path,
+            b": ",
+            why.as_bytes(),
+            b": this program will not see the volume (`gannet mount` shows it to every program)",
+        ]);
+    }
+}

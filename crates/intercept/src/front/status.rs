@@ -1,0 +1,270 @@
+//! What files are: the stat family, `statfs`, `access`, and reading directories.
+
+use super::call::{Answer, AtForm, Call, CWD, done};
+use super::credentials;
+use super::session::Description;
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::thread::PathScratch;
+use core::sync::atomic::Ordering;
+use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
+use gannet_vfs::{Attributes, Errno, FileType, NodeId, Time};
+
+pub(crate) const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+const AT_EACCESS: usize = 0x200;
+pub(crate) const AT_EMPTY_PATH: usize = 0x1000;
+
+/// Major number that devices of volumes appear under; one that Linux leaves to local use.
+const DEVICE_MAJOR: u64 = 240;
+
+/// `st_dev` of a mount.
+pub(crate) fn device_of(mount: usize) -> u64 {
+    DEVICE_MAJOR << 8 | (mount as u64 + 1) & 0xff
+}
+
+/// How the last component is walked, by a call's flags.
+pub(crate) fn mode_of(flags: usize) -> LastMode {
+    if flags & AT_SYMLINK_NOFOLLOW != 0 { LastMode::NoFollow } else { LastMode::Follow }
+}
+
+/// Whether the empty path is allowed, by a call's flags.
+pub(crate) fn empty_of(flags: usize) -> ResolveFlags {
+    if flags & AT_EMPTY_PATH != 0 { ResolveFlags::EMPTY_PATH } else { ResolveFlags::empty() }
+}
+
+fn write_stat(address: usize, mount: usize, all: &Attributes) -> Answer {
+    let times = [all.accessed, all.modified, all.changed];
+    let mut words = [0u64; 18];
+    words[0] = device_of(mount);
+    words[1] = all.node.number;
+    words[2] = all.links;
+    words[3] = u64::from(all.mode_and_type()) | u64::from(all.owner.user) << 32;
+    words[4] = u64::from(all.owner.group);
+    words[5] = all.device;
+    words[6] = all.size_bytes;
+    words[7] = u64::from(all.block_bytes);
+    words[8] = all.sectors;
+    for (index, time) in times.iter().enumerate() {
+        words[9 + index * 2] = time.seconds() as u64;
+        words[10 + index * 2] = u64::from(time.nanoseconds());
+    }
+    memory::write_value(address, &words).map_err(|_| Errno::FAULT)?;
+    done(0)
+}
+
+/// `stat`, `lstat`, `newfstatat`.
+pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let flags = at.arguments[3];
+    let address = at.arguments[2];
+    if call.number == NEWFSTATAT && flags & AT_EMPTY_PATH != 0 {
+        // How the C library does `fstat`.
+        let mut first = 1u8;
+        let empty = at.arguments[1] == 0 || memory::read_value(at.arguments[1], &mut first).is_ok() && first == 0;
+        if empty && at.arguments[0] != CWD {
+            return match call.description(at.arguments[0]) {
+                Some(description) => stat_of(call, description, address),
+                None => Ok(Outcome::Pass),
+            };
+        }
+    }
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, mount, place| {
+        let found = place.existing().map_err(|error| error.errno())?;
+        let all = namespace.fs().attributes(found.node).map_err(|error| error.errno())?;
+        write_stat(address, mount, &all)
+    })
+}
+
+fn stat_of(call: &Call<'_>, description: &Description, address: usize) -> Answer {
+    let all = call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
+    write_stat(address, description.mount(), &all)
+}
+
+/// `fstat`.
+pub(crate) fn stat_descriptor(call: &Call<'_>) -> Answer {
+    let [descriptor, address, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    stat_of(call, description, address)
+}
+
+/// `statx`.
+pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [directory, path, flags, _, address, _] = call.arguments;
+    let at = AtForm::new(STATX, call.arguments);
+    if path == 0 && flags & AT_EMPTY_PATH != 0 {
+        return match call.description(directory) {
+            Some(description) => {
+                let all =
+                    call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
+                write_statx(address, description.mount(), &all)
+            }
+            None => Ok(Outcome::Pass),
+        };
+    }
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, mount, place| {
+        let found = place.existing().map_err(|error| error.errno())?;
+        let all = namespace.fs().attributes(found.node).map_err(|error| error.errno())?;
+        write_statx(address, mount, &all)
+    })
+}
+
+fn write_statx(address: usize, mount: usize, all: &Attributes) -> Answer {
+    const STATX_BASIC_STATS_BTIME: u32 = 0xfff;
+    const STATX_ATTRIBUTES: u64 = 0x10 | 0x20 | 0x40;
+    let mut words = [0u32; 64];
+    let mut put = |at: usize, value: u64| {
+        words[at / 4] = value as u32;
+        words[at / 4 + 1] = (value >> 32) as u32;
+    };
+    put(0, u64::from(STATX_BASIC_STATS_BTIME) | u64::from(all.block_bytes) << 32);
+    put(8, u64::from(all.flags.bits()) & STATX_ATTRIBUTES);
+    put(16, all.links & 0xffff_ffff | u64::from(all.owner.user) << 32);
+    put(24, u64::from(all.owner.group) | u64::from(all.mode_and_type() & 0xffff) << 32);
+    put(32, all.node.number);
+    put(40, all.size_bytes);
+    put(48, all.sectors);
+    put(56, STATX_ATTRIBUTES);
+    let mut put_time = |at: usize, time: Time| {
+        put(at, time.seconds() as u64);
+        put(at + 8, u64::from(time.nanoseconds()));
+    };
+    put_time(64, all.accessed);
+    put_time(80, all.created);
+    put_time(96, all.changed);
+    put_time(112, all.modified);
+    let (major, minor) = ((all.device >> 8) & 0xfff, all.device & 0xff | (all.device >> 12) & 0xfff00);
+    put(128, major | minor << 32);
+    let device = device_of(mount);
+    put(136, device >> 8 | (device & 0xff) << 32);
+    memory::write_value(address, &words).map_err(|_| Errno::FAULT)?;
+    done(0)
+}
+
+/// `access`, `faccessat`, `faccessat2`.
+pub(crate) fn access(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+    let [_, _, wanted, flags, ..] = at.arguments;
+    if wanted & !7 != 0 {
+        return Ok(Outcome::Pass);
+    }
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+        let found = place.existing().map_err(|error| error.errno())?;
+        let who = if flags & AT_EACCESS != 0 { credentials::effective() } else { credentials::real() };
+        let namespace = Namespace::new(namespace.fs(), who);
+        namespace.check_access(found.node, Access::from_bits_truncate(wanted as u32)).map_err(|error| error.errno())?;
+        done(0)
+    })
+}
+
+/// `statfs`.
+pub(crate) fn statistics(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let [path, address, ..] = call.arguments;
+    // There is no form with a directory: a path that leads out of a volume is put in the first argument.
+    let at = AtForm { number: STATFS, arguments: [path, address, 0, 0, 0, CWD], directory: 5, path: 0 };
+    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |_, mount, place| {
+        place.existing().map_err(|error| error.errno())?;
+        write_statistics(call, mount, address)
+    })
+}
+
+/// `fstatfs`.
+pub(crate) fn statistics_of_descriptor(call: &Call<'_>) -> Answer {
+    let Some(description) = call.description(call.arguments[0]) else { return Ok(Outcome::Pass) };
+    write_statistics(call, description.mount(), call.arguments[1])
+}
+
+fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
+    /// "GNNT"
+    const MAGIC: u64 = 0x474e_4e54;
+    let all = call.front.file_system(mount)?.statistics().map_err(|error| error.errno())?;
+    let mut words = [0u64; 15];
+    words[0] = MAGIC;
+    words[1] = u64::from(all.block_bytes);
+    words[2] = all.blocks;
+    words[3] = all.blocks_free;
+    words[4] = all.blocks_available;
+    words[5] = all.inodes;
+    words[6] = all.inodes_free;
+    words[7] = all.identity;
+    words[8] = 255;
+    words[9] = u64::from(all.block_bytes);
+    // ST_NOSUID | ST_NODEV, and that the flags are valid.
+    words[10] = 0x2 | 0x4 | 0x20;
+    memory::write_value(address, &words).map_err(|_| Errno::FAULT)?;
+    done(0)
+}
+
+/// Entries are put together here and copied to the program in one piece.
+const ENTRIES_BYTES_MAX: usize = 32 * 1024;
+
+/// `getdents64`.
+pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
+    let [descriptor, address, room, ..] = call.arguments;
+    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    const O_PATH: u32 = 0o10000000;
+    if description.flags.load(Ordering::Relaxed) & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    if description.file_type() != FileType::Directory {
+        return Err(Errno::NOTDIR);
+    }
+    let fs = call.file_system(description)?;
+    let node = description.node();
+    let mut buffer = [0u8; ENTRIES_BYTES_MAX];
+    let room = room.min(ENTRIES_BYTES_MAX);
+    description.with_offset(|cookie| {
+        let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false };
+        let result = (|| {
+            if entries.cookie == 0 {
+                entries.put(node.number, FileType::Directory, 1, b".");
+            }
+            if entries.cookie == 1 {
+                let parent = fs.parent(node).map_or(node, |parent: NodeId| parent);
+                entries.put(parent.number, FileType::Directory, 2, b"..");
+            }
+            if !entries.full {
+                let from = if entries.cookie <= 2 { 0 } else { entries.cookie };
+                fs.read_directory(node, from, &mut |entry| {
+                    entries.put(entry.number, entry.file_type, entry.cookie, entry.name.bytes())
+                })
+                .map_err(|error| error.errno())?;
+            }
+            if entries.used == 0 && entries.full {
+                return Err(Errno::INVAL);
+            }
+            memory::write_bytes(address, &entries.buffer[..entries.used]).map_err(|_| Errno::FAULT)?;
+            Ok(entries.used)
+        })();
+        match result {
+            Ok(used) => (entries.cookie, done(used)),
+            Err(errno) => (cookie, Err(errno)),
+        }
+    })
+}
+
+/// `struct linux_dirent64` after another.
+struct Entries<'b> {
+    buffer: &'b mut [u8],
+    used: usize,
+    /// Reading goes on behind this.
+    cookie: u64,
+    full: bool,
+}
+
+impl Entries<'_> {
+    fn put(&mut self, number: u64, file_type: FileType, cookie: u64, name: &[u8]) -> bool {
+        let length = (19 + name.len() + 1).next_multiple_of(8);
+        let Some(entry) = self.buffer.get_mut(self.used..self.used + length) else {
+            self.full = true;
+            return false;
+        };
+        entry.fill(0);
+        entry[..8].copy_from_slice(&number.to_le_bytes());
+        entry[8..16].copy_from_slice(&cookie.to_le_bytes());
+        entry[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+        entry[18] = file_type as u8;
+        entry[19..19 + name.len()].copy_from_slice(name);
+        self.used += length;
+        self.cookie = cookie;
+        true
+    }
+}

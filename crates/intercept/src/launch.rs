@@ -1,0 +1,285 @@
+//! Starting a command under interception, for `gannet run`.
+
+use crate::environment::SEPARATOR;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// A volume and the place it is seen at.
+#[derive(Clone, Debug)]
+pub struct MountedAt {
+    /// The volume, as the injected library's `open` understands it.
+    pub volume: OsString,
+    /// An absolute path; it need not exist.
+    pub place: PathBuf,
+}
+
+/// What [`launch`] starts.
+#[derive(Clone, Debug)]
+pub struct LaunchOptions {
+    /// Path of `libgannet_preload.so`; [`find_library`] knows the usual places.
+    pub library: PathBuf,
+    /// The volumes; none: the command runs intercepted and everything passes.
+    pub mounts: Vec<MountedAt>,
+    /// The command, looked for in `PATH` if it has no slash. A path below a mount is a program of the volume.
+    pub program: OsString,
+    /// Its arguments, without its name.
+    pub arguments: Vec<OsString>,
+    /// Where it starts; `None`: here.
+    pub directory: Option<PathBuf>,
+}
+
+/// The injected library beside this executable, in `../lib/gannet` or `../lib` of it, or where `GANNET_LIBRARY` says.
+pub fn find_library() -> Option<PathBuf> {
+    const NAME: &str = "libgannet_preload.so";
+    if let Some(path) = std::env::var_os("GANNET_LIBRARY") {
+        return Some(PathBuf::from(path));
+    }
+    let executable = std::env::current_exe().ok()?;
+    let directory = executable.parent()?;
+    let candidates = [
+        directory.join(NAME),
+        directory.join("../lib/gannet").join(NAME),
+        directory.join("../lib").join(NAME),
+        directory.join("..").join(NAME),
+    ];
+    candidates.into_iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok())
+}
+
+/// Runs a command and waits for it. Signals of the terminal reach it as they reach this process, which ignores them meanwhile;
+/// SIGTERM and SIGHUP sent to this process alone are passed on.
+///
+/// # Errors
+/// `InvalidInput` for a place that is not absolute or a path with the ASCII unit separator in it; what starting the command gives.
+pub fn launch(options: &LaunchOptions) -> io::Result<ExitStatus> {
+    let mut command = command(options)?;
+    // SAFETY: only async-signal-safe calls between fork and exec: the default actions return.
+    unsafe {
+        command.pre_exec(|| {
+            pass_on::restore();
+            Ok(())
+        });
+    }
+    pass_on::prepare();
+    let mut child = command.spawn().inspect_err(|_| pass_on::restore())?;
+    pass_on::to(child.id());
+    let status = child.wait();
+    pass_on::to(0);
+    pass_on::restore();
+    status
+}
+
+/// Replaces this process by the command.
+///
+/// # Errors
+/// As for [`launch`]; it returns only then.
+pub fn replace(options: &LaunchOptions) -> io::Error {
+    match command(options) {
+        Ok(mut command) => command.exec(),
+        Err(error) => error,
+    }
+}
+
+/// The exit code a shell would give for `status`.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+fn command(options: &LaunchOptions) -> io::Result<Command> {
+    let mut volumes: Vec<u8> = Vec::new();
+    for mount in &options.mounts {
+        let place = mount.place.as_os_str().as_bytes();
+        let volume = absolute(&mount.volume)?;
+        if !mount.place.is_absolute() || place.contains(&SEPARATOR) || volume.as_bytes().contains(&SEPARATOR) {
+            let message = format!("{}: a volume's place must be an absolute path", mount.place.display());
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        if !volumes.is_empty() {
+            volumes.push(SEPARATOR);
+        }
+        volumes.extend_from_slice(volume.as_bytes());
+        volumes.push(SEPARATOR);
+        volumes.extend_from_slice(place);
+    }
+    let in_volume = |path: &Path| options.mounts.iter().any(|mount| path.starts_with(&mount.place));
+    let mut program = options.program.clone();
+    let mut arguments = options.arguments.clone();
+    let inside = in_volume(Path::new(&program));
+    let directory_inside = options.directory.as_deref().is_some_and(in_volume);
+    if inside || directory_inside {
+        // The kernel does not know that path: a shell under interception changes there and executes it.
+        let directory = options.directory.clone().unwrap_or_else(|| PathBuf::from("."));
+        let mut all = vec![
+            OsString::from("-c"),
+            OsString::from("cd -- \"$1\" && shift && exec \"$@\""),
+            OsString::from("sh"),
+            directory.into_os_string(),
+            program,
+        ];
+        all.append(&mut arguments);
+        program = OsString::from("/bin/sh");
+        arguments = all;
+    } else if let Some(path) = search(&program)
+        && let Ok(head) = head_of(&path)
+        && let Some(why) = why_not(path.as_os_str().as_bytes(), &head)
+    {
+        eprintln!(
+            "gannet: {}: {why}: this program will not see the volume (`gannet mount` shows it to every program)",
+            path.display()
+        );
+    }
+    let mut command = Command::new(program);
+    command.args(arguments);
+    command.env("GANNET_RUN_LIBRARY", &options.library);
+    command.env("GANNET_RUN_VOLUMES", OsString::from_vec(volumes));
+    command.env_remove("GANNET_RUN_DESCRIPTORS");
+    let mut preload = options.library.clone().into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    if let Some(directory) = options.directory.as_deref().filter(|_| !directory_inside) {
+        command.current_dir(directory);
+    }
+    Ok(command)
+}
+
+/// Volumes are named from anywhere in the tree: relative paths of existing files become absolute.
+fn absolute(volume: &OsStr) -> io::Result<OsString> {
+    match Path::new(volume).canonicalize() {
+        Ok(path) => Ok(path.into_os_string()),
+        // Not a file: a name that the library's `open` understands, or an error that it reports.
+        Err(_) => Ok(volume.to_owned()),
+    }
+}
+
+fn search(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
+}
+
+fn head_of(path: &Path) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let mut head = Vec::with_capacity(4096);
+    std::fs::File::open(path)?.take(4096).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Why a program whose first bytes are `head` cannot be intercepted; `None` if it can, or is no program.
+pub(crate) fn why_not(path: &[u8], head: &[u8]) -> Option<&'static str> {
+    use crate::plan::image::{u16_at, u32_at, u64_at};
+    const PT_INTERP: u32 = 3;
+    if !head.starts_with(b"\x7fELF") || head.len() < 64 {
+        return None;
+    }
+    if head[4] != 2 || u16_at(head, 18) != 62 {
+        return Some("not an x86-64 program");
+    }
+    if is_set_id(path) {
+        return Some("set-user-id or set-group-id");
+    }
+    let (offset, size, count) = (u64_at(head, 32) as usize, u16_at(head, 54) as usize, u16_at(head, 56) as usize);
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+    if size != 56 || name.starts_with(b"ld-") || name.starts_with(b"ld.so") {
+        return None;
+    }
+    let end = offset.checked_add(count * size)?;
+    let headers = head.get(offset..end)?;
+    let interpreted = headers.chunks_exact(size).any(|entry| u32_at(entry, 0) == PT_INTERP);
+    (!interpreted).then_some("statically linked")
+}
+
+fn is_set_id(path: &[u8]) -> bool {
+    let mut text = path.to_vec();
+    text.push(0);
+    let mut status = [0u64; 18];
+    // SAFETY: a path that ends in zero, and room for struct stat.
+    let result = unsafe {
+        crate::raw::syscall(crate::number::STAT, [text.as_ptr() as usize, status.as_mut_ptr() as usize])
+    };
+    const SET_USER_ID: u64 = 0o4000;
+    const SET_GROUP_ID_AND_EXECUTE: u64 = 0o2010;
+    let mode = status[3] & 0o7777;
+    let owner_is_other = {
+        // SAFETY: no arguments.
+        let user = unsafe { crate::raw::syscall(crate::number::GETEUID, []) } as u64;
+        user != status[3] >> 32
+    };
+    result == 0
+        && (mode & SET_USER_ID != 0 && owner_is_other || mode & SET_GROUP_ID_AND_EXECUTE == SET_GROUP_ID_AND_EXECUTE)
+}
+
+/// Signals while the command runs: the terminal's go to the whole foreground group, so the launcher ignores them; those sent
+/// to the launcher alone are passed on.
+mod pass_on {
+    use crate::number;
+    use crate::raw::syscall;
+    use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+    static CHILD: AtomicU32 = AtomicU32::new(0);
+    const SIGHUP: usize = 1;
+    const SIGINT: usize = 2;
+    const SIGQUIT: usize = 3;
+    const SIGUSR1: usize = 10;
+    const SIGUSR2: usize = 12;
+    const SIGTERM: usize = 15;
+    const IGNORED: [usize; 2] = [SIGINT, SIGQUIT];
+    const PASSED: [usize; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGTERM];
+    const COUNT: usize = IGNORED.len() + PASSED.len();
+    /// Handler, flags, restorer and mask of each before.
+    static PREVIOUS: [[AtomicUsize; 4]; COUNT] = [const { [const { AtomicUsize::new(0) }; 4] }; COUNT];
+
+    fn signals() -> impl Iterator<Item = usize> {
+        IGNORED.into_iter().chain(PASSED)
+    }
+
+    extern "C" fn forward(signal: i32) {
+        let child = CHILD.load(Ordering::Relaxed);
+        if child != 0 {
+            // SAFETY: sends a signal.
+            unsafe { syscall(number::KILL, [child as usize, signal as usize]) };
+        }
+    }
+
+    /// Takes the signals over.
+    pub(super) fn prepare() {
+        const SIG_IGN: usize = 1;
+        const SA_RESTORER_RESTART: usize = 0x1400_0000;
+        for (signal, previous) in signals().zip(&PREVIOUS) {
+            let handler = if IGNORED.contains(&signal) { SIG_IGN } else { forward as *const () as usize };
+            let new = [handler, SA_RESTORER_RESTART, crate::signal::return_address(), 0];
+            let mut old = [0usize; 4];
+            // SAFETY: valid actions in the kernel's form.
+            unsafe {
+                syscall(number::RT_SIGACTION, [signal, new.as_ptr() as usize, old.as_mut_ptr() as usize, 8]);
+                // What was ignored stays ignored.
+                if old[0] == SIG_IGN {
+                    syscall(number::RT_SIGACTION, [signal, old.as_ptr() as usize, 0, 8]);
+                }
+            }
+            for (slot, value) in previous.iter().zip(old) {
+                slot.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Names the process that gets them; 0: none.
+    pub(super) fn to(child: u32) {
+        CHILD.store(child, Ordering::Relaxed);
+    }
+
+    /// Gives the signals back. Async-signal-safe.
+    pub(super) fn restore() {
+        for (signal, previous) in signals().zip(&PREVIOUS) {
+            let old: [usize; 4] = core::array::from_fn(|index| previous[index].load(Ordering::Relaxed));
+            // SAFETY: the action that was there before.
+            unsafe { syscall(number::RT_SIGACTION, [signal, old.as_ptr() as usize, 0, 8]) };
+        }
+    }
+}
