@@ -82,7 +82,13 @@ impl<'a> Space<'a> {
         }
         for index in in_order() {
             if self.free_hint(index) > 0
-                && let Some(held) = self.take_from(thread, index, |pool| pool.find_small(want))?
+                && let Some(held) = self.take_from(thread, index, |pool| {
+                    // A counter that promises what the summaries do not have is not to be believed, nor are they.
+                    pool.find_small(want).or_else(|| {
+                        pool.recount();
+                        pool.find_small(want)
+                    })
+                })?
             {
                 return Ok(held);
             }

@@ -32,6 +32,10 @@ impl Pool<'_> {
         (self.control[PINS_USED].load(Relaxed) as usize).min(PINS_MAX)
     }
 
+    fn pin_count(&self) -> u64 {
+        self.control[PINS].load(Relaxed).min(PINS_MAX as u64)
+    }
+
     fn pin_extent(&self, index: usize) -> Option<Extent> {
         Extent::unpack(self.pins[index * PIN_WORDS + 1].load(Relaxed))
     }
@@ -134,7 +138,7 @@ impl Pool<'_> {
         let count = &self.control[PINS];
         let index = match (0..used).find(|&index| self.pin_extent(index).is_none()) {
             // The search is needed only if some are unused.
-            Some(index) if count.load(Relaxed) < used as u64 => index,
+            Some(index) if self.pin_count() < used as u64 => index,
             _ if used < PINS_MAX => used,
             _ => return Err(SpaceError::PinsFull),
         };
@@ -144,7 +148,7 @@ impl Pool<'_> {
         if index == used {
             self.control[PINS_USED].store(used as u64 + 1, Relaxed);
         }
-        count.store(count.load(Relaxed) + 1, Relaxed);
+        count.store(self.pin_count() + 1, Relaxed);
         Ok(())
     }
 
@@ -158,7 +162,7 @@ impl Pool<'_> {
             }
             self.pins[index * PIN_WORDS + 1].store(0, Relaxed);
             let count = &self.control[PINS];
-            count.store(count.load(Relaxed).saturating_sub(1), Relaxed);
+            count.store(self.pin_count().saturating_sub(1), Relaxed);
             let start = extent.start.saturating_sub(self.first_block);
             let end = (start + u64::from(extent.count)).min(self.blocks);
             self.sweep(start, end.saturating_sub(start));
@@ -260,7 +264,7 @@ impl<'a> Space<'a> {
             let backed = pool.control[PINS_BACKED].load(Relaxed) != 0;
             let words = if backed { pool.deferred } else { &[] };
             let waiting: u64 = words.iter().map(|word| u64::from(word.load(Relaxed).count_ones())).sum();
-            (pins + pool.control[PINS].load(Relaxed), deferred + waiting)
+            (pins + pool.pin_count(), deferred + waiting)
         })
     }
 }

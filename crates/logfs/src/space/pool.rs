@@ -227,7 +227,10 @@ impl Pool<'_> {
         if best.is_none_or(|run| run.1 * 2 < want)
             && let Some(group) = next_bit(self.whole, 0)
         {
-            return Some((group as u64 * GROUP_BLOCKS, want.min(GROUP_BLOCKS)));
+            // The bits decide, should the summary be damaged.
+            let start = group as u64 * GROUP_BLOCKS;
+            let length = self.run(start, want.min(GROUP_BLOCKS), true);
+            return (length > 0).then_some((start, length)).or(best);
         }
         // Nothing found among those looked at does not mean that there is nothing.
         best.or_else(|| self.best_in_group(next_bit(self.partial, 0)?, want))

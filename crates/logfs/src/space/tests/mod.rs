@@ -2,6 +2,7 @@
 
 mod abandonment;
 mod aging;
+mod garbage;
 mod oracle;
 mod pinned;
 mod processes;
