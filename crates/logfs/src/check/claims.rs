@@ -133,7 +133,9 @@ impl Model<'_> {
                 continue;
             };
             let owned = Owned { key: disk.key(), inode: examined.inode, generation: examined.generation };
-            if !overlapping.contains(&examined.inode) && !data_is_whole(disk, owned, place, size_before, &examined.map)?
+            if !examined.lossy
+                && !overlapping.contains(&examined.inode)
+                && !data_is_whole(disk, owned, place, size_before, &examined.map)?
             {
                 torn.push((examined.inode, place));
             }

@@ -136,7 +136,13 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
     let target_bytes: u64 = examined.targets.iter().map(|&(_, length_bytes)| length_bytes).sum();
     if examined.birth.file_type == FileType::Symlink && target_bytes == 0 && !future {
         let what = "a symbolic link that does not say where it leads";
-        examined.findings.damage("log", slot.at, slot.inode, what, "it leads to \"?\" from now on: where it led is lost");
+        examined.findings.damage(
+            "log",
+            slot.at,
+            slot.inode,
+            what,
+            "it leads to \"?\" from now on: where it led is lost",
+        );
         examined.state.logged.size_bytes = 1;
         examined.rewrite = true;
     }

@@ -40,6 +40,9 @@ use gannet_vfs::{Errno, Error, Result};
 use model::Model;
 use report::Findings;
 
+/// How the note begins that says why a repair was given up.
+const UNFINISHED: &str = "it could not be finished";
+
 /// Checks a volume, and repairs it if asked to.
 ///
 /// # Errors
@@ -92,7 +95,7 @@ fn conclude(
         report.findings_left_out = model.findings.left_out;
         if let Err(error) = written {
             let mut failed = Findings::default();
-            failed.note("repair", error.place(), 0, format!("it could not be finished: {error}"));
+            failed.note("repair", error.place(), 0, format!("{UNFINISHED}: {error}"));
             report.findings.append(&mut failed.list);
             return Ok(report);
         }
@@ -108,6 +111,9 @@ fn conclude(
     (report.inodes, report.directories, report.blocks_used) = (after.inodes, after.directories, after.blocks_used);
     if findings.damaged() || again.epoch_seen > disk.epoch() {
         report.outcome = Outcome::Damaged;
+        let mut still = Findings::default();
+        still.note("repair", 0, 0, "this is wrong after it still:");
+        report.findings.append(&mut still.list);
         report.findings.extend(findings.list);
         return Ok(report);
     }

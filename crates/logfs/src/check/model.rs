@@ -6,10 +6,11 @@
 use super::examine::{Examined, SlotWords, examine};
 use super::report::{CheckProgress, Findings};
 use super::saved::{self, Map};
-use super::trace::Ground;
+use super::trace::{Ground, proves_itself};
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
+use crate::format::entry::Owned;
 use crate::format::page::{Link, PageHeader};
 use crate::format::slot::Slot;
 use crate::format::state::CLEAN_AT;
@@ -93,6 +94,7 @@ impl<'d> Model<'d> {
         stage("maps", 3);
         model.check_links();
         model.check_maps()?;
+        model.keep_references_past();
         let inodes = std::mem::take(&mut model.inodes);
         model.inodes = inodes
             .into_iter()
@@ -174,12 +176,12 @@ impl<'d> Model<'d> {
         let short: HashMap<u32, u32> = self
             .inodes
             .values()
-            .filter(|examined| ground.clean() || examined.lossy)
+            .filter(|examined| ground.clean() || examined.lossy || examined.log.dangling.is_some())
             .map(|examined| (examined.inode, examined.generation))
             .collect();
         let reached = Bits::new(ground.disk.geometry().blocks);
         // On a volume that was closed cleanly, a block that was in use then and is a log page of somebody is reached.
-        let missing = ground.saved_used.is_some() || self.inodes.values().any(|examined| examined.lossy);
+        let missing = ground.saved_used.is_some() || !short.is_empty();
         for examined in self.inodes.values() {
             examined.log.pages.iter().for_each(|&page| {
                 let _ = reached.set(page);
@@ -190,6 +192,7 @@ impl<'d> Model<'d> {
         }
         let mut candidates: HashMap<u32, Vec<(u64, Link)>> = HashMap::new();
         let mut line = [0; crate::format::LINE_BYTES as usize];
+        let mut page = [0; BLOCK_BYTES as usize];
         let geometry = *ground.disk.geometry();
         for block in geometry.first_free..geometry.replica() {
             if reached.has(block) || ground.saved_used.as_ref().is_some_and(|used| !used.has(block)) {
@@ -201,6 +204,11 @@ impl<'d> Model<'d> {
                 && header.epoch <= ground.disk.epoch()
                 && header.first_sequence > 0
             {
+                let owned = Owned { key: ground.disk.key(), inode: header.inode, generation: header.generation };
+                ground.disk.read_block(block, &mut page)?;
+                if ground.saved_used.is_none() && !proves_itself(owned, &page) {
+                    continue;
+                }
                 let link = Link { block, epoch: header.epoch };
                 candidates.entry(header.inode).or_default().push((header.first_sequence, link));
             }
@@ -223,6 +231,20 @@ impl<'d> Model<'d> {
         self.names_lost =
             self.ground.chunks.lost || self.inodes.values().any(|examined| examined.lossy && examined.is_directory());
         Ok(())
+    }
+
+    /// A log that is written anew begins behind every sequence that another directory refers to: what is referred to then
+    /// counts as collected.
+    fn keep_references_past(&mut self) {
+        let references: Vec<_> = self.inodes.values().flat_map(|found| &found.partners).map(|found| found.2).collect();
+        for partner in references {
+            if let Some(other) = self.inodes.get_mut(&partner.inode)
+                && other.rewrite
+                && other.generation == partner.generation
+            {
+                other.sequence_floor = other.sequence_floor.max(partner.sequence.saturating_add(1));
+            }
+        }
     }
 
     /// Reads an inode again, up to an entry.

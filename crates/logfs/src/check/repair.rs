@@ -212,10 +212,11 @@ impl Repair<'_, '_> {
                 commit.write(at, &bytes)?;
                 continue;
             }
-            if let Some(&head) = heads.get(&inode) {
-                commit.store(at + AT_HEAD, head)?;
-            } else if let Some(place) = examined.kill {
-                kill(&mut commit, place)?;
+            match (heads.get(&inode), examined.kill, examined.log.dangling) {
+                (Some(&head), _, _) => commit.store(at + AT_HEAD, head)?,
+                (None, Some(place), _) => kill(&mut commit, place)?,
+                (None, None, Some(dangling_at)) => commit.store(dangling_at, 0)?,
+                (None, None, None) => {}
             }
             if examined.links_cached != links {
                 commit.store(at + AT_LINKS, links)?;

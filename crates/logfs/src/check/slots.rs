@@ -25,7 +25,8 @@ impl Model<'_> {
             self.inodes.values().filter(|examined| !examined.partners.is_empty()).map(|found| found.inode).collect();
         for inode in directories {
             let Some(examined) = self.inodes.get(&inode) else { continue };
-            let (generation, last) = (examined.generation, examined.last.place);
+            let generation = examined.generation;
+            let last = examined.last.place.filter(|_| !examined.lossy);
             for (sequence, place, partner) in examined.partners.clone() {
                 let what = match self.half((inode, generation, sequence), partner) {
                     Half::Fine => continue,

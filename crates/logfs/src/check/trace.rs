@@ -54,6 +54,8 @@ pub(super) struct Trace {
     pub(super) faults: Vec<Fault>,
     /// The highest epoch met, also of what does not belong to the log.
     pub(super) epoch_max: u32,
+    /// Where a link stands that leads nowhere, as a crash can leave it.
+    pub(super) dangling: Option<u64>,
     /// The highest sequence met behind the end, plus one; 0 if none.
     pub(super) sequence_beyond: u64,
 }
@@ -111,7 +113,6 @@ pub(super) fn trace(
             if header.first_sequence > trace.next_sequence && header.epoch >= trace.epoch {
                 trace.sequence_beyond = trace.sequence_beyond.max(header.first_sequence);
                 judge_beyond(
-                    ground,
                     &mut trace,
                     header.epoch,
                     word_at,
@@ -224,11 +225,13 @@ fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, pag
     if let Some(header) = PageHeader::decode(disk.key(), &page[..LINE_BYTES as usize]) {
         return Ok(if ours(&header) && header.epoch == link.epoch { Led::Page(header) } else { Led::Nowhere });
     }
-    // The first entry proves whose page it is.
+    // Its entries prove whose page it is.
+    let was_linked = ground.clean() && link.epoch == disk.epoch() || proves_itself(owned, page);
     let first = Entry::decode(owned, &page[LINE_BYTES as usize..]);
     Ok(match first {
         Some(entry)
-            if expected.is_none_or(|expected| expected == entry.sequence)
+            if was_linked
+                && expected.is_none_or(|expected| expected == entry.sequence)
                 && entry.epoch >= link.epoch
                 && entry.epoch <= disk.epoch() =>
         {
@@ -240,6 +243,20 @@ fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, pag
             })
         }
         _ => Led::Nowhere,
+    })
+}
+
+/// Whether a page holds two entries of this inode in a row. The header, the first entry and the link to the page become
+/// durable together, so before the second one is written all three are: then it was no crash that took one of them.
+pub(super) fn proves_itself(owned: Owned, page: &Block) -> bool {
+    let entry = |line: u32| {
+        let bytes = page.get(line as usize * LINE_BYTES as usize..)?;
+        Entry::decode(owned, bytes)
+    };
+    (1..LINES).any(|line| {
+        entry(line).is_some_and(|first| {
+            entry(line + first.lines).is_some_and(|second| Some(second.sequence) == first.sequence.checked_add(1))
+        })
     })
 }
 
@@ -255,69 +272,64 @@ fn judge_lost_link(
 ) {
     let epoch = ground.disk.epoch();
     let inside = ground.disk.geometry().is_allocatable(link.block);
-    // What stands there says that it was this log's page.
-    let looks_ours = inside
-        && ((get_u32(page, 4), get_u32(page, 8)) == (owned.inode, owned.generation)
-            || (1..LINES).any(|line| {
-                Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..])
-                    .is_some_and(|entry| entry.sequence >= trace.next_sequence)
-            }));
     let damage = !inside
         || link.epoch > epoch
-        || match (ground.clean(), &ground.saved_used) {
-            (true, Some(used)) => link.epoch == epoch || (used.has(link.block) && looks_ours),
-            (true, None) => link.epoch == epoch,
-            (false, _) => link.epoch < epoch && looks_ours,
-        };
-    if damage {
-        trace.faults.push(Fault {
-            structure: if first { "head link of a log" } else { "link to the next log page" },
-            offset_bytes: at,
-            what: format!("block {} is no page of this log: what was written there cannot be read", link.block),
-            loses: true,
-        });
+        || (ground.clean() && link.epoch == epoch)
+        || (ground.saved_used.as_ref().is_some_and(|used| used.has(link.block)) && looks_like(ground, owned, page))
+        || proves_itself(owned, page);
+    if !damage {
+        trace.dangling = Some(at);
+        return;
     }
+    trace.faults.push(Fault {
+        structure: if first { "head link of a log" } else { "link to the next log page" },
+        offset_bytes: at,
+        what: format!("block {} is no page of this log: what was written there cannot be read", link.block),
+        loses: true,
+    });
 }
 
-/// Something of this log stands behind its end.
-fn judge_beyond(
-    ground: &Ground<'_>,
-    trace: &mut Trace,
-    epoch: u32,
-    at: u64,
-    structure: &'static str,
-    what: &'static str,
-) {
+/// Whether a page without a valid header was one of this inode's log.
+fn looks_like(ground: &Ground<'_>, owned: Owned, page: &Block) -> bool {
+    PageHeader::decode(ground.disk.key(), &page[..LINE_BYTES as usize]).is_none()
+        && ((get_u32(page, 4), get_u32(page, 8)) == (owned.inode, owned.generation)
+            || Entry::decode(owned, &page[LINE_BYTES as usize..]).is_some())
+}
+
+/// Something of this log stands behind its end. An entry is durable before the next one is written, so nothing that a
+/// crash leaves looks like this.
+fn judge_beyond(trace: &mut Trace, epoch: u32, at: u64, structure: &'static str, what: &'static str) {
     trace.see(epoch);
-    // In the present epoch of a volume that was closed cleanly nothing was cut short. Of earlier epochs there may be
-    // remains of crashes; in an epoch that has not ended cleanly the last operation may be in flight.
-    if ground.clean() && epoch == ground.disk.epoch() {
-        trace.faults.push(Fault { structure, offset_bytes: at, what: what.into(), loses: true });
-    }
+    trace.faults.push(Fault { structure, offset_bytes: at, what: what.into(), loses: true });
 }
 
 /// Looks at the line where a page's entries end and at those behind it.
 fn judge_end(ground: &Ground<'_>, owned: Owned, trace: &mut Trace, block: u64, line: u32, page: &Block) {
     let rest = |line: u32| &page[line as usize * LINE_BYTES as usize..];
     let at = LinePlace::new(block, line).offset_bytes();
-    if let Some(entry) = Entry::decode(owned, rest(line)) {
-        // Valid in itself, but not here.
-        trace.see(entry.epoch);
-        if entry.sequence == trace.next_sequence && entry.epoch > ground.disk.epoch() {
-            return;
-        }
+    let epoch_now = ground.disk.epoch();
+    if let Some(entry) = Entry::decode(owned, rest(line))
+        && entry.sequence == trace.next_sequence
+        && entry.epoch > epoch_now
+    {
+        return trace.see(entry.epoch);
     }
-    for behind in line + 1..LINES {
-        if let Some(entry) = Entry::decode(owned, rest(behind))
-            && entry.sequence > trace.next_sequence
-            && entry.epoch >= trace.epoch
-        {
-            trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence.saturating_add(1));
-            return judge_beyond(ground, trace, entry.epoch, at, "log entry", "it is damaged, and entries follow it");
-        }
+    for behind in line..LINES {
+        let Some(entry) = Entry::decode(owned, rest(behind)) else { continue };
+        let what = match behind {
+            _ if entry.sequence < trace.next_sequence => continue,
+            _ if behind == line && entry.sequence == trace.next_sequence => {
+                "its epoch is below that of the entry before"
+            }
+            _ => "it is damaged, and entries follow it",
+        };
+        trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence.saturating_add(1));
+        return judge_beyond(trace, entry.epoch, at, "log entry", what);
     }
-    if let Some(epoch) = damaged_entry(owned, trace.next_sequence, ground.disk.epoch(), rest(line)) {
-        judge_beyond(ground, trace, epoch, at, "log entry", "the last entry of a log is damaged");
+    // In the present epoch of a volume that was closed cleanly nothing was cut short. Of earlier epochs there may be
+    // remains of a crash; in an epoch that has not ended cleanly the last operation may be in flight.
+    if ground.clean() && damaged_entry(owned, trace.next_sequence, epoch_now, rest(line)) == Some(epoch_now) {
+        judge_beyond(trace, epoch_now, at, "log entry", "the last entry of a log is damaged");
     }
 }
 

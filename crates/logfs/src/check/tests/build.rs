@@ -213,9 +213,13 @@ impl Builder {
         let generation = self.logs[&inode].generation;
         let mut hash = DataHash::new(self.disk.key().seed(Tag::Data, inode as u64, generation as u64));
         // The size before is a whole number of blocks, so the old end adds nothing.
-        hashed_ranges(0, size_bytes, &Extents::List(&extents), |_| None, |at, length_bytes| {
-            self.disk.hash_range(&mut hash, at, length_bytes)
-        })
+        hashed_ranges(
+            0,
+            size_bytes,
+            &Extents::List(&extents),
+            |_| None,
+            |at, length_bytes| self.disk.hash_range(&mut hash, at, length_bytes),
+        )
         .unwrap();
         let payload = Payload::Write { size_bytes, hash: Some(hash.value()), extents: Extents::List(&extents) };
         self.append(inode, &payload);

@@ -191,7 +191,9 @@ fn every_field_changed_is_noticed_or_carries_no_redundancy() {
             match (is_noticed, field.free) {
                 (true, false) => noticed += 1,
                 (false, true) => free += 1,
-                (true, true) => missed.push(format!("{}: {old:#x} to {new:#x} is noticed, and stands as free", field.what)),
+                (true, true) => {
+                    missed.push(format!("{}: {old:#x} to {new:#x} is noticed, and stands as free", field.what))
+                }
                 (false, false) => missed.push(format!("{}: {old:#x} to {new:#x}", field.what)),
             }
             put(&medium, field.at, field.bytes, old);

@@ -1,1 +1,229 @@
-//! x
+//! Random damage: bytes, words, lines, blocks, and forgeries that carry valid checksums. Whatever the bytes, a check ends
+//! without a panic, and what it calls repaired is sound and accepted by recovery.
+
+use super::build::{Builder, populated};
+use super::{check, medium_of, run};
+use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
+use crate::disk::Disk;
+use crate::format::entry::claimed_lines;
+use crate::format::page::PageHeader;
+use crate::format::slot::{SLOT_BYTES, encode_map_word};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
+use gannet_media::{Medium, MediumOffset};
+use std::time::{Duration, Instant};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 32) % below.max(1)
+    }
+
+    /// A number that is likely to mean something.
+    fn number(&mut self) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << self.below(64),
+            3 => self.below(200),
+            4 => self.below(256) << 40 | self.below(256),
+            5 => self.below(4),
+            6 => (1 << 40) | self.below(256),
+            _ => self.0,
+        }
+    }
+}
+
+/// What is where on the image, for forgeries.
+struct Targets {
+    key: Key,
+    slots: Vec<(u32, u64)>,
+    pages: Vec<u64>,
+    map_start: u64,
+    used: Vec<u64>,
+}
+
+fn targets(builder: &Builder) -> Targets {
+    let disk = &builder.disk;
+    let geometry = disk.geometry();
+    let image = builder.image();
+    let header = |block: &u64| {
+        let at = (*block * BLOCK_BYTES) as usize;
+        PageHeader::decode(disk.key(), &image[at..at + LINE_BYTES as usize]).is_some()
+    };
+    Targets {
+        key: disk.key(),
+        slots: (1..160).filter_map(|inode| Some((inode, disk.slot_at(inode).ok()??))).collect(),
+        pages: (geometry.first_free..geometry.replica()).filter(header).collect(),
+        map_start: geometry.map_start * BLOCK_BYTES,
+        used: (0..geometry.blocks).filter(|&block| builder.used().has(block)).collect(),
+    }
+}
+
+fn pick<T: Copy>(random: &mut Random, list: &[T]) -> T {
+    list[random.below(list.len() as u64) as usize]
+}
+
+/// Changes the image in one place.
+fn mutate(image: &mut [u8], targets: &Targets, random: &mut Random) {
+    let anywhere = pick(random, &targets.used) * BLOCK_BYTES;
+    match random.below(10) {
+        0 => image[(anywhere + random.below(BLOCK_BYTES)) as usize] ^= 1 << random.below(8),
+        1 => put_u64(image, (anywhere + random.below(512) * 8) as usize, random.number()),
+        2 => {
+            let from = (pick(random, &targets.used) * BLOCK_BYTES + random.below(64) * 64) as usize;
+            let to = (anywhere + random.below(64) * 64) as usize;
+            image.copy_within(from..from + 64, to);
+        }
+        3 => {
+            let from = (pick(random, &targets.used) * BLOCK_BYTES) as usize;
+            image.copy_within(from..from + BLOCK_BYTES as usize, anywhere as usize);
+        }
+        4 => {
+            let fill = if random.below(2) == 0 { 0 } else { 0xFF };
+            let lines = 1 + random.below(64);
+            let at = anywhere as usize;
+            image[at..at + (lines * LINE_BYTES) as usize].fill(fill);
+        }
+        5 => forge_slot(image, targets, random),
+        6 => forge_header(image, targets, random),
+        7 | 8 => forge_entry(image, targets, random),
+        _ => {
+            let chunk = random.below(4);
+            let word = encode_map_word(targets.key, chunk, random.below(300));
+            put_u64(image, (targets.map_start + chunk * 8) as usize, word);
+        }
+    }
+}
+
+fn forge_slot(image: &mut [u8], targets: &Targets, random: &mut Random) {
+    let (inode, at) = pick(random, &targets.slots);
+    let slot = &mut image[at as usize..(at + SLOT_BYTES) as usize];
+    match random.below(6) {
+        0 => slot[5] = pick(random, &[1, 2, 4, 6, 8, 10, 12]),
+        1 => slot[4] ^= 1,
+        2 => put_u64(slot, 48, random.number()),
+        3 => put_u64(slot, 64 + random.below(2) as usize * 8, random.number()),
+        4 => put_u32(slot, 0, random.number() as u32),
+        _ => put_u64(slot, 8 * random.below(16) as usize, random.number()),
+    }
+    let checksum = targets.key.checksum(Tag::Slot, inode as u64, 0, &slot[..40]);
+    put_u64(slot, 40, checksum);
+}
+
+fn forge_header(image: &mut [u8], targets: &Targets, random: &mut Random) {
+    let at = (pick(random, &targets.pages) * BLOCK_BYTES) as usize;
+    let header = &mut image[at..at + LINE_BYTES as usize];
+    match random.below(5) {
+        0 => put_u32(header, 4, random.below(160) as u32),
+        1 => put_u32(header, 12, random.number() as u32),
+        2 => put_u64(header, 16, random.number()),
+        3 => put_u64(header, 32, pick(random, &targets.pages) | 1 << 40),
+        _ => put_u64(header, 32, random.number()),
+    }
+    let checksum = targets.key.checksum(Tag::Page, 0, 0, &header[..24]);
+    put_u64(header, 24, checksum);
+}
+
+fn forge_entry(image: &mut [u8], targets: &Targets, random: &mut Random) {
+    let at = (pick(random, &targets.pages) * BLOCK_BYTES) as usize;
+    let page = &mut image[at..at + BLOCK_BYTES as usize];
+    let owner = (get_u32(page, 4) as u64) << 32 | get_u32(page, 8) as u64;
+    // One of the entries, found from the first on.
+    let mut line = 1;
+    for _ in 0..random.below(40) {
+        match claimed_lines(&page[line * 64..]) {
+            Some(lines) if line + (lines as usize) < 64 => line += lines as usize,
+            _ => break,
+        }
+    }
+    let Some(lines) = claimed_lines(&page[line * 64..]) else { return };
+    let entry = &mut page[line * 64..(line + lines as usize) * 64];
+    match random.below(8) {
+        0 => entry[0] = random.below(11) as u8,
+        1 => entry[1] ^= 1 << random.below(6),
+        2 => put_u32(entry, 4, random.number() as u32),
+        3 => put_u64(entry, 16, get_u64(entry, 16).wrapping_add(random.below(3)).wrapping_sub(1)),
+        4 => put_u32(entry, 32, random.below(160) as u32),
+        5 => entry[42] = random.number() as u8,
+        6 => entry[43] = pick(random, &[0, 1, 4, 8, 10, 12, 77]),
+        _ => {
+            let words = entry.len() as u64 / 8 - 3;
+            put_u64(entry, 24 + random.below(words) as usize * 8, random.number());
+        }
+    }
+    let checksum = targets.key.checksum(Tag::Entry, owner, get_u64(entry, 0), &entry[16..]);
+    put_u64(entry, 8, checksum);
+}
+
+/// Checks and repairs one image; panics and what is returned are the test's failures.
+fn exercise(medium: &Medium, tally: &mut [u64; 4]) -> Result<(), String> {
+    let before = Instant::now();
+    let reading = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {});
+    let repairing = check(medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
+    if before.elapsed() > Duration::from_secs(20) {
+        return Err(format!("it took {:?}", before.elapsed()));
+    }
+    if reading.is_ok() != repairing.is_ok() {
+        return Err(format!("{reading:?} {repairing:?}"));
+    }
+    let Ok(report) = repairing else {
+        tally[0] += 1;
+        return Ok(());
+    };
+    if report.outcome == Outcome::Damaged {
+        tally[1] += 1;
+        if !report.findings.iter().any(|finding| finding.what.starts_with(UNFINISHED)) {
+            return Err(findings(&report));
+        }
+        return Ok(());
+    }
+    tally[if report.outcome == Outcome::Sound { 2 } else { 3 }] += 1;
+    let again = run(medium, false);
+    if (again.outcome, again.closed_cleanly, &again.findings[..]) != (Outcome::Sound, true, &[][..]) {
+        return Err(format!("after {}it is\n{}", findings(&report), findings(&again)));
+    }
+    let disk = Disk::open(medium.clone()).unwrap();
+    let recovered = crate::recover::recover(&disk, 1);
+    recovered.map(|_| ()).map_err(|error| format!("recovery refuses after {}: {error}", findings(&report)))
+}
+
+fn findings(report: &CheckReport) -> String {
+    let of_interest = |finding: &&Finding| finding.structure != "inode" && finding.structure != "directory";
+    let mut shown: Vec<_> = report.findings.iter().filter(of_interest).collect();
+    shown.extend(report.findings.iter().filter(|finding| !of_interest(finding)).take(3));
+    shown.iter().map(|finding| format!("  {finding}\n")).collect()
+}
+
+#[test]
+fn random_damage_is_survived() {
+    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 200_000 } else { 400 };
+    let images = std::env::var("GANNET_IMAGES").ok().and_then(|images| images.parse().ok()).unwrap_or(images);
+    let start: u64 = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let (builder, _) = populated();
+    let clean = builder.image();
+    builder.open_again();
+    let unclean = builder.image();
+    let targets = targets(&builder);
+    let medium = medium_of(&clean);
+    let (mut tally, mut failed) = ([0; 4], Vec::new());
+    for number in start..start + images {
+        let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut image = if number % 2 == 0 { clean.clone() } else { unclean.clone() };
+        for _ in 0..1 + random.below(6) {
+            mutate(&mut image, &targets, &mut random);
+        }
+        medium.write(MediumOffset(0), &image).unwrap();
+        if let Err(what) = exercise(&medium, &mut tally) {
+            failed.push(format!("image {number}:\n{what}"));
+            if failed.len() == 10 {
+                break;
+            }
+        }
+    }
+    let [refused, unfinished, sound, repaired] = tally;
+    println!("{images} images: {refused} refused, {unfinished} not repaired, {sound} sound, {repaired} repaired");
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    assert!(repaired > images / 2 && sound > 0, "{tally:?}");
+}
