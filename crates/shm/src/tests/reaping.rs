@@ -215,3 +215,53 @@ fn waiting_threads_are_reported() {
     assert!(session.waiting().is_empty());
     assert_ne!(Outcome::Completed(1), Outcome::Abandoned);
 }
+
+#[test]
+fn a_claim_is_void_when_its_slot_belongs_to_somebody_else_by_now() {
+    struct Settles;
+    impl Reaper for Settles {
+        fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
+            // A store that the reaper can die after, in the middle of settling.
+            let word = dead.reaper().session().arena().region("test")?.at(32)?;
+            dead.reaper().word(word)?.store(1, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let mut void_claims = 0;
+    after_every_store(|stores| {
+        let session = super::private(64);
+        let lock = session.arena().region("test").unwrap().start;
+        session.register_reaper(ReapStage::Medium, Arc::new(Settles));
+        let me = session.thread().unwrap();
+        let victim = std::thread::scope(|scope| {
+            let run = || {
+                let thread = session.thread().unwrap();
+                std::mem::forget(thread.lock(lock).unwrap());
+                thread.slot()
+            };
+            scope.spawn(run).join().unwrap()
+        });
+        let outcome = run_abandoned(&[&session], stores, || session.thread().unwrap().lock(lock).unwrap().unlock());
+        let claim = crate::thread::load_state(session.arena(), victim).unwrap();
+        let reaper = u32::from(claim.by);
+        if claim.kind == crate::slot::Kind::Reap {
+            // The reaper's slot is settled, but not what it was at; a newcomer gets that slot and lives on.
+            session.reap_slot(&me, reaper, true).unwrap();
+            let (taken, done) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    assert_eq!(session.thread().unwrap().slot(), reaper);
+                    taken.wait();
+                    done.wait();
+                });
+                taken.wait();
+                assert_eq!(session.reap_slot(&me, victim, true).unwrap(), crate::reap::Verdict::Gone);
+                done.wait();
+            });
+            void_claims += 1;
+        }
+        me.lock(lock).unwrap().unlock();
+        outcome
+    });
+    assert!(void_claims > 3, "{void_claims}");
+}
