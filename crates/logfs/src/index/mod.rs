@@ -15,6 +15,7 @@ mod edit;
 mod extents;
 mod node;
 mod pool;
+mod shift;
 mod tree;
 
 #[cfg(test)]
