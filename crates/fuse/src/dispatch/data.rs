@@ -52,7 +52,7 @@ impl Dispatcher {
             let change = AttributeChange { size_bytes: Some(0), mode, ..AttributeChange::default() };
             self.file_system.set_attributes(node, &change)?;
         }
-        Ok(reply::opened(self.new_handle(), self.open_reply_flags()))
+        Ok(reply::opened(self.open_handle(node, flags)?, self.open_reply_flags()))
     }
 
     pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {

@@ -14,17 +14,17 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 impl Dispatcher {
-    pub(super) fn open_directory(&self, header: &Header) -> Result<FixedReply> {
+    pub(super) fn open_directory(&self, header: &Header, open_flags: u32) -> Result<FixedReply> {
         if self.agreed(InitFlags::NO_OPENDIR_SUPPORT) {
             return Err(Error::new(Errno::NOSYS));
         }
-        self.node(header.node)?;
+        let node = self.node(header.node)?;
         let flags = if self.exclusive() {
             OpenReplyFlags::KEEP_CACHE | OpenReplyFlags::CACHE_DIR
         } else {
             OpenReplyFlags::empty()
         };
-        Ok(reply::opened(self.new_handle(), flags))
+        Ok(reply::opened(self.open_handle(node, open_flags)?, flags))
     }
 
     /// Packs entries behind `cookie`, in the order of their cookies; with `plus` each with what a lookup would tell.

@@ -12,17 +12,20 @@
 //! | `data.rs` | open, read, write, allocate, seek, copy |
 //! | `directory.rs` | readdir, readdirplus |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
+//! | `locks.rs` | record locks, `flock`, interrupts |
+//! | `users.rs` | open files, as others who share the volume see them |
 //! | `nodes.rs` | node ids and reference counts |
 
 mod acl;
 mod attributes;
 mod data;
 mod directory;
+mod locks;
 mod names;
 mod nodes;
+mod users;
 mod xattr;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result};
@@ -32,7 +35,10 @@ use crate::protocol::init::{Agreement, Answer, Wishes, negotiate};
 use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::{BulkOperation, Header, InitRequest, Operation, Request};
 use crate::protocol::wire::{FixedReply, Malformed};
+use locks::Locks;
+pub(crate) use locks::Wait;
 use nodes::Nodes;
+use users::Users;
 
 /// What the kernel may remember.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -61,7 +67,6 @@ pub(crate) struct Policy {
 }
 
 /// What a transport does with a request that was dispatched.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     /// Send this many bytes of the reply buffer.
     Reply(usize),
@@ -69,6 +74,8 @@ pub(crate) enum Outcome {
     Error(Errno),
     /// Send nothing.
     Silent,
+    /// Start the wait, and send its outcome when it ends.
+    Waits(Box<Wait>),
 }
 
 /// Makes room when the file system is full: serves what the kernel has dropped but not yet told. True if there was some.
@@ -80,7 +87,8 @@ pub(crate) struct Dispatcher {
     policy: Policy,
     nodes: Nodes,
     agreement: OnceLock<Agreement>,
-    handles: AtomicU64,
+    users: Users,
+    locks: Locks,
     relief: OnceLock<Relief>,
 }
 
@@ -96,7 +104,8 @@ impl Dispatcher {
             policy,
             nodes,
             agreement: OnceLock::new(),
-            handles: AtomicU64::new(1),
+            users: Users::default(),
+            locks: Locks::default(),
             relief: OnceLock::new(),
         }
     }
@@ -107,7 +116,7 @@ impl Dispatcher {
             CachePolicy::Coherent => (false, false),
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
-        let wishes = Wishes { exclusive, writeback, locks: false, ring };
+        let wishes = Wishes { exclusive, writeback, locks: !exclusive, ring };
         let answer = negotiate(offer, wishes);
         if let Answer::Agreed(agreement, _) = answer {
             let _ = self.agreement.set(agreement);
@@ -142,12 +151,8 @@ impl Dispatcher {
         Ok(self.nodes.node(id)?)
     }
 
-    fn new_handle(&self) -> u64 {
-        self.handles.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Serves a request as `/dev/fuse` delivers it. Returns its name and what to send.
-    pub(crate) fn serve_contiguous(&self, bytes: &[u8], out: &mut [u8]) -> (u64, Outcome) {
+    pub(crate) fn serve_contiguous(self: &Arc<Self>, bytes: &[u8], out: &mut [u8]) -> (u64, Outcome) {
         let parsed = Request::parse_contiguous(bytes, self.agreed(InitFlags::SETXATTR_EXT));
         let unique = match &parsed {
             Ok(request) => request.header.unique,
@@ -159,8 +164,7 @@ impl Dispatcher {
             Ok(Request { header, operation: Some(Operation::Bulk(operation)) }) => self.bulk(&header, &operation, out),
             Ok(Request { header, operation: Some(operation) }) => match self.fixed(&header, &operation) {
                 FixedOutcome::Reply(reply) => copy_out(&reply, out),
-                FixedOutcome::Error(errno) => Outcome::Error(errno),
-                FixedOutcome::Silent => Outcome::Silent,
+                FixedOutcome::Other(outcome) => outcome,
             },
         };
         (unique, outcome)
@@ -169,7 +173,7 @@ impl Dispatcher {
     /// Serves a request as the ring delivers it: the reply replaces the payload (of which the first `payload_bytes` are the
     /// request's).
     pub(crate) fn serve_split(
-        &self,
+        self: &Arc<Self>,
         header: Header,
         structure: &[u8],
         payload: &mut [u8],
@@ -182,14 +186,13 @@ impl Dispatcher {
             Ok(Request { operation: Some(Operation::Bulk(operation)), .. }) => self.bulk(&header, &operation, payload),
             Ok(Request { operation: Some(operation), .. }) => match self.fixed(&header, &operation) {
                 FixedOutcome::Reply(reply) => copy_out(&reply, payload),
-                FixedOutcome::Error(errno) => Outcome::Error(errno),
-                FixedOutcome::Silent => Outcome::Silent,
+                FixedOutcome::Other(outcome) => outcome,
             },
         }
     }
 
     /// Serves an operation with a reply of fixed size.
-    fn fixed(&self, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
+    fn fixed(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
         let result = self.fixed_once(header, operation);
         match result {
             Err(error) if error.errno() == Errno::NOSPC && self.relief.get().is_some_and(|relief| relief()) => {
@@ -197,10 +200,10 @@ impl Dispatcher {
             }
             result => result,
         }
-        .unwrap_or_else(|error| FixedOutcome::Error(error.errno()))
+        .unwrap_or_else(|error| FixedOutcome::Other(Outcome::Error(error.errno())))
     }
 
-    fn fixed_once(&self, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
+    fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
         let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
         let reply = match *operation {
             Operation::Write { offset_bytes, write_flags, open_flags, data, .. } => {
@@ -210,17 +213,28 @@ impl Dispatcher {
             Operation::GetAttr => self.get_attributes(header)?,
             Operation::StatX { .. } => self.get_extended_attributes(header)?,
             Operation::Open { flags, open_flags } => self.open(header, flags, open_flags)?,
-            Operation::Release { .. } | Operation::ReleaseDirectory { .. } => return done(),
+            Operation::Flush { lock_owner, .. } => self.flush(header, lock_owner)?,
+            Operation::Release { handle, .. } | Operation::ReleaseDirectory { handle } => {
+                self.drop_locks_of_handle(header.node, handle);
+                self.close_handle(handle);
+                return done();
+            }
             Operation::Forget { count } => {
                 self.forget(header.node, count);
-                return Ok(FixedOutcome::Silent);
+                return Ok(FixedOutcome::Other(Outcome::Silent));
             }
             Operation::BatchForget { entries } => {
                 entries.for_each(|(id, count)| self.forget(id, count));
-                return Ok(FixedOutcome::Silent);
+                return Ok(FixedOutcome::Other(Outcome::Silent));
             }
-            // Nothing that waits is served yet, so there is nothing to interrupt.
-            Operation::Interrupt { .. } => return Ok(FixedOutcome::Silent),
+            Operation::Interrupt { unique } => {
+                self.interrupt(unique);
+                return Ok(FixedOutcome::Other(Outcome::Silent));
+            }
+            Operation::SetLock { ref lock, wait } => {
+                return self.set_lock(header, lock, wait).map(FixedOutcome::Other);
+            }
+            Operation::GetLock(ref lock) => self.get_lock(header, lock)?,
             Operation::SetAttr(ref change) => self.set_attributes(header, change)?,
             Operation::Create { name, flags, mode, umask, .. } => self.create(header, name, flags, mode, umask)?,
             Operation::TmpFile { flags, mode, umask } => self.create_unnamed(header, flags, mode, umask)?,
@@ -250,7 +264,7 @@ impl Dispatcher {
                 self.set_xattr(header, name, value, flags, set_flags)?
             }
             Operation::RemoveXattr { name } => self.remove_xattr(header, name)?,
-            Operation::OpenDirectory { .. } => self.open_directory(header)?,
+            Operation::OpenDirectory { flags } => self.open_directory(header, flags)?,
             Operation::Allocate { offset_bytes, length_bytes, mode } => {
                 self.allocate(header, offset_bytes, length_bytes, mode)?
             }
@@ -259,12 +273,8 @@ impl Dispatcher {
                 self.copy_range(header, offset_bytes, to_node, to_offset_bytes, length_bytes, wide)?
             }
             Operation::Destroy => return done(),
-            // The kernel checks permissions, keeps locks, has nothing to flush: it does not ask again.
-            Operation::Access { .. }
-            | Operation::Flush { .. }
-            | Operation::GetLock(_)
-            | Operation::SetLock { .. }
-            | Operation::Unserved => return Err(Error::new(Errno::NOSYS)),
+            // The kernel checks permissions: it does not ask again.
+            Operation::Access { .. } | Operation::Unserved => return Err(Error::new(Errno::NOSYS)),
             // Answered by the session, once; and handled by `bulk`.
             Operation::Init(_) | Operation::Bulk(_) => return Err(Error::new(Errno::IO)),
         };
@@ -290,6 +300,8 @@ impl Dispatcher {
 
     /// Drops everything the kernel held: the mount is gone.
     pub(crate) fn finish(&self) {
+        self.end_locks();
+        self.drop_users();
         self.nodes.forget_all(|node| {
             let _ = self.file_system.retire(node);
         });
@@ -299,8 +311,7 @@ impl Dispatcher {
 #[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 enum FixedOutcome {
     Reply(FixedReply),
-    Error(Errno),
-    Silent,
+    Other(Outcome),
 }
 
 fn copy_out(reply: &FixedReply, out: &mut [u8]) -> Outcome {

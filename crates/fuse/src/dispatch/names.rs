@@ -42,7 +42,10 @@ impl Dispatcher {
     }
 
     pub(super) fn forget(&self, id: u64, count: u64) {
-        self.nodes.forget(id, count, |node| self.retire(node));
+        self.nodes.forget(id, count, |node| {
+            self.drop_kept(id);
+            self.retire(node);
+        });
     }
 
     pub(super) fn lookup(&self, header: &Header, name: &[u8]) -> Result<FixedReply> {
@@ -170,29 +173,38 @@ impl Dispatcher {
     pub(super) fn create(&self, header: &Header, name: &[u8], flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::regular(mode & 0o7777, Owner::default());
         match self.make(header, Some(name), new, umask) {
-            Ok(node) => self.opened_entry(node),
+            Ok(node) => self.opened_entry(node, flags),
             // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
             Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => Err(Error::new(Errno::STALE)),
             Err(error) => Err(error),
         }
     }
 
-    pub(super) fn create_unnamed(&self, header: &Header, _flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
+    pub(super) fn create_unnamed(&self, header: &Header, flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::regular(mode & 0o7777, Owner::default());
-        self.opened_entry(self.make(header, None, new, umask)?)
+        self.opened_entry(self.make(header, None, new, umask)?, flags)
     }
 
-    fn opened_entry(&self, node: NodeId) -> Result<FixedReply> {
-        let mut reply = self.entry(node)?;
-        reply.put(reply::opened(self.new_handle(), self.open_reply_flags()).bytes());
-        Ok(reply)
+    fn opened_entry(&self, node: NodeId, flags: u32) -> Result<FixedReply> {
+        // Opened first: a file without a name lives by its users.
+        let handle = self.open_handle(node, flags)?;
+        match self.entry(node) {
+            Ok(mut reply) => {
+                reply.put(reply::opened(handle, self.open_reply_flags()).bytes());
+                Ok(reply)
+            }
+            Err(error) => {
+                self.close_handle(handle);
+                Err(error)
+            }
+        }
     }
 
     pub(super) fn remove(&self, header: &Header, name: &[u8], kind: RemoveKind) -> Result<FixedReply> {
         let (directory, name) = (self.node(header.node)?, Name::new(name)?);
-        self.check_removable(directory, name)?;
-        let removed = self.file_system.remove(directory, name, kind)?;
-        self.nodes.unnamed(removed, |node| self.retire(node));
+        let keeper = self.keep(self.check_removable(directory, name)?)?;
+        self.file_system.remove(directory, name, kind)?;
+        keeper.removed();
         Ok(FixedReply::new())
     }
 
@@ -209,7 +221,7 @@ impl Dispatcher {
         let (from, to) = (Name::new(from)?, Name::new(to)?);
         self.check_removable(from_directory, from)?;
         let replaced = match self.check_removable(to_directory, to) {
-            Ok(node) => Some(node),
+            Ok(node) => Some(self.keep(node)?),
             Err(error) if error.errno() == Errno::NOENT => {
                 self.check_addable(to_directory)?;
                 None
@@ -217,8 +229,8 @@ impl Dispatcher {
             Err(error) => return Err(error),
         };
         self.file_system.rename(from_directory, from, to_directory, to, flags)?;
-        if let Some(node) = replaced {
-            self.nodes.unnamed(node, |node| self.retire(node));
+        if let Some(keeper) = replaced {
+            keeper.removed();
         }
         Ok(FixedReply::new())
     }

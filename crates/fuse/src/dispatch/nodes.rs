@@ -125,12 +125,12 @@ impl Nodes {
         }
     }
 
-    /// Calls `retire` for an inode that just lost its name, if the kernel holds no reference that would do it later.
-    pub(crate) fn unnamed(&self, node: NodeId, retire: impl FnOnce(NodeId)) {
+    /// Calls `held` with the id of `node` if the kernel has a reference, which it does not drop meanwhile.
+    pub(crate) fn if_held(&self, node: NodeId, held: impl FnOnce(u64)) {
         let id = self.id(node);
         let shard = lock(self.shard(id));
-        if id != ROOT_ID && !shard.contains_key(&id) {
-            retire(node);
+        if shard.contains_key(&id) {
+            held(id);
         }
     }
 
@@ -192,13 +192,15 @@ mod tests {
             let id = nodes.id(node);
             nodes.hold(id);
             nodes.hold(id);
-            nodes.unnamed(node, |_| panic!("still held"));
+            let mut told = None;
+            nodes.if_held(node, |id| told = Some(id));
+            assert_eq!(told, Some(id));
             nodes.forget(id, 1, |_| panic!("still held"));
             assert_eq!(nodes.held(), 1);
             nodes.forget(id, 1, |node| retired.push(node));
             nodes.forget(id, 1, |_| panic!("not held"));
-            nodes.unnamed(node, |node| retired.push(node));
-            assert_eq!((nodes.held(), retired.len()), (0, 2));
+            nodes.if_held(node, |_| panic!("not held"));
+            assert_eq!((nodes.held(), retired.len()), (0, 1));
             retired.clear();
         }
         assert_eq!(nodes.node(TABLED | 1), Err(Errno::STALE), "tabled ids are not kept for ever");

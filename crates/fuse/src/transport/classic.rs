@@ -20,7 +20,7 @@ const PAGE_BYTES: usize = 4096;
 
 /// One thread's access to the device, with its buffers.
 pub(super) struct Channel {
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
     request: Aligned,
     reply: Aligned,
 }
@@ -63,14 +63,14 @@ impl Channel {
         };
         let payload_bytes = agreement.payload_bytes_max();
         Ok(Self {
-            device,
+            device: Arc::new(device),
             request: Aligned::new(payload_bytes + PAGE_BYTES, WRITE_HEAD_BYTES),
             reply: Aligned::new(payload_bytes + OUT_HEADER_BYTES, OUT_HEADER_BYTES),
         })
     }
 
     /// Serves one request. `EAGAIN` when there is none and the device does not block.
-    fn serve_one(&mut self, dispatcher: &Dispatcher) -> rustix::io::Result<()> {
+    fn serve_one(&mut self, dispatcher: &Arc<Dispatcher>) -> rustix::io::Result<()> {
         let length_bytes = rustix::io::read(&self.device, &mut *self.request.get())?;
         let (request, reply) = (&self.request.get()[..length_bytes], self.reply.get());
         let mut unique = 0;
@@ -79,11 +79,21 @@ impl Channel {
             unique = name;
             outcome
         });
-        if unique == 0 && outcome == Outcome::Error(Errno::IO) {
+        if unique == 0 {
             // The dispatch panicked before it could say whom it served.
             unique = crate::protocol::request::Header::parse(request).map_or(0, |header| header.unique);
         }
-        let Some((header, payload_bytes)) = reply_header(unique, outcome) else { return Ok(()) };
+        if let Outcome::Waits(wait) = outcome {
+            // The reply goes where the request came from, whoever sends it.
+            let device = Arc::clone(&self.device);
+            wait.start(move |outcome| {
+                if let Some((header, _)) = reply_header(unique, &outcome) {
+                    let _ = rustix::io::write(&device, &header);
+                }
+            });
+            return Ok(());
+        }
+        let Some((header, payload_bytes)) = reply_header(unique, &outcome) else { return Ok(()) };
         reply[..OUT_HEADER_BYTES].copy_from_slice(&header);
         match rustix::io::write(&self.device, &reply[..OUT_HEADER_BYTES + payload_bytes]) {
             // ENOENT: the caller was killed and waits no more.
@@ -98,7 +108,7 @@ impl Channel {
     }
 
     /// Serves until the session ends.
-    pub(super) fn serve(mut self, dispatcher: &Dispatcher) {
+    pub(super) fn serve(mut self, dispatcher: &Arc<Dispatcher>) {
         loop {
             match self.serve_one(dispatcher) {
                 // ENOENT: the request was aborted while it was read.
@@ -128,7 +138,7 @@ impl Aside {
     }
 
     /// Serves what is there now; says how many requests that were.
-    pub(super) fn drain(&self, dispatcher: &Dispatcher) -> rustix::io::Result<usize> {
+    pub(super) fn drain(&self, dispatcher: &Arc<Dispatcher>) -> rustix::io::Result<usize> {
         let mut channel = self.channel.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         loop {
@@ -142,7 +152,7 @@ impl Aside {
     }
 
     /// Serves until the session ends.
-    pub(super) fn serve(&self, dispatcher: &Dispatcher) {
+    pub(super) fn serve(&self, dispatcher: &Arc<Dispatcher>) {
         loop {
             let mut watched = [PollFd::from_borrowed_fd(self.device.as_fd(), PollFlags::IN)];
             match poll(&mut watched, None) {

@@ -202,10 +202,10 @@ fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
 }
 
 /// The header of an outcome's reply and how many payload bytes follow it; `None` where nothing is sent.
-fn reply_header(unique: u64, outcome: Outcome) -> Option<([u8; OUT_HEADER_BYTES], usize)> {
-    match outcome {
+fn reply_header(unique: u64, outcome: &Outcome) -> Option<([u8; OUT_HEADER_BYTES], usize)> {
+    match *outcome {
         Outcome::Reply(payload_bytes) => Some((out_header(unique, 0, payload_bytes), payload_bytes)),
         Outcome::Error(errno) => Some((out_header(unique, errno.raw_os_error(), 0), 0)),
-        Outcome::Silent => None,
+        Outcome::Silent | Outcome::Waits(_) => None,
     }
 }

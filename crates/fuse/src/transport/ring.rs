@@ -6,15 +6,17 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::memory::Pages;
 use super::{guarded, reply_header};
-use crate::dispatch::{Dispatcher, Outcome};
+use crate::dispatch::{Dispatcher, Outcome, Wait};
 use crate::protocol::constants::OUT_HEADER_BYTES;
 use crate::protocol::request::Header;
 use crate::protocol::wire::{u32_at, u64_at};
@@ -100,29 +102,79 @@ impl Entry {
         entry
     }
 
-    /// Serves the request that the kernel put into the entry; the command that sends the reply and fetches the next one.
-    fn serve(&mut self, core: u16, index: usize, dispatcher: &Dispatcher) -> Entry128 {
+    /// Serves the request that the kernel put into the entry.
+    fn serve(&mut self, core: u16, index: usize, dispatcher: &Arc<Dispatcher>) -> Served {
         // SAFETY: the completion of this entry's last command was taken, and the next is not submitted: the kernel uses
         // neither buffer.
         let (header, payload) = unsafe { (self.header.bytes(), self.payload.bytes()) };
-        let commit = u64_at(header, COMMIT_ID_OFFSET).unwrap_or(0);
         let payload_bytes = u32_at(header, PAYLOAD_BYTES_OFFSET).map_or(usize::MAX, |length| length as usize);
-        let mut unique = commit;
         let outcome = match Header::parse(header) {
             Ok(parsed) => {
-                unique = parsed.unique;
                 let structure = &header[STRUCTURE_OFFSET..ENTRY_OFFSET];
                 guarded(|| dispatcher.serve_split(parsed, structure, payload, payload_bytes))
             }
             Err(_) => Outcome::Error(Errno::INVAL),
         };
+        match outcome {
+            Outcome::Waits(wait) => Served::Waits(wait),
+            outcome => Served::Command(self.answer(core, index, &outcome)),
+        }
+    }
+
+    /// The command that sends a reply, which lies in the payload, and fetches the next request.
+    fn answer(&mut self, core: u16, index: usize, outcome: &Outcome) -> Entry128 {
+        // SAFETY: as in `serve`; an entry whose request waits is not the kernel's either.
+        let header = unsafe { self.header.bytes() };
+        let commit = u64_at(header, COMMIT_ID_OFFSET).unwrap_or(0);
         // Requests without a reply do not come this way; if one did, the entry must go back all the same.
-        let (reply, payload_bytes) = reply_header(unique, outcome).unwrap_or(([0; OUT_HEADER_BYTES], 0));
+        let (reply, payload_bytes) = reply_header(commit, outcome).unwrap_or(([0; OUT_HEADER_BYTES], 0));
         header[..OUT_HEADER_BYTES].copy_from_slice(&reply);
         header[PAYLOAD_BYTES_OFFSET..PAYLOAD_BYTES_OFFSET + 4].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
         let command = opcode::UringCmd80::new(DEVICE, COMMAND_COMMIT_AND_FETCH).cmd(command_bytes(core, commit));
         command.build().user_data(index as u64)
     }
+}
+
+/// What became of a request.
+enum Served {
+    Command(Entry128),
+    Waits(Box<Wait>),
+}
+
+/// Outcomes of requests that waited, on their way back to the thread of their queue.
+struct Inbox {
+    event: OwnedFd,
+    outcomes: Mutex<Vec<(usize, Outcome)>>,
+}
+
+/// The completion of the poll for the inbox.
+const INBOX: u64 = u64::MAX;
+
+impl Inbox {
+    fn new() -> rustix::io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event, outcomes: Mutex::default() })
+    }
+
+    fn put(&self, index: usize, outcome: Outcome) {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<(usize, Outcome)> {
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        std::mem::take(&mut *self.outcomes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn poll(&self) -> Entry128 {
+        let poll = opcode::PollAdd::new(types::Fd(self.event.as_raw_fd()), poll_in());
+        Entry128::from(poll.build().user_data(INBOX))
+    }
+}
+
+/// `POLLIN`.
+fn poll_in() -> u32 {
+    u32::from(rustix::event::PollFlags::IN.bits())
 }
 
 /// `fuse_uring_cmd_req`: flags, commit id, queue.
@@ -133,11 +185,23 @@ fn command_bytes(core: u16, commit: u64) -> [u8; 80] {
     bytes
 }
 
+/// A core's queue: its ring and its entries.
+struct Queue {
+    core: u16,
+    /// Dropped before the memory that its commands name.
+    ring: Ring,
+    entries: Vec<Entry>,
+    payload_bytes_max: usize,
+    inbox: Arc<Inbox>,
+    /// Entries that the kernel did not take, or took back.
+    lost: usize,
+}
+
 /// Serves the queue of `core` until the session ends. Reports once whether the kernel took the queue's entries.
 pub(super) fn serve(
     core: u16,
     device: &OwnedFd,
-    dispatcher: &Dispatcher,
+    dispatcher: &Arc<Dispatcher>,
     payload_bytes_max: usize,
     report: &Sender<bool>,
 ) {
@@ -145,55 +209,115 @@ pub(super) fn serve(
     set.set(usize::from(core));
     // A core that is offline cannot be pinned to; no request comes from there either.
     let _ = sched_setaffinity(None, &set);
-    let prepared = build_ring().ok().and_then(|ring| {
-        ring.submitter().register_files(&[device.as_raw_fd()]).ok()?;
-        let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
-        Some((entries.ok()?, ring))
-    });
-    // The ring is declared last and dropped first: commands end before the memory they name.
-    let Some((mut entries, mut ring)) = prepared else {
-        let _ = report.send(false);
-        return;
-    };
-    for (index, entry) in entries.iter().enumerate() {
-        let command = entry.register(core, index);
-        // SAFETY: the vector and the buffers it names live in `entries`, which outlives the ring.
-        let _ = unsafe { ring.submission().push(&command) };
-    }
-    let submitted = ring.submit();
-    // A refused command completes at once.
-    let refused = ring.completion().any(|completion| completion.result() < 0);
-    let registered = submitted.is_ok_and(|count| count == QUEUE_DEPTH) && !refused;
+    let mut queue = Queue::new(core, device, payload_bytes_max);
+    let registered = queue.as_mut().is_some_and(Queue::register);
     let _ = report.send(registered);
-    if registered {
-        serve_entries(core, &mut ring, &mut entries, dispatcher);
+    if registered && let Some(queue) = &mut queue {
+        queue.serve(dispatcher);
     }
-    drop(ring);
-    drop(entries);
 }
 
-fn serve_entries(core: u16, ring: &mut Ring, entries: &mut [Entry], dispatcher: &Dispatcher) {
-    loop {
-        match ring.submit_and_wait(1) {
-            Ok(_) => {}
-            Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)) => {}
-            Err(_) => return,
-        }
-        let (_, mut submissions, completions) = ring.split();
-        for completion in completions {
-            if completion.result() < 0 {
-                // ENOTCONN: unmounted or aborted. Others (a killed caller's entry that was not found) would leave the entry
-                // nowhere, and with it in time the queue; ending the session is the honest answer.
-                return;
+impl Queue {
+    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize) -> Option<Self> {
+        let ring = build_ring().ok()?;
+        ring.submitter().register_files(&[device.as_raw_fd()]).ok()?;
+        let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
+        let inbox = Arc::new(Inbox::new().ok()?);
+        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, lost: 0 })
+    }
+
+    /// Puts a command into the submission queue, making room if need be. False when the ring is broken.
+    fn push(&mut self, command: &Entry128) -> bool {
+        for _ in 0..2 {
+            // SAFETY: the buffers that commands name live in `entries`, which outlives the ring; the inbox's poll names no
+            // memory.
+            if unsafe { self.ring.submission().push(command) }.is_ok() {
+                return true;
             }
-            let index = completion.user_data() as usize;
-            let Some(entry) = entries.get_mut(index) else { return };
-            let command = entry.serve(core, index, dispatcher);
-            // SAFETY: the command names no memory; the entry's buffers, which the kernel uses until it completes, outlive the ring.
-            if unsafe { submissions.push(&command) }.is_err() {
-                return;
+            if self.ring.submit().is_err() {
+                return false;
             }
         }
-        submissions.sync();
+        false
+    }
+
+    /// Gives all entries to the kernel.
+    fn register(&mut self) -> bool {
+        for index in 0..self.entries.len() {
+            let command = self.entries[index].register(self.core, index);
+            if !self.push(&command) {
+                return false;
+            }
+        }
+        let submitted = self.ring.submit().is_ok();
+        // A refused command completes at once.
+        submitted && self.ring.completion().all(|completion| completion.result() >= 0)
+    }
+
+    fn serve(&mut self, dispatcher: &Arc<Dispatcher>) {
+        let mut completed = Vec::with_capacity(4 * QUEUE_DEPTH);
+        let poll = self.inbox.poll();
+        if !self.push(&poll) {
+            return;
+        }
+        loop {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error)
+                    if matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)) => {}
+                Err(_) => return,
+            }
+            completed.extend(self.ring.completion().map(|completion| (completion.user_data(), completion.result())));
+            for (name, result) in completed.drain(..) {
+                let alive = match (name, result) {
+                    (INBOX, _) => self.answer_waiters(),
+                    (index, 0..) => self.serve_entry(index as usize, dispatcher),
+                    (_, result) => self.lose_entry(result),
+                };
+                if !alive {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn serve_entry(&mut self, index: usize, dispatcher: &Arc<Dispatcher>) -> bool {
+        let Some(entry) = self.entries.get_mut(index) else { return false };
+        match entry.serve(self.core, index, dispatcher) {
+            Served::Command(command) => self.push(&command),
+            Served::Waits(wait) => {
+                // The entry is occupied until the wait ends; another one takes its place, or a queue full of waiters would not
+                // hear of the unlock that they wait for.
+                let inbox = Arc::clone(&self.inbox);
+                wait.start(move |outcome| inbox.put(index, outcome));
+                match Entry::new(self.payload_bytes_max) {
+                    Ok(entry) => {
+                        let command = entry.register(self.core, self.entries.len());
+                        self.entries.push(entry);
+                        self.push(&command)
+                    }
+                    Err(_) => true,
+                }
+            }
+        }
+    }
+
+    fn answer_waiters(&mut self) -> bool {
+        for (index, outcome) in self.inbox.take() {
+            let Some(entry) = self.entries.get_mut(index) else { return false };
+            let command = entry.answer(self.core, index, &outcome);
+            if !self.push(&command) {
+                return false;
+            }
+        }
+        let poll = self.inbox.poll();
+        self.push(&poll)
+    }
+
+    /// An entry came back with an error. False when the session has ended (unmounted or aborted), or no entry is left.
+    fn lose_entry(&mut self, result: i32) -> bool {
+        self.lost += 1;
+        let ended = [Errno::NOTCONN, Errno::CONNABORTED, Errno::NODEV].map(|errno| -errno.raw_os_error());
+        !ended.contains(&result) && self.lost < self.entries.len()
     }
 }

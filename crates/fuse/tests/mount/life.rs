@@ -131,7 +131,7 @@ fn files_can_seem_to_be_anyones(way: &str) -> Outcome {
     Ok(())
 }
 
-fn memory() -> std::sync::Arc<MemoryFs> {
+pub(crate) fn memory() -> std::sync::Arc<MemoryFs> {
     std::sync::Arc::new(MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap())
 }
 
@@ -154,7 +154,8 @@ fn a_process_can_unmount_its_own(way: &str) -> Outcome {
     let directory = tempfile::tempdir().unwrap();
     let mut options = MountOptions::default();
     options.parse(way).unwrap();
-    let mounted = gannet_fuse::serve(memory(), directory.path(), &options).unwrap();
+    let file_system = memory();
+    let mounted = gannet_fuse::serve(file_system.clone(), directory.path(), &options).unwrap();
     fs::write(mounted.target().join("file"), "x").unwrap();
     fs::remove_file(mounted.target().join("file")).unwrap();
     let busy = File::open(mounted.target()).unwrap();
@@ -162,6 +163,8 @@ fn a_process_can_unmount_its_own(way: &str) -> Outcome {
     drop(busy);
     mounted.unmount().unwrap();
     assert_eq!(mounted.nodes_held(), 0);
+    assert_eq!(gannet_vfs::FileSystem::shared(&*file_system).descriptions().unwrap(), 0, "nothing stays open");
+    assert_eq!(gannet_vfs::FileSystem::shared(&*file_system).records().unwrap(), 0, "nothing stays locked");
     assert!(!directory.path().join("file").exists());
     // Dropping a mount unmounts it, also while it is in use.
     let mounted = gannet_fuse::serve(memory(), directory.path(), &options).unwrap();

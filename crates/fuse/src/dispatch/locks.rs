@@ -1,0 +1,311 @@
+//! Record locks and `flock`, shared with everybody who uses the volume.
+//!
+//! Only coherent mounts take locks here; the kernel keeps those of an exclusive mount. `flock` belongs to the open file, which
+//! is a description already. The owner of a record lock is a word that the kernel makes up, a process's or an open file's;
+//! each gets a description of its own per file, so that all programs behind this one process stay apart. A process's goes
+//! when it closes the file (FLUSH), an open file's when that is released.
+//!
+//! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
+use gannet_vfs::{Errno, Error, NodeId, Result};
+
+use super::{Dispatcher, Outcome};
+use crate::protocol::constants::{InitFlags, LK_FLOCK};
+use crate::protocol::reply;
+use crate::protocol::request::{Header, LockRequest};
+use crate::protocol::wire::FixedReply;
+
+const F_RDLCK: u32 = 0;
+const F_WRLCK: u32 = 1;
+const F_UNLCK: u32 = 2;
+/// Interrupts that came before their requests were seen to wait: the latest are remembered.
+const EARLY_MAX: usize = 64;
+const WAITER_STACK_BYTES: usize = 256 << 10;
+
+/// A kernel's lock owner with locks on one file.
+struct Owner {
+    word: u64,
+    /// The open file that its first lock was taken through.
+    handle: u64,
+    description: Description,
+    /// Requests of this owner that wait.
+    waiting: usize,
+}
+
+/// The owners and waiters of a mount.
+#[derive(Default)]
+pub(super) struct Locks {
+    /// By the kernel's id of the file.
+    owners: Mutex<HashMap<u64, Vec<Owner>>>,
+    /// How many owners there are: closing a file asks nothing else while there are none.
+    count: AtomicUsize,
+    waiters: Mutex<Waiters>,
+}
+
+#[derive(Default)]
+struct Waiters {
+    by_request: HashMap<u64, Arc<AtomicBool>>,
+    early: Vec<u64>,
+    ended: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request that has to wait for others' locks.
+pub(crate) struct Wait {
+    dispatcher: Arc<Dispatcher>,
+    file: u64,
+    owner: Option<u64>,
+    request: SharedRequest,
+    unique: u64,
+    stop: Arc<AtomicBool>,
+}
+
+impl Wait {
+    /// Waits on a thread of its own, then calls `done` there with the outcome.
+    pub(crate) fn start(self, done: impl FnOnce(Outcome) + Send + 'static) {
+        let body = move || {
+            let file_system = &*self.dispatcher.file_system;
+            let mut stop = || self.stop.load(Ordering::Relaxed);
+            let outcome = match file_system.shared().lock(file_system, &self.request, &mut stop) {
+                Ok(()) => Outcome::Reply(0),
+                Err(error) => Outcome::Error(error.errno()),
+            };
+            if let Some(owner) = self.owner {
+                self.dispatcher.leave_owner(self.file, owner);
+            }
+            lock(&self.dispatcher.locks.waiters).by_request.remove(&self.unique);
+            done(outcome);
+        };
+        // Without memory for a thread nobody would ever answer: the process is about to end anyway.
+        let spawned = std::thread::Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
+        debug_assert!(spawned.is_ok());
+    }
+}
+
+fn range(request: &LockRequest) -> LockRange {
+    let end = if request.end >= i64::MAX as u64 { LockRange::END } else { request.end + 1 };
+    LockRange { start: request.start.min(end), end }
+}
+
+impl Dispatcher {
+    fn keeps_locks(&self) -> Result<()> {
+        // Not agreed: the kernel keeps locks by itself and does not ask again.
+        if self.agreed(InitFlags::POSIX_LOCKS) { Ok(()) } else { Err(Error::new(Errno::NOSYS)) }
+    }
+
+    /// The description behind a kernel's lock owner. Makes it if asked to; counts a use if it `waits`.
+    fn owner(
+        &self,
+        file: u64,
+        node: NodeId,
+        request: &LockRequest,
+        make: bool,
+        waits: bool,
+    ) -> Result<Option<Description>> {
+        let mut owners = lock(&self.locks.owners);
+        let of_file = owners.entry(file).or_default();
+        if let Some(owner) = of_file.iter_mut().find(|owner| owner.word == request.owner) {
+            owner.waiting += usize::from(waits);
+            return Ok(Some(owner.description));
+        }
+        if !make {
+            return Ok(None);
+        }
+        let file_system = &*self.file_system;
+        let access = AccessMode::READ | AccessMode::WRITE;
+        let description = file_system.shared().open(file_system, node, access, 0)?;
+        let waiting = usize::from(waits);
+        of_file.push(Owner { word: request.owner, handle: request.handle, description, waiting });
+        self.locks.count.fetch_add(1, Ordering::Relaxed);
+        Ok(Some(description))
+    }
+
+    fn leave_owner(&self, file: u64, word: u64) {
+        if let Some(of_file) = lock(&self.locks.owners).get_mut(&file)
+            && let Some(owner) = of_file.iter_mut().find(|owner| owner.word == word)
+        {
+            owner.waiting -= 1;
+        }
+    }
+
+    pub(super) fn set_lock(
+        self: &Arc<Self>,
+        header: &Header,
+        lock_request: &LockRequest,
+        wait: bool,
+    ) -> Result<Outcome> {
+        self.keeps_locks()?;
+        let node = self.node(header.node)?;
+        let exclusive = match lock_request.kind {
+            F_RDLCK => Some(false),
+            F_WRLCK => Some(true),
+            F_UNLCK => None,
+            _ => return Err(Error::new(Errno::INVAL)),
+        };
+        let is_flock = lock_request.flags & LK_FLOCK != 0;
+        let waits = wait && exclusive.is_some();
+        let owner = if is_flock {
+            let description = Description::from_word(lock_request.handle).ok_or(Error::new(Errno::BADF))?;
+            LockOwner::Flock(description)
+        } else {
+            match self.owner(header.node, node, lock_request, exclusive.is_some(), waits)? {
+                Some(description) => LockOwner::OpenFile(description),
+                // Nothing was ever locked.
+                None => return Ok(Outcome::Reply(0)),
+            }
+        };
+        let request = SharedRequest {
+            node,
+            owner,
+            exclusive,
+            range: if is_flock { LockRange::ALL } else { range(lock_request) },
+            process: lock_request.process,
+        };
+        let leave = || {
+            if waits && !is_flock {
+                self.leave_owner(header.node, lock_request.owner);
+            }
+        };
+        match self.file_system.shared().try_lock(&*self.file_system, &request) {
+            Ok(()) => {
+                leave();
+                Ok(Outcome::Reply(0))
+            }
+            Err(error) if error.errno() == Errno::AGAIN && waits => {
+                let stop = Arc::new(AtomicBool::new(false));
+                let mut waiters = lock(&self.locks.waiters);
+                if let Some(at) = waiters.early.iter().position(|&early| early == header.unique) {
+                    waiters.early.swap_remove(at);
+                    stop.store(true, Ordering::Relaxed);
+                }
+                if waiters.ended {
+                    stop.store(true, Ordering::Relaxed);
+                }
+                waiters.by_request.insert(header.unique, Arc::clone(&stop));
+                Ok(Outcome::Waits(Box::new(Wait {
+                    dispatcher: Arc::clone(self),
+                    file: header.node,
+                    owner: (!is_flock).then_some(lock_request.owner),
+                    request,
+                    unique: header.unique,
+                    stop,
+                })))
+            }
+            Err(error) => {
+                leave();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn get_lock(&self, header: &Header, lock_request: &LockRequest) -> Result<FixedReply> {
+        self.keeps_locks()?;
+        let node = self.node(header.node)?;
+        let exclusive = match lock_request.kind {
+            F_RDLCK => Some(false),
+            F_WRLCK => Some(true),
+            _ => return Err(Error::new(Errno::INVAL)),
+        };
+        // Asking needs an owner, too: one's own locks are not in the way.
+        let description = self.owner(header.node, node, lock_request, true, false)?;
+        let owner = LockOwner::OpenFile(description.ok_or(Error::new(Errno::NOLCK))?);
+        let process = lock_request.process;
+        let request = SharedRequest { node, owner, exclusive, range: range(lock_request), process };
+        Ok(match self.file_system.shared().test_lock(&request)? {
+            None => reply::lock(lock_request.start, lock_request.end, F_UNLCK, 0),
+            Some(found) => {
+                let last = if found.range.end >= LockRange::END { i64::MAX as u64 } else { found.range.end - 1 };
+                let kind = if found.exclusive { F_WRLCK } else { F_RDLCK };
+                reply::lock(found.range.start, last, kind, found.process)
+            }
+        })
+    }
+
+    /// A process closed a descriptor of the file: its record locks on it go.
+    pub(super) fn flush(&self, header: &Header, owner: u64) -> Result<FixedReply> {
+        self.keeps_locks()?;
+        self.drop_owners(header.node, |candidate| candidate.word == owner);
+        Ok(FixedReply::new())
+    }
+
+    /// An open file is gone: so are the locks that belonged to it. (A process's own went with its last FLUSH.)
+    pub(super) fn drop_locks_of_handle(&self, file: u64, handle: u64) {
+        self.drop_owners(file, |candidate| candidate.handle == handle);
+    }
+
+    fn drop_owners(&self, file: u64, chosen: impl Fn(&Owner) -> bool) {
+        if self.locks.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let file_system = &*self.file_system;
+        let mut owners = lock(&self.locks.owners);
+        let Some(of_file) = owners.get_mut(&file) else { return };
+        of_file.retain(|owner| {
+            if !chosen(owner) {
+                return true;
+            }
+            if owner.waiting > 0 {
+                // A thread of the same process waits for more: it keeps the owner, but what it has goes.
+                if let Ok(info) = file_system.shared().info(owner.description) {
+                    let unlock = SharedRequest {
+                        node: info.node,
+                        owner: LockOwner::OpenFile(owner.description),
+                        exclusive: None,
+                        range: LockRange::ALL,
+                        process: 0,
+                    };
+                    let _ = file_system.shared().try_lock(file_system, &unlock);
+                }
+                return true;
+            }
+            let _ = file_system.shared().close(file_system, owner.description);
+            self.locks.count.fetch_sub(1, Ordering::Relaxed);
+            false
+        });
+        if of_file.is_empty() {
+            owners.remove(&file);
+        }
+    }
+
+    /// A signal came for the caller of a request.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut waiters = lock(&self.locks.waiters);
+        if let Some(stop) = waiters.by_request.get(&unique) {
+            stop.store(true, Ordering::Relaxed);
+        } else {
+            if waiters.early.len() == EARLY_MAX {
+                waiters.early.remove(0);
+            }
+            waiters.early.push(unique);
+        }
+    }
+
+    /// The mount is gone: nobody waits any more, nothing stays locked.
+    pub(super) fn end_locks(&self) {
+        let deadline = Instant::now() + Duration::from_secs(2);
+        loop {
+            let mut waiters = lock(&self.locks.waiters);
+            waiters.ended = true;
+            waiters.by_request.values().for_each(|stop| stop.store(true, Ordering::Relaxed));
+            if waiters.by_request.is_empty() || Instant::now() > deadline {
+                break;
+            }
+            drop(waiters);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let file_system = &*self.file_system;
+        for owner in lock(&self.locks.owners).drain().flat_map(|(_, of_file)| of_file) {
+            let _ = file_system.shared().close(file_system, owner.description);
+        }
+        self.locks.count.store(0, Ordering::Relaxed);
+    }
+}

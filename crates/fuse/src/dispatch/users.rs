@@ -1,0 +1,124 @@
+//! Who uses an inode through this mount, told to those who share the volume: open files, and inodes without names that the
+//! kernel still holds.
+//!
+//! On a coherent mount each open file is an open file description of `vfs::shared`, whose word is the handle that the kernel
+//! gets: others do not free the inode then, and locks have an owner. On an exclusive mount nobody else could. When this mount
+//! itself removes a name, it keeps the inode with a description for as long as the kernel does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+
+use gannet_vfs::shared::{AccessMode, Description};
+use gannet_vfs::{NodeId, Result};
+
+use super::Dispatcher;
+
+const SHARDS: usize = 16;
+
+/// What this mount has open.
+#[derive(Default)]
+pub(super) struct Users {
+    /// Handles of open files.
+    handles: [Mutex<HashSet<u64>>; SHARDS],
+    /// Descriptions that keep inodes without names, by the kernel's id.
+    kept: Mutex<HashMap<u64, Description>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Users {
+    fn shard(&self, handle: u64) -> &Mutex<HashSet<u64>> {
+        &self.handles[(handle ^ handle >> 16) as usize % SHARDS]
+    }
+}
+
+impl Dispatcher {
+    /// A handle for a file that is being opened with the flags of `open(2)`.
+    pub(super) fn open_handle(&self, node: NodeId, flags: u32) -> Result<u64> {
+        if self.exclusive() {
+            return Ok(0);
+        }
+        let access = match flags & 3 {
+            0 => AccessMode::READ,
+            1 => AccessMode::WRITE,
+            _ => AccessMode::READ | AccessMode::WRITE,
+        };
+        let file_system = &*self.file_system;
+        let handle = file_system.shared().open(file_system, node, access, flags)?.word();
+        lock(self.users.shard(handle)).insert(handle);
+        Ok(handle)
+    }
+
+    /// The file behind a handle was closed by its last user.
+    pub(super) fn close_handle(&self, handle: u64) {
+        if lock(self.users.shard(handle)).remove(&handle) {
+            self.close_description(handle);
+        }
+    }
+
+    fn close_description(&self, handle: u64) {
+        if let Some(description) = Description::from_word(handle) {
+            // Should it be gone already, there is nothing left to close.
+            let _ = self.file_system.shared().close(&*self.file_system, description);
+        }
+    }
+
+    /// Before a name of `node` goes: a description that keeps the inode, should that be its last one.
+    pub(super) fn keep(&self, node: NodeId) -> Result<Keeper<'_>> {
+        let file_system = &*self.file_system;
+        let description = file_system.shared().open(file_system, node, AccessMode::PATH, 0)?;
+        Ok(Keeper { dispatcher: self, node, description: Some(description) })
+    }
+
+    /// The kernel forgot the inode.
+    pub(super) fn drop_kept(&self, id: u64) {
+        if let Some(description) = lock(&self.users.kept).remove(&id) {
+            self.close_description(description.word());
+        }
+    }
+
+    /// The mount is gone.
+    pub(super) fn drop_users(&self) {
+        for shard in &self.users.handles {
+            for handle in lock(shard).drain() {
+                self.close_description(handle);
+            }
+        }
+        for (_, description) in lock(&self.users.kept).drain() {
+            self.close_description(description.word());
+        }
+    }
+}
+
+/// Keeps an inode over the removal of a name. Dropping it lets the inode go.
+pub(super) struct Keeper<'a> {
+    dispatcher: &'a Dispatcher,
+    node: NodeId,
+    description: Option<Description>,
+}
+
+impl Keeper<'_> {
+    /// The name is gone. An inode without any is kept on until the kernel forgets it, if the kernel knows it.
+    pub(super) fn removed(mut self) {
+        let dispatcher = self.dispatcher;
+        let nameless = dispatcher.file_system.attributes(self.node).is_ok_and(|attributes| attributes.links == 0);
+        if nameless {
+            dispatcher.nodes.if_held(self.node, |id| {
+                let former = self.description.take().and_then(|kept| lock(&dispatcher.users.kept).insert(id, kept));
+                if let Some(former) = former {
+                    dispatcher.close_description(former.word());
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Keeper<'_> {
+    fn drop(&mut self) {
+        if let Some(description) = self.description {
+            self.dispatcher.close_description(description.word());
+        }
+    }
+}
