@@ -27,6 +27,7 @@ mod check;
 mod collect;
 mod create;
 mod disk;
+mod dump;
 mod file_map;
 mod file_system;
 mod format;
@@ -56,6 +57,7 @@ mod xattrs;
 
 pub use attach::AttachOptions;
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
+pub use dump::{Description, Target as DumpTarget, describe, dump};
 pub use file_system::{LogFs, OpenError, open_medium};
 pub use mkfs::{MakeOptions, make};
 pub use ops::{NoUsers, Users};

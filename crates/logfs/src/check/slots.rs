@@ -1,12 +1,12 @@
 //! Steps of the check that concern more than one log: renames across directories, slots that must be made again from the
 //! names that lead to them, and the root directory.
 
-use super::examine::{Examined, SlotWords, examine};
+use super::examine::{SlotWords, examine};
 use super::model::Model;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::Partner;
 use crate::format::page::Link;
-use crate::format::slot::{AT_HEAD, AT_IDENTITY, Birth, Slot};
+use crate::format::slot::{AT_HEAD, Birth, Slot};
 use crate::recover::ROOT;
 use gannet_vfs::{FileType, InodeFlags, Owner, Result};
 
@@ -147,7 +147,7 @@ impl Model<'_> {
 
     /// Without a root directory there is no volume: it is made again, with what is left of its log.
     fn rebuild_root(&mut self) -> Result<()> {
-        if self.inodes.get(&ROOT).is_some_and(Examined::is_directory) {
+        if self.inodes.get(&ROOT).is_some_and(|root| root.is_directory() && root.generation == 1) {
             return Ok(());
         }
         self.names_lost = true;
@@ -160,18 +160,16 @@ impl Model<'_> {
             parent: ROOT as u64,
             at: 0,
         };
-        if let Some(other) = self.inodes.remove(&ROOT) {
-            words.generation = other.generation.wrapping_add(1);
-        } else if let Some(at) = self.ground.chunks.slot_at(disk, ROOT) {
+        self.inodes.remove(&ROOT);
+        if let Some(at) = self.ground.chunks.slot_at(disk, ROOT) {
             words.at = at;
-            words.generation = (disk.load(at + AT_IDENTITY)? as u32).max(1);
             words.birth.head = disk.load(at + AT_HEAD)?;
             let header = match Link::decode(words.birth.head) {
                 Some(link) => disk.page_header(link)?,
                 None => None,
             };
-            if let Some(header) = header.filter(|header| header.inode == ROOT) {
-                words.generation = header.generation;
+            if header.is_some_and(|header| (header.inode, header.generation) != (ROOT, 1)) {
+                words.birth.head = 0;
             }
         }
         let remedy = "it is made again; its owner and permissions are lost unless its log says them: root, 0755";

@@ -1,0 +1,65 @@
+//! What a volume is: for `gannet info`.
+
+use crate::attach::clean_summary;
+use crate::disk::Disk;
+use crate::format::BLOCK_BYTES;
+use crate::format::state::{ARENA_AT, CLEAN_AT};
+use gannet_media::Medium;
+use gannet_vfs::{Result, Time};
+
+/// A volume in a few numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Its name for people.
+    pub label: String,
+    /// When it was made.
+    pub created: Time,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// Blocks, of 4096 bytes.
+    pub blocks: u64,
+    /// How many inodes there can be.
+    pub inodes_max: u64,
+    /// Data is written copy-on-write unless a file says otherwise.
+    pub copy_on_write: bool,
+    /// Persistence instructions are executed on a medium that does not need them.
+    pub emulate_persistence: bool,
+    /// Feature flags: compatible, read-only compatible, incompatible.
+    pub features: [u64; 3],
+    /// One more than the number of crash recoveries.
+    pub epoch: u64,
+    /// Whether it was closed cleanly and nobody has it open.
+    pub closed_cleanly: bool,
+    /// Whether somebody has it open, or had it open when the machine or the last process died.
+    pub in_use: bool,
+    /// Free blocks and inodes in use when it was closed; `None` if it was not closed cleanly.
+    pub usage: Option<(u64, u64)>,
+}
+
+/// Describes the volume on a medium.
+///
+/// # Errors
+/// As for opening it.
+pub fn describe(medium: &Medium) -> Result<Description> {
+    let disk = Disk::open(medium.clone())?;
+    let superblock = disk.superblock();
+    let summary = clean_summary(&disk)?;
+    Ok(Description {
+        uuid: superblock.uuid,
+        label: superblock.label_text(),
+        created: Time(superblock.created),
+        size_bytes: superblock.blocks * BLOCK_BYTES,
+        blocks: superblock.blocks,
+        inodes_max: disk.geometry().inodes() - 1,
+        copy_on_write: superblock.copy_on_write,
+        emulate_persistence: superblock.emulate_persistence,
+        features: [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible],
+        epoch: disk.epoch() as u64,
+        closed_cleanly: disk.load(CLEAN_AT)? != 0,
+        in_use: disk.load(ARENA_AT)? != 0,
+        // Inode 0 is nobody's and counts as in use.
+        usage: summary.map(|summary| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
+    })
+}
