@@ -27,6 +27,10 @@ bitflags::bitflags! {
         const EXTENTS = 32;
         /// Inodes without names live exactly while they have users.
         const USERS = 64;
+        /// A write into reserved space never fails for want of space.
+        const RESERVES = 128;
+        /// Extended attributes of up to 64 KiB.
+        const LARGE_XATTRS = 256;
     }
 }
 

@@ -14,7 +14,7 @@ cases![
     insert_puts_in needs ALLOCATE,
     unshare_changes_nothing_visible needs ALLOCATE,
     ranges_that_make_no_sense needs ALLOCATE,
-    reserved_space_is_there needs ALLOCATE,
+    reserved_space_is_there needs ALLOCATE | RESERVES,
     allocation_is_all_or_nothing needs ALLOCATE,
 ];
 

@@ -14,6 +14,7 @@ cases![
     lengths needs XATTRS,
     lists_are_complete needs XATTRS,
     values_of_all_sizes needs XATTRS,
+    large_values needs XATTRS | LARGE_XATTRS,
     every_type_has_them needs XATTRS,
     a_new_inode_can_begin_with_them needs XATTRS,
     they_touch_the_inode_only needs XATTRS,
@@ -83,9 +84,17 @@ fn lists_are_complete(rig: &Rig<'_>) {
 }
 
 fn values_of_all_sizes(rig: &Rig<'_>) {
-    for length in [0, 1, 31, 200, 1000, 4000, 4096, 4097, 20_000, 65_536] {
+    values(rig, &[0, 1, 31, 32, 33, 200, 1000, 3000]);
+}
+
+fn large_values(rig: &Rig<'_>) {
+    values(rig, &[4000, 4096, 4097, 20_000, 65_536]);
+}
+
+fn values(rig: &Rig<'_>, lengths: &[usize]) {
+    for &length in lengths {
         let node = rig.file(rig.root, &format!("f{length}"));
-        let value: Vec<u8> = (0..length).map(|index: usize| (index * 7 + length) as u8).collect();
+        let value: Vec<u8> = (0..length).map(|index| (index * 7 + length) as u8).collect();
         set(rig, node, "user.v", &value);
         assert_eq!(get(rig, node, "user.v"), value, "{length} bytes");
         set(rig, node, "user.v", &value[..length / 2]);

@@ -294,12 +294,13 @@ impl Shared {
         let (tables, bucket) = (&self.tables, self.tables.bucket(node.number));
         let guard = thread.lock(bucket.lock())?;
         let object = tables.descriptions.object(description.0)?;
-        if !tables.is_used(thread, object)?
-            && let Some(held) = tables.descriptions.retire(thread, description.0)?
-        {
+        if tables.descriptions.is_live(thread.arena(), description.0)? && !tables.is_used(thread, object)? {
+            // Its locks first: while it is live, whoever comes after a kill finds it and goes on here.
             tables.void_records_of(thread, bucket, description)?;
-            tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
-            tables.descriptions.free(thread, held)?;
+            if let Some(held) = tables.descriptions.retire(thread, description.0)? {
+                tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
+                tables.descriptions.free(thread, held)?;
+            }
         }
         let wake = tables.released(thread, bucket)?;
         guard.unlock();
@@ -312,13 +313,13 @@ impl Shared {
         if wanted.load(Ordering::Relaxed) == 0 { Ok(()) } else { self.sweep(fs).map(|_| ()) }
     }
 
-    /// Frees descriptions that nobody uses, which the dead left; returns how many. Opening and closing do it when it is known
+    /// Frees descriptions that nobody uses and lock records that say nothing, which the dead left; returns how many of the former. Opening and closing do it when it is known
     /// to be needed.
     #[cold]
     pub fn sweep(&self, fs: &dyn FileSystem) -> Result<u64> {
         let thread = self.thread()?;
         let wanted = self.tables.sweep_wanted(&thread).map_err(error_of)?;
-        wanted.store(0, Ordering::Release);
+        let wishes = wanted.load(Ordering::Acquire);
         let unused = |reference: &SlabRef| -> gannet_shm::Result<Option<NodeId>> {
             let object = self.tables.descriptions.object(*reference)?;
             let node = self.tables.node(&thread, object)?;
@@ -331,12 +332,13 @@ impl Shared {
         let mut count = 0;
         for reference in self.tables.descriptions.live(thread.arena()).map_err(error_of)? {
             if let Some(node) = unused(&reference).map_err(error_of)? {
-                self.finish_close(&thread, fs, node, Description(reference)).inspect_err(|_| {
-                    wanted.store(1, Ordering::Release);
-                })?;
+                self.finish_close(&thread, fs, node, Description(reference))?;
                 count += 1;
             }
         }
+        self.tables.purge_all(&thread).map_err(error_of)?;
+        // The wish goes last, since a sweeper can die, and only if no other came meanwhile.
+        let _ = wanted.compare_exchange(wishes, 0, Ordering::AcqRel, Ordering::Relaxed);
         Ok(count)
     }
 

@@ -12,7 +12,7 @@ use crate::{Errno, Error, FileSystem, NodeId, Result};
 
 /// The first and the longest time that a waiter sleeps before it looks at who is alive, in nanoseconds.
 const SLEEP_FIRST_NS: i64 = 2_000_000;
-const SLEEP_MAX_NS: i64 = 128_000_000;
+const SLEEP_MAX_NS: i64 = 8_000_000;
 /// How many waiting processes a search for a deadlock follows.
 const WAITERS_MAX: usize = 64;
 
@@ -94,7 +94,7 @@ impl LockRange {
 pub struct LockRequest {
     /// The inode.
     pub node: NodeId,
-    /// For whom.
+    /// For whom; a description of this inode.
     pub owner: LockOwner,
     /// `Some(true)` exclusive, `Some(false)` shared, `None` to unlock.
     pub exclusive: Option<bool>,
@@ -187,6 +187,12 @@ impl Shared {
     /// One attempt: the bucket's counter of releases, and who is in the way.
     fn attempt(&self, request: &LockRequest, sleeps: bool) -> Result<(u32, Option<LockedBy>)> {
         let thread = self.thread()?;
+        if let LockOwner::OpenFile(description) | LockOwner::Flock(description) = request.owner
+            && self.info(description)?.node != request.node
+        {
+            // Its locks would not be found when it is closed.
+            return Err(Error::because(Errno::INVAL, "a lock for a description of another inode"));
+        }
         let attempt = || {
             let (tables, bucket) = (&self.tables, self.tables.bucket(request.node.number));
             let guard = thread.lock(bucket.lock())?;

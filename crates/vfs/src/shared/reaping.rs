@@ -31,10 +31,11 @@ impl Reaper for SharedReaper {
         }
         for bucket in dead.locks().filter_map(|lock| tables.bucket_of_lock(lock)) {
             tables.settle_records(&thread, bucket)?;
+            tables.want_sweep(&thread)?;
         }
         for (index, hand) in dead.hands() {
             if hand.kind == CLOSING {
-                tables.sweep_wanted(&thread)?.store(1, Ordering::Release);
+                tables.want_sweep(&thread)?;
                 dead.clear_hand(index);
             }
         }
@@ -81,7 +82,7 @@ impl Tables {
             let guard = thread.lock(self.bucket(self.node(thread, object)?.number).lock())?;
             if self.descriptions.is_live(thread.arena(), reference)? {
                 // The wish first: a reaper that dies in between leaves nothing that nobody looks for.
-                self.sweep_wanted(thread)?.store(1, Ordering::Release);
+                self.want_sweep(thread)?;
                 word.fetch_and(!bit, Ordering::AcqRel);
             }
             guard.unlock();

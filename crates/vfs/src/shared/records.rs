@@ -244,6 +244,20 @@ impl Tables {
         }
     }
 
+    /// Frees void records that a dead thread left.
+    pub(super) fn purge_all(&self, thread: &Thread<'_>) -> Result<()> {
+        for reference in self.records.live(thread.arena())? {
+            let object = self.records.object(reference)?;
+            if self.load_record(thread, object)?.is_none() {
+                let bucket = self.bucket(self.node(thread, object)?.number);
+                let guard = thread.lock(bucket.lock())?;
+                self.purge(thread, bucket)?;
+                guard.unlock();
+            }
+        }
+        Ok(())
+    }
+
     /// Takes away all locks of owners that `gone` names. Under the bucket's lock.
     pub(super) fn void_records(
         &self,

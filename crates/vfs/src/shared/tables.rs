@@ -168,7 +168,12 @@ impl Tables {
         is_one.then(|| Bucket(ArenaOffset::new(at.get() - LOCK)))
     }
 
-    /// Set when descriptions without users may be lying about.
+    /// Asks for a sweep.
+    pub(super) fn want_sweep(&self, thread: &Thread<'_>) -> Result<()> {
+        self.sweep_wanted(thread).map(|word| _ = word.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// Not 0 when descriptions without users or void records may be lying about.
     pub(super) fn sweep_wanted<'s>(&self, thread: &Thread<'s>) -> Result<&'s Word> {
         thread.word(self.control.at(CONTROL_SWEEP)?)
     }
