@@ -57,6 +57,22 @@ fn child_of_the_stress_test() {
     }
 }
 
+/// Removes the arena also when the test fails; kills what it has started.
+struct Cleanup {
+    arena: Option<String>,
+    children: Vec<Child>,
+}
+
+impl Drop for Cleanup {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        self.arena.take().map(std::fs::remove_file);
+    }
+}
+
 fn start(nonce: u64, seed: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args([CHILD, "--exact", "--nocapture"])
@@ -73,10 +89,11 @@ fn killed_processes_lose_and_double_nothing() {
     let rig = rig(&session);
     let mut random = Random(nonce);
     let (mut kills, mut operations) = (0, 0);
-    let mut children: Vec<Child> = (0..2).map(|seed| start(nonce, seed)).collect();
+    let children = (0..2).map(|seed| start(nonce, seed)).collect();
+    let mut cleanup = Cleanup { arena: session.path().map(str::to_owned), children };
     while kills < 25 * effort() {
         std::thread::sleep(Duration::from_micros(2000 + random.below(40_000)));
-        let mut child = children.swap_remove(random.below(2) as usize);
+        let mut child = cleanup.children.swap_remove(random.below(2) as usize);
         child.kill().unwrap();
         assert!(child.wait().unwrap().code().is_none(), "a child failed");
         kills += 1;
@@ -89,9 +106,9 @@ fn killed_processes_lose_and_double_nothing() {
             rig.operation(&session, random.below(INODES), &mut random).unwrap();
             operations += 1;
         }
-        children.push(start(nonce, 1000 + kills));
+        cleanup.children.push(start(nonce, 1000 + kills));
     }
-    for mut child in children {
+    for child in &mut cleanup.children {
         child.kill().unwrap();
         child.wait().unwrap();
     }
