@@ -1,5 +1,7 @@
 //! Makes an empty volume on a medium. The superblock comes last: what is cut short is no volume.
 
+use crate::bits::Bits;
+use crate::check::saved;
 use crate::disk::{Disk, access_error};
 use crate::format::geometry::Geometry;
 use crate::format::slot::{Birth, encode_map_word};
@@ -89,5 +91,19 @@ pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
     medium.fence();
     medium.write(MediumOffset(0), &encoded[..]).map_err(access_error)?;
     medium.fence();
-    Disk::open(medium.clone()).map(|_| ())
+    close(&Disk::open(medium.clone())?)
+}
+
+/// A new volume is one that was closed cleanly: nobody need look for what a crash left.
+fn close(disk: &Disk) -> Result<()> {
+    let geometry = disk.geometry();
+    let blocks = Bits::new(geometry.blocks);
+    for block in (0..geometry.first_free + geometry.chunk_blocks).chain([geometry.replica()]) {
+        let _ = blocks.set(block);
+    }
+    let inodes = Bits::new(geometry.inodes());
+    for inode in [0, ROOT] {
+        let _ = inodes.set(inode as u64);
+    }
+    saved::save(disk, blocks.words(), inodes.words(), (geometry.blocks - blocks.count(), inodes.count()))
 }

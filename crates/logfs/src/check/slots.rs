@@ -93,7 +93,8 @@ impl Model<'_> {
                 let Some(at) = self.ground.chunks.slot_at(disk, bound.inode) else { continue };
                 match self.ground.chunks.slot(disk, bound.inode)? {
                     Slot::Damaged => {}
-                    Slot::Free { generation } if generation == bound.generation => {}
+                    // A slot of a new chunk has never been used.
+                    Slot::Free { generation } if generation.max(1) == bound.generation => {}
                     _ => continue,
                 }
                 let born = bound.birth(&self.ground, inode, generation)?;

@@ -53,6 +53,10 @@ fn a_sound_volume_is_sound() {
 fn an_empty_volume_is_sound_and_is_closed_by_repair() {
     let builder = build::Builder::new();
     let report = run(&builder.medium, false);
+    assert_eq!((report.outcome, report.closed_cleanly, report.inodes), (Outcome::Sound, true, 1));
+    assert_eq!(report.findings, []);
+    builder.open_again();
+    let report = run(&builder.medium, false);
     assert_eq!((report.outcome, report.closed_cleanly, report.inodes), (Outcome::Sound, false, 1));
     let report = repaired(&builder.medium);
     assert_eq!(report.recovery.map(|recovery| recovery.inodes), Some(1));
