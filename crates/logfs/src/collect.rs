@@ -18,9 +18,13 @@ use crate::ops::{Locked, Op, index_error};
 use crate::replay::{NamePlace, name_key};
 use crate::space::Extent;
 use gannet_vfs::{Errno, Error, FileType, Result};
+use std::ops::Range;
 
 /// Logs shorter than this are left alone.
 const PAGES_MIN: u32 = 4;
+/// Extents of one entry when a whole map is written again.
+const MAP_BATCH: usize = 64;
+const MAP_ENTRY_BYTES: usize = (48 + 16 * MAP_BATCH).next_multiple_of(64);
 /// Pages emptied whenever a log grows by one while a pass is on.
 const PAGES_PER_STEP: u32 = 2;
 
@@ -71,17 +75,18 @@ impl<'s> Op<'s> {
         if locked.record.tail().is_none_or(|(block, _)| block == link.block) {
             return Ok(0);
         }
-        let mut page: Box<Block> = Box::new([0; BLOCK_BYTES as usize]);
+        let mut page: Block = [0; BLOCK_BYTES as usize];
         disk.read_block(link.block, &mut page)?;
         let mut sequence = header.first_sequence;
         let mut line = 1;
         let mut live_lines = 0;
+        let mut written = 0..0;
         while line < LINES {
             let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
             if entry.sequence != sequence {
                 break;
             }
-            live_lines += self.copy_live(locked, LinePlace::new(link.block, line), &entry)?;
+            live_lines += self.copy_live(locked, LinePlace::new(link.block, line), &entry, &mut written)?;
             sequence += 1;
             line += entry.lines;
         }
@@ -108,7 +113,13 @@ impl<'s> Op<'s> {
     }
 
     /// Appends again what is still true of an entry; returns how many lines that took.
-    fn copy_live(&self, locked: &Locked<'s>, place: LinePlace, entry: &Entry<'_>) -> Result<u32> {
+    fn copy_live(
+        &self,
+        locked: &Locked<'s>,
+        place: LinePlace,
+        entry: &Entry<'_>,
+        written: &mut Range<u64>,
+    ) -> Result<u32> {
         match entry.payload {
             Payload::Bind { first, second, .. } => {
                 let mut lines = 0;
@@ -122,7 +133,7 @@ impl<'s> Op<'s> {
             Payload::Write { ref extents, .. } => {
                 let mut lines = 0;
                 for extent in extents.iter() {
-                    lines += self.copy_extent(locked, extent)?;
+                    lines += self.copy_extent(locked, extent, written)?;
                 }
                 Ok(lines)
             }
@@ -169,8 +180,9 @@ impl<'s> Op<'s> {
         Ok(payload.lines())
     }
 
-    /// Appends the parts of an extent that are still mapped as it says.
-    fn copy_extent(&self, locked: &Locked<'s>, extent: FileExtent) -> Result<u32> {
+    /// Appends the extents of the map that hold what is still mapped as this entry says: whole, so that a file written in
+    /// many pieces that lie side by side ends up with one entry. `written` is what this page's entries led to before.
+    fn copy_extent(&self, locked: &Locked<'s>, extent: FileExtent, written: &mut Range<u64>) -> Result<u32> {
         if locked.state.file_type != FileType::Regular {
             return Ok(0);
         }
@@ -178,32 +190,51 @@ impl<'s> Op<'s> {
         let mut at = extent.file_block;
         let end = extent.file_block + extent.count as u64;
         while at < end {
+            if written.contains(&at) {
+                at = written.end;
+                continue;
+            }
             match self.mapping(locked.inode, &locked.record, at * BLOCK_BYTES)? {
                 Mapping::Hole { count } => at += count.min(end - at),
-                Mapping::Blocks { block, count } => {
-                    let count = count.min(end - at);
-                    let wanted = extent.block + (at - extent.file_block);
-                    if block == wanted {
-                        lines +=
-                            self.append_extents(locked, &[FileExtent { file_block: at, block, count: count as u32 }])?;
-                    }
-                    at += count;
+                Mapping::Blocks { block, count } if block == extent.block + (at - extent.file_block) => {
+                    let whole = self.extent_around(locked, at, count)?;
+                    lines += self.append_extents(locked, &[whole])?;
+                    *written = whole.file_block..whole.file_block + whole.count as u64;
+                    at = written.end;
                 }
+                Mapping::Blocks { count, .. } => at += count.min(end - at),
             }
         }
         Ok(lines)
     }
 
+    /// The extent of the map that holds a block; `count` blocks of it are left from there.
+    fn extent_around(&self, locked: &Locked<'s>, at: u64, count: u64) -> Result<FileExtent> {
+        let mut found = None;
+        self.extents(locked.inode, &locked.record)
+            .for_each_from(at, &mut |extent| {
+                found = Some(extent);
+                false
+            })
+            .map_err(index_error)?;
+        let extent = found
+            .filter(|extent| extent.file_block <= at && extent.file_block + extent.count == at + count)
+            .ok_or(Error::damaged("shared state: index", locked.inode as u64))?;
+        Ok(FileExtent { file_block: extent.file_block, block: extent.block, count: extent.count as u32 })
+    }
+
+    // Apart from `copy_live` and not inlined, so that its buffer is on the stack only when it runs.
+    #[inline(never)]
     fn append_extents(&self, locked: &Locked<'s>, extents: &[FileExtent]) -> Result<u32> {
         let payload =
             Payload::Write { size_bytes: locked.record.size(), hash: None, extents: EntryExtents::List(extents) };
-        self.append(locked, locked.record.changed(), &payload, &mut [0; ENTRY_BYTES_MAX])?;
+        self.append(locked, locked.record.changed(), &payload, &mut [0; MAP_ENTRY_BYTES])?;
         Ok(payload.lines())
     }
 
     /// Appends the whole map.
     fn copy_map(&self, locked: &Locked<'s>) -> Result<u32> {
-        const BATCH: usize = 64;
+        const BATCH: usize = MAP_BATCH;
         let mut lines = 0;
         let mut next = 0;
         loop {

@@ -39,6 +39,8 @@ pub(crate) struct Commit<'d> {
 pub(crate) struct Durable(());
 
 /// An access that failed, as an error of the file system.
+#[cold]
+#[inline(never)]
 pub(crate) fn access_error(error: AccessError) -> Error {
     match error {
         AccessError::OutOfRange { at, .. } | AccessError::Misaligned { at } => {

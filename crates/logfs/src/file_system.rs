@@ -98,6 +98,8 @@ impl LogFs {
         let core = guard.core.clone().ok_or_else(incomplete)?;
         let shared = guard.shared.take().ok_or_else(incomplete)?;
         let report = guard.report;
+        // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
+        session.reap_dead().map_err(|error| OpenError::Shared { path: text.clone(), error })?;
         Ok(Self { core, session, shared, guard: Mutex::new(Some(guard)), report })
     }
 
@@ -141,9 +143,12 @@ impl LogFs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn op(&self) -> Result<Op<'_>> {
-        Op::begin(&self.core, self.session.thread().map_err(shared_error)?)
+        match self.session.thread() {
+            Ok(thread) => Op::begin(&self.core, thread),
+            Err(error) => Err(shared_error(error)),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::format::page::LinePlace;
 use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
 use crate::places::{Places, RECORD_WORDS};
 use crate::record::{Record, State};
-use gannet_shm::{ArenaOffset, Guard, Ordering, Thread, Word};
+use gannet_shm::{Guard, Ordering, Thread, Word};
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::cell::Cell;
 
@@ -70,6 +70,8 @@ impl Locked<'_> {
 }
 
 /// An error of shared state, as one of the file system.
+#[cold]
+#[inline(never)]
 pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
     match error {
         gannet_shm::Error::System { doing, errno } => Error::because(errno, doing),
@@ -93,6 +95,8 @@ pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
 }
 
 /// An error of an index under the inode's lock, where nobody else can have torn it.
+#[cold]
+#[inline(never)]
 pub(crate) fn index_error(error: IndexError) -> Error {
     match error {
         IndexError::Full => Error::because(Errno::NOMEM, "the shared arena has no room for another index node"),
@@ -114,17 +118,17 @@ impl PoolHost for Op<'_> {
 
 impl<'s> Op<'s> {
     /// Begins an operation of the calling thread.
-    #[inline]
+    // Inlined everywhere, so that nothing of it is moved through memory: a wide load of what narrow stores have just
+    // written waits until every store before them is done, those of the last operation past the cache included.
+    #[inline(always)]
     pub(crate) fn begin(core: &'s Core, thread: Thread<'s>) -> Result<Self> {
         let places = &core.places;
-        let words = |start: ArenaOffset, bytes: u64| thread.arena().words(start, bytes / 8).map_err(shared_error);
-        Ok(Self {
-            core,
-            thread,
-            records: words(places.records.start, places.records.bytes)?,
-            nodes: words(places.nodes.start, places.nodes.bytes)?,
-            urgent: Cell::new(false),
-        })
+        let records = thread.arena().words(places.records.start, places.records.bytes / 8);
+        let nodes = thread.arena().words(places.nodes.start, places.nodes.bytes / 8);
+        match (records, nodes) {
+            (Ok(records), Ok(nodes)) => Ok(Self { core, thread, records, nodes, urgent: Cell::new(false) }),
+            (Err(error), _) | (_, Err(error)) => Err(shared_error(error)),
+        }
     }
 
     pub(crate) fn disk(&self) -> &'s Disk {
@@ -198,7 +202,7 @@ impl<'s> Op<'s> {
 
     /// Reads from a record without its lock: `read` may see a writer's work half done, and what it then returns, errors
     /// included, is thrown away. After a bounded number of attempts it runs under the lock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_record<T>(
         &self,
         node: NodeId,

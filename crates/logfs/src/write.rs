@@ -9,7 +9,7 @@ use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
 use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::index::{self, Mapping};
-use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::ops::{Locked, Op, index_error, inode_number, shared_error};
 use crate::places::STRIPE_BYTES;
 use crate::read::left_of;
 use crate::record::MAPPED;
@@ -17,7 +17,8 @@ use crate::space::Held;
 use gannet_media::{AccessError, DataHash, MediumOffset};
 use gannet_vfs::usermem::Source;
 use gannet_vfs::{
-    AttributeChange, Errno, Error, InodeFlags, ModeChange, NodeId, Result, Time, WriteFlags, WritePosition, Written,
+    AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, Time, WriteFlags, WritePosition,
+    Written,
 };
 
 /// Most extents that one entry of a write gets, so that all of them fit the thread's hands.
@@ -125,13 +126,14 @@ impl<'s> Op<'s> {
     fn write_in_place(&self, node: NodeId, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let inode = node.number as u32;
         let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(from.remaining() as u64);
-        // Looked at first without the stripe, so that appends do not take it.
-        if self.place_in_place(node, at, limit)?.is_none() {
+        // A look at the size alone, so that appends do not take the stripe. It proves nothing: what counts is looked at
+        // again below.
+        if at >= self.record(inode_number(node)?)?.size() {
             return Ok(0);
         }
         let stripe = self.thread.lock(self.core.places.stripe(inode, at)).map_err(shared_error)?;
         // The map of this stripe cannot change any more; what it was before does not count.
-        let Some((medium_at, count)) = self.place_in_place_bounded(node, at, limit)? else {
+        let Some((medium_at, count)) = self.place_in_place(node, at, limit)? else {
             stripe.unlock();
             return Ok(0);
         };
@@ -157,16 +159,10 @@ impl<'s> Op<'s> {
         if written == 0 { Err(Error::new(Errno::FAULT)) } else { Ok(written) }
     }
 
-    /// Where on the medium the bytes at `at` can be overwritten, and how many of them.
+    /// Where on the medium the bytes at `at` can be overwritten, and how many of them. A stripe is held: the inode's lock,
+    /// which comes before stripes, must not be waited for.
+    #[inline]
     fn place_in_place(&self, node: NodeId, at: u64, limit: u64) -> Result<Option<(u64, u64)>> {
-        self.read_record(node, |record, state| {
-            self.regular(state)?;
-            self.in_place(node.number as u32, record, at, limit)
-        })
-    }
-
-    /// The same while a stripe is held: the inode's lock, which comes before stripes, must not be waited for.
-    fn place_in_place_bounded(&self, node: NodeId, at: u64, limit: u64) -> Result<Option<(u64, u64)>> {
         let inode = node.number as u32;
         let record = self.record(inode)?;
         let lock_at = self.core.places.record(inode);
@@ -175,7 +171,9 @@ impl<'s> Op<'s> {
                 core::hint::spin_loop();
                 continue;
             };
-            let sound = record.state().is_some_and(|state| state.generation == node.generation);
+            let sound = record
+                .state()
+                .is_some_and(|state| state.generation == node.generation && state.file_type == FileType::Regular);
             let place = if sound { self.in_place(inode, &record, at, limit) } else { Ok(None) };
             if self.thread.read_validate(lock_at, sequence).map_err(shared_error)? {
                 return place;
