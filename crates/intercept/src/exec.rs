@@ -98,11 +98,12 @@ impl Scratch {
 
 /// `execve` and `execveat`.
 pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
-    let position = if frame.rax == EXECVE { 2 } else { 3 };
     match front::before_exec(frame, record, in_child) {
         Outcome::Pass => {}
         done => return done,
     }
+    // Which of the two calls it is may have changed.
+    let position = if frame.rax == EXECVE { 2 } else { 3 };
     match rewrite_environment(frame.arguments[position], record, in_child) {
         Ok(Some(environment)) => frame.arguments[position] = environment,
         Ok(None) => {}

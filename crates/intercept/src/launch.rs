@@ -161,7 +161,9 @@ fn search(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program));
     }
-    std::env::split_paths(&std::env::var_os("PATH")?).map(|directory| directory.join(program)).find(|path| path.is_file())
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| path.is_file())
 }
 
 fn head_of(path: &Path) -> io::Result<Vec<u8>> {
@@ -200,9 +202,8 @@ fn is_set_id(path: &[u8]) -> bool {
     text.push(0);
     let mut status = [0u64; 18];
     // SAFETY: a path that ends in zero, and room for struct stat.
-    let result = unsafe {
-        crate::raw::syscall(crate::number::STAT, [text.as_ptr() as usize, status.as_mut_ptr() as usize])
-    };
+    let result =
+        unsafe { crate::raw::syscall(crate::number::STAT, [text.as_ptr() as usize, status.as_mut_ptr() as usize]) };
     const SET_USER_ID: u64 = 0o4000;
     const SET_GROUP_ID_AND_EXECUTE: u64 = 0o2010;
     let mode = status[3] & 0o7777;

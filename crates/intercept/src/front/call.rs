@@ -1,11 +1,11 @@
 //! One system call that may concern a volume, and who handles it.
 
+use super::paths::Target;
 use super::session::Description;
 use super::table::{self, Table};
 use super::{Front, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
 use crate::dispatch::Outcome;
 use crate::number::*;
-use super::paths::Target;
 use crate::raw::syscall6;
 use crate::table::{Treatment, treatment_of};
 use crate::thread::{PathScratch, Record, Scratch};
@@ -143,7 +143,13 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => data::sync(call),
         FTRUNCATE => data::truncate(call),
         FALLOCATE => data::allocate(call),
-        FADVISE64 | READAHEAD => if call.is_ours(a) { done(0) } else { Ok(Outcome::Pass) },
+        FADVISE64 | READAHEAD => {
+            if call.is_ours(a) {
+                done(0)
+            } else {
+                Ok(Outcome::Pass)
+            }
+        }
 
         OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first),
         CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first),
@@ -184,8 +190,9 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         FCHMODAT2 => attributes::change_mode(call, AtForm::new(FCHMODAT2, [a, b, c, d, 0, 0]), first),
         FCHMOD => attributes::change_mode_of_descriptor(call),
         CHOWN => attributes::change_owner(call, AtForm::new(FCHOWNAT, [CWD, a, b, c, 0, 0]), first),
-        LCHOWN => attributes::change_owner(
-            call, AtForm::new(FCHOWNAT, [CWD, a, b, c, status::AT_SYMLINK_NOFOLLOW, 0]), first),
+        LCHOWN => {
+            attributes::change_owner(call, AtForm::new(FCHOWNAT, [CWD, a, b, c, status::AT_SYMLINK_NOFOLLOW, 0]), first)
+        }
         FCHOWNAT => attributes::change_owner(call, AtForm::new(FCHOWNAT, [a, b, c, d, e, 0]), first),
         FCHOWN => attributes::change_owner_of_descriptor(call),
         UTIME | UTIMES | FUTIMESAT | UTIMENSAT => attributes::change_times(call, first),

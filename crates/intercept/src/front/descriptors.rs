@@ -1,8 +1,8 @@
 //! Descriptors as such: closing, duplicating, `fcntl`, `ioctl`, and the calls that hand them elsewhere.
 
 use super::call::{Answer, Call, done};
-use super::names;
 use super::locks;
+use super::names;
 use super::session::DescriptionId;
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -226,7 +226,8 @@ pub(crate) fn send_message(call: &Call<'_>) -> Answer {
     while control != 0 && at + 16 <= length.min(64 * 1024) {
         let mut size = 0usize;
         let mut kind = [0u32; 2];
-        if memory::read_value(control + at, &mut size).is_err() || memory::read_value(control + at + 8, &mut kind).is_err()
+        if memory::read_value(control + at, &mut size).is_err()
+            || memory::read_value(control + at + 8, &mut kind).is_err()
         {
             return Ok(Outcome::Pass);
         }

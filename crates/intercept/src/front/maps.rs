@@ -131,7 +131,8 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         return Err(Errno::INVAL);
     }
     let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    data::check_readable(description).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
+    data::check_readable(description)
+        .map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
     if description.file_type() != FileType::Regular {
         return Err(Errno::NODEV);
     }

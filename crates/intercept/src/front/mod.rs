@@ -164,7 +164,8 @@ impl Front {
     /// Drops a reference; the last one on an inode without names frees it.
     pub(crate) fn release(&self, id: DescriptionId) {
         if self.shared.get(id).is_some_and(|description| description.has_own_locks.load(Ordering::Relaxed) != 0) {
-            let last = self.shared.get(id).is_some_and(|description| description.references.load(Ordering::Relaxed) == 1);
+            let last =
+                self.shared.get(id).is_some_and(|description| description.references.load(Ordering::Relaxed) == 1);
             if last {
                 locks::release_description(self, id);
             }
@@ -178,9 +179,8 @@ impl Front {
 }
 
 /// Calls that concern who the process is: made here, so that what is known is forgotten right after.
-const IDENTITY_CALLS: &[usize] = &[
-    SETUID, SETGID, SETREUID, SETREGID, SETRESUID, SETRESGID, SETFSUID, SETFSGID, SETGROUPS, CAPSET,
-];
+const IDENTITY_CALLS: &[usize] =
+    &[SETUID, SETGID, SETREUID, SETREGID, SETRESUID, SETRESGID, SETFSUID, SETFSGID, SETGROUPS, CAPSET];
 
 /// Handles a call that may concern a volume.
 pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {

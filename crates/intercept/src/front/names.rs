@@ -1,6 +1,6 @@
 //! Names: opening, making, removing, renaming, linking.
 
-use super::call::{Answer, AtForm, Call, CWD, done};
+use super::call::{Answer, AtForm, CWD, Call, done};
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::{credentials, locks};
@@ -17,7 +17,8 @@ const AT_SYMLINK_FOLLOW: usize = 0x400;
 const F_DUPFD: usize = 0;
 const F_DUPFD_CLOEXEC: usize = 1030;
 /// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
-const STATUS_FLAGS: u32 = 0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000;
+const STATUS_FLAGS: u32 =
+    0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000;
 
 /// `open`, `creat`, `openat`.
 pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
@@ -146,12 +147,8 @@ pub(crate) fn unlink(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> 
         return Ok(Outcome::Pass);
     }
     call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, mount, place| {
-        let node = if flags & AT_REMOVEDIR != 0 {
-            namespace.remove_directory(place)
-        } else {
-            namespace.unlink(place)
-        }
-        .map_err(|error| error.errno())?;
+        let node = if flags & AT_REMOVEDIR != 0 { namespace.remove_directory(place) } else { namespace.unlink(place) }
+            .map_err(|error| error.errno())?;
         retire_if_unused(call, mount, node);
         done(0)
     })
@@ -215,14 +212,8 @@ pub(crate) fn link(
     let follow = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
     let table = call.table();
     let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
-    let to = call.front.resolve(
-        table,
-        to_directory as i32,
-        to_path,
-        LastMode::Parent,
-        ResolveFlags::empty(),
-        second,
-    )?;
+    let to =
+        call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second)?;
     let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {

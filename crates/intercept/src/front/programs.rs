@@ -63,9 +63,7 @@ fn prepare(
             Program::Host(given.clone())
         }
         Target::HostPath(path) => Program::Host(path[..path.len() - 1].to_vec()),
-        Target::Place(mount, place) => {
-            Program::Volume(mount, place.existing().map_err(|error| error.errno())?.node)
-        }
+        Target::Place(mount, place) => Program::Volume(mount, place.existing().map_err(|error| error.errno())?.node),
         Target::Descriptor(descriptor) => {
             let description = call.description(descriptor).ok_or(Errno::NOENT)?;
             Program::Volume(description.mount(), description.node())

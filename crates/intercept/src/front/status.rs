@@ -1,6 +1,6 @@
 //! What files are: the stat family, `statfs`, `access`, and reading directories.
 
-use super::call::{Answer, AtForm, Call, CWD, done};
+use super::call::{Answer, AtForm, CWD, Call, done};
 use super::credentials;
 use super::session::Description;
 use crate::dispatch::Outcome;

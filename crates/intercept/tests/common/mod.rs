@@ -1,0 +1,139 @@
+//! What the tests share: the injected library, volumes, and commands under interception.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use gannet_logfs::{MakeOptions, make};
+use gannet_media::{CreateOptions, Medium};
+use gannet_vfs::{Owner, Time};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+/// The injected library, built now if it is not: a test of this crate alone does not build it.
+pub fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let mut command = Command::new(env!("CARGO"));
+        command.args(["build", "--quiet", "-p", "gannet-preload"]);
+        let profile = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target").to_owned();
+        let test = std::env::current_exe().expect("this test");
+        let directory = test.ancestors().nth(2).expect("target/PROFILE").to_owned();
+        if directory.ends_with("release") {
+            command.arg("--release");
+        }
+        command.arg("--target-dir").arg(profile);
+        assert!(command.status().expect("cargo").success(), "building the injected library");
+        let path = directory.join("libgannet_preload.so");
+        assert!(path.is_file(), "{} is missing", path.display());
+        path
+    })
+}
+
+/// A volume in memory that others can open by path, removed at the end.
+pub struct Volume {
+    directory: tempfile::TempDir,
+}
+
+impl Volume {
+    /// A new one of so many MiB.
+    pub fn new(mebibytes: u64) -> Volume {
+        let directory = tempfile::Builder::new().prefix("gannet-intercept-").tempdir_in("/dev/shm").expect("/dev/shm");
+        let volume = Volume { directory };
+        let medium =
+            Medium::create(&volume.path(), mebibytes << 20, CreateOptions::default(), &mut |_| ()).expect("the file");
+        let options = MakeOptions {
+            label: String::new(),
+            copy_on_write: false,
+            emulate_persistence: false,
+            owner: Owner { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() },
+            mode: 0o755,
+            random: *b"a fixed key for a volume",
+            now: Time::now(),
+        };
+        make(&medium, &options).expect("the volume");
+        volume
+    }
+
+    /// Its path.
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().join("volume")
+    }
+
+    /// A command with the volume at /gannet.
+    pub fn command(&self, program: &str) -> Command {
+        let mut volumes = self.path().into_os_string();
+        volumes.push("\x1f/gannet");
+        let mut command = intercepted(program);
+        command.env("GANNET_RUN_VOLUMES", volumes);
+        command
+    }
+
+    /// Runs a shell script with the volume at /gannet and in it; its output must be `wanted`.
+    #[track_caller]
+    pub fn script(&self, script: &str, wanted: &str) {
+        let output = run(self.command("bash").arg("-c").arg(format!("cd /gannet || exit 99\n{script}")));
+        check(&output, script, wanted);
+    }
+}
+
+/// A command under interception without a volume.
+pub fn intercepted(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    // What hangs is a failure, not a hang of the tests.
+    command.args(["-s", "KILL", "60", program]);
+    command.env("LD_PRELOAD", library()).env("GANNET_RUN_LIBRARY", library()).env("GANNET_RUN_VOLUMES", "");
+    command.env("LC_ALL", "C").env("HOME", "/nonexistent").env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs it and takes what it says.
+pub fn run(command: &mut Command) -> Output {
+    command.output().expect("the command starts")
+}
+
+/// It must have succeeded with this output.
+#[track_caller]
+pub fn check(output: &Output, what: &str, wanted: &str) {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{what}\n{}\nstdout: {out}\nstderr: {err}", output.status);
+    assert_eq!(out.trim_end(), wanted.trim_end(), "{what}\nstderr: {err}");
+}
+
+/// The same command with and without interception must say the same.
+#[track_caller]
+pub fn same(program: &str, arguments: &[&str]) {
+    let plain = run(Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()));
+    let ours = run(intercepted(program).args(arguments));
+    assert_eq!(
+        ours.status.code(),
+        plain.status.code(),
+        "{program} {arguments:?}: {}",
+        String::from_utf8_lossy(&ours.stderr)
+    );
+    assert_eq!(
+        String::from_utf8_lossy(&ours.stdout),
+        String::from_utf8_lossy(&plain.stdout),
+        "{program} {arguments:?}"
+    );
+}
+
+/// Whether a program is there; tests of programs that are not are left out, and say so.
+pub fn have(program: &str) -> bool {
+    let found =
+        Command::new("sh").arg("-c").arg(format!("command -v {program}")).output().is_ok_and(|o| o.status.success());
+    if !found {
+        eprintln!("left out: {program} is not installed");
+    }
+    found
+}
+
+/// Compiles one of the test programs; where it is.
+pub fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
+    let program = directory.path().join(name);
+    let status = Command::new("cc").args(["-O1", "-g", "-w", "-pthread", "-o"]).arg(&program).arg(source).status();
+    assert!(status.expect("cc").success());
+    (directory, program)
+}

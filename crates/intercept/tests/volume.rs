@@ -1,0 +1,189 @@
+//! Programs with their files in a volume.
+
+mod common;
+
+use common::{Volume, check, compile, have, run};
+
+#[test]
+fn shell_redirections_and_core_utilities() {
+    let volume = Volume::new(64);
+    volume.script("echo hello > a; echo more >> a; cat a; wc -l < a; ls", "hello\nmore\n2\na");
+    volume.script(
+        "mkdir -p d/e; cp a d/; mv a d/e/b; ls -R; cat d/e/b d/a | wc -c",
+        ".:\nd\n\n./d:\na\ne\n\n./d/e:\nb\n22",
+    );
+    volume.script("ln -s d/e l; cat l/b | head -1; readlink l; readlink -f l/b; ln d/a h; stat -c %h h; test h -ef d/a && echo same",
+        "hello\nd/e\n/gannet/d/e/b\n2\nsame");
+    volume.script(
+        "(echo one; echo two >&2) > both 2>&1; cat both; exec 7<>both; read x <&7; echo $x; read y <&7; echo $y",
+        "one\ntwo\none\ntwo",
+    );
+    volume.script("printf 0123456789 > n; dd if=n of=n bs=1 skip=2 seek=7 count=3 conv=notrunc status=none; cat n; truncate -s 4 n; stat -c %s n; tail -c 2 n", "01234562344\n23");
+    volume.script(
+        "chmod 640 n; touch -d '2001-02-03 04:05:06Z' n; TZ=UTC stat -c '%a %Y' n; rm -r d l h both; ls",
+        "640 981173106\nn",
+    );
+    volume.script(
+        "rmdir nothing 2>/dev/null; echo $?; mkdir x; rmdir x/ && echo gone; mkdir n 2>/dev/null || echo exists",
+        "1\ngone\nexists",
+    );
+}
+
+#[test]
+fn working_directories_and_paths_across_the_border() {
+    let volume = Volume::new(64);
+    volume.script(
+        "mkdir -p a/b; cd a/b; pwd; cd ..; /bin/pwd; cd ../..; pwd; ls -d gannet/a; cd gannet; pwd",
+        "/gannet/a/b\n/gannet/a\n/\ngannet/a\n/gannet",
+    );
+    volume.script("head -c 4 /gannet/../etc/passwd; echo; head -c 4 ../etc/passwd; echo; ln -s /etc e; head -c 4 e/passwd; echo; ln -s ../../gannet/a up; ls -d up/b", "root\nroot\nroot\nup/b");
+    volume.script(
+        "ls -d //gannet/./a/../a; cd /tmp; ls -d ../gannet/a; cat /gannet/nothing 2>/dev/null || echo none",
+        "//gannet/./a/../a\n../gannet/a\nnone",
+    );
+    volume.script("mv a/b /tmp/gannet-no 2>/dev/null; ls -d a/b /tmp/gannet-no 2>/dev/null; ln /etc/passwd p 2>/dev/null || echo xdev", "/tmp/gannet-no\nxdev");
+    let _ = std::fs::remove_dir_all("/tmp/gannet-no");
+    volume.script("echo text > t; cat /dev/stdin < t; cat /dev/fd/0 < t; cat /proc/self/fd/0 < t", "text\ntext\ntext");
+}
+
+#[test]
+fn programs_and_scripts_of_the_volume() {
+    let volume = Volume::new(64);
+    volume.script("cp /bin/echo e; ./e program; printf '#!/bin/sh\\necho script \"$0\" \"$@\"\\n' > s; chmod +x s; ./s 1 '2 3'; /gannet/s; env -i ./s",
+        "program\nscript ./s 1 2 3\nscript /gannet/s\nscript ./s");
+    volume.script(
+        "printf '#!/gannet/e -n\\n' > own; chmod +x own; ./own x; echo; chmod -x e; ./e 2>/dev/null; echo $?",
+        "./own x\n126",
+    );
+    volume
+        .script("chmod +x e; cp own /tmp/gannet-own; /tmp/gannet-own y; echo; rm /tmp/gannet-own", "/tmp/gannet-own y");
+    volume.script("mkdir bin; cp /bin/true bin/mine; PATH=/gannet/bin:$PATH; mine && echo found; nothing-there 2>/dev/null; echo $?", "found\n127");
+}
+
+#[test]
+fn offsets_are_shared_by_fork_and_kept_by_exec() {
+    let volume = Volume::new(64);
+    volume.script(
+        "printf 'a\\nb\\nc\\nd\\n' > f; exec 8<f; read x <&8; (read x <&8); sh -c 'read x <&8; read y <&8; echo $x $y'",
+        "c d",
+    );
+    volume.script("exec 9>>log; for i in 1 2 3 4 5 6 7 8; do sh -c 'echo x >&9' & done; wait; wc -l < log", "8");
+    volume.script("exec 6<f; rm f; cat <&6; ls f 2>/dev/null; exec 6<&-", "a\nb\nc\nd");
+}
+
+#[test]
+fn archives_and_trees() {
+    let volume = Volume::new(128);
+    volume.script("tar cf - -C /usr/include linux | tar xf - && diff -r /usr/include/linux linux && echo same; find linux -type f | wc -l | tr -d ' ' > n; find /usr/include/linux -type f | wc -l | cmp - n && echo count", "same\ncount");
+    volume.script("cp -a linux copy && diff -r linux copy && rm -rf linux && du -s copy > /dev/null && find copy -name '*.h' -exec grep -l __u64 {} + | wc -l | cmp - <(find /usr/include/linux -name '*.h' -exec grep -l __u64 {} + | wc -l) && echo found", "found");
+}
+
+#[test]
+fn git() {
+    if !have("git") {
+        return;
+    }
+    let volume = Volume::new(256);
+    volume.script("export HOME=/gannet GIT_CONFIG_NOSYSTEM=1; git init -q -b main r; cd r; git config user.name a; git config user.email a@b; git config gc.auto 0
+        for i in $(seq 40); do echo $i > f$((i % 7)); git add .; git commit -qm $i; done
+        git log --oneline | wc -l; git checkout -q -b other HEAD~20; git checkout -q main; git status --short; git gc -q; git fsck 2>&1; git clone -q . ../c; git -C ../c log --oneline | wc -l", "40\n40");
+}
+
+#[test]
+fn sqlite() {
+    if !have("sqlite3") {
+        return;
+    }
+    let volume = Volume::new(128);
+    for mode in ["delete", "truncate", "persist", "wal"] {
+        volume.script(&format!(
+            "sqlite3 {mode}.db 'pragma journal_mode={mode}; create table t(a)' >/dev/null
+             for p in 1 2 3; do (for i in $(seq 10); do sqlite3 {mode}.db '.timeout 20000' \"insert into t values($p*100+$i)\" || exit 1; done) & done; wait
+             sqlite3 {mode}.db 'select count(*), sum(a) from t; pragma integrity_check'"), "30|6165\nok");
+    }
+}
+
+#[test]
+fn python_in_the_volume() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(128);
+    volume.script("cat > t.py <<'EOF'
+import os, sys, mmap, subprocess, multiprocessing, shutil, tempfile, fcntl, select
+os.makedirs('lib/pkg'); open('lib/pkg/__init__.py', 'w').write('x = 42\\n')
+sys.path.insert(0, '/gannet/lib'); import pkg; print(pkg.x)
+with open('m', 'w+b') as f:
+    f.truncate(8192); m = mmap.mmap(f.fileno(), 8192); m[0:5] = b'hello'; m.flush()
+    print(os.pread(f.fileno(), 5, 0)); os.pwrite(f.fileno(), b'J', 0); print(m[0:5])
+    if os.fork() == 0: m[4096:4100] = b'kind'; os._exit(0)
+    os.wait(); print(m[4096:4100], os.pread(f.fileno(), 4, 4096))
+print(subprocess.check_output(['pwd'], cwd='/gannet/lib'), os.getcwd())
+print(subprocess.check_output(['cat'], stdin=open('lib/pkg/__init__.py')))
+def work(i):
+    with open('/gannet/lines', 'a') as f: f.write('line %d\\n' % i)
+with multiprocessing.Pool(3) as p: p.map(work, range(30))
+print(len(open('lines').readlines()))
+shutil.copytree('lib', 'lib2'); print(sorted(os.listdir('lib2')))
+d = tempfile.TemporaryDirectory(dir='/gannet'); f = tempfile.TemporaryFile(dir=d.name); f.write(b'x' * 70000); f.seek(0); print(len(f.read())); f.close(); d.cleanup()
+fd = os.open('lines', os.O_RDWR); fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+pid = os.fork()
+if pid == 0:
+    try: fcntl.lockf(os.open('lines', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB); os._exit(1)
+    except BlockingIOError: os._exit(0)
+print(os.waitpid(pid, 0)[1]); os.close(fd)
+print(select.select([open('lines')], [], [], 0)[0] != [])
+r, w = os.pipe(); n = os.sendfile(w, os.open('lines', os.O_RDONLY), 0, 20); print(n, os.read(r, 6))
+print(os.path.realpath('lib2/../lib/pkg'), os.statvfs('.').f_namemax, os.access('lines', os.W_OK))
+os.setxattr('lines', 'user.k', b'v'); print(os.listxattr('lines'), os.getxattr('lines', 'user.k'))
+try: os.read(os.open('lines', os.O_WRONLY), 1)
+except OSError as e: print(e.errno)
+import ctypes; libc = ctypes.CDLL(None, use_errno=True)
+fd = os.open('lines', os.O_RDWR); print(libc.read(fd, ctypes.c_void_p(8), 10), ctypes.get_errno(), libc.write(fd, ctypes.c_void_p(8), 10), ctypes.get_errno())
+EOF
+python3 t.py", "42\nb'hello'\nb'Jello'\nb'kind' b'kind'\nb'/gannet/lib\\n' /gannet\nb'x = 42\\n'\n30\n['pkg']\n70000\n0\nTrue\n20 b'line 0'\n/gannet/lib/pkg 255 True\n['user.k'] b'v'\n9\n-1 14 -1 14");
+}
+
+#[test]
+fn building_a_c_program() {
+    let volume = Volume::new(128);
+    volume.script("mkdir src; for i in 1 2 3; do echo \"int f$i(void) { return $i; }\" > src/f$i.c; done
+        printf '#include <stdio.h>\\nint f1(void), f2(void), f3(void);\\nint main(void) { printf(\"%%d\\\\n\", f1() + f2() + f3()); return 0; }\\n' > src/main.c
+        printf 'OBJECTS = $(patsubst %%.c,%%.o,$(wildcard src/*.c))\\nsum: $(OBJECTS)\\n\\tcc -o $@ $(OBJECTS)\\n' > Makefile
+        make -s -j2 && ./sum && make -q && echo current", "6\ncurrent");
+}
+
+#[test]
+fn torture_on_a_file_of_the_volume() {
+    let volume = Volume::new(64);
+    let (_directory, program) = compile("torture");
+    volume.script("cp /etc/passwd /gannet/passwd", "");
+    let output = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/passwd"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{text}", output.status);
+    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 13, "{text}");
+}
+
+#[test]
+fn what_cannot_be_seen_is_said() {
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = directory.path().join("s.c");
+    std::fs::write(&source, "int main(void) { return 3; }\n").expect("s.c");
+    let program = directory.path().join("static");
+    let built = std::process::Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).status();
+    assert!(built.expect("cc").success());
+    let output = run(volume.command("sh").arg("-c").arg(program.to_str().expect("UTF-8")));
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("statically linked") && said.contains("gannet mount"), "{said}");
+}
+
+#[test]
+fn killed_processes_leave_the_others_alone() {
+    let volume = Volume::new(64);
+    let output = run(volume.command("bash").arg("-c").arg(
+        "cd /gannet; for i in 1 2 3 4 5 6; do (while :; do echo x > f$i; cat f$i > /dev/null; mv f$i g$i; rm g$i; done) & p=$!; sleep 0.05; kill -9 $p; done; wait 2>/dev/null; rm -f f* g*; touch end; ls",
+    ));
+    check(&output, "kill", "end");
+}
