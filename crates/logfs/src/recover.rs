@@ -87,8 +87,10 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
         if let Slot::Used { generation, birth, links, parent, .. } = disk.slot(inode)? {
             let surveyed = survey_inode(disk, inode, generation, birth, links, parent)?;
             mark(&surveyed, |block| blocks.set(block));
-            let at = survey.inodes.partition_point(|other| other.inode < inode);
-            survey.inodes.insert(at, surveyed);
+            match survey.inodes.binary_search_by_key(&inode, |other| other.inode) {
+                Ok(at) => survey.inodes[at] = surveyed,
+                Err(at) => survey.inodes.insert(at, surveyed),
+            }
         }
     }
     survey.damaged_slots.retain(|inode| !born.contains(inode));
@@ -201,7 +203,12 @@ fn complete_births(
             continue;
         }
         match disk.slot(target.inode)? {
-            Slot::Used { generation, .. } if generation == target.generation => continue,
+            // The head stands outside of the checksum, and a log that an inode is born with never goes away.
+            Slot::Used { generation, birth: found, .. } if generation == target.generation => {
+                if birth.head == 0 || found.head != 0 {
+                    continue;
+                }
+            }
             Slot::Used { .. } => {
                 return Err(Error::damaged("a birth whose slot is another's", target.place.offset_bytes()));
             }

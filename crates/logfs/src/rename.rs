@@ -262,8 +262,9 @@ impl<'s> Op<'s> {
         loses: Option<(&Locked<'s>, u64, u64)>,
         whiteout: Option<Newborn>,
     ) -> Result<()> {
-        let time = Time::now().0;
         let birth = whiteout.as_ref().map(Newborn::birth);
+        // The entry's time is the time of the birth that it carries.
+        let time = birth.map_or_else(|| Time::now().0, |birth| birth.created);
         let to_tree_holder = moving.to.unwrap_or(moving.from);
         let to_key = moving.target_seat.key();
         let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);

@@ -1,0 +1,87 @@
+//! Crashes in all sequences of one operation, and in samples of those of two and three.
+
+use crate::enumeration::{Count, last_of};
+use crate::operations::{Operation, all, populate};
+use crate::volume::{Mode, image};
+use crate::{Failures, Random, long};
+use gannet_media::simulation::CrashPolicy;
+use std::time::Instant;
+
+fn singles(mode: Mode) {
+    let began = Instant::now();
+    let image = image(mode, |fs| populate(fs));
+    let policy = if long() {
+        CrashPolicy { combinations_max: 4096, ..CrashPolicy::default() }
+    } else {
+        CrashPolicy { combinations_max: 64, cuts_max: 16, samples: 16, ..CrashPolicy::default() }
+    };
+    let mut count = Count::default();
+    let mut failed = Failures::default();
+    for operation in &all(mode) {
+        failed
+            .catch(&operation.text, || count += last_of(&image, &[operation], &policy, if long() { 1 } else { 3 }, 0));
+    }
+    failed.conclude();
+    count.print(&format!("one operation, {mode:?}"), began);
+    assert!(count.images > 1000);
+}
+
+/// Sequences of `length` operations; `sample` of them, or all.
+fn sequences(mode: Mode, length: u32, sample: usize) {
+    let began = Instant::now();
+    let image = image(mode, |fs| populate(fs));
+    let operations = all(mode);
+    let mut count = Count::default();
+    let total = operations.len().pow(length);
+    let mut random = Random(length as u64 + mode as u64);
+    let everything = long() && length == 2;
+    let chosen = if everything { total } else { sample };
+    let mut failed = Failures::default();
+    for index in 0..chosen {
+        let mut rest = if everything { index } else { random.below(total) };
+        let sequence: Vec<&Operation> = (0..length)
+            .map(|_| {
+                let operation = &operations[rest % operations.len()];
+                rest /= operations.len();
+                operation
+            })
+            .collect();
+        let text: Vec<&str> = sequence.iter().map(|operation| operation.text.as_str()).collect();
+        failed.catch(&text.join("; "), || {
+            count += last_of(&image, &sequence, &CrashPolicy::sparse(index as u64), 8, index as u64);
+        });
+    }
+    failed.conclude();
+    count.print(&format!("{length} operations, {mode:?}"), began);
+    assert!(count.images > chosen as u64);
+}
+
+#[test]
+fn one_operation_in_place() {
+    singles(Mode::InPlace);
+}
+
+#[test]
+fn one_operation_copy_on_write() {
+    singles(Mode::CopyOnWrite);
+}
+
+#[test]
+fn two_operations_in_place() {
+    sequences(Mode::InPlace, 2, 300);
+}
+
+#[test]
+fn two_operations_copy_on_write() {
+    sequences(Mode::CopyOnWrite, 2, 300);
+}
+
+#[test]
+fn three_operations_in_place() {
+    sequences(Mode::InPlace, 3, if long() { 20_000 } else { 200 });
+}
+
+#[test]
+fn three_operations_copy_on_write() {
+    sequences(Mode::CopyOnWrite, 3, if long() { 20_000 } else { 200 });
+}

@@ -1,0 +1,168 @@
+//! One workload and its crash images: each is recovered, compared with what was before and after the operation in flight,
+//! checked, and used.
+
+use crate::operations::{Operation, at, bytes};
+use crate::state::{State, Tear, capture};
+use crate::volume::{assert_sound, attach, open};
+use gannet_fstest::{Rig, name};
+use gannet_media::Medium;
+use gannet_media::simulation::{Crash, CrashPolicy};
+use gannet_vfs::{FileSystem, RenameFlags, WritePosition};
+use std::ops::{AddAssign, Range};
+use std::time::Instant;
+
+/// How much was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) workloads: u64,
+    pub(crate) points: u64,
+    pub(crate) images: u64,
+    pub(crate) nested: u64,
+    pub(crate) checks: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.workloads += other.workloads;
+        self.points += other.points;
+        self.images += other.images;
+        self.nested += other.nested;
+        self.checks += other.checks;
+    }
+}
+
+impl Count {
+    /// Says how much it was.
+    pub(crate) fn print(&self, what: &str, since: Instant) {
+        println!(
+            "{what}: {} workloads, {} crash points, {} images ({} of crashes in recovery), {} checks, {:.1} s",
+            self.workloads,
+            self.points,
+            self.images,
+            self.nested,
+            self.checks,
+            since.elapsed().as_secs_f64()
+        );
+    }
+}
+
+/// What an image is compared with.
+pub(crate) struct Expected<'a> {
+    pub(crate) before: &'a State,
+    pub(crate) after: &'a State,
+    pub(crate) tear: Tear,
+    /// From this event on the operation has returned.
+    pub(crate) returned_at: usize,
+}
+
+impl Expected<'_> {
+    fn compare(&self, found: &State, at: usize) -> std::result::Result<(), String> {
+        if at >= self.returned_at {
+            found.equals(self.after)
+        } else {
+            found.may_follow(self.before, self.after, self.tear)
+        }
+    }
+}
+
+/// Runs `operations` on a volume with this image and looks at the crashes during the last one. How thoroughly, `policy`
+/// says; one in `every` images is checked by fsck before recovery, and used and closed after it.
+pub(crate) fn last_of(image: &[u8], operations: &[&Operation], policy: &CrashPolicy, every: u64, seed: u64) -> Count {
+    let (fs, simulation) = open(image);
+    let (last, first) = operations.split_last().expect("an operation");
+    for operation in first {
+        let _ = operation.apply(&fs);
+    }
+    let before = capture(&fs).expect("the state before");
+    let mark = simulation.mark();
+    let _ = last.apply(&fs);
+    let returned_at = simulation.mark();
+    let after = capture(&fs).expect("the state after");
+    let text: Vec<&str> = operations.iter().map(|operation| operation.text.as_str()).collect();
+    let expected = Expected { before: &before, after: &after, tear: last.tear, returned_at };
+    let mut count = Count { workloads: 1, ..Count::default() };
+    let mut number = seed;
+    count += crashes(&simulation, mark..returned_at, policy, &expected, &text.join("; "), every, &mut number);
+    count
+}
+
+/// Looks at the crashes of a range of events.
+pub(crate) fn crashes(
+    simulation: &gannet_media::Simulation,
+    range: Range<usize>,
+    policy: &CrashPolicy,
+    expected: &Expected<'_>,
+    text: &str,
+    every: u64,
+    number: &mut u64,
+) -> Count {
+    let mut count = Count::default();
+    let seen = simulation.for_each_crash(range, policy, |crash| {
+        *number += 1;
+        count.checks += look(crash, expected, text, *number % every == 0);
+    });
+    count.points += seen.points;
+    count.images += seen.images;
+    count
+}
+
+/// Looks at one image; returns how many checks were made.
+fn look(crash: &Crash<'_>, expected: &Expected<'_>, text: &str, thorough: bool) -> u64 {
+    let medium = crash.medium();
+    let mut checks = 1;
+    if thorough && std::env::var_os("GANNET_PRECHECK").is_some() {
+        assert_sound(&medium, false, &format!("of a crash image of: {text}"));
+        checks += 1;
+    }
+    let fs = attach(&medium).unwrap_or_else(|error| panic!("recovery after: {text}: {error}"));
+    let found = capture(&fs).unwrap_or_else(|error| panic!("reading after: {text}: {error}"));
+    if let Err(what) = expected.compare(&found, crash.at()) {
+        panic!("after a crash in: {text}\n{what}");
+    }
+    if thorough {
+        checks += use_and_close(fs, &medium, text);
+    }
+    checks
+}
+
+/// Works with a recovered volume, closes it, checks it and opens it again.
+fn use_and_close(fs: gannet_logfs::LogFs, medium: &Medium, text: &str) -> u64 {
+    exercise(&fs);
+    let left = capture(&fs).expect("the state at the end");
+    let free = fs.statistics().expect("statistics");
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    let report = assert_sound(medium, true, &format!("after recovery and use of: {text}"));
+    assert_eq!(report.blocks - report.blocks_used, free.blocks_free, "free blocks after: {text}");
+    let fs = attach(medium).expect("attach again");
+    assert_eq!(fs.recovery(), None, "after a clean detach nothing is recovered");
+    assert_eq!(capture(&fs).expect("the state again").equals(&left), Ok(()), "remounted after: {text}");
+    assert_eq!(fs.statistics().expect("statistics"), free, "remounted after: {text}");
+    3
+}
+
+/// Something of everything, all of which must succeed on a sound volume.
+fn exercise(fs: &dyn FileSystem) {
+    let rig = Rig::new(fs);
+    let file = rig.file(rig.root, "used");
+    rig.write(file, 0, &bytes(0x77, 5000));
+    rig.write(file, 4000, &bytes(0x33, 200));
+    let directory = rig.directory(rig.root, "used.d");
+    rig.rename((rig.root, "used"), (directory, "moved")).expect("rename");
+    fs.link(file, rig.root, name("used")).expect("link");
+    rig.unlink(directory, "moved").expect("unlink");
+    rig.rename_with((rig.root, "used"), (rig.root, "used.d"), RenameFlags::EXCHANGE).expect("exchange");
+    rig.rmdir(rig.root, "used").expect("rmdir");
+    assert_eq!(&rig.content(file)[4000..4200], bytes(0x33, 200));
+    rig.unlink(rig.root, "used.d").expect("unlink");
+    for path in ["/a", "/b", "/d1/f", "/sparse", "/cut", "/n"] {
+        let Ok(node) = at(&rig, path) else { continue };
+        if rig.attributes(node).file_type == gannet_vfs::FileType::Regular {
+            let mut content = rig.content(node);
+            let added = bytes(0x21, 10);
+            rig.try_write(node, WritePosition::Append, &added).expect("append");
+            content.extend_from_slice(&added);
+            assert!(rig.content(node) == content, "{path} after an append");
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What must hold of a volume whatever happens to those who use it: crashes at every store, in recovery too; threads that
+//! end anywhere; processes that are killed; many at once.
+//!
+//! Touches the crate through its public interface alone, on simulated media, memory and files under `/dev/shm`. Every run is
+//! seeded and bounded to seconds; `GANNET_LONG=1` makes the same tests go through everything.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `volume` | making, opening and checking small volumes |
+//! | `state` | what a whole tree looks like, and whether one is what a crash may leave |
+//! | `operations` | the operations that the enumerations go through |
+//! | `enumeration` | one workload, its crash images, each recovered, compared, checked and used |
+//! | `crashes` | sequences of one, two and three operations |
+
+mod crashes;
+mod enumeration;
+mod operations;
+mod state;
+mod volume;
+
+/// Whether the long campaigns are asked for.
+fn long() -> bool {
+    std::env::var_os("GANNET_LONG").is_some()
+}
+
+/// A small generator (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// Workloads that failed, so that one run names them all.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    /// Runs a workload.
+    fn catch(&mut self, text: &str, run: impl FnOnce()) {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+            self.0.push(text.to_owned());
+        }
+    }
+
+    /// Panics if any failed.
+    fn conclude(self) {
+        assert!(self.0.is_empty(), "{} workloads failed: {:#?}", self.0.len(), self.0);
+    }
+}

@@ -1,0 +1,72 @@
+//! Making, opening and checking small volumes.
+
+use gannet_logfs::{AttachOptions, CheckOptions, CheckReport, LogFs, MakeOptions, NoUsers, Outcome, check, make};
+use gannet_media::{Medium, MediumOffset, Simulation};
+use gannet_vfs::{Owner, Result, Time};
+
+/// Bytes of the volumes of the enumerations: two chunks of inodes, room for collections.
+pub(crate) const VOLUME_BYTES: u64 = 2 << 20;
+
+/// How data is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    InPlace,
+    CopyOnWrite,
+}
+
+pub(crate) const MODES: [Mode; 2] = [Mode::InPlace, Mode::CopyOnWrite];
+
+/// How the enumerations open volumes.
+pub(crate) fn options() -> AttachOptions {
+    AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) }
+}
+
+/// Makes an empty volume.
+pub(crate) fn format(medium: &Medium, mode: Mode) {
+    let options = MakeOptions {
+        label: "test".into(),
+        copy_on_write: mode == Mode::CopyOnWrite,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [7; 24],
+        now: Time::now(),
+    };
+    make(medium, &options).expect("mkfs");
+}
+
+/// Opens a volume alone.
+pub(crate) fn attach(medium: &Medium) -> Result<LogFs> {
+    LogFs::open_private(medium.clone(), options())
+}
+
+/// The bytes of a volume, closed cleanly, after `fill` has put something on it.
+pub(crate) fn image(mode: Mode, fill: impl FnOnce(&LogFs)) -> Vec<u8> {
+    let (medium, _simulation) = Medium::simulated(VOLUME_BYTES);
+    format(&medium, mode);
+    let fs = attach(&medium).expect("attach");
+    fill(&fs);
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    let mut bytes = vec![0; VOLUME_BYTES as usize];
+    medium.read(MediumOffset(0), &mut bytes).expect("read the medium");
+    bytes
+}
+
+/// A simulated medium with this image, open.
+pub(crate) fn open(image: &[u8]) -> (LogFs, Simulation) {
+    let (medium, simulation) = Medium::simulated_from_image(image);
+    (attach(&medium).expect("attach"), simulation)
+}
+
+/// Runs fsck without repair; panics with its findings if there are any.
+pub(crate) fn assert_sound(medium: &Medium, closed_cleanly: bool, when: &str) -> CheckReport {
+    let report = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {});
+    let report = report.unwrap_or_else(|error| panic!("fsck {when}: {error}"));
+    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(report.outcome == Outcome::Sound, "fsck {when}: {found:#?}");
+    if closed_cleanly {
+        assert!(found.is_empty() && report.closed_cleanly, "fsck {when}: {found:#?}");
+    }
+    report
+}
