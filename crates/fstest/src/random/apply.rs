@@ -17,6 +17,8 @@ type Both = (NodeId, Id);
 /// Both sides.
 pub struct Pair {
     model: Model,
+    /// Inodes that were in use before there were any of ours, the root not counted.
+    inodes_before: u64,
     slots: [Option<(Both, User)>; SLOTS],
 }
 
@@ -41,6 +43,11 @@ fn xattr_name(index: usize) -> String {
     format!("user.{index}")
 }
 
+fn inodes_used(fs: &dyn FileSystem) -> u64 {
+    let statistics = fs.statistics().expect("statistics");
+    statistics.inodes - statistics.inodes_free
+}
+
 impl Pair {
     /// The model of an empty file system.
     ///
@@ -50,6 +57,7 @@ impl Pair {
         let root = fs.attributes(fs.root()).expect("the root has attributes");
         let pair = Self {
             model: Model::new(root.mode, root.owner, u64::from(root.block_bytes)),
+            inodes_before: inodes_used(fs) - 1,
             slots: [const { None }; SLOTS],
         };
         pair.compare(fs);
@@ -343,5 +351,6 @@ impl Pair {
         }
         assert_eq!(seen.len(), seen.values().collect::<BTreeSet<_>>().len(), "one inode, one number");
         assert_eq!(seen.len(), self.model.count(), "every inode of the model was found");
+        assert_eq!(inodes_used(fs), self.inodes_before + seen.len() as u64, "inodes in use");
     }
 }

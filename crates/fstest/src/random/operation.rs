@@ -75,8 +75,22 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
+    /// A path; most are short, so that most lead somewhere.
     fn path(&mut self, depth_max: usize) -> Vec<usize> {
-        (0..self.below(depth_max + 1)).map(|_| self.below(NAMES.len())).collect()
+        let depth = self.pick(&[0, 1, 1, 1, 1, 2, 2, 3]).min(depth_max);
+        (0..depth).map(|_| self.below(NAMES.len())).collect()
+    }
+
+    /// The same for what is not a directory.
+    fn file(&mut self) -> Target {
+        match self.target() {
+            Target::Path(path) if path.is_empty() => Target::Path(vec![self.below(NAMES.len())]),
+            target => target,
+        }
+    }
+
+    fn blocks(&mut self, most: usize) -> usize {
+        if self.below(8) == 0 { self.below(9000) } else { self.below(most) * 4096 }
     }
 
     fn target(&mut self) -> Target {
@@ -115,46 +129,49 @@ impl Operation {
         let r = &mut random;
         match r.below(100) {
             0..12 => Self::CreateFile(r.place(), r.pick(&[0o644, 0o600, 0o6755, 0o2644])),
-            12..20 => Self::CreateDirectory(r.place(), r.pick(&[0o755, 0o1777, 0o2750])),
-            20..23 => Self::CreateSymlink(r.place(), 1 + r.below(300)),
-            23..25 => Self::CreateSpecial(r.place(), r.pick(&[1, 2, 6, 12])),
-            25..27 => Self::CreateUnnamed(Target::Path(r.path(1)), r.below(SLOTS)),
-            27..32 => Self::Link(r.target(), r.place()),
-            32..38 => Self::Remove(r.place(), r.pick(&[RemoveKind::NonDirectory, RemoveKind::Directory])),
-            38..48 => {
+            12..18 => Self::CreateDirectory(r.place(), r.pick(&[0o755, 0o1777, 0o2750])),
+            18..20 => Self::CreateSymlink(r.place(), 1 + r.below(300)),
+            20..22 => Self::CreateSpecial(r.place(), r.pick(&[1, 2, 6, 12])),
+            22..24 => Self::CreateUnnamed(Target::Path(r.path(1)), r.below(SLOTS)),
+            24..29 => Self::Link(r.file(), r.place()),
+            29..36 => Self::Remove(r.place(), r.pick(&[RemoveKind::NonDirectory, RemoveKind::Directory])),
+            36..46 => {
                 let (plain, whiteout) = (RenameFlags::empty(), RenameFlags::WHITEOUT);
                 let (no_replace, exchange) = (RenameFlags::NO_REPLACE, RenameFlags::EXCHANGE);
                 let flags = r.pick(&[plain, plain, plain, no_replace, exchange, exchange, whiteout]);
                 Self::Rename(r.place(), r.place(), flags)
             }
-            48..50 => Self::Lookup(r.place()),
-            50..52 => Self::Parent(r.target()),
-            52..53 => Self::ReadLink(r.target()),
-            53..57 => Self::Hold(r.target(), r.below(SLOTS)),
-            57..60 => Self::Release(r.below(SLOTS)),
-            60..66 => Self::Read(r.target(), r.offset(), r.length()),
-            66..78 => {
+            46..47 => Self::Lookup(r.place()),
+            47..49 => Self::Parent(r.target()),
+            49..50 => Self::ReadLink(r.target()),
+            50..54 => Self::Hold(r.target(), r.below(SLOTS)),
+            54..57 => Self::Release(r.below(SLOTS)),
+            57..62 => Self::Read(r.file(), r.offset(), r.length()),
+            62..74 => {
                 let offset = if r.below(3) == 0 { None } else { Some(r.offset()) };
-                Self::Write(r.target(), offset, r.length(), r.next() as u8)
+                Self::Write(r.file(), offset, r.length(), r.next() as u8)
             }
-            78..83 => Self::Resize(r.target(), r.offset()),
-            83..85 => Self::ChangeMode(r.target(), r.next() as u32 & 0o7777),
-            85..87 => Self::ChangeOwner(r.target(), r.next() as u32 % 10, r.next() as u32 % 10),
-            87..92 => {
+            74..79 => Self::Resize(r.file(), r.offset()),
+            79..81 => Self::ChangeMode(r.target(), r.next() as u32 & 0o7777),
+            81..84 => Self::ChangeOwner(r.target(), r.next() as u32 % 10, r.next() as u32 % 10),
+            84..87 => {
                 let mode = r.pick(&[
                     AllocateMode::Extend,
                     AllocateMode::KeepSize,
                     AllocateMode::PunchHole,
+                    AllocateMode::PunchHole,
                     AllocateMode::Zero,
                     AllocateMode::ZeroKeepSize,
-                    AllocateMode::Collapse,
-                    AllocateMode::Insert,
                     AllocateMode::Unshare,
                 ]);
-                Self::Allocate(r.target(), mode, r.offset(), r.length())
+                Self::Allocate(r.file(), mode, r.offset(), r.length())
             }
-            92..93 => Self::Seek(r.target(), r.below(2) == 0, r.offset()),
-            93..95 => Self::Clone(r.target(), r.offset(), r.target(), r.offset(), r.length()),
+            87..90 => {
+                let mode = r.pick(&[AllocateMode::Collapse, AllocateMode::Insert]);
+                Self::Allocate(r.file(), mode, r.blocks(8), r.blocks(4))
+            }
+            90..93 => Self::Seek(r.file(), r.below(2) == 0, r.offset()),
+            93..95 => Self::Clone(r.file(), r.blocks(8), r.file(), r.blocks(8), r.blocks(5)),
             95..98 => {
                 let mode = r.pick(&[XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]);
                 Self::SetXattr(r.target(), r.below(XATTRS), r.below(2000), mode)
