@@ -26,6 +26,9 @@ mod nodes;
 mod users;
 mod xattr;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::{Arc, OnceLock};
 
 use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result};

@@ -1,0 +1,196 @@
+//! Requests without a kernel: random ones must neither panic nor leave anything behind.
+
+use std::sync::Arc;
+
+use gannet_memfs::{Limits, MemoryFs};
+use gannet_vfs::{FileSystem, Name, NodeId, Owner, RemoveKind};
+
+use super::{CachePolicy, Dispatcher, Outcome, Policy};
+use crate::protocol::constants::{InitFlags, Opcode};
+use crate::protocol::init::Answer;
+use crate::protocol::request::{Header, InitRequest};
+
+const INODES: u64 = 500;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+}
+
+fn dispatcher(cache: CachePolicy) -> (Arc<MemoryFs>, Arc<Dispatcher>) {
+    let limits = Limits { data_bytes: 4 << 20, inodes: INODES };
+    let file_system = Arc::new(MemoryFs::new(limits, 0o755, Owner::default()).unwrap());
+    let policy = Policy { cache, set_user_id: true, ..Policy::default() };
+    let dispatcher = Arc::new(Dispatcher::new(file_system.clone(), policy));
+    let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags: InitFlags::all() };
+    assert!(matches!(dispatcher.initialize(&offer, true), Answer::Agreed(..)));
+    (file_system, dispatcher)
+}
+
+/// A name from a small set, so that names meet.
+fn name(random: &mut Random) -> Vec<u8> {
+    match random.below(20) {
+        0 => vec![b'x'; 255 + random.below(3) as usize],
+        1 => b"..".to_vec(),
+        2 => b".".to_vec(),
+        3 => b"a/b".to_vec(),
+        choice => format!("n{}", choice % 8).into_bytes(),
+    }
+}
+
+/// Removes everything below a directory.
+fn clear(file_system: &MemoryFs, directory: NodeId) {
+    let mut names: Vec<Vec<u8>> = Vec::new();
+    let mut collect = |entry: &gannet_vfs::DirectoryEntry<'_>| {
+        names.push(entry.name.bytes().to_vec());
+        true
+    };
+    file_system.read_directory(directory, 0, &mut collect).unwrap();
+    for bytes in names {
+        let name = Name::new(&bytes).unwrap();
+        let found = file_system.lookup(directory, name).unwrap();
+        let kind = if found.file_type == gannet_vfs::FileType::Directory {
+            clear(file_system, found.node);
+            RemoveKind::Directory
+        } else {
+            RemoveKind::NonDirectory
+        };
+        file_system.remove(directory, name, kind).unwrap();
+    }
+}
+
+fn storm(cache: CachePolicy, seed: u64, requests: u64) {
+    let (file_system, dispatcher) = dispatcher(cache);
+    let mut random = Random(seed);
+    let mut known = vec![1u64];
+    let mut handles = vec![0u64];
+    let mut payload = vec![0u8; 128 << 10];
+    let mut answered = 0;
+    for unique in 1..=requests {
+        let opcode = Opcode::ALL[random.below(Opcode::ALL.len() as u64) as usize];
+        if matches!(opcode, Opcode::SetLkW | Opcode::Init | Opcode::Destroy) {
+            continue;
+        }
+        let pick = |random: &mut Random, from: &[u64]| from[random.below(from.len() as u64) as usize];
+        let node = if random.below(30) == 0 { random.next() } else { pick(&mut random, &known) };
+        let header = Header {
+            length_bytes: 0,
+            opcode: opcode as u32,
+            unique,
+            node,
+            user: random.below(2) as u32 * 1000,
+            group: 0,
+            process: 77,
+            extension_bytes: 0,
+        };
+        // A structure of small numbers, with a node or a handle where most have one.
+        let mut structure = [0u8; 128];
+        for field in structure.chunks_exact_mut(4) {
+            let value = match random.below(8) {
+                0 => random.next() as u32,
+                1..4 => random.below(5000) as u32,
+                4 => 0o100_644,
+                _ => 0,
+            };
+            field.copy_from_slice(&value.to_le_bytes());
+        }
+        let first = match opcode {
+            Opcode::Rename | Opcode::Rename2 | Opcode::Link => pick(&mut random, &known),
+            Opcode::MkNod | Opcode::MkDir => [0o100_644, 0o040_755, 0o010_600][random.below(3) as usize],
+            Opcode::SetAttr => random.next() & 0xfff,
+            Opcode::GetXattr | Opcode::ListXattr => random.below(2) * 100,
+            Opcode::SetXattr => 3 | random.below(3) << 32,
+            _ => pick(&mut random, &handles),
+        };
+        structure[..8].copy_from_slice(&first.to_le_bytes());
+        if matches!(opcode, Opcode::CopyFileRange | Opcode::CopyFileRange64) {
+            structure[16..24].copy_from_slice(&pick(&mut random, &known).to_le_bytes());
+        }
+        if matches!(opcode, Opcode::Read | Opcode::Write | Opcode::ReadDir | Opcode::ReadDirPlus) {
+            structure[8..16].copy_from_slice(&random.below(100_000).to_le_bytes());
+            structure[16..20].copy_from_slice(&(random.below(20_000) as u32).to_le_bytes());
+        }
+        if matches!(opcode, Opcode::FAllocate) {
+            structure[24..28].copy_from_slice(&[0u32, 1, 3, 0x10][random.below(4) as usize].to_le_bytes());
+        }
+        let mut bytes = name(&mut random);
+        bytes.push(0);
+        if matches!(opcode, Opcode::SetXattr | Opcode::GetXattr | Opcode::RemoveXattr) {
+            bytes.splice(..0, b"user.".iter().copied());
+        }
+        bytes.extend(name(&mut random));
+        bytes.push(0);
+        if matches!(opcode, Opcode::Write | Opcode::Ioctl | Opcode::BatchForget) {
+            bytes = vec![unique as u8; 20_000];
+        }
+        payload[..bytes.len()].copy_from_slice(&bytes);
+        let outcome = dispatcher.serve_split(header, &structure, &mut payload, bytes.len());
+        let Outcome::Reply(length_bytes) = outcome else { continue };
+        answered += 1;
+        let long = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().unwrap());
+        match opcode {
+            Opcode::Lookup | Opcode::MkNod | Opcode::MkDir | Opcode::Symlink | Opcode::Link if length_bytes == 128 => {
+                known.push(long(0).max(1));
+            }
+            Opcode::Create | Opcode::TmpFile => {
+                known.push(long(0));
+                handles.push(long(128));
+            }
+            Opcode::Open | Opcode::OpenDir => handles.push(long(0)),
+            _ => {}
+        }
+        let cut = |list: &mut Vec<u64>, random: &mut Random| {
+            if list.len() > 60 {
+                list.swap_remove(1 + random.below(59) as usize);
+            }
+        };
+        cut(&mut known, &mut random);
+        cut(&mut handles, &mut random);
+    }
+    assert!(answered > requests / 20, "the requests mean something: {answered}");
+    dispatcher.finish();
+    assert_eq!(dispatcher.nodes_held(), 0);
+    assert_eq!(file_system.shared().descriptions().unwrap(), 0);
+    assert_eq!(file_system.shared().records().unwrap(), 0);
+    clear(&file_system, file_system.root());
+    let statistics = file_system.statistics().unwrap();
+    assert_eq!((statistics.inodes_free, statistics.blocks_free), (INODES - 1, statistics.blocks));
+}
+
+#[test]
+fn random_requests_leave_nothing_behind() {
+    let requests = if std::env::var_os("GANNET_LONG").is_some() { 2_000_000 } else { 20_000 };
+    for seed in 1..=4 {
+        storm(CachePolicy::Coherent, seed, requests);
+        storm(CachePolicy::Exclusive { writeback: seed % 2 == 0 }, seed, requests);
+    }
+}
+
+#[test]
+fn requests_on_nodes_that_were_never_told_are_stale() {
+    let (_, dispatcher) = dispatcher(CachePolicy::Coherent);
+    for node in [0, 2, 7 << 32, u64::MAX, 1 << 63 | 5] {
+        let header = Header {
+            length_bytes: 0,
+            opcode: Opcode::GetAttr as u32,
+            unique: 1,
+            node,
+            user: 0,
+            group: 0,
+            process: 0,
+            extension_bytes: 0,
+        };
+        let outcome = dispatcher.serve_split(header, &[0; 128], &mut [0; 256], 0);
+        assert!(matches!(outcome, Outcome::Error(gannet_vfs::Errno::STALE)), "{node:#x}");
+    }
+}
