@@ -1,7 +1,7 @@
 //! Opening and closing a volume: the first participant recovers it or loads its saved maps, the last one saves them.
 //!
-//! An open volume names its arena in the state block, and every participant holds a shared lock on the volume's file: who
-//! finds the file locked and no arena (another container's `/dev/shm`) is refused.
+//! An open volume names its arena in the state block, and every participant claims the volume itself: who finds it claimed
+//! and no arena (another container's `/dev/shm`) is refused.
 
 use crate::bits::Bits;
 use crate::disk::Disk;
@@ -18,7 +18,6 @@ use gannet_media::DataHash;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{Errno, Error, NodeId, Result};
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 /// How a volume is opened.
@@ -218,8 +217,6 @@ pub(crate) struct FileGuard {
     pub(crate) core: Option<Arc<Core>>,
     pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) report: Option<RecoveryReport>,
-    /// The volume's file, opened once more: its lock says that somebody has the volume open.
-    pub(crate) file: OwnedFd,
 }
 
 impl FileGuard {
@@ -234,17 +231,16 @@ impl FileGuard {
     }
 
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
-        if !try_lock(&self.file, true)? {
+        let (core, threads) = self.take_disk(session)?;
+        if !claim(&core.disk, true)? {
             return Err(Error::because(
                 Errno::BUSY,
-                "the volume is open elsewhere (another container?): its shared state is not reachable from here",
+                "the volume is open elsewhere (another user or container): its shared state is not reachable from here",
             ));
         }
-        let (core, threads) = self.take_disk(session)?;
         self.report = open_first(&core, session, arena.0, threads)?;
         self.core = Some(core);
-        // From exclusive to shared, for as long as this process has the volume open.
-        try_lock(&self.file, false).map(|_| ())
+        Ok(())
     }
 
     fn joined_others(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
@@ -253,12 +249,24 @@ impl FileGuard {
         if core.disk.load(ARENA_AT)? != arena.0 && !core.disk.medium().is_read_only() {
             return Err(Error::because(Errno::BUSY, "the volume is open with other shared state than is found here"));
         }
-        if !try_lock(&self.file, false)? {
-            return Err(Error::because(Errno::BUSY, "the volume's file is locked by another program"));
+        if !claim(&core.disk, false)? {
+            return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
         }
         self.core = Some(core);
         Ok(())
     }
+}
+
+/// Claims the volume itself for this arena, as long as this process has it mapped: as the first participant, who must find
+/// nobody, or as one more. A reader without write permission can only join.
+fn claim(disk: &Disk, first: bool) -> Result<bool> {
+    let Some(descriptor) = disk.medium().descriptor() else { return Ok(true) };
+    let claimed = if first && !disk.medium().is_read_only() {
+        gannet_shm::claim_volume_first(descriptor)
+    } else {
+        gannet_shm::claim_volume_shared(descriptor)
+    };
+    claimed.map_err(shared_error)
 }
 
 impl VolumeGuard for FileGuard {
@@ -275,19 +283,6 @@ impl VolumeGuard for FileGuard {
             Some(core) => close_last(core, session).map_err(gannet_shm::Error::owner),
             None => Ok(()),
         }
-    }
-}
-
-/// Takes a lock on the volume's file; false if others have it in a way that does not go together.
-fn try_lock(file: &OwnedFd, exclusive: bool) -> Result<bool> {
-    use rustix::fs::{FlockOperation, flock};
-    // flock(2) locks belong to the open file, as record locks of open file descriptions do, and need no write access.
-    let operation =
-        if exclusive { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
-    match flock(file.as_fd(), operation) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        Err(errno) => Err(Error::because(errno, "locking the volume's file")),
     }
 }
 

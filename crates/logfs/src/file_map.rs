@@ -84,6 +84,7 @@ impl FileMap {
     }
 
     /// Number of blocks.
+    #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
         self.runs.values().map(|&(_, count)| count).sum()
     }

@@ -14,7 +14,6 @@ use gannet_vfs::{
     MapToken, MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget,
     Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
-use rustix::fs::{Mode, OFlags};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -86,10 +85,7 @@ impl LogFs {
         let disk = Disk::open(medium).map_err(volume_error)?;
         let identity = attach::identity(&disk).map_err(volume_error)?;
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
-        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|errno| volume_error(Error::because(errno, "opening the volume's file")))?;
-        let mut guard =
-            FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None, file };
+        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
             error => OpenError::Shared { path: text.clone(), error },

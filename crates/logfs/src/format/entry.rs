@@ -373,11 +373,6 @@ impl<'a> Payload<'a> {
         (AT_PAYLOAD + payload_bytes).div_ceil(LINE_BYTES as usize) as u32
     }
 
-    /// Whether an entry with this payload fits a page.
-    pub(crate) fn fits(&self) -> bool {
-        self.lines() <= ENTRY_LINES
-    }
-
     fn put(&self, out: &mut [u8]) -> (u8, u8) {
         match *self {
             Self::Seal => (KIND_SEAL, 0),
