@@ -28,8 +28,8 @@ use gannet_usermem::{Destination, Source};
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, ExtentKind, FileSystem, Found,
-    Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, Result, SeekTarget, Statistics, SyncScope, Time, WriteFlags,
-    WritePosition, Written, XattrMode,
+    Name, NewNode, NodeId, Owner, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics, SyncScope,
+    Time, WriteFlags, WritePosition, Written, XattrMode,
 };
 
 use crate::data::{BLOCK_BYTES, Space};
@@ -112,6 +112,18 @@ impl FileSystem for MemoryFs {
 
     fn attributes(&self, node: NodeId) -> Result<Attributes> {
         Ok(self.shared_tree().table.get(node)?.attributes(node))
+    }
+
+    fn permissions(&self, node: NodeId) -> Result<Permissions> {
+        let tree = self.shared_tree();
+        let inode = tree.table.get(node)?;
+        Ok(Permissions {
+            file_type: inode.file_type,
+            mode: inode.mode,
+            owner: inode.owner,
+            has_access_list: inode.xattrs.contains_key(&b"system.posix_acl_access"[..]),
+            flags: inode.flags,
+        })
     }
 
     fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {

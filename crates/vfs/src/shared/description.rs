@@ -178,7 +178,7 @@ impl Shared {
         let used = live && self.tables.is_used(thread, object)?;
         if used {
             let (word, bit) = self.tables.user(thread, object, participant.index)?;
-            word.fetch_or(bit, Ordering::AcqRel);
+            word.store(word.load(Ordering::Relaxed) | bit, Ordering::Release);
         }
         guard.unlock();
         Ok(used.then_some(()))
@@ -213,7 +213,8 @@ impl Shared {
             let live = self.tables.descriptions.is_live(thread.arena(), description.0)?;
             let used = live && self.tables.is_used(&thread, object)?;
             if used {
-                thread.word(object.add(at::EXTERNAL))?.fetch_add(1, Ordering::AcqRel);
+                let external = thread.word(object.add(at::EXTERNAL))?;
+                external.store(external.load(Ordering::Relaxed) + 1, Ordering::Release);
             }
             guard.unlock();
             Ok(used.then_some(()))
@@ -236,7 +237,7 @@ impl Shared {
         let index = self.session().participant().index;
         self.drop_use(fs, description, |shared, thread, object| {
             let (word, bit) = shared.tables.user(thread, object, index)?;
-            word.fetch_and(!bit, Ordering::AcqRel);
+            word.store(word.load(Ordering::Relaxed) & !bit, Ordering::Release);
             Ok(())
         })
     }

@@ -5,8 +5,8 @@
 //! a file system without a volume. It knows inodes by [`NodeId`] only and calls a file system only through the trait.
 //!
 //! **Who uses a description** is a set of bits, one for each participant (process), in the description itself. Setting and
-//! clearing are single swaps, so there is no count that a kill could leave wrong; when a participant is gone, its bit is
-//! cleared everywhere. A process that has several descriptors for one description keeps that count to itself.
+//! clearing are single stores under the bucket's lock, so there is no count that a kill could leave wrong; when a participant
+//! is gone, its bit is cleared everywhere. A process that has several descriptors for one description keeps that count to itself.
 //!
 //! **Order of locks.** A description's offset lock comes before all locks of a file system; a bucket's lock comes after all of
 //! them, and whoever holds it waits for nothing and calls nobody.

@@ -83,7 +83,7 @@ impl Tables {
             if self.descriptions.is_live(thread.arena(), reference)? {
                 // The wish first: a reaper that dies in between leaves nothing that nobody looks for.
                 self.want_sweep(thread)?;
-                word.fetch_and(!bit, Ordering::AcqRel);
+                word.store(word.load(Ordering::Relaxed) & !bit, Ordering::Release);
             }
             guard.unlock();
         }
