@@ -13,4 +13,4 @@ mod transport;
 
 pub use dispatch::CachePolicy;
 pub use mount::{MountError, MountOptions, Mounted, serve};
-pub use transport::Transport;
+pub use transport::{Transport, enable_ring};

@@ -61,9 +61,19 @@ pub(crate) struct Session {
 
 const HANDSHAKE_SECONDS_MAX: u64 = 20;
 
+const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Turns FUSE over io_uring on for mounts to come, on the whole machine and until it boots again. Takes root.
+///
+/// # Errors
+/// `NotFound` where the kernel does not have it (before Linux 6.14), `PermissionDenied`.
+pub fn enable_ring() -> std::io::Result<()> {
+    std::fs::write(RING_SWITCH, "Y")
+}
+
 /// Whether the kernel would let a session use the ring, or why not.
 fn ring_offered() -> Result<(), &'static str> {
-    match std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring") {
+    match std::fs::read_to_string(RING_SWITCH) {
         Err(_) => Err("the kernel is older than 6.14, or built without it"),
         Ok(value) if value.trim() != "Y" => {
             Err("it is turned off (echo Y > /sys/module/fuse/parameters/enable_uring turns it on)")
