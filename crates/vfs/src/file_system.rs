@@ -95,7 +95,10 @@ pub trait FileSystem: Send + Sync {
     /// (`shared` says); see [`FileSystem::retire`].
     fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId>;
 
-    /// Moves a name, as `renameat2(2)` does, atomically.
+    /// Moves a name, as `renameat2(2)` does, atomically. Where several errors apply, the first of: `EINVAL` for flags that
+    /// contradict each other, `ENOTDIR`, `ENOENT` for `from`, `EEXIST` with `NO_REPLACE`, `ENOENT` for `to` with `EXCHANGE`, `EINVAL`
+    /// for a directory below itself, `ENOTEMPTY` (with `EXCHANGE` `EINVAL`) for a target that holds the source, `ENOTDIR`,
+    /// `EISDIR`, `ENOTEMPTY`. Two names of one inode: nothing happens, whatever the flags. A whiteout belongs to root.
     fn rename(
         &self,
         from_directory: NodeId,
@@ -120,11 +123,13 @@ pub trait FileSystem: Send + Sync {
 
     // ---- data ----
 
-    /// Reads at `offset_bytes` into `into`; returns how many bytes, fewer than asked for only at the end of the file or
+    /// Reads at `offset_bytes` into `into`; `EISDIR` for a directory, `EINVAL` for other types. Access times follow `relatime`
+    /// or stand still, as the file system likes. Returns how many bytes, fewer than asked for only at the end of the file or
     /// where the caller's memory ends.
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize>;
 
-    /// Writes all of `from`.
+    /// Writes all of `from`. Writing no bytes changes nothing. `EISDIR`, `EINVAL`, `EFBIG` at or behind the largest size, `ENOSPC`
+    /// when not a single byte fits.
     fn write(&self, node: NodeId, position: WritePosition, from: &mut Source<'_>, flags: WriteFlags)
     -> Result<Written>;
 
@@ -136,7 +141,8 @@ pub trait FileSystem: Send + Sync {
         Ok(())
     }
 
-    /// `fallocate(2)`.
+    /// `fallocate(2)`, all or nothing. `EINVAL` for an empty range and for what [`AllocateMode`] forbids, `EFBIG`, `ENOSPC`, `EISDIR`,
+    /// `ENODEV` for other types than regular files.
     fn allocate(&self, _node: NodeId, _mode: AllocateMode, _offset_bytes: u64, _length_bytes: u64) -> Result<()> {
         not_supported()
     }
@@ -151,7 +157,9 @@ pub trait FileSystem: Send + Sync {
         }
     }
 
-    /// Makes `length_bytes` of `to` share the blocks of `from` (reflink), atomically.
+    /// Makes `length_bytes` of `to` share the blocks of `from` (reflink), atomically. Offsets are whole blocks, the length, too,
+    /// unless the range ends with `from` and `to` ends there then; the range lies within `from`; ranges of one file do not
+    /// overlap: else `EINVAL`. `EISDIR`.
     fn clone_range(
         &self,
         _from: NodeId,
