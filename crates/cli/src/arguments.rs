@@ -1,0 +1,164 @@
+//! The command line: its words, their help, and nothing that is done with them.
+
+use crate::output::parse_size;
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// File systems in user space at memory speed.
+///
+/// A volume is one file, on /dev/shm, on persistent memory (a DAX file system or device), or on a disk. Programs use it
+/// under `gannet run`, without changes and without the kernel in the way, or through `gannet mount`.
+#[derive(Debug, Parser)]
+#[command(name = "gannet", version, max_term_width = 100, arg_required_else_help = true)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a volume.
+    Mkfs(Mkfs),
+    /// Say what a volume is, what it survives, and who uses it.
+    Info(Info),
+    /// Check a volume, and repair it.
+    Fsck(Fsck),
+    /// Print what stands on a volume: structures and logs.
+    Dump(Dump),
+    /// Run a program that sees a volume.
+    Run(Run),
+    /// Mount a volume for all programs, through the kernel.
+    Mount(Mount),
+    /// Print completions for a shell.
+    Completion(Completion),
+    /// Write the manual pages into a directory.
+    Man(Man),
+}
+
+/// Make a volume.
+///
+/// All its space is reserved now, so that a full disk never becomes an error later, and made of huge pages where the
+/// medium has them.
+#[derive(Debug, Args)]
+pub(crate) struct Mkfs {
+    /// The file to make, or a DAX device
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// Size, with a suffix K, M, G or T (powers of 1024); a DAX device is used whole
+    #[arg(long, short, value_parser = parse_size)]
+    pub(crate) size: Option<u64>,
+    /// A name for people, up to 64 bytes
+    #[arg(long, short, default_value = "")]
+    pub(crate) label: String,
+    /// Replace a volume, or a file that is not empty
+    #[arg(long, short)]
+    pub(crate) force: bool,
+    /// How data is written where a file does not say otherwise
+    #[arg(long, value_enum, default_value_t = Data::Inplace)]
+    pub(crate) data: Data,
+    /// Execute the instructions that persistent memory needs although the medium does not, to measure what they cost
+    #[arg(long)]
+    pub(crate) emulate_pmem: bool,
+}
+
+/// How data is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Data {
+    /// Where it is: fastest; a crash can tear a write at 8 bytes
+    Inplace,
+    /// To new blocks: each write happens whole or not at all
+    Cow,
+}
+
+/// Say what a volume is, what it survives, and who uses it.
+#[derive(Debug, Args)]
+pub(crate) struct Info {
+    /// The volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check a volume, and repair it.
+///
+/// Exit codes: 0 sound, 1 repaired, 4 damaged and not repaired, 8 could not be checked, 16 wrong usage. A volume that was not
+/// closed cleanly is no damage: the next use recovers it, and so does --repair.
+#[derive(Debug, Args)]
+pub(crate) struct Fsck {
+    /// The volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// Repair what is damaged; nobody may have the volume open
+    #[arg(long, short)]
+    pub(crate) repair: bool,
+    /// For programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Print what stands on a volume: structures and logs.
+#[derive(Debug, Args)]
+pub(crate) struct Dump {
+    /// The volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// An inode's number, or an absolute path on the volume; without, the volume itself
+    pub(crate) what: Option<OsString>,
+}
+
+/// Run a program that sees a volume.
+///
+/// The volume appears at a path for this program and those that it starts, and nowhere else.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// The volume, or memory: for one that lasts as long as each process
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: OsString,
+    /// Where the program sees it
+    #[arg(long, default_value = "/gannet")]
+    pub(crate) at: PathBuf,
+    /// Start the program in this directory
+    #[arg(long, value_hint = ValueHint::DirPath)]
+    pub(crate) directory: Option<PathBuf>,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Mount a volume for all programs, through the kernel.
+///
+/// Stays until it is unmounted (umount or fusermount3 -u), or, in the foreground, until it is interrupted.
+#[derive(Debug, Args)]
+pub(crate) struct Mount {
+    /// The volume, or memory: for one that lasts as long as the mount
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// The directory to mount on
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+    /// Options as of mount(8), separated by commas: ro, allow_other, noatime, noexec, ...
+    #[arg(long, short, default_value = "")]
+    pub(crate) options: String,
+    /// Do not go to the background
+    #[arg(long, short)]
+    pub(crate) foreground: bool,
+}
+
+/// Print completions for a shell.
+#[derive(Debug, Args)]
+pub(crate) struct Completion {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a directory.
+#[derive(Debug, Args)]
+pub(crate) struct Man {
+    /// The directory, which must exist
+    #[arg(value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}

@@ -1,0 +1,40 @@
+//! `gannet dump`: structures and logs as text.
+
+use crate::arguments::Dump;
+use crate::failure::Failure;
+use crate::volume;
+use gannet_logfs::{DumpTarget, dump};
+use rustix::io::Errno;
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Prints a part of a volume.
+pub(crate) fn run(arguments: &Dump) -> Result<u8, Failure> {
+    let path = &arguments.volume;
+    let medium = volume::open(path, true)?;
+    let what = arguments.what.as_deref();
+    let number = what.and_then(|what| what.to_str()).and_then(|what| what.parse().ok());
+    let target = match (what, number) {
+        (None, _) => DumpTarget::Volume,
+        (Some(_), Some(inode)) => DumpTarget::Inode(inode),
+        (Some(what), None) => DumpTarget::Path(what.as_bytes()),
+    };
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let outcome = dump(&medium, target, &mut out);
+    match outcome {
+        Ok(()) => {}
+        // The reader has seen enough.
+        Err(error) if error.errno() == Errno::PIPE => return Ok(0),
+        Err(error) if error.errno() == Errno::NOENT => {
+            let what = what.map(|what| what.to_string_lossy()).unwrap_or_default();
+            return Err(Failure::new(format_args!("{}: there is no {what} on it", path.display())));
+        }
+        Err(error) => return Err(volume::failure(path, error)),
+    }
+    match out.flush() {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format_args!("standard output: {error}")))
+        }
+        _ => Ok(0),
+    }
+}

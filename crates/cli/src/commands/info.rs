@@ -1,0 +1,179 @@
+//! `gannet info`: what a volume is, what it survives, how full it is, who has it open.
+
+use crate::arguments::Info;
+use crate::commands::mkfs::{kind_text, page_text};
+use crate::failure::Failure;
+use crate::output::{print, size_text};
+use crate::volume::{self, Hold};
+use gannet_logfs::{Description, describe};
+use gannet_media::Medium;
+use gannet_vfs::{FileSystem, Statistics};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// A process that has the volume open.
+struct Participant {
+    pid: u32,
+    name: String,
+    same_namespace: bool,
+}
+
+/// What only those know who have the volume open.
+struct Live {
+    statistics: Statistics,
+    participants: Vec<Participant>,
+    waiting: Vec<String>,
+    takeovers: u64,
+}
+
+/// Describes a volume.
+pub(crate) fn run(arguments: &Info) -> Result<u8, Failure> {
+    let path = &arguments.volume;
+    let medium = volume::open(path, true)?;
+    let about = describe(&medium).map_err(|error| volume::failure(path, error))?;
+    let live = match volume::hold(path) {
+        Ok(Hold::Shared) => Some(live(path)),
+        _ => None,
+    };
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&as_json(path, &medium, &about, live.as_ref()));
+        print(&(text.map_err(Failure::new)? + "\n"))?;
+    } else {
+        print(&as_text(path, &medium, &about, live.as_ref()))?;
+    }
+    Ok(0)
+}
+
+/// Joins those who have the volume open, and asks.
+fn live(path: &Path) -> Result<Live, String> {
+    let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
+    let volume = gannet_open::open_volume(path, options).map_err(|error| error.to_string())?;
+    let mine = std::process::id();
+    let session = volume.session();
+    let participants = session
+        .participant_list()
+        .into_iter()
+        .filter(|info| !info.same_namespace || info.pid != mine)
+        .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
+        .collect();
+    let thread = |tid: u32, process: Option<String>, stopped: Option<bool>| {
+        let process = process.map(|name| format!(" of {name}")).unwrap_or_default();
+        format!("thread {tid}{process}{}", if stopped == Some(true) { " (stopped)" } else { "" })
+    };
+    let waiting = session
+        .waiting()
+        .into_iter()
+        .map(|waiting| {
+            let text =
+                |info: gannet_shm::ThreadInfo| thread(info.tid, info.process.map(|process| process.name), info.stopped);
+            match waiting.owner {
+                Some(owner) => format!("{} waits for {}", text(waiting.waiter), text(owner)),
+                None => format!("{} waits", text(waiting.waiter)),
+            }
+        })
+        .collect();
+    Ok(Live {
+        statistics: volume.statistics().map_err(|error| error.to_string())?,
+        participants,
+        waiting,
+        takeovers: volume.takeovers().map_err(|error| error.to_string())?,
+    })
+}
+
+/// Free blocks and inodes in use.
+fn usage(about: &Description, live: Option<&Result<Live, String>>) -> Option<(u64, u64)> {
+    match live {
+        Some(Ok(live)) => {
+            Some((live.statistics.blocks_free, live.statistics.inodes.saturating_sub(live.statistics.inodes_free)))
+        }
+        Some(Err(_)) => None,
+        None => about.usage,
+    }
+}
+
+fn state(about: &Description, live: Option<&Result<Live, String>>) -> &'static str {
+    match live {
+        Some(_) => "open",
+        None if about.closed_cleanly => "closed cleanly",
+        None => "not closed cleanly: the next use recovers it",
+    }
+}
+
+fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> String {
+    let mut text = format!("{}: Gannet volume", path.display());
+    if !about.label.is_empty() {
+        text += &format!(" \"{}\"", about.label.escape_debug());
+    }
+    text.push('\n');
+    let mut line = |name: &str, value: &str| text += &format!("  {name:<10}{value}\n");
+    line("size", &size_text(about.size_bytes));
+    match usage(about, live) {
+        Some((free, inodes)) => {
+            let free_bytes = free.saturating_mul(4096);
+            let percent = 100 * about.blocks.saturating_sub(free) / about.blocks.max(1);
+            line(
+                "used",
+                &format!("{percent} %, {} free; {inodes} of {} inodes", size_text(free_bytes), about.inodes_max),
+            );
+        }
+        None => line("used", "not known before it is opened again"),
+    }
+    line("medium", &kind_text(medium));
+    line("survives", medium.kind().survives());
+    if let Some(pages) = page_text(medium) {
+        line("pages", &pages);
+    }
+    line("data", if about.copy_on_write { "copy-on-write" } else { "in place" });
+    line("state", state(about, live));
+    line("uuid", &uuid_text(&about.uuid));
+    match live {
+        Some(Ok(live)) => {
+            for participant in &live.participants {
+                let where_from = if participant.same_namespace { "" } else { " (another PID namespace)" };
+                line("in use by", &format!("{} {}{where_from}", participant.pid, participant.name));
+            }
+            live.waiting.iter().for_each(|waiting| line("waiting", waiting));
+        }
+        Some(Err(why)) => line("in use", &format!("by whom cannot be found out: {why}")),
+        None => {}
+    }
+    text
+}
+
+fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> Value {
+    let usage = usage(about, live);
+    let pages = medium.page_report(64).ok();
+    let live = live.and_then(|live| live.as_ref().ok());
+    json!({
+        "volume": path.display().to_string(),
+        "label": about.label,
+        "uuid": uuid_text(&about.uuid),
+        "created_ns": about.created.0,
+        "size_bytes": about.size_bytes,
+        "free_bytes": usage.map(|(free, _)| free.saturating_mul(4096)),
+        "inodes_used": usage.map(|(_, inodes)| inodes),
+        "inodes_max": about.inodes_max,
+        "medium": kind_text(medium),
+        "survives": medium.kind().survives(),
+        "page_bytes": pages.map(|pages| pages.usual_page_bytes()),
+        "data": if about.copy_on_write { "cow" } else { "inplace" },
+        "emulate_pmem": about.emulate_persistence,
+        "features": {
+            "compatible": about.features[0],
+            "read_only_compatible": about.features[1],
+            "incompatible": about.features[2],
+        },
+        "epoch": about.epoch,
+        "closed_cleanly": about.closed_cleanly,
+        "participants": live.map(|live| {
+            live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
+        }),
+        "waiting": live.map(|live| live.waiting.clone()),
+        "takeovers": live.map(|live| live.takeovers),
+    })
+}
+
+fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}

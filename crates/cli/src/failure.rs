@@ -1,0 +1,53 @@
+//! Why a command ends without success: one line, and an exit code.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// The command could not do what it was asked to.
+pub(crate) const FAILED: u8 = 1;
+/// The command line was wrong.
+pub(crate) const USAGE: u8 = 2;
+/// The command line of `fsck` was wrong, as fsck programs say it.
+pub(crate) const USAGE_FSCK: u8 = 16;
+/// `fsck` could not look at the volume.
+pub(crate) const OPERATIONAL: u8 = 8;
+/// A bug in this program (`EX_SOFTWARE`).
+const BUG: u8 = 70;
+
+/// Why, in one line without the program's name.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// Exit code.
+    pub(crate) code: u8,
+    /// What, where, what to do.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// Of any command.
+    pub(crate) fn new(message: impl Display) -> Self {
+        Self { code: FAILED, message: message.to_string() }
+    }
+
+    /// With another exit code.
+    pub(crate) fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+}
+
+/// Prints a line to stderr, as well as that goes.
+pub(crate) fn print(message: &str) {
+    let _ = writeln!(std::io::stderr(), "gannet: {message}");
+}
+
+/// Turns a panic into one line and exit code 70.
+pub(crate) fn report_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let text = panic.payload();
+        let text = text.downcast_ref::<&str>().copied().or_else(|| text.downcast_ref::<String>().map(String::as_str));
+        let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
+        let text = text.unwrap_or("unknown").replace('\n', " ");
+        print(&format!("this is a bug, please report it: {text} ({place})"));
+        std::process::exit(BUG as i32);
+    }));
+}

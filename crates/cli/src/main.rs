@@ -1,0 +1,68 @@
+//! The `gannet` command: makes, examines, repairs and uses volumes.
+//!
+//! The only crate that prints, reads the environment and parses arguments. One line on stderr for each error: what, where,
+//! what to do. Relies on `open` for file systems and on the front ends for using them.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `arguments` | the command line |
+//! | `failure` | errors and exit codes; panics as one line |
+//! | `output` | stdout, sizes and tables for people |
+//! | `volume` | opening media, locks against those who have a volume open |
+//! | `commands` | one file each |
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod commands;
+mod failure;
+mod output;
+mod volume;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
+use failure::{Failure, USAGE, USAGE_FSCK};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    failure::report_panics();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    let outcome = match arguments.command {
+        Command::Mkfs(arguments) => commands::mkfs::run(&arguments),
+        Command::Info(arguments) => commands::info::run(&arguments),
+        Command::Fsck(arguments) => commands::fsck::run(&arguments),
+        Command::Dump(arguments) => commands::dump::run(&arguments),
+        Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Mount(arguments) => commands::mount::run(&arguments),
+        Command::Completion(arguments) => commands::documents::completion(&arguments),
+        Command::Man(arguments) => commands::documents::man(&arguments),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(Failure { code, message }) => {
+            failure::print(&message);
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Help that was asked for; or one line about what is wrong with the command line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        // Nothing can be done where not even that can be written.
+        let _ = error.print();
+        return ExitCode::from(if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand { USAGE } else { 0 });
+    }
+    let text = error.to_string();
+    let about = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
+    let line = about.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let line = line.strip_prefix("error: ").unwrap_or(&line);
+    failure::print(&format!("{line} (--help says more)"));
+    let is_fsck = std::env::args_os().nth(1).is_some_and(|first| first == "fsck");
+    ExitCode::from(if is_fsck { USAGE_FSCK } else { USAGE })
+}

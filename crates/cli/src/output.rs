@@ -1,0 +1,121 @@
+//! What people read: standard output, sizes, progress.
+
+use crate::failure::Failure;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+
+/// Prints text. A reader that went away is no failure.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format_args!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A size for people.
+pub(crate) fn size_text(bytes: u64) -> String {
+    let mut unit = 0;
+    while unit + 1 < UNITS.len() && bytes >> (10 * (unit + 1)) != 0 {
+        unit += 1;
+    }
+    let whole = 1_u64 << (10 * unit);
+    match (unit, bytes % whole) {
+        (_, 0) => format!("{} {}", bytes / whole, UNITS[unit]),
+        _ => format!("{:.1} {}", bytes as f64 / whole as f64, UNITS[unit]),
+    }
+}
+
+/// A size from a command line: a number with an optional suffix K, M, G or T, in powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
+    let trimmed = text.trim();
+    let suffix_at = trimmed.find(|letter: char| !letter.is_ascii_digit() && letter != '.').unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(suffix_at);
+    let shift = match suffix.trim().to_ascii_uppercase().trim_end_matches("IB").trim_end_matches('B') {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        other => return Err(format!("\"{other}\" is no unit: use K, M, G or T")),
+    };
+    let bytes = match number.parse::<u64>() {
+        Ok(number) => number.checked_mul(1 << shift),
+        Err(_) => {
+            let number: f64 = number.parse().map_err(|_| format!("\"{text}\" is no size, as 4G or 512M are"))?;
+            let bytes = number * (1_u64 << shift) as f64;
+            (bytes < 2_f64.powi(63)).then_some(bytes as u64)
+        }
+    };
+    match bytes {
+        None => Err(format!("{text} is more than any volume can have")),
+        Some(0) => Err("a volume has at least 1 MiB".into()),
+        Some(bytes) => Ok(bytes),
+    }
+}
+
+/// Progress on a terminal, of what takes longer than a second.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    begun: Instant,
+    wanted: bool,
+}
+
+impl Progress {
+    /// Nothing is shown yet. `style` is an indicatif template.
+    pub(crate) fn new(style: &str) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        if let Ok(style) = ProgressStyle::with_template(style) {
+            bar.set_style(style);
+        }
+        Self { bar, begun: Instant::now(), wanted: io::stderr().is_terminal() }
+    }
+
+    /// So much is done of what.
+    pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
+        if !self.wanted || self.begun.elapsed() < Duration::from_secs(1) {
+            return;
+        }
+        if self.bar.is_hidden() {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.set_length(total);
+        self.bar.set_position(done);
+        self.bar.set_message(what.to_owned());
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written() {
+        for (text, bytes, again) in [
+            ("4G", 4 << 30, "4 GiB"),
+            ("512m", 512 << 20, "512 MiB"),
+            ("1.5G", 3 << 29, "1.5 GiB"),
+            ("2TiB", 2 << 40, "2 TiB"),
+            ("4096", 4096, "4 KiB"),
+            ("100 KB", 100 << 10, "100 KiB"),
+            ("1000", 1000, "1000 B"),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+            assert_eq!(size_text(bytes), again);
+        }
+        for bad in ["", "G", "4X", "-4G", "0", "99999999999T", "1e9", "4 4G", "1..5G"] {
+            assert!(parse_size(bad).is_err(), "{bad}: {:?}", parse_size(bad));
+        }
+    }
+}

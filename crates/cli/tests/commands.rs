@@ -1,0 +1,164 @@
+//! The command from outside: what it prints, what it refuses, its exit codes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+struct Bench {
+    directory: TempDir,
+}
+
+impl Bench {
+    /// A directory in memory, where volumes are made as fast as can be.
+    fn new() -> Self {
+        let shared_memory = Path::new("/dev/shm");
+        let directory = if shared_memory.is_dir() { TempDir::new_in(shared_memory) } else { TempDir::new() };
+        Self { directory: directory.unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn volume(&self) -> PathBuf {
+        let path = self.path("volume");
+        let output = gannet(&["mkfs", path.to_str().unwrap(), "--size", "4M", "--label", "bench"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        path
+    }
+}
+
+fn gannet(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().unwrap()
+}
+
+/// Requires failure with this code and one line on stderr, which it returns.
+fn failure(arguments: &[&str], code: i32) -> String {
+    let output = gannet(arguments);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.starts_with("gannet: "), "{errors}");
+    errors
+}
+
+fn success(arguments: &[&str]) -> String {
+    let output = gannet(arguments);
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_volume_is_made_described_checked_and_dumped() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().len(), 4 << 20);
+    let info = success(&["info", volume]);
+    for part in ["\"bench\"", "4 MiB", "closed cleanly", "survives", "in place", "1 of 1023 inodes"] {
+        assert!(info.contains(part), "{part} in {info}");
+    }
+    let json = success(&["info", volume, "--json"]);
+    for part in ["\"label\": \"bench\"", "\"size_bytes\": 4194304", "\"closed_cleanly\": true"] {
+        assert!(json.contains(part), "{part} in {json}");
+    }
+    assert!(success(&["fsck", volume]).contains("sound; 0 files, 1 directories"));
+    assert!(success(&["fsck", "--json", volume]).contains("\"outcome\": \"sound\""));
+    assert!(success(&["dump", volume]).contains("label \"bench\""));
+    assert!(success(&["dump", volume, "/"]).contains("slot of inode 1"));
+    assert!(failure(&["dump", volume, "/missing"], 1).contains("there is no /missing on it"));
+    assert!(failure(&["dump", volume, "777777"], 1).contains("there is no 777777 on it"));
+}
+
+#[test]
+fn what_is_there_is_not_overwritten() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let before = fs::read(&path).unwrap();
+    assert!(failure(&["mkfs", volume, "--size", "2M"], 1).contains("a volume already; --force"));
+    assert_eq!(fs::read(&path).unwrap(), before);
+    success(&["mkfs", volume, "--size", "2M", "--force", "--data", "cow"]);
+    assert!(success(&["info", volume]).contains("copy-on-write"));
+
+    let file = bench.path("file");
+    fs::write(&file, "precious").unwrap();
+    assert!(failure(&["mkfs", file.to_str().unwrap(), "--size", "2M"], 1).contains("not empty; --force"));
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    fs::write(&file, "").unwrap();
+    success(&["mkfs", file.to_str().unwrap(), "--size", "2M"]);
+    let directory = bench.directory.path().to_str().unwrap();
+    assert!(failure(&["mkfs", directory, "--size", "2M", "--force"], 1).contains("is a directory"));
+}
+
+#[test]
+fn wrong_usage_is_said_in_one_line() {
+    let bench = Bench::new();
+    let path = bench.path("new");
+    let volume = path.to_str().unwrap();
+    assert!(failure(&["mkfs", volume], 2).contains("--size 4G"));
+    assert!(failure(&["mkfs", volume, "--size", "4X"], 2).contains("use K, M, G or T"));
+    assert!(failure(&["mkfs", volume, "--size", "64K"], 2).contains("between 1 MiB and 16 TiB"));
+    assert!(failure(&["mkfs", volume, "--size", "2M", "--label", &"x".repeat(65)], 2).contains("64 bytes"));
+    assert!(failure(&["mkfs", volume, "--size", "15T"], 1).contains(volume), "there is no room for it");
+    assert!(!path.exists());
+    assert!(failure(&["fsck"], 16).contains("<VOLUME>"));
+    assert!(failure(&["nonsense"], 2).contains("nonsense"));
+    assert!(failure(&["run", volume, "--at", "here", "--", "true"], 2).contains("absolute"));
+    assert!(failure(&["mount", volume, "/tmp", "-o", "nonsense"], 2).contains("nonsense"));
+}
+
+#[test]
+fn what_is_no_volume_is_said() {
+    let bench = Bench::new();
+    let path = bench.path("zeros");
+    fs::write(&path, vec![0; 2 << 20]).unwrap();
+    let zeros = path.to_str().unwrap();
+    for (command, code) in [("info", 1), ("dump", 1), ("fsck", 8)] {
+        assert!(failure(&[command, zeros], code).contains("no Gannet volume"));
+        assert!(failure(&[command, "/nonexistent/volume"], code).contains("/nonexistent/volume"));
+    }
+}
+
+#[test]
+fn damage_is_found_repaired_and_gone() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let mut image = fs::read(&path).unwrap();
+    image[100..200].fill(7);
+    fs::write(&path, &image).unwrap();
+    let damaged = gannet(&["fsck", volume]);
+    assert_eq!(damaged.status.code(), Some(4), "{damaged:?}");
+    let text = String::from_utf8(damaged.stdout).unwrap();
+    assert!(text.contains("superblock at 0x0") && text.contains("DAMAGED, 1 findings"), "{text}");
+    assert_eq!(fs::read(&path).unwrap(), image, "a check changes nothing");
+    let repaired = gannet(&["fsck", "--repair", volume]);
+    assert_eq!(repaired.status.code(), Some(1), "{repaired:?}");
+    assert!(String::from_utf8(repaired.stdout).unwrap().contains("Repaired: it is copied from its replica"));
+    assert!(success(&["fsck", volume]).contains("sound"));
+}
+
+#[test]
+fn a_volume_without_write_permission_is_checked() {
+    use std::os::unix::fs::PermissionsExt;
+    let bench = Bench::new();
+    let path = bench.volume();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+    assert!(success(&["fsck", path.to_str().unwrap()]).contains("sound"));
+    assert!(success(&["info", path.to_str().unwrap()]).contains("closed cleanly"));
+}
+
+#[test]
+fn documents_are_made() {
+    let bench = Bench::new();
+    let directory = bench.directory.path().to_str().unwrap();
+    success(&["man", directory]);
+    for page in ["gannet.1", "gannet-mkfs.1", "gannet-fsck.1", "gannet-run.1"] {
+        let text = fs::read_to_string(bench.path(page)).unwrap();
+        assert!(text.contains(".SH NAME"), "{page}");
+    }
+    assert!(success(&["completion", "bash"]).contains("_gannet"));
+    assert!(failure(&["man", "/nonexistent"], 1).contains("/nonexistent"));
+}
