@@ -100,6 +100,11 @@ impl<'s> Op<'s> {
                 first_sequence: prepared.sequence,
             };
             commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+            // Behind the end of a log stand zeros: what the block held before could look like entries that went bad.
+            let end = prepared.place.line() + prepared.lines;
+            if end < LINES {
+                commit.zero(LinePlace::new(block, end).offset_bytes(), (LINES - end) as u64 * LINE_BYTES)?;
+            }
             let link = Link { block, epoch }.encode();
             match locked.record.tail() {
                 Some((last, _)) => commit.store(last * BLOCK_BYTES + page::AT_NEXT, link)?,

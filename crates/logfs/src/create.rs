@@ -278,6 +278,7 @@ impl<'s> Op<'s> {
                     first_sequence: sequence,
                 };
                 commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+                commit.zero(block * BLOCK_BYTES + LINE_BYTES, BLOCK_BYTES - LINE_BYTES)?;
                 let link = Link { block, epoch }.encode();
                 match previous {
                     0 => newborn.birth.head = link,

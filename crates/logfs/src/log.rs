@@ -25,6 +25,8 @@ pub(crate) struct LogEnd {
     pub(crate) pages: u64,
     /// Number of lines that entries take, live or not.
     pub(crate) lines: u64,
+    /// The last page has a link that leads to no page of this log.
+    pub(crate) dangling: bool,
 }
 
 /// The end of a log's last page.
@@ -75,7 +77,7 @@ pub(crate) fn walk(
     head: u64,
     visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let mut end = LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0 };
+    let mut end = LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0, dangling: false };
     let Some((mut link, mut header)) = first_page(disk, owned, head)? else { return Ok(end) };
     end.next_sequence = header.first_sequence;
     let mut page: Block = [0; BLOCK_BYTES as usize];
@@ -106,7 +108,10 @@ pub(crate) fn walk(
         let next_page = if line == 1 { None } else { next_of(disk, owned, next, &end)? };
         match next_page {
             Some((next_link, next_header)) => (link, header) = (next_link, next_header),
-            None => return Ok(end),
+            None => {
+                end.dangling = next != 0;
+                return Ok(end);
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::geometry::Geometry;
-use crate::format::page::LinePlace;
+use crate::format::page::{AT_NEXT, LinePlace};
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::survey::{Half, Survey, Surveyed, decide_half, survey_inode};
@@ -111,6 +111,10 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
         };
         drop_bool(inodes.set(surveyed.inode as u64));
         report.inodes += 1;
+        if let Some(tail) = surveyed.end.tail.filter(|_| surveyed.end.dangling) {
+            // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
+            commit.store(tail.block * BLOCK_BYTES + AT_NEXT, 0)?;
+        }
         let links = cached_links(surveyed.state.birth.file_type, holder);
         if surveyed.links_cached != links {
             commit.store(at + slot::AT_LINKS, links)?;

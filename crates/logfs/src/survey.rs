@@ -177,7 +177,7 @@ pub(crate) fn survey_inode(
         state: InodeState::new(&birth),
         links_cached,
         parent_cached,
-        end: LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0 },
+        end: LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0, dangling: false },
         first_sequence: 1,
         last: Last::default(),
         names: Names::default(),

@@ -81,6 +81,7 @@ impl Model<'_> {
         let mut directories: Vec<u32> =
             self.inodes.values().filter(|examined| examined.is_directory()).map(|found| found.inode).collect();
         while let Some(inode) = directories.pop() {
+            self.forget_headless_birth(inode)?;
             let Some(directory) = self.inodes.get(&inode) else { continue };
             let (generation, last) = (directory.generation, directory.last.place);
             let missing: Vec<_> =
@@ -95,6 +96,7 @@ impl Model<'_> {
                     Slot::Damaged => {}
                     // A slot of a new chunk has never been used.
                     Slot::Free { generation } if generation.max(1) == bound.generation => {}
+                    Slot::Used { generation, birth, .. } if generation == bound.generation && birth.head == 0 => {}
                     _ => continue,
                 }
                 let born = bound.birth(&self.ground, inode, generation)?;
@@ -133,6 +135,28 @@ impl Model<'_> {
             }
             // Otherwise it is a birth that never became whole.
             self.damaged_slots.push(inode);
+        }
+        Ok(())
+    }
+
+    /// The head of a slot stands outside of its checksum. A birth in flight may have left it behind, and with it the log
+    /// that the inode is born with: then the slot is to be made again, as it is where nothing of it stands.
+    fn forget_headless_birth(&mut self, directory: u32) -> Result<()> {
+        let Some(examined) = self.inodes.get(&directory) else { return Ok(()) };
+        let (generation, last) = (examined.generation, examined.last.place);
+        if self.ground.clean() || last.is_none() {
+            return Ok(());
+        }
+        let in_flight: Vec<_> = examined.names.values().filter(|bound| last == Some(bound.place)).copied().collect();
+        for bound in in_flight {
+            let born = bound.birth(&self.ground, directory, generation)?;
+            let slot = self.ground.chunks.slot(self.ground.disk, bound.inode)?;
+            if let (Some(Birth { head: 1.., .. }), Slot::Used { generation, birth: Birth { head: 0, .. }, .. }) =
+                (born, slot)
+                && generation == bound.generation
+            {
+                self.inodes.remove(&bound.inode);
+            }
         }
         Ok(())
     }

@@ -272,6 +272,12 @@ fn judge_lost_link(
 ) {
     let epoch = ground.disk.epoch();
     let inside = ground.disk.geometry().is_allocatable(link.block);
+    // A page whose only entry is the log's last may have been in flight: then its header may be torn behind the checksum,
+    // and its link is what the block held before.
+    if !first && !ground.clean() && trace.last == Some(LinePlace::new(at / BLOCK_BYTES, 1)) && trace.epoch == epoch {
+        trace.dangling = Some(at);
+        return;
+    }
     let damage = !inside
         || link.epoch > epoch
         || (ground.clean() && link.epoch == epoch)

@@ -68,20 +68,20 @@ fn one_operation_copy_on_write() {
 
 #[test]
 fn two_operations_in_place() {
-    sequences(Mode::InPlace, 2, 300);
+    sequences(Mode::InPlace, 2, 80);
 }
 
 #[test]
 fn two_operations_copy_on_write() {
-    sequences(Mode::CopyOnWrite, 2, 300);
+    sequences(Mode::CopyOnWrite, 2, 80);
 }
 
 #[test]
 fn three_operations_in_place() {
-    sequences(Mode::InPlace, 3, if long() { 20_000 } else { 200 });
+    sequences(Mode::InPlace, 3, if long() { 20_000 } else { 50 });
 }
 
 #[test]
 fn three_operations_copy_on_write() {
-    sequences(Mode::CopyOnWrite, 3, if long() { 20_000 } else { 200 });
+    sequences(Mode::CopyOnWrite, 3, if long() { 20_000 } else { 50 });
 }

@@ -15,7 +15,9 @@ const OWNER: Owner = Owner { user: 1000, group: 100 };
 #[derive(Clone)]
 pub(crate) struct Operation {
     pub(crate) text: String,
+    /// How it may be cut on the tree of [`populate`], and on whatever others have made of it.
     pub(crate) tear: Tear,
+    pub(crate) tear_after: Tear,
     run: std::rc::Rc<dyn Fn(&Rig<'_>) -> Result<()>>,
 }
 
@@ -71,7 +73,7 @@ pub(crate) fn populate(fs: &dyn FileSystem) {
 }
 
 fn operation(text: String, tear: Tear, run: impl Fn(&Rig<'_>) -> Result<()> + 'static) -> Operation {
-    Operation { text, tear, run: std::rc::Rc::new(run) }
+    Operation { text, tear, tear_after: tear, run: std::rc::Rc::new(run) }
 }
 
 fn create(path: &'static str, new: NewNode<'static>) -> Operation {
@@ -104,12 +106,14 @@ fn rename(from: &'static str, to: &'static str, flags: RenameFlags) -> Operation
 /// A write. In place it may be torn, unless it is done with an entry altogether.
 fn write(mode: Mode, path: &'static str, offset: Option<u64>, length: usize, in_place: bool) -> Operation {
     let tear = if in_place && mode == Mode::InPlace { Tear::Bytes(path) } else { Tear::Whole };
-    operation(format!("write {path} {offset:?} {length}"), tear, move |rig| {
+    let tear_after = if mode == Mode::InPlace { Tear::Bytes(path) } else { Tear::Whole };
+    let done = operation(format!("write {path} {offset:?} {length}"), tear, move |rig| {
         let node = at(rig, path)?;
         let position = offset.map_or(WritePosition::Append, WritePosition::At);
         let seed = 0x50 + (length % 64) as u8;
         rig.try_write(node, position, &bytes(seed, length)).map(|written| assert_eq!(written.count_bytes, length))
-    })
+    });
+    Operation { tear_after, ..done }
 }
 
 fn change(path: &'static str, change: AttributeChange) -> Operation {
