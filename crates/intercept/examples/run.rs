@@ -28,6 +28,13 @@ fn main() -> ExitCode {
         arguments: arguments.collect(),
         directory: None,
     };
+    // Held open as long as the command runs: otherwise each process would be the first and the last.
+    let volume = options.mounts.first().map(|mount| Path::new(&mount.volume).to_owned());
+    let held = volume.map(|volume| gannet_open::open(&volume, gannet_open::Options::default()));
+    if let Some(Err(error)) = held {
+        eprintln!("gannet: {error}");
+        return ExitCode::from(125);
+    }
     match launch(&options) {
         Ok(status) => ExitCode::from(exit_code(status) as u8),
         Err(error) => {

@@ -32,6 +32,9 @@ pub(crate) fn release_memory(record: &mut Record) {
     if record.exec_descriptor.0 != 0 {
         close_program(record);
     }
+    if record.in_transit_of != 0 {
+        front::after_exec(record);
+    }
     for slot in &mut record.exec_memory {
         let (start, length) = core::mem::take(slot);
         if length != 0 {

@@ -108,7 +108,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         }
         _ => {}
     }
-    front::before_fork(record);
+    let tickets = front::before_fork(record);
     signal::before_fork();
     run_fork_hook(true);
     // SAFETY: a process of its own memory: the child has a copy of this stack and goes on here as the parent does.
@@ -120,12 +120,12 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         record.thread = unsafe { syscall(GETTID, []) as i32 };
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
-        front::after_fork_in_child(record);
+        front::after_fork_in_child(record, tickets);
         if child_stack != 0 {
             frame.stack_pointer = child_stack;
         }
     } else {
-        front::after_fork_in_parent(record, result);
+        front::after_fork_in_parent(result > 0, tickets);
     }
     Outcome::Done(result)
 }

@@ -28,6 +28,8 @@ pub(crate) struct Record {
     pub(crate) private_table: usize,
     /// Memory of an `execve` in progress: start and length of maps to be freed at the next call.
     pub(crate) exec_memory: [(usize, usize); 2],
+    /// The process whose descriptions are held in transit for an `execve` under way; 0: none.
+    pub(crate) in_transit_of: i32,
     /// Process and descriptor of a program of a volume that it may have failed to execute; 0: none.
     pub(crate) exec_descriptor: (i32, i32),
 }

@@ -34,6 +34,9 @@ pub struct OpenOptions {
     pub persistent_cache: bool,
 }
 
+/// Where the descriptors of media begin, if the process may have so many.
+const DESCRIPTOR_MIN: i32 = 512;
+
 impl Medium {
     /// Opens and maps a volume's file or device.
     ///
@@ -43,6 +46,8 @@ impl Medium {
         let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
         let descriptor = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
             .map_err(|error| system(path, "open the medium", error))?;
+        // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.
+        let descriptor = rustix::io::fcntl_dupfd_cloexec(&descriptor, DESCRIPTOR_MIN).unwrap_or(descriptor);
         Medium::from_file(File::from(descriptor), path, options)
     }
 

@@ -7,7 +7,6 @@ use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::thread::PathScratch;
-use core::sync::atomic::Ordering;
 use gannet_vfs::namespace::{LastMode, Namespace, ResolveFlags};
 use gannet_vfs::{Errno, NodeId, Time, TimeChange, XattrMode};
 
@@ -15,12 +14,12 @@ const O_PATH: u32 = 0o10000000;
 
 /// Inode and namespace of a descriptor of ours, unless it was opened with O_PATH.
 fn of_descriptor(call: &Call<'_>) -> Result<Option<(NodeId, Namespace<'static, 'static>)>, Errno> {
-    let Some(description) = call.description(call.arguments[0]) else { return Ok(None) };
-    if description.flags.load(Ordering::Relaxed) & O_PATH != 0 {
+    let Some(file) = call.open_file(call.arguments[0]) else { return Ok(None) };
+    if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    let fs = call.file_system(description)?;
-    Ok(Some((description.node(), Namespace::new(fs, credentials::effective()))))
+    let fs = call.file_system(&file)?;
+    Ok(Some((file.node, Namespace::new(fs, credentials::effective()))))
 }
 
 /// `truncate`.

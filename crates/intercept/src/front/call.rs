@@ -1,8 +1,7 @@
 //! One system call that may concern a volume, and who handles it.
 
 use super::paths::Target;
-use super::session::Description;
-use super::table::{self, Table};
+use super::table::{self, OpenFile, Table};
 use super::{Front, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -38,15 +37,15 @@ impl Call<'_> {
     /// The descriptor table to change: a `vfork` child gets its own.
     pub(crate) fn table_to_change(&mut self) -> Result<&'static Table, Errno> {
         if self.in_child {
-            table::make_private(self.record, self.front.shared).ok_or(Errno::NOMEM)?;
+            table::make_private(self.record).ok_or(Errno::NOMEM)?;
         }
         Ok(self.table())
     }
 
-    /// The description behind a descriptor, if it is ours.
-    pub(crate) fn description(&self, descriptor: usize) -> Option<&'static Description> {
-        let descriptor = descriptor as u32 as usize;
-        self.table().get(descriptor).and_then(|id| self.front.shared.get(id))
+    /// What a descriptor stands for, if it is ours.
+    #[inline]
+    pub(crate) fn open_file(&self, descriptor: usize) -> Option<OpenFile> {
+        self.table().get(descriptor as u32 as usize)
     }
 
     /// Whether a descriptor is ours.
@@ -54,10 +53,9 @@ impl Call<'_> {
         self.table().get(descriptor as u32 as usize).is_some()
     }
 
-    /// Whether a descriptor is one that the interception itself needs.
+    /// Whether a descriptor is the one that the interception itself needs.
     pub(crate) fn is_internal(&self, descriptor: usize) -> bool {
-        let descriptor = descriptor as i32;
-        descriptor == self.front.template || descriptor == self.front.session_descriptor
+        super::internal::is_internal(descriptor as i32)
     }
 
     /// Makes the program's call, with other arguments.
@@ -86,19 +84,19 @@ impl Call<'_> {
                 work(&Namespace::new(fs, credentials::effective()), mount, &place)
             }
             Target::Descriptor(descriptor) => {
-                let description = self.description(descriptor).ok_or(Errno::NOENT)?;
-                let node = description.node();
-                let found = Some(Found { node, file_type: description.file_type() });
-                let place = Place { directory: node, last: Last::Dot, found, wants_directory: false };
-                let fs = self.front.file_system(description.mount())?;
-                work(&Namespace::new(fs, credentials::effective()), description.mount(), &place)
+                let file = self.open_file(descriptor).ok_or(Errno::NOENT)?;
+                let found = Some(Found { node: file.node, file_type: file.file_type });
+                let place = Place { directory: file.node, last: Last::Dot, found, wants_directory: false };
+                let fs = self.front.file_system(file.mount)?;
+                work(&Namespace::new(fs, credentials::effective()), file.mount, &place)
             }
         }
     }
 
-    /// The file system of a description.
-    pub(crate) fn file_system(&self, description: &Description) -> Result<&'static dyn FileSystem, Errno> {
-        self.front.file_system(description.mount())
+    /// The file system of an open file.
+    #[inline]
+    pub(crate) fn file_system(&self, file: &OpenFile) -> Result<&'static dyn FileSystem, Errno> {
+        self.front.file_system(file.mount)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::call::{Answer, Call, done};
 use super::credentials;
-use super::session::Description;
+use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -21,22 +21,42 @@ const SEGMENTS_MAX: usize = 1024;
 const RWF_APPEND: usize = 0x10;
 const RWF_KNOWN: usize = 0x3f;
 
-/// Whether a description may be read from.
-pub(crate) fn check_readable(description: &Description) -> Result<(), Errno> {
-    let flags = description.flags.load(core::sync::atomic::Ordering::Relaxed);
-    if flags & O_PATH != 0 || flags & O_ACCMODE == O_WRONLY {
-        return Err(Errno::BADF);
-    }
-    if description.file_type() == FileType::Directory { Err(Errno::ISDIR) } else { Ok(()) }
+/// O_PATH descriptors name a file and are good for nothing else.
+pub(crate) fn check_not_path(file: &OpenFile) -> Result<(), Errno> {
+    if file.flags & O_PATH != 0 { Err(Errno::BADF) } else { Ok(()) }
 }
 
-/// Whether a description may be written to; tells whether it appends.
-pub(crate) fn check_writable(description: &Description) -> Result<bool, Errno> {
-    let flags = description.flags.load(core::sync::atomic::Ordering::Relaxed);
-    if flags & O_PATH != 0 || flags & O_ACCMODE == 0 {
+/// Whether a file may be read from.
+#[inline]
+pub(crate) fn check_readable(file: &OpenFile) -> Result<(), Errno> {
+    if file.flags & O_PATH != 0 || file.flags & O_ACCMODE == O_WRONLY {
         return Err(Errno::BADF);
     }
-    Ok(flags & O_APPEND != 0)
+    if file.file_type == FileType::Directory { Err(Errno::ISDIR) } else { Ok(()) }
+}
+
+/// Whether a file may be written to.
+#[inline]
+pub(crate) fn check_writable(file: &OpenFile) -> Result<(), Errno> {
+    if file.flags & O_PATH != 0 || file.flags & O_ACCMODE == 0 { Err(Errno::BADF) } else { Ok(()) }
+}
+
+/// Whether writes through a description append.
+fn appends(fs: &dyn FileSystem, file: &OpenFile) -> Result<bool, Errno> {
+    let info = fs.shared().info(file.description).map_err(|error| error.errno())?;
+    Ok(info.status & O_APPEND != 0)
+}
+
+/// Runs `work` with the description's offset; what it returns first becomes the offset. Others that move it wait.
+pub(crate) fn with_offset<T>(
+    fs: &dyn FileSystem,
+    file: &OpenFile,
+    work: impl FnOnce(u64) -> (u64, Result<T, Errno>),
+) -> Result<T, Errno> {
+    let guard = fs.shared().offset(file.description).map_err(|error| error.errno())?;
+    let (offset, result) = work(guard.get());
+    guard.set(offset);
+    result
 }
 
 /// Where a call begins.
@@ -97,77 +117,73 @@ impl Segments {
 /// `read`, `pread64`, `readv`, `preadv`, `preadv2`.
 pub(crate) fn read(call: &Call<'_>) -> Answer {
     let [descriptor, address, count, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    check_readable(description)?;
-    let fs = call.file_system(description)?;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_readable(&file)?;
+    let fs = call.file_system(&file)?;
     if matches!(call.number, READ | PREAD64) {
         let slice = UserSlice::new(address, count.min(COUNT_MAX));
         // SAFETY: the program told the kernel to write there; nothing of ours lives in its memory.
-        return read_into(call, description, fs, unsafe { Destination::from_user(slice) });
+        return read_into(call, &file, fs, unsafe { Destination::from_user(slice) });
     }
     let segments = Segments::read(call)?;
     // SAFETY: as above.
     let mut into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
     into.truncate(COUNT_MAX);
-    read_into(call, description, fs, into)
+    read_into(call, &file, fs, into)
 }
 
-fn read_into(call: &Call<'_>, description: &Description, fs: &dyn FileSystem, mut into: Destination<'_>) -> Answer {
-    let node = description.node();
-    let result = match position_of(call)?.0 {
-        Position::At(offset) => fs.read(node, offset, &mut into),
-        Position::Current => description.with_offset(|offset| {
-            let result = fs.read(node, offset, &mut into);
-            (offset + result.as_ref().map_or(0, |count| *count as u64), result)
-        }),
+fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: Destination<'_>) -> Answer {
+    let read = |offset, into: &mut Destination<'_>| fs.read(file.node, offset, into).map_err(|error| error.errno());
+    let count = match position_of(call)?.0 {
+        Position::At(offset) => read(offset, &mut into)?,
+        Position::Current => with_offset(fs, file, |offset| {
+            let result = read(offset, &mut into);
+            (offset + result.map_or(0, |count| count as u64), result)
+        })?,
     };
-    done(result.map_err(|error| error.errno())?)
+    done(count)
 }
 
 /// `write`, `pwrite64`, `writev`, `pwritev`, `pwritev2`.
 pub(crate) fn write(call: &Call<'_>) -> Answer {
     let [descriptor, address, count, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    let appends = check_writable(description)?;
-    let fs = call.file_system(description)?;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_writable(&file)?;
+    let fs = call.file_system(&file)?;
+    let appends = appends(fs, &file)?;
     if matches!(call.number, WRITE | PWRITE64) {
         let slice = UserSlice::new(address, count.min(COUNT_MAX));
         // SAFETY: the program told the kernel to read there.
-        return write_from(call, description, fs, appends, unsafe { Source::from_user(slice) });
+        return write_from(call, &file, fs, appends, unsafe { Source::from_user(slice) });
     }
     let segments = Segments::read(call)?;
     // SAFETY: as above.
     let mut from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
     from.truncate(COUNT_MAX);
-    write_from(call, description, fs, appends, from)
+    write_from(call, &file, fs, appends, from)
 }
 
-fn write_from(
-    call: &Call<'_>,
-    description: &Description,
-    fs: &dyn FileSystem,
-    appends: bool,
-    mut from: Source<'_>,
-) -> Answer {
+fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool, mut from: Source<'_>) -> Answer {
     let (position, flags) = position_of(call)?;
     let appends = appends || flags & RWF_APPEND != 0;
     if from.is_empty() {
         return done(0);
     }
-    let node = description.node();
     let write_flags = write_flags();
-    let result = match position {
-        // Linux appends then, whatever the offset says.
-        Position::At(_) if appends => fs.write(node, WritePosition::Append, &mut from, write_flags),
-        Position::At(offset) => fs.write(node, WritePosition::At(offset), &mut from, write_flags),
-        Position::Current => description.with_offset(|offset| {
-            let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-            let result = fs.write(node, position, &mut from, write_flags);
-            let end = result.as_ref().map_or(offset, |written| written.offset_bytes + written.count_bytes as u64);
-            (end, result)
-        }),
+    let write = |position, from: &mut Source<'_>| {
+        fs.write(file.node, position, from, write_flags).map_err(|error| error.errno())
     };
-    done(result.map_err(|error| error.errno())?.count_bytes)
+    let written = match position {
+        // Linux appends then, whatever the offset says.
+        Position::At(_) if appends => write(WritePosition::Append, &mut from)?,
+        Position::At(offset) => write(WritePosition::At(offset), &mut from)?,
+        Position::Current => with_offset(fs, file, |offset| {
+            let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
+            let result = write(position, &mut from);
+            (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
+        })?,
+    };
+    done(written.count_bytes)
 }
 
 fn write_flags() -> WriteFlags {
@@ -177,14 +193,14 @@ fn write_flags() -> WriteFlags {
 /// `lseek`.
 pub(crate) fn seek(call: &Call<'_>) -> Answer {
     let [descriptor, offset, whence, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    if description.flags.load(core::sync::atomic::Ordering::Relaxed) & O_PATH != 0 {
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    let fs = call.file_system(description)?;
-    let node = description.node();
+    let fs = call.file_system(&file)?;
+    let node = file.node;
     let wanted = offset as i64;
-    description.with_offset(|current| {
+    let target = with_offset(fs, &file, |current| {
         let target = (|| {
             let base = match whence {
                 0 => 0,
@@ -200,24 +216,22 @@ pub(crate) fn seek(call: &Call<'_>) -> Answer {
             let sum = base.checked_add(wanted).ok_or(Errno::OVERFLOW)?;
             u64::try_from(sum).map_err(|_| Errno::INVAL)
         })();
-        match target {
-            Ok(target) => (target, done(target as usize)),
-            Err(errno) => (current, Err(errno)),
-        }
-    })
+        (target.unwrap_or(current), target)
+    })?;
+    done(target as usize)
 }
 
 /// `fsync`, `fdatasync`, `sync_file_range`, `syncfs`.
 pub(crate) fn sync(call: &Call<'_>) -> Answer {
-    let Some(description) = call.description(call.arguments[0]) else { return Ok(Outcome::Pass) };
-    if description.flags.load(core::sync::atomic::Ordering::Relaxed) & O_PATH != 0 {
+    let Some(file) = call.open_file(call.arguments[0]) else { return Ok(Outcome::Pass) };
+    if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    let fs = call.file_system(description)?;
+    let fs = call.file_system(&file)?;
     let result = match call.number {
         SYNCFS => fs.sync_all(),
-        FSYNC => fs.sync(description.node(), SyncScope::DataAndAttributes),
-        _ => fs.sync(description.node(), SyncScope::Data),
+        FSYNC => fs.sync(file.node, SyncScope::DataAndAttributes),
+        _ => fs.sync(file.node, SyncScope::Data),
     };
     result.map_err(|error| error.errno())?;
     done(0)
@@ -226,20 +240,20 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
 /// `ftruncate`.
 pub(crate) fn truncate(call: &Call<'_>) -> Answer {
     let [descriptor, size, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
-    check_writable(description).map_err(|_| Errno::INVAL)?;
-    let namespace = Namespace::new(call.file_system(description)?, credentials::effective());
-    namespace.truncate_open(description.node(), size).map_err(|error| error.errno())?;
+    check_writable(&file).map_err(|_| Errno::INVAL)?;
+    let namespace = Namespace::new(call.file_system(&file)?, credentials::effective());
+    namespace.truncate_open(file.node, size).map_err(|error| error.errno())?;
     done(0)
 }
 
 /// `fallocate`.
 pub(crate) fn allocate(call: &Call<'_>) -> Answer {
     let [descriptor, mode, offset, length, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    check_writable(description)?;
-    if description.file_type() != FileType::Regular {
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_writable(&file)?;
+    if file.file_type != FileType::Regular {
         return Err(Errno::NODEV);
     }
     let offset = u64::try_from(offset as i64).map_err(|_| Errno::INVAL)?;
@@ -258,14 +272,14 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
         0x40 | 0x41 => AllocateMode::Unshare,
         _ => return Err(Errno::OPNOTSUPP),
     };
-    let fs = call.file_system(description)?;
-    fs.allocate(description.node(), mode, offset, length).map_err(|error| error.errno())?;
+    let fs = call.file_system(&file)?;
+    fs.allocate(file.node, mode, offset, length).map_err(|error| error.errno())?;
     done(0)
 }
 
 /// One end of a transfer: ours, or a descriptor of the host.
 enum End {
-    Ours(&'static Description),
+    Ours(OpenFile),
     Host(usize),
 }
 
@@ -283,14 +297,14 @@ pub(crate) fn transfer(call: &Call<'_>) -> Answer {
     if !call.is_ours(from) && !call.is_ours(to) {
         return Ok(Outcome::Pass);
     }
-    let end = |descriptor| call.description(descriptor).map_or(End::Host(descriptor), End::Ours);
+    let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
     let (source, target) = (end(from), end(to));
-    if let End::Ours(description) = &source {
-        check_readable(description)?;
+    if let End::Ours(file) = &source {
+        check_readable(file)?;
     }
-    if let End::Ours(description) = &target {
-        let appends = check_writable(description)?;
-        if call.number == COPY_FILE_RANGE && appends {
+    if let End::Ours(file) = &target {
+        check_writable(file)?;
+        if call.number == COPY_FILE_RANGE && appends(call.file_system(file)?, file)? {
             return Err(Errno::BADF);
         }
     }
@@ -320,9 +334,10 @@ pub(crate) fn transfer(call: &Call<'_>) -> Answer {
         // What was read and not written is given back where that is possible.
         if count_written < read
             && offsets[0].is_none()
-            && let End::Ours(description) = &source
+            && let End::Ours(file) = &source
         {
-            description.with_offset(|offset| (offset.saturating_sub((read - count_written) as u64), ()));
+            let fs = call.file_system(file)?;
+            with_offset(fs, file, |offset| (offset.saturating_sub((read - count_written) as u64), Ok(())))?;
         }
         moved += count_written;
         for slot in offsets.iter_mut().flatten() {
@@ -359,18 +374,17 @@ fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u
                 }
             })
         }
-        End::Ours(description) => {
-            let fs = call.file_system(description)?;
+        End::Ours(file) => {
+            let fs = call.file_system(file)?;
             let mut into = Destination::from_slice(buffer);
-            let node = description.node();
+            let mut read = |offset| fs.read(file.node, offset, &mut into).map_err(|error| error.errno());
             match at {
-                Some(offset) => fs.read(node, offset, &mut into),
-                None => description.with_offset(|offset| {
-                    let result = fs.read(node, offset, &mut into);
-                    (offset + result.as_ref().map_or(0, |count| *count as u64), result)
+                Some(offset) => read(offset),
+                None => with_offset(fs, file, |offset| {
+                    let result = read(offset);
+                    (offset + result.map_or(0, |count| count as u64), result)
                 }),
             }
-            .map_err(|error| error.errno())
         }
     }
 }
@@ -387,20 +401,23 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
                 }
             })
         }
-        End::Ours(description) => {
-            let appends = check_writable(description)?;
-            let fs = call.file_system(description)?;
+        End::Ours(file) => {
+            let fs = call.file_system(file)?;
             let mut from = Source::from_slice(buffer);
-            let node = description.node();
-            let result = match at {
-                Some(offset) => fs.write(node, WritePosition::At(offset), &mut from, write_flags()),
-                None => description.with_offset(|offset| {
-                    let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-                    let result = fs.write(node, position, &mut from, write_flags());
-                    (result.as_ref().map_or(offset, |w| w.offset_bytes + w.count_bytes as u64), result)
-                }),
+            let mut write =
+                |position| fs.write(file.node, position, &mut from, write_flags()).map_err(|error| error.errno());
+            let written = match at {
+                Some(offset) => write(WritePosition::At(offset)),
+                None => {
+                    let appends = appends(fs, file)?;
+                    with_offset(fs, file, |offset| {
+                        let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
+                        let result = write(position);
+                        (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
+                    })
+                }
             };
-            result.map(|written| written.count_bytes).map_err(|error| error.errno())
+            written.map(|written| written.count_bytes)
         }
     }
 }

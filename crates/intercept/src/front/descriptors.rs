@@ -2,22 +2,11 @@
 
 use super::call::{Answer, Call, done};
 use super::locks;
-use super::names;
-use super::session::DescriptionId;
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
-use core::sync::atomic::Ordering;
 use gannet_vfs::Errno;
-
-/// Lets go of what a descriptor referred to.
-fn let_go(call: &Call<'_>, id: DescriptionId) {
-    if let Some(description) = call.front.shared.get(id) {
-        names::closed(call, description.mount(), description.node());
-    }
-    call.front.release(id);
-}
 
 /// `close`: ours is let go, then the kernel closes the placeholder.
 pub(crate) fn close(call: &mut Call<'_>) -> Answer {
@@ -28,8 +17,9 @@ pub(crate) fn close(call: &mut Call<'_>) -> Answer {
     if !call.is_ours(descriptor) {
         return Ok(Outcome::Pass);
     }
-    if let Some(id) = call.table_to_change()?.take(descriptor) {
-        let_go(call, id);
+    let table = call.table_to_change()?;
+    if let Some(file) = table.take(descriptor) {
+        call.front.let_go(table, &file);
     }
     Ok(Outcome::Pass)
 }
@@ -47,26 +37,25 @@ pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
         let table = call.table_to_change()?;
         for (descriptor, _) in table.iter() {
             if (first..=last).contains(&(descriptor as u32))
-                && let Some(id) = table.take(descriptor)
+                && let Some(file) = table.take(descriptor)
             {
-                let_go(call, id);
+                call.front.let_go(table, &file);
             }
         }
     }
-    let mut kept = [call.front.session_descriptor as u32, call.front.template as u32];
-    kept.sort_unstable();
     let mut from = first;
-    for kept in kept {
-        if from < kept && kept <= last {
+    for kept in super::internal::sorted() {
+        if !(from..=last).contains(&kept) {
+            continue;
+        }
+        if from < kept {
             // SAFETY: the program's call, on part of its range.
             let result = unsafe { syscall(CLOSE_RANGE, [from as usize, kept as usize - 1, flags as usize]) };
             if is_error(result) {
                 return Ok(Outcome::Done(result));
             }
         }
-        if (from..=last).contains(&kept) {
-            from = kept + 1;
-        }
+        from = kept + 1;
     }
     if from > last {
         return done(0);
@@ -90,7 +79,7 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
         return Ok(Outcome::Pass);
     }
     let table = call.table_to_change()?;
-    let Some(id) = table.get(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = table.get(descriptor) else { return Ok(Outcome::Pass) };
     // SAFETY: the program's call.
     let new = unsafe { syscall6(call.number, call.arguments) };
     if is_error(new) {
@@ -101,9 +90,8 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
         unsafe { syscall(CLOSE, [new as usize]) };
         return Err(Errno::MFILE);
     }
-    call.front.shared.add_reference(id);
-    if let Some(stale) = table.set(new as usize, id) {
-        call.front.release(stale);
+    if let Some(stale) = table.set(new as usize, &file) {
+        call.front.let_go(table, &stale);
     }
     done(new as usize)
 }
@@ -124,14 +112,11 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
         return Ok(Outcome::Done(result));
     }
     let before = match table.get(old) {
-        Some(id) => {
-            call.front.shared.add_reference(id);
-            table.set(new, id)
-        }
+        Some(file) => table.set(new, &file),
         None => table.take(new),
     };
-    if let Some(id) = before {
-        let_go(call, id);
+    if let Some(file) = before {
+        call.front.let_go(table, &file);
     }
     Ok(Outcome::Done(result))
 }
@@ -154,22 +139,26 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     if call.is_internal(descriptor) {
         return Err(Errno::BADF);
     }
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    let flags = description.flags.load(Ordering::Relaxed);
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    let fs = call.file_system(&file)?;
+    let shared = fs.shared();
     match command as u32 as usize {
         F_DUPFD | F_DUPFD_CLOEXEC => duplicate_with(call, descriptor),
         F_GETFD | F_SETFD => Ok(Outcome::Pass),
-        F_GETFL => done((flags | 0o100000) as usize),
-        _ if flags & O_PATH != 0 => Err(Errno::BADF),
+        F_GETFL => {
+            let info = shared.info(file.description).map_err(|error| error.errno())?;
+            done((info.status | 0o100000) as usize)
+        }
+        _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
         F_SETFL => {
-            description.flags.store(flags & !CHANGEABLE | argument as u32 & CHANGEABLE, Ordering::Relaxed);
+            shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
             done(0)
         }
         F_DUPFD_QUERY => {
             let other = call.table().get(argument as u32 as usize);
-            done(usize::from(other.is_some() && other == call.table().get(descriptor)))
+            done(usize::from(other.is_some_and(|other| other.description == file.description)))
         }
-        command if F_LOCKS.contains(&command) => locks::record_lock(call, description, command, argument),
+        command if F_LOCKS.contains(&command) => locks::record_lock(call, &file, command, argument),
         _ => Err(Errno::INVAL),
     }
 }
@@ -181,13 +170,15 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const FIONBIO: usize = 0x5421;
     const FIONREAD: usize = 0x541b;
     let [descriptor, request, argument, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     match request as u32 as usize {
         FIOCLEX | FIONCLEX => Ok(Outcome::Pass),
         FIONBIO => done(0),
         FIONREAD => {
-            let all = call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
-            let left = all.size_bytes.saturating_sub(description.offset.load(Ordering::Relaxed));
+            let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
+            let offset =
+                call.file_system(&file)?.shared().offset(file.description).map_err(|error| error.errno())?.get();
+            let left = all.size_bytes.saturating_sub(offset);
             memory::write_value(argument, &(left.min(i32::MAX as u64) as i32)).map_err(|_| Errno::FAULT)?;
             done(0)
         }

@@ -4,7 +4,7 @@
 //! that was meant for the volume.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::session::Description;
+use super::table::OpenFile;
 use super::{Front, credentials};
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -50,12 +50,12 @@ impl Front {
     }
 
     /// A path for what a description refers to; files are named by their inode, as their path is not kept.
-    pub(crate) fn path_of(&self, description: &Description) -> Result<Vec<u8>, Errno> {
-        if description.file_type() == FileType::Directory {
-            return self.path_of_directory(description.mount(), description.node());
+    pub(crate) fn path_of(&self, file: &OpenFile) -> Result<Vec<u8>, Errno> {
+        if file.file_type == FileType::Directory {
+            return self.path_of_directory(file.mount, file.node);
         }
-        let mut path = self.mounts.get(description.mount()).ok_or(Errno::NOENT)?.place.clone();
-        path.extend_from_slice(format!("/.inode:{}", description.node().number).as_bytes());
+        let mut path = self.mounts.get(file.mount).ok_or(Errno::NOENT)?.place.clone();
+        path.extend_from_slice(format!("/.inode:{}", file.node.number).as_bytes());
         Ok(path)
     }
 }
@@ -109,8 +109,8 @@ fn left_to_host(call: &mut Call<'_>, result: isize) -> Answer {
 
 /// `fchdir`.
 pub(crate) fn change_to_descriptor(call: &mut Call<'_>) -> Answer {
-    if let Some(description) = call.description(call.arguments[0]) {
-        return enter(call, description.mount(), description.node(), description.file_type());
+    if let Some(file) = call.open_file(call.arguments[0]) {
+        return enter(call, file.mount, file.node, file.file_type);
     }
     // SAFETY: the program's call.
     let result = unsafe { syscall6(FCHDIR, call.arguments) };

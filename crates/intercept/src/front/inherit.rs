@@ -1,50 +1,36 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
-//! `SESSION TEMPLATE;MOUNT NUMBER GENERATION;FD ID FD ID …` in decimal; the second part is empty when the working directory
-//! is the host's. The references belong to the process over the exec: what the kernel closed on exec is found by asking for
-//! each, and released.
+//! `TEMPLATE;MOUNT NUMBER GENERATION;FD MOUNT DESCRIPTION FD MOUNT DESCRIPTION …` in decimal; the second part is empty when
+//! the working directory is the host's. Over the exec a description is held in transit; the new program adopts it, also when the
+//! kernel closed the descriptor on exec, and then lets go of it. POSIX record locks do not survive.
 
-use super::session::{DescriptionId, Shared};
+use super::table::OpenFile;
 use super::{Front, table};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
 use gannet_vfs::NodeId;
+use gannet_vfs::shared::{AccessMode, Description};
 use std::fmt::Write;
-
-/// The session's descriptors.
-pub(crate) struct Inherited {
-    pub(crate) shared: &'static Shared,
-    pub(crate) session_descriptor: i32,
-    pub(crate) template: i32,
-}
 
 const F_DUPFD: usize = 0;
 const F_ADD_SEALS: usize = 1033;
 const F_DUPFD_QUERY: usize = 1027;
+const O_PATH: u32 = 0o10000000;
 
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| *byte == b' ').filter_map(|word| core::str::from_utf8(word).ok()?.parse().ok())
 }
 
-/// Takes the session over, or makes a new one.
-pub(crate) fn session(text: &[u8]) -> Option<Inherited> {
-    let mut head = numbers(text.split(|byte| *byte == b';').next().unwrap_or_default());
-    if let (Some(session), Some(template)) = (head.next(), head.next())
-        && let Some(shared) = Shared::map(session as i32)
+/// The template: inherited, or made now.
+pub(crate) fn template(text: &[u8]) -> Option<i32> {
+    let head = text.split(|byte| *byte == b';').next().unwrap_or_default();
+    if let Some(template) = numbers(head).next()
+        && is_duplicate(template as usize, template as usize)
     {
-        return Some(Inherited { shared, session_descriptor: session as i32, template: template as i32 });
+        return Some(template as i32);
     }
-    let session_descriptor = hide(memory_file(c"gannet-run")?)?;
-    let shared = Shared::map(session_descriptor)?;
-    Some(Inherited { shared, session_descriptor, template: template()? })
-}
-
-fn memory_file(name: &core::ffi::CStr) -> Option<i32> {
-    const MFD_ALLOW_SEALING: usize = 2;
-    // SAFETY: a string that ends in zero.
-    let descriptor = unsafe { syscall(MEMFD_CREATE, [name.as_ptr() as usize, MFD_ALLOW_SEALING]) };
-    (!is_error(descriptor)).then_some(descriptor as i32)
+    make_template()
 }
 
 /// Moves a descriptor high up, out of the way of programs that count them or close all low ones.
@@ -65,10 +51,15 @@ fn hide(descriptor: i32) -> Option<i32> {
 }
 
 /// What placeholders are duplicates of: an empty file that can be neither read, nor written, nor mapped, and is always ready.
-fn template() -> Option<i32> {
+fn make_template() -> Option<i32> {
+    const MFD_ALLOW_SEALING: usize = 2;
     const SEALS: usize = 1 | 2 | 4 | 8;
     const O_WRONLY: usize = 1;
-    let descriptor = memory_file(c"gannet")?;
+    // SAFETY: a string that ends in zero.
+    let descriptor = unsafe { syscall(MEMFD_CREATE, [c"gannet".as_ptr() as usize, MFD_ALLOW_SEALING]) };
+    if is_error(descriptor) {
+        return None;
+    }
     let mut path = String::with_capacity(32);
     let _ = write!(path, "/proc/self/fd/{descriptor}\0");
     // SAFETY: our own descriptor, and a path that ends in zero.
@@ -78,6 +69,24 @@ fn template() -> Option<i32> {
         syscall(CLOSE, [descriptor as usize]);
         if is_error(reopened) { None } else { hide(reopened as i32) }
     }
+}
+
+/// Whether two descriptors of the kernel are duplicates of each other.
+fn is_duplicate(descriptor: usize, other: usize) -> bool {
+    // SAFETY: asks about descriptors only.
+    let answer = unsafe { syscall(FCNTL, [descriptor, F_DUPFD_QUERY, other]) };
+    const EINVAL: isize = -22;
+    if answer != EINVAL {
+        return answer == 1;
+    }
+    // A kernel before 6.10: the same file then, if not the same description.
+    let identity = |descriptor: usize| {
+        let mut status = [0u64; 18];
+        // SAFETY: struct stat is 144 bytes.
+        let result = unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) };
+        (result == 0).then_some((status[0], status[1]))
+    };
+    identity(descriptor).is_some() && identity(descriptor) == identity(other)
 }
 
 impl Front {
@@ -92,52 +101,68 @@ impl Front {
             table.set_directory(Some((mount as usize, NodeId::new(number, generation as u32))));
         }
         let mut entries = numbers(parts.next().unwrap_or_default());
-        while let (Some(descriptor), Some(id)) = (entries.next(), entries.next()) {
-            let id = DescriptionId(id as u32);
-            if self.is_placeholder(descriptor as usize) {
-                if let Some(stale) = table.set(descriptor as usize, id) {
-                    self.release(stale);
-                }
-            } else {
-                // Closed on exec.
-                self.release(id);
+        let mut adopted: Vec<OpenFile> = Vec::new();
+        while let (Some(descriptor), Some(mount), Some(word)) = (entries.next(), entries.next(), entries.next()) {
+            let Some(file) = self.adopt(mount as usize, word) else { continue };
+            adopted.push(file);
+            if is_duplicate(descriptor as usize, self.template as usize) {
+                table.set(descriptor as usize, &file);
             }
         }
-    }
-
-    /// Whether a descriptor of the kernel is a duplicate of the template.
-    fn is_placeholder(&self, descriptor: usize) -> bool {
-        // SAFETY: asks about descriptors only.
-        let answer = unsafe { syscall(FCNTL, [descriptor, F_DUPFD_QUERY, self.template as usize]) };
-        const EINVAL: isize = -22;
-        if answer != EINVAL {
-            return answer == 1;
+        for file in adopted {
+            if let Ok(fs) = self.file_system(file.mount) {
+                let _ = fs.shared().release_in_transit(fs, file.description);
+            }
+            // Closed on exec, all descriptors for it.
+            self.let_go(table, &file);
         }
-        // A kernel before 6.10: the same file then, if not the same description.
-        let identity = |descriptor: usize| {
-            let mut status = [0u64; 18];
-            // SAFETY: struct stat is 144 bytes.
-            let result = unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) };
-            (result == 0).then_some((status[0], status[1]))
-        };
-        identity(descriptor).is_some() && identity(descriptor) == identity(self.template as usize)
     }
 
-    /// What the program about to be executed is told. A `vfork` child takes its own references first.
+    /// Makes this process a user of a description in transit.
+    fn adopt(&self, mount: usize, word: u64) -> Option<OpenFile> {
+        let fs = self.file_system(mount).ok()?;
+        let description = Description::from_word(word)?;
+        fs.shared().adopt(description).ok()?;
+        let info = fs.shared().info(description).ok()?;
+        let flags = match (info.access.contains(AccessMode::READ), info.access.contains(AccessMode::WRITE)) {
+            (true, true) => 2,
+            (false, true) => 1,
+            (true, false) => 0,
+            (false, false) => O_PATH,
+        };
+        let file_type = fs.permissions(info.node).ok()?.file_type;
+        Some(OpenFile { description, mount, node: info.node, file_type, flags })
+    }
+
+    /// What the program about to be executed is told. What it inherits is held in transit until it adopts it.
     pub(crate) fn inheritance(&self, record: &mut Record, in_child: bool) -> Vec<u8> {
         if in_child {
-            let _ = table::make_private(record, self.shared);
+            let _ = table::make_private(record);
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
-        let _ = write!(text, "{} {};", self.session_descriptor, self.template);
+        let _ = write!(text, "{};", self.template);
         if let Some((mount, node)) = table.directory() {
             let _ = write!(text, "{mount} {} {}", node.number, node.generation);
         }
         text.push(';');
-        for (descriptor, id) in table.iter() {
-            let _ = write!(text, "{descriptor} {} ", id.0);
+        for (descriptor, file) in table.iter() {
+            if let Ok(fs) = self.file_system(file.mount)
+                && fs.shared().hold_in_transit(file.description).is_ok()
+            {
+                record.in_transit_of = crate::process::process_id();
+                let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
+            }
         }
         text.into_bytes()
+    }
+
+    /// An `execve` failed: what was held for the new program is given back. In the process that tried it.
+    pub(crate) fn exec_failed(&self, record: &mut Record) {
+        for (_, file) in table::current(record).iter() {
+            if let Ok(fs) = self.file_system(file.mount) {
+                let _ = fs.shared().release_in_transit(fs, file.description);
+            }
+        }
     }
 }

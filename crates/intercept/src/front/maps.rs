@@ -120,8 +120,8 @@ fn first_in(start: usize, end: usize) -> Option<(usize, NodeId)> {
 /// `mmap`.
 pub(crate) fn map(call: &Call<'_>) -> Answer {
     let [address, length, protection, flags, descriptor, offset] = call.arguments;
-    let description = if flags & MAP_ANONYMOUS != 0 { None } else { call.description(descriptor) };
-    let Some(description) = description else {
+    let file = if flags & MAP_ANONYMOUS != 0 { None } else { call.open_file(descriptor) };
+    let Some(file) = file else {
         if flags & MAP_FIXED != 0 {
             forget(call, address, address.saturating_add(length).next_multiple_of(PAGE_BYTES));
         }
@@ -131,9 +131,8 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         return Err(Errno::INVAL);
     }
     let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    data::check_readable(description)
-        .map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
-    if description.file_type() != FileType::Regular {
+    data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
+    if file.file_type != FileType::Regular {
         return Err(Errno::NODEV);
     }
     // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
@@ -143,11 +142,11 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         _ => return Err(Errno::INVAL),
     };
     let writes = shared && protection & PROT_WRITE != 0;
-    if writes && data::check_writable(description).is_err() {
+    if writes && data::check_writable(&file).is_err() {
         return Err(Errno::ACCESS);
     }
-    let fs = call.file_system(description)?;
-    let node = description.node();
+    let fs = call.file_system(&file)?;
+    let node = file.node;
     // SAFETY: the program's wish for memory, at first as a reservation.
     let base = unsafe {
         let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -173,7 +172,7 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
                         maps.pins.push(None);
                     }
                     maps.pins[pin] = Some(token);
-                    let mount = description.mount();
+                    let mount = file.mount;
                     maps.regions.push(Region { start: base, end: base + length, mount, node, pin });
                 });
             } else {

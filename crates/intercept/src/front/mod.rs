@@ -4,12 +4,12 @@
 //!
 //! | what | whose |
 //! | --- | --- |
-//! | [`Front`]: mounts, the session map | the process's, made at start, never changed |
+//! | [`Front`]: mounts | the process's, made at start, never changed |
 //! | [`table::Table`]: descriptors, working directory | the process's, or a `vfork` child's |
-//! | [`session::Shared`]: open file descriptions, record locks | the whole tree's |
+//! | open file descriptions, locks | the file system's ([`gannet_vfs::shared`]) |
 //!
-//! A volume is opened at the first call that concerns it. Locks: [`OPENING`] alone; the words in the session are taken one
-//! at a time, an offset's before a call to the file system, never the other way round.
+//! A volume is opened at the first call that concerns it. Locks: [`OPENING`] alone; an offset's before a call to the file
+//! system, never the other way round.
 
 pub(crate) mod attributes;
 pub(crate) mod call;
@@ -18,12 +18,12 @@ pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod inherit;
+pub(crate) mod internal;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
 pub(crate) mod paths;
 pub(crate) mod programs;
-pub(crate) mod session;
 pub(crate) mod status;
 pub(crate) mod table;
 
@@ -36,9 +36,10 @@ use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use gannet_vfs::shared::shm::ForkTicket;
 use gannet_vfs::{Errno, FileSystem};
-use session::{DescriptionId, Shared};
 use std::sync::Arc;
+use table::{OpenFile, Table};
 
 /// A volume and where it is seen.
 pub(crate) struct Mount {
@@ -63,10 +64,7 @@ impl Mount {
 /// Everything that does not change after start.
 pub(crate) struct Front {
     pub(crate) mounts: Vec<Mount>,
-    pub(crate) shared: &'static Shared,
     open: OpenVolume,
-    /// Descriptor of the session's memory file.
-    pub(crate) session_descriptor: i32,
     /// Descriptor that placeholders are duplicates of.
     pub(crate) template: i32,
 }
@@ -101,25 +99,17 @@ pub(crate) fn initialise(open: OpenVolume) {
     if mounts.is_empty() {
         return;
     }
-    let Some(inherited) = inherit::session(settings.descriptors()) else {
-        complain(&[b"cannot make the session's memory file; volumes are not visible"]);
+    let Some(template) = inherit::template(settings.descriptors()) else {
+        complain(&[b"cannot make a memory file; volumes are not visible"]);
         return;
     };
-    let front = Front {
-        mounts,
-        shared: inherited.shared,
-        open,
-        session_descriptor: inherited.session_descriptor,
-        template: inherited.template,
-    };
-    crate::entry::mark_descriptor(front.session_descriptor as usize);
-    crate::entry::mark_descriptor(front.template as usize);
+    let front = Front { mounts, open, template };
+    internal::protect(template);
     credentials::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
     FRONT.store(core::ptr::from_ref(front).cast_mut(), Ordering::Release);
     front.take_inheritance(settings.descriptors());
     front.note_host_directory(false);
-    locks::after_exec(front);
 }
 
 /// Says something on standard error.
@@ -147,8 +137,12 @@ impl Front {
             unsafe { syscall(number::SCHED_YIELD, []) };
         }
         if mount.opened.load(Ordering::Acquire).is_null() && mount.failed.load(Ordering::Acquire) == 0 {
+            let before = internal::snapshot();
             match (self.open)(&mount.volume) {
-                Ok(fs) => mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release),
+                Ok(fs) => {
+                    internal::protect_new(before);
+                    mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);
+                }
                 Err(error) => {
                     complain(&[&mount.volume, b": ", error.to_string().as_bytes()]);
                     mount.failed.store(1, Ordering::Release);
@@ -161,19 +155,14 @@ impl Front {
         if opened.is_null() { Err(Errno::IO) } else { Ok(unsafe { &**opened }) }
     }
 
-    /// Drops a reference; the last one on an inode without names frees it.
-    pub(crate) fn release(&self, id: DescriptionId) {
-        if self.shared.get(id).is_some_and(|description| description.has_own_locks.load(Ordering::Relaxed) != 0) {
-            let last =
-                self.shared.get(id).is_some_and(|description| description.references.load(Ordering::Relaxed) == 1);
-            if last {
-                locks::release_description(self, id);
-            }
-        }
-        if let Some((mount, node)) = self.shared.release(id)
-            && let Ok(fs) = self.file_system(mount)
+    /// A descriptor of `table` no longer stands for `file`. With the last of the process its use ends.
+    pub(crate) fn let_go(&self, table: &Table, file: &OpenFile) {
+        let Ok(fs) = self.file_system(file.mount) else { return };
+        locks::closed(fs, file);
+        let process = table::of_process();
+        if !table.refers_to(file.description) && (core::ptr::eq(table, process) || !process.refers_to(file.description))
         {
-            let _ = fs.retire(node);
+            let _ = fs.shared().close(fs, file.description);
         }
     }
 }
@@ -220,42 +209,84 @@ pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Vec<u8> {
 /// A `vfork` begins.
 pub(crate) fn before_vfork(_record: &mut Record) {}
 
-/// A `vfork` child is gone.
+/// A `vfork` child is gone. What only it had open ends, as the process was the user on its behalf.
 pub(crate) fn drop_private_table(record: &mut Record) {
+    if let (Some(front), Some(private)) = (front(), table::private(record)) {
+        for (descriptor, _) in private.iter() {
+            if let Some(file) = private.take(descriptor) {
+                front.let_go(private, &file);
+            }
+        }
+    }
     table::drop_private(record);
 }
 
-/// A fork begins: the child's references exist before it does.
-pub(crate) fn before_fork(record: &Record) {
+/// The thread's last `execve` is over: it failed, if this is the process that made it.
+pub(crate) fn after_exec(record: &mut Record) {
+    let process = core::mem::take(&mut record.in_transit_of);
+    if process == crate::process::process_id()
+        && let Some(front) = front()
+    {
+        front.exec_failed(record);
+    }
+}
+
+/// Places that the file systems keep for the child of a fork.
+pub(crate) type Tickets = Vec<ForkTicket<'static>>;
+
+/// A fork begins: the child becomes a user of what its parent uses before it exists.
+pub(crate) fn before_fork(record: &Record) -> Tickets {
     while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
     maps::around_fork(true);
-    if let Some(front) = front() {
-        for (_, id) in table::current(record).iter() {
-            front.shared.add_reference(id);
+    let mut tickets = Vec::new();
+    let Some(front) = front() else { return tickets };
+    let table = table::current(record);
+    for (index, mount) in front.mounts.iter().enumerate() {
+        if mount.opened.load(Ordering::Acquire).is_null() || !table.iter().any(|(_, file)| file.mount == index) {
+            continue;
         }
+        let Ok(fs) = front.file_system(index) else { continue };
+        // Without a ticket the child joins at its first operation, and has its descriptions as long as the parent keeps them.
+        if let Ok(ticket) = fs.shared().session().prepare_fork() {
+            let mut descriptions =
+                table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
+            if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {
+                tickets.push(ticket);
+            }
+        }
+    }
+    tickets
+}
+
+/// The child of a fork. What a `vfork` child saw as its own is now its own.
+pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
+    OPENING.store(0, Ordering::Release);
+    maps::around_fork(false);
+    locks::after_fork_in_child();
+    table::adopt_private(record);
+    for ticket in tickets {
+        let _ = ticket.child();
     }
 }
 
-/// The child of a fork. Maps of a volume are inherited; what a `vfork` child saw as its own is now its own.
-pub(crate) fn after_fork_in_child(record: &mut Record) {
-    OPENING.store(0, Ordering::Release);
-    maps::around_fork(false);
-    table::adopt_private(record);
-}
-
 /// The parent of a fork that succeeded or failed.
-pub(crate) fn after_fork_in_parent(record: &Record, result: isize) {
+pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets) {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
-    if result < 0
-        && let Some(front) = front()
-    {
-        for (_, id) in table::current(record).iter() {
-            front.release(id);
+    for ticket in tickets {
+        if !forked && let Some(front) = front() {
+            for index in 0..front.mounts.len() {
+                if !front.mounts[index].opened.load(Ordering::Acquire).is_null()
+                    && let Ok(fs) = front.file_system(index)
+                {
+                    let _ = fs.shared().take_back(ticket.participant());
+                }
+            }
         }
+        ticket.parent(forked);
     }
 }
 
@@ -283,14 +314,14 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     let table = table::current(record);
-    for (descriptor, id) in table.iter() {
-        table.take(descriptor);
-        front.release(id);
+    for (descriptor, _) in table.iter() {
+        if let Some(file) = table.take(descriptor) {
+            front.let_go(table, &file);
+        }
     }
     if in_child {
         return;
     }
-    locks::release_process(front);
     thread_exits();
     for mount in &front.mounts {
         let opened = mount.opened.swap(core::ptr::null_mut(), Ordering::AcqRel);

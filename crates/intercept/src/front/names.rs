@@ -1,15 +1,17 @@
 //! Names: opening, making, removing, renaming, linking.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
+use super::credentials;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
-use super::{credentials, locks};
+use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::{LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
+use gannet_vfs::shared::AccessMode;
 use gannet_vfs::{Errno, FileType, NodeId};
 
 pub(crate) const AT_REMOVEDIR: usize = 0x200;
@@ -19,6 +21,9 @@ const F_DUPFD_CLOEXEC: usize = 1030;
 /// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
 const STATUS_FLAGS: u32 =
     0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000;
+
+/// What an entry of the descriptor table keeps: access mode and O_PATH.
+const FIXED_FLAGS: u32 = 0o3 | 0o10000000;
 
 /// `open`, `creat`, `openat`.
 pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
@@ -65,18 +70,14 @@ fn open_with(
             (mount, namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?)
         }
         Target::Descriptor(descriptor) => {
-            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
-            let mount = description.mount();
+            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            let mount = file.mount;
             let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
-            let found = gannet_vfs::Found { node: description.node(), file_type: description.file_type() };
+            let found = gannet_vfs::Found { node: file.node, file_type: file.file_type };
             (mount, namespace.open_found(found, flags).map_err(|error| error.errno())?)
         }
     };
-    let result = install(call, mount, &opened, flags);
-    if result.is_err() {
-        retire_if_unused(call, mount, opened.node);
-    }
-    result
+    install(call, mount, &opened, flags)
 }
 
 /// Makes a descriptor for what was opened.
@@ -85,35 +86,50 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
         return Err(Errno::OPNOTSUPP);
     }
     let table = call.table_to_change()?;
-    let shared = call.front.shared;
-    let id = shared.open(mount, opened.node, opened.file_type, flags.bits() & STATUS_FLAGS).ok_or(Errno::NFILE)?;
+    let fs = call.front.file_system(mount)?;
+    let access = match (flags.contains(OpenFlags::PATH), flags.bits() & 3) {
+        (true, _) => AccessMode::PATH,
+        (_, 0) => AccessMode::READ,
+        (_, 1) => AccessMode::WRITE,
+        _ => AccessMode::READ | AccessMode::WRITE,
+    };
+    let unlinkable = flags.contains(OpenFlags::TMPFILE | OpenFlags::EXCL);
+    let access = if unlinkable { access | AccessMode::UNLINKABLE } else { access };
+    let description = fs.shared().open(fs, opened.node, access, flags.bits() & STATUS_FLAGS).map_err(|error| {
+        match error.errno() {
+            // Somebody removed it in between.
+            Errno::STALE => Errno::NOENT,
+            errno => errno,
+        }
+    })?;
+    let file = OpenFile {
+        description,
+        mount,
+        node: opened.node,
+        file_type: opened.file_type,
+        flags: flags.bits() & FIXED_FLAGS,
+    };
+    let close = || {
+        let _ = fs.shared().close(fs, description);
+    };
     let command = if flags.contains(OpenFlags::CLOEXEC) { F_DUPFD_CLOEXEC } else { F_DUPFD };
     // SAFETY: duplicates our own descriptor.
     let descriptor = unsafe { syscall(FCNTL, [call.front.template as usize, command, 0]) };
     if is_error(descriptor) {
-        call.front.release(id);
+        close();
         return Ok(Outcome::Done(descriptor));
     }
     if descriptor as usize >= crate::entry::DESCRIPTOR_LIMIT {
         // SAFETY: the descriptor just made.
         unsafe { syscall(CLOSE, [descriptor as usize]) };
-        call.front.release(id);
+        close();
         return Err(Errno::MFILE);
     }
-    if let Some(stale) = table.set(descriptor as usize, id) {
+    if let Some(stale) = table.set(descriptor as usize, &file) {
         // It was closed where we could not see it.
-        call.front.release(stale);
+        call.front.let_go(table, &stale);
     }
     done(descriptor as usize)
-}
-
-/// An inode that lost a name, or never got one, is freed unless somebody has it open.
-fn retire_if_unused(call: &Call<'_>, mount: usize, node: NodeId) {
-    if !call.front.shared.is_in_use(mount, node)
-        && let Ok(fs) = call.front.file_system(mount)
-    {
-        let _ = fs.retire(node);
-    }
 }
 
 /// `mkdir`, `mkdirat`.
@@ -146,10 +162,10 @@ pub(crate) fn unlink(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> 
     if flags & !AT_REMOVEDIR != 0 {
         return Ok(Outcome::Pass);
     }
-    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, mount, place| {
-        let node = if flags & AT_REMOVEDIR != 0 { namespace.remove_directory(place) } else { namespace.unlink(place) }
-            .map_err(|error| error.errno())?;
-        retire_if_unused(call, mount, node);
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        let removed =
+            if flags & AT_REMOVEDIR != 0 { namespace.remove_directory(place) } else { namespace.unlink(place) };
+        removed.map_err(|error| error.errno())?;
         done(0)
     })
 }
@@ -175,15 +191,7 @@ pub(crate) fn rename(
     };
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
     let flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno())?;
-    // What is replaced may have been its last name.
-    let replaced = match to.last {
-        gannet_vfs::namespace::Last::Name(name) => namespace.fs().lookup(to.directory, name).ok(),
-        _ => None,
-    };
     namespace.rename(&from, &to, flags).map_err(|error| error.errno())?;
-    if let Some(found) = replaced {
-        retire_if_unused(call, mount, found.node);
-    }
     done(0)
 }
 
@@ -220,11 +228,11 @@ pub(crate) fn link(
             (mount, from.existing().map_err(|error| error.errno())?.node, to)
         }
         (Target::Descriptor(descriptor), Target::Place(other, to)) => {
-            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
-            if description.mount() != other {
+            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            if file.mount != other {
                 return Err(Errno::XDEV);
             }
-            (other, description.node(), to)
+            (other, file.node, to)
         }
         (Target::Place(..) | Target::Descriptor(_), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
         (from, to) => return Ok(both_on_host(LINKAT, arguments, &from, &to)),
@@ -280,8 +288,8 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             if (room as i32) <= 0 {
                 return Err(Errno::INVAL);
             }
-            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
-            let path = call.front.path_of(description)?;
+            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            let path = call.front.path_of(&file)?;
             let length = path.len().min(room);
             memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
             done(length)
@@ -307,9 +315,4 @@ pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         Target::Host => Ok(Outcome::Pass),
         _ => Err(Errno::OPNOTSUPP),
     }
-}
-
-/// Keeps the record locks' rule: closing any descriptor of a file drops the process's locks on it.
-pub(crate) fn closed(call: &Call<'_>, mount: usize, node: NodeId) {
-    locks::release_on_close(call.front, mount, node);
 }

@@ -158,11 +158,10 @@ impl Front {
                 None => Start::Host,
             });
         }
-        let Some(id) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
+        let Some(file) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
             return Ok(Start::Host);
         };
-        let description = self.shared.get(id).ok_or(Errno::BADF)?;
-        Ok(Start::Volume { mount: description.mount(), node: description.node(), skip: 0 })
+        Ok(Start::Volume { mount: file.mount, node: file.node, skip: 0 })
     }
 
     /// The mount whose place a path begins with, and how many bytes that is with the slashes behind it.

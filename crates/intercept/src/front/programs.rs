@@ -65,8 +65,8 @@ fn prepare(
         Target::HostPath(path) => Program::Host(path[..path.len() - 1].to_vec()),
         Target::Place(mount, place) => Program::Volume(mount, place.existing().map_err(|error| error.errno())?.node),
         Target::Descriptor(descriptor) => {
-            let description = call.description(descriptor).ok_or(Errno::NOENT)?;
-            Program::Volume(description.mount(), description.node())
+            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            Program::Volume(file.mount, file.node)
         }
     };
     // What the interpreter is told to run: the path as given, or the descriptor.

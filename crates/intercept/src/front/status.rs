@@ -2,12 +2,11 @@
 
 use super::call::{Answer, AtForm, CWD, Call, done};
 use super::credentials;
-use super::session::Description;
+use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::thread::PathScratch;
-use core::sync::atomic::Ordering;
 use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
 use gannet_vfs::{Attributes, Errno, FileType, NodeId, Time};
 
@@ -62,8 +61,8 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
         let mut first = 1u8;
         let empty = at.arguments[1] == 0 || memory::read_value(at.arguments[1], &mut first).is_ok() && first == 0;
         if empty && at.arguments[0] != CWD {
-            return match call.description(at.arguments[0]) {
-                Some(description) => stat_of(call, description, address),
+            return match call.open_file(at.arguments[0]) {
+                Some(file) => stat_of(call, &file, address),
                 None => Ok(Outcome::Pass),
             };
         }
@@ -75,16 +74,16 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
     })
 }
 
-fn stat_of(call: &Call<'_>, description: &Description, address: usize) -> Answer {
-    let all = call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
-    write_stat(address, description.mount(), &all)
+fn stat_of(call: &Call<'_>, file: &OpenFile, address: usize) -> Answer {
+    let all = call.file_system(file)?.attributes(file.node).map_err(|error| error.errno())?;
+    write_stat(address, file.mount, &all)
 }
 
 /// `fstat`.
 pub(crate) fn stat_descriptor(call: &Call<'_>) -> Answer {
     let [descriptor, address, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
-    stat_of(call, description, address)
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    stat_of(call, &file, address)
 }
 
 /// `statx`.
@@ -92,11 +91,10 @@ pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let [directory, path, flags, _, address, _] = call.arguments;
     let at = AtForm::new(STATX, call.arguments);
     if path == 0 && flags & AT_EMPTY_PATH != 0 {
-        return match call.description(directory) {
-            Some(description) => {
-                let all =
-                    call.file_system(description)?.attributes(description.node()).map_err(|error| error.errno())?;
-                write_statx(address, description.mount(), &all)
+        return match call.open_file(directory) {
+            Some(file) => {
+                let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
+                write_statx(address, file.mount, &all)
             }
             None => Ok(Outcome::Pass),
         };
@@ -168,8 +166,8 @@ pub(crate) fn statistics(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 
 /// `fstatfs`.
 pub(crate) fn statistics_of_descriptor(call: &Call<'_>) -> Answer {
-    let Some(description) = call.description(call.arguments[0]) else { return Ok(Outcome::Pass) };
-    write_statistics(call, description.mount(), call.arguments[1])
+    let Some(file) = call.open_file(call.arguments[0]) else { return Ok(Outcome::Pass) };
+    write_statistics(call, file.mount, call.arguments[1])
 }
 
 fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
@@ -199,19 +197,19 @@ const ENTRIES_BYTES_MAX: usize = 32 * 1024;
 /// `getdents64`.
 pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
     let [descriptor, address, room, ..] = call.arguments;
-    let Some(description) = call.description(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     const O_PATH: u32 = 0o10000000;
-    if description.flags.load(Ordering::Relaxed) & O_PATH != 0 {
+    if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
-    if description.file_type() != FileType::Directory {
+    if file.file_type != FileType::Directory {
         return Err(Errno::NOTDIR);
     }
-    let fs = call.file_system(description)?;
-    let node = description.node();
+    let fs = call.file_system(&file)?;
+    let node = file.node;
     let mut buffer = [0u8; ENTRIES_BYTES_MAX];
     let room = room.min(ENTRIES_BYTES_MAX);
-    description.with_offset(|cookie| {
+    let used = super::data::with_offset(fs, &file, |cookie| {
         let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false };
         let result = (|| {
             if entries.cookie == 0 {
@@ -234,11 +232,9 @@ pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
             memory::write_bytes(address, &entries.buffer[..entries.used]).map_err(|_| Errno::FAULT)?;
             Ok(entries.used)
         })();
-        match result {
-            Ok(used) => (entries.cookie, done(used)),
-            Err(errno) => (cookie, Err(errno)),
-        }
-    })
+        (if result.is_ok() { entries.cookie } else { cookie }, result)
+    })?;
+    done(used)
 }
 
 /// `struct linux_dirent64` after another.

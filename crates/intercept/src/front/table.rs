@@ -1,21 +1,44 @@
 //! Which descriptor of this process refers to which description, and the working directory.
 //!
+//! The kernel's descriptor is a placeholder; what it stands for is an entry here. The description itself, with offset, flags
+//! and users, is the file system's ([`gannet_vfs::shared`]); the entry keeps what of it never changes. This
+//! process is one user of a description, however many of its descriptors refer to it.
+//!
 //! A `vfork` child shares our memory but not its parent's descriptors: from its first change on, or its `execve`, it has
-//! a table and a working directory of its own, named in the thread's record.
+//! a table and a working directory of its own, named in the thread's record. It uses descriptions as its parent's process.
 
-use super::session::{DescriptionId, Shared};
 use crate::entry::{self, DESCRIPTOR_LIMIT};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use gannet_vfs::NodeId;
+use gannet_vfs::shared::Description;
+use gannet_vfs::{FileType, NodeId};
+
+/// What a descriptor stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct OpenFile {
+    pub(crate) description: Description,
+    pub(crate) mount: usize,
+    pub(crate) node: NodeId,
+    pub(crate) file_type: FileType,
+    /// The flags that never change: access mode and O_PATH.
+    pub(crate) flags: u32,
+}
+
+/// An entry, in words. A reader that meets a change sees the old description or none.
+struct Entry {
+    /// The description, 0: not ours.
+    word: AtomicU64,
+    number: AtomicU64,
+    generation_and_flags: AtomicU64,
+    mount_and_type: AtomicU64,
+}
 
 /// What belongs to a process: one in static memory, one more per `vfork` child.
 #[repr(C)]
 pub(crate) struct Table {
-    /// Description + 1 per descriptor, 0: not ours.
-    entries: [AtomicU32; DESCRIPTOR_LIMIT],
+    entries: [Entry; DESCRIPTOR_LIMIT],
     /// Above the highest descriptor that was ever ours.
     used: AtomicU32,
     /// Mount + 1 of the working directory, 0: on the host.
@@ -25,7 +48,14 @@ pub(crate) struct Table {
 }
 
 static TABLE: Table = Table {
-    entries: [const { AtomicU32::new(0) }; DESCRIPTOR_LIMIT],
+    entries: [const {
+        Entry {
+            word: AtomicU64::new(0),
+            number: AtomicU64::new(0),
+            generation_and_flags: AtomicU64::new(0),
+            mount_and_type: AtomicU64::new(0),
+        }
+    }; DESCRIPTOR_LIMIT],
     used: AtomicU32::new(0),
     directory_mount: AtomicU32::new(0),
     directory_number: AtomicU64::new(0),
@@ -39,41 +69,37 @@ pub(crate) fn of_process() -> &'static Table {
 
 /// The table to read.
 pub(crate) fn current(record: &Record) -> &'static Table {
-    if record.private_table == 0 {
-        &TABLE
-    } else {
-        // SAFETY: made by `make_private` and unmapped only when the field is cleared.
-        unsafe { &*(record.private_table as *const Table) }
-    }
+    private(record).unwrap_or(&TABLE)
 }
 
-/// Gives a `vfork` child its own table, with a reference of its own on everything in it.
-pub(crate) fn make_private(record: &mut Record, shared: &Shared) -> Option<()> {
+/// The table of a `vfork` child, if it has one.
+pub(crate) fn private(record: &Record) -> Option<&'static Table> {
+    // SAFETY: made by `make_private` and unmapped only when the field is cleared.
+    (record.private_table != 0).then(|| unsafe { &*(record.private_table as *const Table) })
+}
+
+/// Gives a `vfork` child its own table.
+pub(crate) fn make_private(record: &mut Record) -> Option<()> {
     if record.private_table != 0 {
         return Some(());
     }
     const PROT_READ_WRITE: usize = 3;
-    const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+    const MAP_PRIVATE_ANONYMOUS_NORESERVE: usize = 0x4022;
+    let length = size_of::<Table>();
     // SAFETY: a new map of zeros, which is a valid table.
-    let address = unsafe {
-        syscall(number::MMAP, [0, size_of::<Table>(), PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0])
-    };
+    let address =
+        unsafe { syscall(number::MMAP, [0, length, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS_NORESERVE, usize::MAX, 0]) };
     if is_error(address) {
         return None;
     }
     // SAFETY: as above.
     let copy = unsafe { &*(address as *const Table) };
-    for (descriptor, id) in TABLE.iter() {
-        shared.add_reference(id);
-        copy.entries[descriptor].store(id.0 + 1, Ordering::Relaxed);
-    }
-    copy.used.store(TABLE.used.load(Ordering::Relaxed), Ordering::Relaxed);
-    copy.set_directory(TABLE.directory());
+    copy.take_over(&TABLE);
     record.private_table = address as usize;
     Some(())
 }
 
-/// Forgets the table of a `vfork` child that is gone. The references are its successor's, or were released by its exit.
+/// Unmaps the table of a `vfork` child that is gone.
 pub(crate) fn drop_private(record: &mut Record) {
     let address = core::mem::take(&mut record.private_table);
     if address != 0 {
@@ -84,50 +110,88 @@ pub(crate) fn drop_private(record: &mut Record) {
 
 /// A process forked from a `vfork` child: what was private to that is now its own table.
 pub(crate) fn adopt_private(record: &mut Record) {
-    let address = record.private_table;
-    if address == 0 {
-        return;
+    if let Some(private) = private(record) {
+        TABLE.take_over(private);
+        drop_private(record);
     }
-    // SAFETY: made by `make_private`; the fork copied it.
-    let private = unsafe { &*(address as *const Table) };
-    let used = TABLE.used.load(Ordering::Relaxed).max(private.used.load(Ordering::Relaxed));
-    for (descriptor, entry) in TABLE.entries[..(used as usize).min(DESCRIPTOR_LIMIT)].iter().enumerate() {
-        entry.store(private.entries[descriptor].load(Ordering::Relaxed), Ordering::Relaxed);
-    }
-    TABLE.used.store(used, Ordering::Relaxed);
-    TABLE.set_directory(private.directory());
-    drop_private(record);
 }
 
 impl Table {
-    /// The description behind a descriptor.
+    /// What a descriptor stands for.
     #[inline]
-    pub(crate) fn get(&self, descriptor: usize) -> Option<DescriptionId> {
-        let entry = self.entries.get(descriptor)?.load(Ordering::Acquire);
-        entry.checked_sub(1).map(DescriptionId)
+    pub(crate) fn get(&self, descriptor: usize) -> Option<OpenFile> {
+        let entry = self.entries.get(descriptor)?;
+        let description = Description::from_word(entry.word.load(Ordering::Acquire))?;
+        let generation_and_flags = entry.generation_and_flags.load(Ordering::Relaxed);
+        let mount_and_type = entry.mount_and_type.load(Ordering::Relaxed);
+        Some(OpenFile {
+            description,
+            mount: (mount_and_type & 0xffff_ffff) as usize,
+            node: NodeId::new(entry.number.load(Ordering::Relaxed), (generation_and_flags >> 32) as u32),
+            file_type: FileType::from_bits((mount_and_type >> 32) as u8)?,
+            flags: generation_and_flags as u32,
+        })
     }
 
-    /// Makes a descriptor ours; returns what it referred to before.
-    pub(crate) fn set(&self, descriptor: usize, id: DescriptionId) -> Option<DescriptionId> {
-        let before = self.entries.get(descriptor)?.swap(id.0 + 1, Ordering::AcqRel);
+    fn store(&self, descriptor: usize, file: &OpenFile) {
+        let Some(entry) = self.entries.get(descriptor) else { return };
+        entry.word.store(0, Ordering::Release);
+        entry.number.store(file.node.number, Ordering::Relaxed);
+        let generation_and_flags = u64::from(file.node.generation) << 32 | u64::from(file.flags);
+        entry.generation_and_flags.store(generation_and_flags, Ordering::Relaxed);
+        entry.mount_and_type.store(file.mount as u64 | (file.file_type as u64) << 32, Ordering::Relaxed);
+        entry.word.store(file.description.word(), Ordering::Release);
+    }
+
+    /// Makes a descriptor ours; returns what it stood for before.
+    pub(crate) fn set(&self, descriptor: usize, file: &OpenFile) -> Option<OpenFile> {
+        let before = self.get(descriptor);
+        self.store(descriptor, file);
         self.used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         entry::mark_descriptor(descriptor);
-        before.checked_sub(1).map(DescriptionId)
+        before
     }
 
-    /// Makes a descriptor no longer ours; returns what it referred to.
-    pub(crate) fn take(&self, descriptor: usize) -> Option<DescriptionId> {
-        let before = self.entries.get(descriptor)?.swap(0, Ordering::AcqRel);
-        if before != 0 && core::ptr::eq(self, &TABLE) {
+    /// Makes a descriptor no longer ours; returns what it stood for.
+    pub(crate) fn take(&self, descriptor: usize) -> Option<OpenFile> {
+        let before = self.get(descriptor)?;
+        let word = before.description.word();
+        // Of two threads that close the same descriptor one gets it.
+        let entry = self.entries.get(descriptor)?;
+        entry.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        if core::ptr::eq(self, &TABLE) {
             entry::unmark_descriptor(descriptor);
         }
-        before.checked_sub(1).map(DescriptionId)
+        Some(before)
     }
 
     /// All descriptors that are ours.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, DescriptionId)> + '_ {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, OpenFile)> + '_ {
         let used = self.used.load(Ordering::Acquire) as usize;
-        (0..used.min(DESCRIPTOR_LIMIT)).filter_map(|descriptor| self.get(descriptor).map(|id| (descriptor, id)))
+        (0..used.min(DESCRIPTOR_LIMIT)).filter_map(|descriptor| self.get(descriptor).map(|file| (descriptor, file)))
+    }
+
+    /// Whether any descriptor stands for this description.
+    pub(crate) fn refers_to(&self, description: Description) -> bool {
+        let used = (self.used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
+        let word = description.word();
+        self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Relaxed) == word)
+    }
+
+    /// Becomes a copy of another.
+    fn take_over(&self, other: &Table) {
+        let used = self.used.load(Ordering::Relaxed).max(other.used.load(Ordering::Relaxed)) as usize;
+        for descriptor in 0..used.min(DESCRIPTOR_LIMIT) {
+            match other.get(descriptor) {
+                Some(file) => {
+                    self.set(descriptor, &file);
+                }
+                None => {
+                    self.take(descriptor);
+                }
+            }
+        }
+        self.set_directory(other.directory());
     }
 
     /// Mount and inode of the working directory, if it is in a volume.

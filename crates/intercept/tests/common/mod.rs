@@ -4,15 +4,20 @@
 
 use gannet_logfs::{MakeOptions, make};
 use gannet_media::{CreateOptions, Medium};
-use gannet_vfs::{Owner, Time};
+use gannet_vfs::{FileSystem, Owner, Time};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// The injected library, built now if it is not: a test of this crate alone does not build it.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test");
+        let path = test.ancestors().nth(2).expect("target/PROFILE").join("libgannet_preload.so");
+        if is_newer_than_sources(&path) {
+            return path;
+        }
         let mut command = Command::new(env!("CARGO"));
         command.args(["build", "--quiet", "-p", "gannet-preload"]);
         let profile = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("target").to_owned();
@@ -29,8 +34,31 @@ pub fn library() -> &'static Path {
     })
 }
 
+/// Whether the library need not be built again, which could wait for others that build.
+fn is_newer_than_sources(path: &Path) -> bool {
+    let modified = |path: &Path| path.metadata().and_then(|all| all.modified()).ok();
+    let Some(built) = modified(path) else { return false };
+    let mut directories = vec![
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src"),
+    ];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("the sources") {
+            let path = entry.expect("the sources").path();
+            if path.is_dir() {
+                directories.push(path);
+            } else if modified(&path).is_none_or(|source| source > built) {
+                return false;
+            }
+        }
+    }
+    true
+}
+
 /// A volume in memory that others can open by path, removed at the end.
 pub struct Volume {
+    /// Held open, as `gannet run` does: otherwise each process would be the first and the last.
+    held: Option<Arc<dyn FileSystem>>,
     directory: tempfile::TempDir,
 }
 
@@ -38,7 +66,7 @@ impl Volume {
     /// A new one of so many MiB.
     pub fn new(mebibytes: u64) -> Volume {
         let directory = tempfile::Builder::new().prefix("gannet-intercept-").tempdir_in("/dev/shm").expect("/dev/shm");
-        let volume = Volume { directory };
+        let mut volume = Volume { held: None, directory };
         let medium =
             Medium::create(&volume.path(), mebibytes << 20, CreateOptions::default(), &mut |_| ()).expect("the file");
         let options = MakeOptions {
@@ -51,6 +79,9 @@ impl Volume {
             now: Time::now(),
         };
         make(&medium, &options).expect("the volume");
+        drop(medium);
+        volume.held =
+            Some(gannet_open::open(&volume.path(), gannet_open::Options::default()).expect("the volume opens"));
         volume
     }
 
