@@ -16,7 +16,7 @@ use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_CHUNK_LOCK;
 use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace};
-use crate::space::Held;
+use crate::space::{GROUP_BLOCKS, Held};
 use crate::storage;
 use gannet_shm::HandContent;
 use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result, Time};
@@ -356,13 +356,7 @@ impl<'s> Op<'s> {
         }
         let lock = self.thread.lock(self.core.places.control(CONTROL_CHUNK_LOCK)).map_err(shared_error)?;
         if disk.chunk_block(chunk)?.is_none() {
-            let space = self.core.space.blocks(self)?;
-            let held =
-                space.allocate(&self.thread, geometry.chunk_blocks as u32, None, false).map_err(storage::error)?;
-            if (held.extent().count as u64) < geometry.chunk_blocks {
-                self.release_held(held)?;
-                return Err(Error::because(Errno::NOSPC, "no run of free blocks is long enough for more inodes"));
-            }
+            let held = self.allocate_run(geometry.chunk_blocks as u32)?;
             let block = held.extent().start;
             let mut zeros = disk.begin();
             zeros.zero(block * BLOCK_BYTES, geometry.chunk_blocks * BLOCK_BYTES)?;
@@ -370,10 +364,37 @@ impl<'s> Op<'s> {
             let mut commit = disk.begin();
             commit.store(geometry.map_word_at(chunk), slot::encode_map_word(disk.key(), chunk, block))?;
             let _ = commit.fence();
-            self.keep_held(held)?;
+            let space = self.core.space.blocks(self)?;
+            space.keep_first(&self.thread, held, geometry.chunk_blocks as u32).map_err(storage::error)?;
         }
         lock.unlock();
         Ok(())
+    }
+
+    /// At least `count` blocks in one run, more if need be: the first free run may be too short, then a whole group is
+    /// opened, and if there is none, short runs are set aside until a longer one turns up.
+    fn allocate_run(&self, count: u32) -> Result<Held> {
+        const SET_ASIDE_MAX: usize = 6;
+        let space = self.core.space.blocks(self)?;
+        let mut short = [const { None }; SET_ASIDE_MAX];
+        let mut found = None;
+        for place in &mut short {
+            match self.allocate_blocks(count, None) {
+                Ok(held) if held.extent().count >= count => found = Some(held),
+                Ok(held) => {
+                    *place = Some(held);
+                    found = space.allocate(&self.thread, GROUP_BLOCKS as u32, None, true).ok();
+                }
+                Err(_) => break,
+            }
+            if found.is_some() {
+                break;
+            }
+        }
+        for held in short.into_iter().flatten() {
+            self.release_held(held)?;
+        }
+        found.ok_or(Error::because(Errno::NOSPC, "no run of free blocks is long enough for more inodes"))
     }
 
     /// Cancels what was prepared when an operation fails before its commit.
