@@ -24,8 +24,10 @@ pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
     let volume = gannet_open::open(&arguments.volume, open).map_err(Failure::new)?;
     let mounted = Arc::new(serve(volume, &arguments.directory, &options).map_err(Failure::new)?);
     mounted.notices().iter().for_each(|notice| print(notice));
-    let at_signal = Arc::clone(&mounted);
+    // Weak: the handler stays for ever, and the volume is closed when the last handle on it goes.
+    let at_signal = Arc::downgrade(&mounted);
     let handled = ctrlc::set_handler(move || {
+        let Some(at_signal) = at_signal.upgrade() else { return };
         if let Err(error) = at_signal.unmount() {
             print(&format!("{error}; it will end when the last program lets go"));
             let _ = at_signal.unmount_lazily();
