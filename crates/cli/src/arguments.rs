@@ -18,21 +18,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a volume.
     Mkfs(Mkfs),
-    /// Say what a volume is, what it survives, and who uses it.
     Info(Info),
-    /// Check a volume, and repair it.
     Fsck(Fsck),
-    /// Print what stands on a volume: structures and logs.
     Dump(Dump),
-    /// Run a program that sees a volume.
     Run(Run),
-    /// Mount a volume for all programs, through the kernel.
     Mount(Mount),
-    /// Print completions for a shell.
     Completion(Completion),
-    /// Write the manual pages into a directory.
     Man(Man),
 }
 
