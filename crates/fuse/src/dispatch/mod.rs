@@ -43,6 +43,9 @@ pub(crate) use locks::Wait;
 use nodes::Nodes;
 use users::Users;
 
+/// The longest name of an extended attribute, in bytes: the kernel's limit.
+const XATTR_NAME_BYTES_MAX: usize = 255;
+
 /// What the kernel may remember.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CachePolicy {
@@ -65,6 +68,8 @@ pub(crate) struct Policy {
     pub(crate) user: Option<u32>,
     /// All files appear to be this group's.
     pub(crate) group: Option<u32>,
+    /// The kernel keeps locks, for this mount alone.
+    pub(crate) local_locks: bool,
     /// Set-user-id programs count on this mount, so file capabilities do too.
     pub(crate) set_user_id: bool,
 }
@@ -119,7 +124,7 @@ impl Dispatcher {
             CachePolicy::Coherent => (false, false),
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
-        let wishes = Wishes { exclusive, writeback, locks: !exclusive, ring };
+        let wishes = Wishes { exclusive, writeback, locks: !exclusive && !self.policy.local_locks, ring };
         let answer = negotiate(offer, wishes);
         if let Answer::Agreed(agreement, _) = answer {
             let _ = self.agreement.set(agreement);
@@ -164,6 +169,9 @@ impl Dispatcher {
         let outcome = match parsed {
             Err(Malformed) => Outcome::Error(Errno::INVAL),
             Ok(Request { operation: None, .. }) => Outcome::Error(Errno::NOSYS),
+            Ok(Request { header, operation: Some(Operation::GetXattr { size_bytes, name }) }) => {
+                self.named_xattr(&header, size_bytes, name, out)
+            }
             Ok(Request { header, operation: Some(Operation::Bulk(operation)) }) => self.bulk(&header, &operation, out),
             Ok(Request { header, operation: Some(operation) }) => match self.fixed(&header, &operation) {
                 FixedOutcome::Reply(reply) => copy_out(&reply, out),
@@ -186,6 +194,18 @@ impl Dispatcher {
         match Request::parse_split(header, structure, request_payload) {
             Err(Malformed) => Outcome::Error(Errno::INVAL),
             Ok(Request { operation: None, .. }) => Outcome::Error(Errno::NOSYS),
+            Ok(Request { operation: Some(Operation::GetXattr { size_bytes, name }), .. }) => {
+                // The value goes where the name stands.
+                let mut copy = [0; XATTR_NAME_BYTES_MAX];
+                match copy.get_mut(..name.len()) {
+                    Some(room) => {
+                        room.copy_from_slice(name);
+                        let length_bytes = name.len();
+                        self.named_xattr(&header, size_bytes, &copy[..length_bytes], payload)
+                    }
+                    None => Outcome::Error(Errno::RANGE),
+                }
+            }
             Ok(Request { operation: Some(Operation::Bulk(operation)), .. }) => self.bulk(&header, &operation, payload),
             Ok(Request { operation: Some(operation), .. }) => match self.fixed(&header, &operation) {
                 FixedOutcome::Reply(reply) => copy_out(&reply, payload),
@@ -279,7 +299,7 @@ impl Dispatcher {
             // The kernel checks permissions: it does not ask again.
             Operation::Access { .. } | Operation::Unserved => return Err(Error::new(Errno::NOSYS)),
             // Answered by the session, once; and handled by `bulk`.
-            Operation::Init(_) | Operation::Bulk(_) => return Err(Error::new(Errno::IO)),
+            Operation::Init(_) | Operation::GetXattr { .. } | Operation::Bulk(_) => return Err(Error::new(Errno::IO)),
         };
         Ok(FixedOutcome::Reply(reply))
     }
@@ -292,12 +312,16 @@ impl Dispatcher {
                 self.read_directory(header, *cookie, *size_bytes, *plus, out)
             }
             BulkOperation::ReadLink => self.read_link(header, out),
-            BulkOperation::GetXattr { size_bytes, name } => self.get_xattr(header, *size_bytes, name.bytes(), out),
             BulkOperation::ListXattr { size_bytes } => self.list_xattrs(header, *size_bytes, out),
             BulkOperation::Ioctl { command, input, out_bytes, .. } => {
                 self.ioctl(header, *command, input, *out_bytes, out)
             }
         };
+        result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
+    }
+
+    fn named_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Outcome {
+        let result = self.get_xattr(header, size_bytes, name, out);
         result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
     }
 

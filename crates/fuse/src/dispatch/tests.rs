@@ -194,3 +194,59 @@ fn requests_on_nodes_that_were_never_told_are_stale() {
         assert!(matches!(outcome, Outcome::Error(gannet_vfs::Errno::STALE)), "{node:#x}");
     }
 }
+
+#[test]
+#[ignore = "prints what a dispatched request costs without a kernel"]
+fn cost_of_a_request() {
+    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let new = gannet_vfs::NewNode::regular(0o644, Owner::default());
+    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
+    let mut payload = vec![7u8; 1 << 20];
+    let mut header = Header {
+        length_bytes: 0,
+        opcode: Opcode::Write as u32,
+        unique: 1,
+        node: dispatcher.nodes.id(node),
+        user: 0,
+        group: 0,
+        process: 1,
+        extension_bytes: 0,
+    };
+    let mut structure = [0u8; 128];
+    structure[16..20].copy_from_slice(&4096u32.to_le_bytes());
+    for (what, opcode, payload_bytes) in
+        [("write", Opcode::Write, 4096), ("read", Opcode::Read, 0), ("getattr", Opcode::GetAttr, 0)]
+    {
+        header.opcode = opcode as u32;
+        let begin = std::time::Instant::now();
+        for _ in 0..1_000_000 {
+            assert!(matches!(
+                dispatcher.serve_split(header, &structure, &mut payload, payload_bytes),
+                Outcome::Reply(_)
+            ));
+        }
+        let dispatched = begin.elapsed();
+        let begin = std::time::Instant::now();
+        for _ in 0..1_000_000 {
+            match opcode {
+                Opcode::Write => drop(file_system.write(
+                    node,
+                    gannet_vfs::WritePosition::At(0),
+                    &mut gannet_vfs::usermem::Source::from_slice(&payload[..4096]),
+                    gannet_vfs::WriteFlags::empty(),
+                )),
+                Opcode::Read => drop(file_system.read(
+                    node,
+                    0,
+                    &mut gannet_vfs::usermem::Destination::from_slice(&mut payload[..4096]),
+                )),
+                _ => drop(file_system.attributes(node)),
+            }
+        }
+        println!(
+            "{what}: {} ns dispatched, {} ns of it the file system",
+            dispatched.as_millis(),
+            begin.elapsed().as_millis()
+        );
+    }
+}

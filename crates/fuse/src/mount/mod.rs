@@ -84,6 +84,7 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         user: options.user,
         group: options.group,
         set_user_id: options.allow_set_user_id,
+        local_locks: options.local_locks,
     };
     let dispatcher = Arc::new(Dispatcher::new(file_system, policy));
     let threads = options.threads.unwrap_or_else(default_threads);

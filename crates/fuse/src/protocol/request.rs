@@ -92,7 +92,6 @@ pub struct LockRequest {
 
 /// An operation and its arguments. Operations that answer with more than a fixed structure hold no borrowed bytes:
 /// their reply may be written over the payload.
-#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum Operation<'a> {
@@ -227,44 +226,25 @@ pub enum Operation<'a> {
         wide: bool,
     },
     SyncFileSystem,
+    /// Answers with a value, yet borrows its name from the payload: whoever writes the reply there copies the name first.
+    GetXattr {
+        size_bytes: u32,
+        name: &'a [u8],
+    },
     Bulk(BulkOperation),
     /// Known to the protocol, not served.
     Unserved,
 }
 
 /// An operation whose reply fills a buffer.
-#[allow(clippy::large_enum_variant, reason = "lives on the stack of one call")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)]
 pub enum BulkOperation {
     ReadLink,
     Read { handle: u64, offset_bytes: u64, size_bytes: u32, open_flags: u32 },
     ReadDirectory { handle: u64, cookie: u64, size_bytes: u32, plus: bool },
-    GetXattr { size_bytes: u32, name: XattrName },
     ListXattr { size_bytes: u32 },
     Ioctl { flags: u32, command: u32, input: IoctlInput, in_bytes: u32, out_bytes: u32 },
-}
-
-/// The name of an extended attribute, copied out of the request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct XattrName {
-    bytes: [u8; 255],
-    length_bytes: u8,
-}
-
-impl XattrName {
-    /// Copies a name of at most 255 bytes, the kernel's limit.
-    fn new(name: &[u8]) -> Result<Self, Malformed> {
-        let length_bytes = u8::try_from(name.len()).map_err(|_| Malformed)?;
-        let mut bytes = [0; 255];
-        bytes[..name.len()].copy_from_slice(name);
-        Ok(Self { bytes, length_bytes })
-    }
-
-    /// The name.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length_bytes)]
-    }
 }
 
 /// The first bytes of an ioctl's argument: none that is served takes more.
@@ -456,9 +436,7 @@ impl<'a> Request<'a> {
                     set_flags: if setxattr_extended { word(8)? } else { 0 },
                 }
             }
-            Opcode::GetXattr => {
-                Operation::Bulk(BulkOperation::GetXattr { size_bytes: word(0)?, name: XattrName::new(name()?)? })
-            }
+            Opcode::GetXattr => Operation::GetXattr { size_bytes: word(0)?, name: name()? },
             Opcode::ListXattr => Operation::Bulk(BulkOperation::ListXattr { size_bytes: word(0)? }),
             Opcode::RemoveXattr => Operation::RemoveXattr { name: name()? },
             Opcode::Flush => Operation::Flush { handle: long(0)?, lock_owner: long(16)? },

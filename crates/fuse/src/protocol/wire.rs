@@ -49,7 +49,7 @@ pub struct FixedReply {
 
 impl FixedReply {
     /// The longest reply of fixed size is that to STATX, 288 bytes.
-    pub const BYTES_MAX: usize = 320;
+    pub const BYTES_MAX: usize = 288;
 
     /// An empty reply.
     pub const fn new() -> Self {
