@@ -107,7 +107,8 @@ fn the_offset_is_moved_by_one_at_a_time() {
                 for _ in 0..1000 {
                     let offset = shared.offset(description).unwrap();
                     let at = offset.get();
-                    std::hint::spin_loop();
+                    // Time for another to get in between, were it let in.
+                    std::thread::yield_now();
                     offset.set(at + 3);
                 }
             });
@@ -376,6 +377,8 @@ fn locks_survive_a_kill_after_every_store() {
             let unlocks_partly = exclusive.is_none() && start == 0;
             assert!(is_before || is_after || unlocks_partly, "neither nor after {count} stores of {change:?}");
             assert!(is_after || outcome == Outcome::Abandoned);
+            shared.reap(&fs).unwrap();
+            assert_eq!(shared.locks().unwrap().len(), shared.records().unwrap(), "no void record is left");
             // Nothing is stuck and nothing leaks: all owners can let go, and all objects can be used again.
             for owner in 0..3 {
                 shared.try_lock(&fs, &request(node, process(owner), None, 0, LockRange::END)).unwrap();
@@ -429,8 +432,11 @@ fn descriptions_survive_a_kill_after_every_store() {
                 assert_eq!(shared.info(kept).unwrap().node, nodes[0], "{what} {count}");
                 shared.close(&fs, kept).unwrap();
             }
-            // The dead thread's process lives on here, so what it had opened stays; as if the process had ended:
-            shared.session().reap_dead().unwrap();
+            // The dead thread's process lives on here, so what it had opened stays. What has no user goes.
+            shared.reap(&fs).unwrap();
+            let used = nodes.iter().any(|node| shared.in_use(*node));
+            assert!(used || shared.descriptions().unwrap() == 0, "{what} after {count} stores");
+            // As if the process had ended:
             shared.take_back(shared.session().participant()).unwrap();
             shared.sweep(&fs).unwrap();
             let in_transit = usize::from(what == "in transit" && shared.in_use(nodes[0]));

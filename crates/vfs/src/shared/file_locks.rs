@@ -323,7 +323,27 @@ impl Shared {
         unlock().map_err(error_of)
     }
 
-    /// How many lock records there are.
+    /// All locks, for people who want to know who holds what. Allocates.
+    pub fn locks(&self) -> Result<Vec<(NodeId, LockedBy)>> {
+        let thread = self.thread()?;
+        let list = || -> gannet_shm::Result<Vec<(NodeId, LockedBy)>> {
+            let mut locks = Vec::new();
+            for reference in self.tables.records.live(thread.arena())? {
+                let object = self.tables.records.object(reference)?;
+                let guard = thread.lock(self.tables.bucket(self.tables.node(&thread, object)?.number).lock())?;
+                let record = self.tables.load_record(&thread, object)?;
+                if let (Some(record), true) = (record, self.tables.records.is_live(thread.arena(), reference)?) {
+                    let super::records::Record { node, owner, exclusive, range, process, .. } = record;
+                    locks.push((node, LockedBy { owner, exclusive, range, process }));
+                }
+                guard.unlock();
+            }
+            Ok(locks)
+        };
+        list().map_err(error_of)
+    }
+
+    /// How many lock records there are, those included that a dead thread left void.
     pub fn records(&self) -> Result<usize> {
         let thread = self.thread()?;
         Ok(self.tables.records.live(thread.arena()).map_err(error_of)?.count())

@@ -300,12 +300,9 @@ impl Tables {
         self.records_in(thread, bucket, |newer, _, new| {
             self.records_in(thread, bucket, |older, object, old| {
                 let overlap = older != newer && old.node == new.node && old.owner == new.owner;
-                if overlap && old.range.overlaps(new.range) {
-                    // The copy of a right part has the sequence of its original, which is the longer of the two.
-                    let is_copy = old.sequence == new.sequence && old.range.end == new.range.end;
-                    if old.sequence < new.sequence || is_copy && old.range.start < new.range.start {
-                        self.cut(thread, object, old.range, new.range)?;
-                    }
+                // A copy of a right part has the sequence of its original: they say the same, twice.
+                if overlap && old.range.overlaps(new.range) && old.sequence < new.sequence {
+                    self.cut(thread, object, old.range, new.range)?;
                 }
                 Ok(true)
             })?;
