@@ -15,7 +15,8 @@ use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::Mapping;
 use crate::log;
 use crate::ops::{Locked, Op, index_error};
-use crate::replay::{NamePlace, name_key};
+use crate::record::SHIFTED;
+use crate::replay::{NamePlace, TIMES_STAY, name_key};
 use crate::space::Extent;
 use gannet_vfs::{Errno, Error, FileType, Result};
 use std::ops::Range;
@@ -32,6 +33,10 @@ impl<'s> Op<'s> {
     /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits.
     pub(crate) fn collect_some(&self, locked: &Locked<'s>) -> Result<()> {
         let record = &locked.record;
+        // What a symbolic link is born with stands first in its log, and its pieces in order: it stays where it is.
+        if locked.state.file_type == FileType::Symlink {
+            return Ok(());
+        }
         let (pages, _) = record.log_use();
         let mut pass = record.collection();
         if pages <= pass.pages_seen || pages < PAGES_MIN {
@@ -81,6 +86,12 @@ impl<'s> Op<'s> {
         let mut line = 1;
         let mut live_lines = 0;
         let mut written = 0..0;
+        // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
+        // written again, once, before any of them goes.
+        if locked.record.maps() & SHIFTED != 0 {
+            live_lines += self.copy_map(locked)?;
+            locked.record.set_maps(locked.record.maps() & !SHIFTED);
+        }
         while line < LINES {
             let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
             if entry.sequence != sequence {
@@ -138,24 +149,12 @@ impl<'s> Op<'s> {
                 Ok(lines)
             }
             Payload::Xattr { name, value: Some(value) } => self.copy_xattr(locked, place, name, value),
-            // Where blocks were before a shift is not where they are: the whole map is written again.
-            Payload::Shift { .. } => self.copy_map(locked),
-            Payload::Target(target) => {
-                let payload = Payload::Target(target);
-                let prepared = self.prepare(locked, payload.lines(), true)?;
-                let there = prepared.place();
-                let mut commit = self.disk().begin();
-                let mut buffer = [0; ENTRY_BYTES_MAX];
-                self.write_entry(&mut commit, locked, &prepared, locked.record.changed(), &payload, &mut buffer)?;
-                let durable = commit.fence();
-                locked.record.set_target_place(Some(there));
-                self.publish_entry(locked, prepared, &durable)?;
-                Ok(payload.lines())
-            }
             Payload::Seal
             | Payload::Size { .. }
             | Payload::Attributes(_)
             | Payload::Unmap { .. }
+            | Payload::Shift { .. }
+            | Payload::Target(_)
             | Payload::Xattr { value: None, .. } => Ok(0),
         }
     }
@@ -173,7 +172,7 @@ impl<'s> Op<'s> {
         let there = NamePlace { place: prepared.place(), second: false, file_type };
         let mut commit = self.disk().begin();
         let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, locked, &prepared, locked.record.changed(), &payload, &mut buffer)?;
+        self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, &payload, &mut buffer)?;
         let durable = commit.fence();
         tree.replace(key, there.encode()).map_err(index_error)?;
         self.publish_entry(locked, prepared, &durable)?;
@@ -228,7 +227,7 @@ impl<'s> Op<'s> {
     fn append_extents(&self, locked: &Locked<'s>, extents: &[FileExtent]) -> Result<u32> {
         let payload =
             Payload::Write { size_bytes: locked.record.size(), hash: None, extents: EntryExtents::List(extents) };
-        self.append(locked, locked.record.changed(), &payload, &mut [0; MAP_ENTRY_BYTES])?;
+        self.append(locked, TIMES_STAY, &payload, &mut [0; MAP_ENTRY_BYTES])?;
         Ok(payload.lines())
     }
 

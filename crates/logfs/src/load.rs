@@ -10,7 +10,7 @@ use crate::format::slot::Slot;
 use crate::index::{Extents, FileExtent, Tree};
 use crate::log::{self, Met};
 use crate::ops::{Op, index_error};
-use crate::record::{Collection, Record, State};
+use crate::record::{Collection, Record, SHIFTED, State};
 use crate::replay::{InodeState, NamePlace, name_key, xattr_key};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
@@ -44,6 +44,7 @@ impl<'s> Op<'s> {
         let mut counts = Counts::default();
         let mut has_access_list = false;
         let mut target = None;
+        let mut maps = 0;
         let end = log::walk(self.disk(), owned, birth.head, &mut |met| {
             if let Met::Entry { place, entry } = met {
                 state.apply(entry);
@@ -51,6 +52,7 @@ impl<'s> Op<'s> {
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
                     Payload::Target(_) => target = target.or(Some(place)),
+                    Payload::Shift { .. } => maps = SHIFTED,
                     _ => {}
                 }
             }
@@ -69,7 +71,7 @@ impl<'s> Op<'s> {
         record.set_blocks(counts.blocks);
         record.set_entries(counts.entries);
         record.set_xattrs(counts.xattrs);
-        record.set_maps(0);
+        record.set_maps(maps);
         record.set_target_place(target);
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };

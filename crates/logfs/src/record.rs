@@ -57,6 +57,8 @@ const COLLECT_SEEN: usize = 25;
 
 /// It was mapped for writing since it was loaded: `fsync` has something to write back.
 pub(crate) const MAPPED_WRITABLY: u64 = 1;
+/// Blocks moved within the file since its map was last written to the log as a whole.
+pub(crate) const SHIFTED: u64 = 4;
 /// It was mapped: blocks stay where they are, also in copy-on-write mode.
 pub(crate) const MAPPED: u64 = 2;
 

@@ -61,10 +61,15 @@ impl InodeState {
     }
 
     fn touch(&mut self, time: i64) {
-        self.logged.modified = time;
-        self.changed = time;
+        if time != TIMES_STAY {
+            self.logged.modified = time;
+            self.changed = time;
+        }
     }
 }
+
+/// The time of a name or of blocks that a collection has written again: it is no change.
+pub(crate) const TIMES_STAY: i64 = i64::MIN;
 
 /// The owner's words, as the arena's record keeps them.
 pub(crate) const fn owner_word(owner: Owner) -> u64 {

@@ -7,6 +7,7 @@ use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::record::SHIFTED;
 use crate::write::{Displaced, FILE_BYTES_MAX, coarse_now};
 use gannet_media::{DataHash, MediumOffset};
 use gannet_vfs::{AllocateMode, Errno, Error, FileType, NodeId, Result};
@@ -292,6 +293,7 @@ impl<'s> Op<'s> {
         let size_bytes = size - (end - offset);
         let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        record.set_maps(record.maps() | SHIFTED);
         record.touch(time);
         self.unmap_blocks(locked, first, distance)?;
         let extents = self.extents(locked.inode, record);
@@ -318,6 +320,7 @@ impl<'s> Op<'s> {
         let time = coarse_now().max(record.changed());
         let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        record.set_maps(record.maps() | SHIFTED);
         record.touch(time);
         extents.shift(first, distance as i64, &mut nodes).map_err(index_error)?;
         drop(nodes);

@@ -10,8 +10,10 @@
 //! | `state` | what a whole tree looks like, and whether one is what a crash may leave |
 //! | `operations` | the operations that the enumerations go through |
 //! | `enumeration` | one workload, its crash images, each recovered, compared, checked and used |
+//! | `churn` | logs that grow and are collected |
 //! | `crashes` | sequences of one, two and three operations |
 
+mod churn;
 mod crashes;
 mod enumeration;
 mod operations;

@@ -1,0 +1,200 @@
+//! Crashes while logs grow and are collected: long workloads on one inode at a time, a few images of every crash point.
+
+use crate::enumeration::{Count, Expected, crashes};
+use crate::operations::{at, bytes, populate};
+use crate::state::{Tear, capture};
+use crate::volume::{MODES, Mode, assert_sound, attach, image, open};
+use crate::{Random, long};
+use gannet_fstest::{Rig, name};
+use gannet_media::simulation::CrashPolicy;
+use gannet_vfs::{
+    AllocateMode, AttributeChange, FileType, ModeChange, NewNode, Owner, RenameFlags, Time, TimeChange, WritePosition,
+    XattrMode,
+};
+use std::time::Instant;
+
+type Step = fn(&Rig<'_>, usize, &mut Random);
+
+/// Names come and go in one directory, and between two.
+fn names(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let (from, to) = if random.below(2) == 0 { ("/e", "/e") } else { ("/e", "/d2") };
+    let (from, to) = (at(rig, from).expect("a directory"), at(rig, to).expect("a directory"));
+    let text = format!("name-{}", random.below(12));
+    let other = format!("name-{}", random.below(12));
+    let _ = match random.below(4) {
+        0 | 1 => rig.fs.create(from, name(&text), &NewNode::regular(0o600, Owner::default())).map(|_| ()),
+        2 => rig.rename_with((from, &text), (to, &other), RenameFlags::empty()),
+        _ => rig.unlink(if index % 2 == 0 { from } else { to }, &text).map(|_| ()),
+    };
+}
+
+/// A file is written, cut, and its blocks moved about.
+fn data(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let file = at(rig, "/d1/f").expect("a file");
+    let size = rig.attributes(file).size_bytes;
+    let block = |random: &mut Random| 4096 * random.below(6) as u64;
+    let _ = match random.below(10) {
+        0..3 => rig.try_write(file, WritePosition::Append, &bytes(index as u8, 1 + random.below(3000))).map(|_| ()),
+        3..5 => rig
+            .try_write(file, WritePosition::At(size + block(random)), &bytes(index as u8, 1 + random.below(100)))
+            .map(|_| ()),
+        5 => rig.fs.allocate(file, AllocateMode::Insert, block(random), 4096),
+        6 => rig.fs.allocate(file, AllocateMode::Collapse, block(random), 4096),
+        7 => rig.resize(file, (size + 1) / 2 + random.below(5000) as u64).map(|_| ()),
+        8 => rig.fs.allocate(file, AllocateMode::PunchHole, block(random), 4096),
+        _ if size > 40_000 => rig.resize(file, 3000).map(|_| ()),
+        _ => rig.fs.allocate(file, AllocateMode::KeepSize, size.next_multiple_of(4096), 4096),
+    };
+}
+
+/// Attributes of one file change.
+fn attributes(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let file = at(rig, "/a").expect("a file");
+    if random.below(3) == 0 {
+        let mode = ModeChange::Set(index as u32 & 0o777);
+        rig.fs.set_attributes(file, &AttributeChange { mode, ..Default::default() }).expect("a change of mode");
+        return;
+    }
+    let text = format!("user.{}", random.below(5));
+    let _ = match random.below(3) {
+        0 => rig.fs.remove_xattr(file, text.as_bytes()),
+        _ => rig.fs.set_xattr(file, text.as_bytes(), &bytes(index as u8, random.below(900)), XattrMode::Any),
+    };
+}
+
+/// Symbolic links, a short one and one that takes two pages, get other times.
+fn links(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    if index == 0 {
+        let target: Vec<u8> = (0..4090).map(|index| b'a' + (index % 23) as u8).collect();
+        let new = NewNode { target: &target, ..NewNode::of_type(FileType::Symlink, 0o777, Owner::default()) };
+        rig.fs.create(rig.root, name("long"), &new).expect("a long link");
+        return;
+    }
+    let node = at(rig, if random.below(2) == 0 { "/long" } else { "/d1/s" }).expect("a link");
+    let modified = TimeChange::Set(Time(1_000_000_000 + index as i64));
+    rig.fs.set_attributes(node, &AttributeChange { modified, ..Default::default() }).expect("a change of time");
+}
+
+/// The times of a directory and of a file are set to the past, and names and bytes come in between.
+fn times(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let directory = at(rig, "/d2").expect("a directory");
+    let file = at(rig, "/sparse").expect("a file");
+    let node = if random.below(2) == 0 { directory } else { file };
+    if random.below(20) == 0 {
+        let new = NewNode::regular(0, Owner::default());
+        let _ = rig.fs.create(directory, name(&format!("n{}", random.below(9))), &new);
+        return;
+    }
+    if random.below(20) == 0 {
+        let place = WritePosition::At(20_000 + 4096 * index as u64);
+        rig.try_write(file, place, b"bytes").expect("a write");
+        return;
+    }
+    let modified = TimeChange::Set(Time(1_000_000_000 + index as i64));
+    rig.fs.set_attributes(node, &AttributeChange { modified, ..Default::default() }).expect("a change of time");
+}
+
+/// Runs a workload; crashes at some of its operations, remounts now and then.
+fn churn(text: &str, mode: Mode, step: Step, steps: usize, looks: usize, whole: bool) {
+    let began = Instant::now();
+    let image = image(mode, |fs| populate(fs));
+    let (fs, simulation) = open(&image);
+    let mut random = Random(steps as u64 + mode as u64);
+    let mut count = Count { workloads: 1, ..Count::default() };
+    let mut number = 0;
+    let mut before = capture(&fs).expect("the state");
+    for index in 0..steps {
+        let mark = simulation.mark();
+        step(&Rig::new(&fs), index, &mut random);
+        let returned_at = simulation.mark();
+        let after = capture(&fs).expect("the state");
+        // A log that is collected, or grows by a page, stores more than most.
+        let grew = simulation.stores_in(mark..returned_at) > 60;
+        if returned_at > mark && random.below(steps) < if grew { 8 * looks } else { looks } {
+            let tear = if whole { Tear::Whole } else { Tear::Bytes("/d1/f") };
+            let expected = Expected { before: &before, after: &after, tear, returned_at };
+            let policy =
+                CrashPolicy { combinations_max: 8, cuts_max: 2, samples: 4, ..CrashPolicy::sparse(index as u64) };
+            let what = format!("{text}, step {index}, {mode:?}");
+            count += crashes(&simulation, mark..returned_at, &policy, &expected, &what, 64, &mut number);
+        }
+        if index % 50 == 49 {
+            // What the logs say is what the records and indexes said.
+            let mut bytes = vec![0; crate::volume::VOLUME_BYTES as usize];
+            simulation.medium().read(gannet_media::MediumOffset(0), &mut bytes).expect("read");
+            let (medium, _control) = gannet_media::Medium::simulated_from_image(&bytes);
+            let again = attach(&medium).expect("recovery");
+            assert_eq!(capture(&again).expect("the state").equals(&after), Ok(()), "{text}, step {index}, {mode:?}");
+            count.checks += 1;
+        }
+        before = after;
+    }
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&simulation.medium(), true, text);
+    count.print(&format!("{text}, {mode:?}"), began);
+}
+
+fn both(text: &str, step: Step, steps: usize, whole: bool) {
+    for mode in MODES {
+        let (steps, looks) = if long() { (10 * steps, 2000) } else { (steps, 10) };
+        churn(text, mode, step, steps, looks, whole);
+    }
+}
+
+#[test]
+fn directories_are_collected() {
+    both("names", names, 700, true);
+}
+
+#[test]
+fn files_are_collected() {
+    both("data", data, 700, false);
+}
+
+#[test]
+fn attributes_are_collected() {
+    both("attributes", attributes, 250, true);
+}
+
+#[test]
+fn symbolic_links_are_collected() {
+    both("links", links, 400, true);
+}
+
+#[test]
+fn times_outlive_collections() {
+    both("times", times, 400, true);
+}
+
+/// Blocks that an insertion moved stay where it moved them when the entry that mapped them is collected.
+#[test]
+fn shifted_blocks_outlive_collections() {
+    for mode in MODES {
+        let image = image(mode, |fs| populate(fs));
+        let (fs, simulation) = open(&image);
+        let rig = Rig::new(&fs);
+        let file = at(&rig, "/a").expect("a file");
+        for shift in [AllocateMode::Insert, AllocateMode::Collapse] {
+            // The shift is to stand in a later page than the entry that mapped the blocks.
+            let chatter = |count: usize| {
+                for index in 0..count {
+                    let mode = ModeChange::Set(index as u32);
+                    rig.fs.set_attributes(file, &AttributeChange { mode, ..Default::default() }).expect("a change");
+                }
+            };
+            chatter(40);
+            rig.fs.allocate(file, shift, 0, 4096).expect("a shift");
+            for round in 0..12 {
+                chatter(20);
+                let state = capture(&fs).expect("the state");
+                let mut bytes = vec![0; crate::volume::VOLUME_BYTES as usize];
+                simulation.medium().read(gannet_media::MediumOffset(0), &mut bytes).expect("read");
+                let (medium, _control) = gannet_media::Medium::simulated_from_image(&bytes);
+                let again = attach(&medium).expect("recovery");
+                let found = capture(&again).expect("the state again");
+                assert_eq!(found.equals(&state), Ok(()), "{shift:?}, round {round}, {mode:?}");
+            }
+        }
+    }
+}
