@@ -1,6 +1,13 @@
 //! Link options of the injected library.
 
+use std::path::PathBuf;
+
 fn main() {
+    // The unwinder inside the library instead of one more library to load at every start: what the compiler asks the linker for
+    // as `gcc_s` is answered by this script, which stands first in the search path.
+    let directory = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    std::fs::write(directory.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n").expect("writing to OUT_DIR");
+    println!("cargo:rustc-cdylib-link-arg=-L{}", directory.display());
     println!("cargo:rerun-if-changed=build.rs");
     // Its initialiser runs before every other library's, so that those already see the volume.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");

@@ -111,15 +111,6 @@ pub(crate) fn thread_state() -> *mut ThreadState {
     unsafe { gannet_thread_state() }
 }
 
-/// A number for this thread in lock words: the kernel's.
-pub(crate) fn thread_number() -> u32 {
-    // SAFETY: the thread is busy, so its record exists; a plain field of it.
-    unsafe {
-        let record = (*thread_state()).record as *const crate::thread::Record;
-        if record.is_null() { 1 } else { (*record).thread as u32 }
-    }
-}
-
 /// Address of the entry that saves the lower halves of xmm0–15.
 pub(crate) fn entry_address() -> usize {
     gannet_entry as *const () as usize

@@ -164,8 +164,7 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
             // The kernel would forget the handler when the wrapper defers; the wrapper does it instead.
             installed.flags &= !SA_RESETHAND;
             if always {
-                installed.flags |=
-                    SA_SIGINFO | SA_NODEFER * u64::from(!has_handler) | SA_ONSTACK * u64::from(!has_handler);
+                installed.flags |= if has_handler { SA_SIGINFO } else { SA_SIGINFO | SA_NODEFER | SA_ONSTACK };
             }
             if installed.flags & SA_RESTORER == 0 {
                 installed.flags |= SA_RESTORER;

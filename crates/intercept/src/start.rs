@@ -46,10 +46,13 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
     set_busy(false);
 }
 
+/// Libraries with system calls of their own on descriptors. Their code may use all vector registers.
+const OTHER_OBJECTS: &[&str] = &["libaio", "libpthread", "librt", "libgomp", "libnuma"];
+
 /// Slots for the C library and the dynamic loader.
 const SLOTS: usize = 1024;
 
-/// Rewrites the C library and the dynamic loader.
+/// Rewrites the C library, the dynamic loader, and [`OTHER_OBJECTS`].
 ///
 /// # Safety
 /// As for [`start`].
@@ -70,13 +73,14 @@ unsafe fn patch_loaded_objects(environment: *const *const u8) {
                 s.executable && (start..start + s.length).contains(&address)
             })
         };
-        let is_loader = name.rsplit('/').next().is_some_and(|file| file.starts_with("ld-linux"));
-        if !is_loader && !holds(c_library) {
+        let file = name.rsplit('/').next().unwrap_or(name);
+        let is_base = file.starts_with("ld-linux") || holds(c_library);
+        if !is_base && !OTHER_OBJECTS.iter().any(|other| file.starts_with(other)) {
             continue;
         }
         let (sites, from_cache) = plan_of(image, directory.as_ref());
         // SAFETY: one thread runs, inside our library; the plan was made for this build-id and every site is compared.
-        let outcome = unsafe { apply(image, &sites, &mut area, false) };
+        let outcome = unsafe { apply(image, &sites, &mut area, !is_base) };
         if report {
             show(name, &sites, outcome, from_cache);
         }

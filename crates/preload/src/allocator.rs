@@ -12,8 +12,10 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// Sizes are powers of two and the middles between them, from 16 bytes.
 const CLASS_COUNT: usize = 23;
 const SMALL_BYTES_MAX: usize = 32 * 1024;
-/// What a class takes from the kernel at a time, at least.
-const CHUNK_BYTES: usize = 128 * 1024;
+/// What is taken from the kernel at a time.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// What a class takes from a chunk at a time, at least: a start needs few blocks of many classes.
+const RUN_BYTES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
 struct Class {
@@ -70,7 +72,7 @@ impl Class {
 
 /// Called with `true` before a fork and `false` after it, in both processes.
 pub(crate) fn around_fork(before: bool) {
-    for class in &CLASSES {
+    for class in CLASSES.iter().chain([&CHUNK]) {
         if before { class.lock() } else { class.unlock() }
     }
 }
@@ -124,15 +126,45 @@ unsafe impl GlobalAlloc for Allocator {
 impl ClassState {
     fn fresh_block(&mut self, block_bytes: usize) -> *mut u8 {
         if self.fresh_bytes < block_bytes {
-            let Some(chunk) = map_pages(CHUNK_BYTES) else { return null_mut() };
-            self.fresh = chunk;
-            self.fresh_bytes = CHUNK_BYTES;
+            let run_bytes = block_bytes.next_multiple_of(RUN_BYTES);
+            let Some(run) = take_run(run_bytes) else { return null_mut() };
+            self.fresh = run;
+            self.fresh_bytes = run_bytes;
         }
         let block = self.fresh;
         self.fresh = block.wrapping_add(block_bytes);
         self.fresh_bytes -= block_bytes;
         block
     }
+}
+
+/// The chunk that runs are cut from; its lock comes after a class's.
+static CHUNK: Class = Class {
+    lock: AtomicU32::new(0),
+    state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0 }),
+};
+
+/// Cuts a run (a multiple of the page size) from the chunk.
+fn take_run(run_bytes: usize) -> Option<*mut u8> {
+    CHUNK.lock();
+    // SAFETY: under the lock.
+    let run = unsafe {
+        let chunk = &mut *CHUNK.state.get();
+        if chunk.fresh_bytes < run_bytes {
+            match map_pages(CHUNK_BYTES) {
+                Some(start) => (chunk.fresh, chunk.fresh_bytes) = (start, CHUNK_BYTES),
+                None => chunk.fresh_bytes = 0,
+            }
+        }
+        (chunk.fresh_bytes >= run_bytes).then(|| {
+            let run = chunk.fresh;
+            chunk.fresh = run.wrapping_add(run_bytes);
+            chunk.fresh_bytes -= run_bytes;
+            run
+        })
+    };
+    CHUNK.unlock();
+    run
 }
 
 fn map(layout: Layout) -> *mut u8 {

@@ -2,7 +2,7 @@
 
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
-use super::{Front, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
+use super::{Front, asynchronous, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::syscall6;
@@ -21,6 +21,8 @@ pub(crate) struct Call<'r> {
     pub(crate) arguments: [usize; 6],
     pub(crate) in_child: bool,
     pub(crate) record: &'r mut Record,
+    /// What the program's own instruction is to make instead, if the call passes.
+    pub(crate) passed: Option<(usize, [usize; 6])>,
 }
 
 /// An answer with a result.
@@ -149,10 +151,10 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
             }
         }
 
-        OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first),
-        CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first),
-        OPENAT => names::open(call, AtForm::new(OPENAT, [a, b, c, d, 0, 0]), first),
-        OPENAT2 => names::open2(call, first),
+        OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first, second),
+        CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first, second),
+        OPENAT => names::open(call, AtForm::new(OPENAT, [a, b, c, d, 0, 0]), first, second),
+        OPENAT2 => names::open2(call, first, second),
         MKDIR => names::make_directory(call, AtForm::new(MKDIRAT, [CWD, a, b, 0, 0, 0]), first),
         MKDIRAT => names::make_directory(call, AtForm::new(MKDIRAT, [a, b, c, 0, 0, 0]), first),
         MKNOD => names::make_node(call, AtForm::new(MKNODAT, [CWD, a, b, c, 0, 0]), first),
@@ -222,7 +224,9 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
             Ok(Outcome::Pass)
         }
         IO_URING_SETUP | SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => Err(Errno::NOSYS),
-        IO_SUBMIT => descriptors::submit(call),
+        IO_SUBMIT => asynchronous::submit(call),
+        IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
+        IO_DESTROY => asynchronous::destroy(call),
         SENDMSG => descriptors::send_message(call),
         BIND => names::bind(call, first),
         INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),

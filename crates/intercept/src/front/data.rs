@@ -125,11 +125,17 @@ pub(crate) fn read(call: &Call<'_>) -> Answer {
         // SAFETY: the program told the kernel to write there; nothing of ours lives in its memory.
         return read_into(call, &file, fs, unsafe { Destination::from_user(slice) });
     }
+    read_vector(call, &file, fs)
+}
+
+/// Apart, because of its large frame.
+#[inline(never)]
+fn read_vector(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem) -> Answer {
     let segments = Segments::read(call)?;
-    // SAFETY: as above.
+    // SAFETY: the program told the kernel to write there.
     let mut into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
     into.truncate(COUNT_MAX);
-    read_into(call, &file, fs, into)
+    read_into(call, file, fs, into)
 }
 
 fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: Destination<'_>) -> Answer {
@@ -156,11 +162,17 @@ pub(crate) fn write(call: &Call<'_>) -> Answer {
         // SAFETY: the program told the kernel to read there.
         return write_from(call, &file, fs, appends, unsafe { Source::from_user(slice) });
     }
+    write_vector(call, &file, fs, appends)
+}
+
+/// Apart, because of its large frame.
+#[inline(never)]
+fn write_vector(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool) -> Answer {
     let segments = Segments::read(call)?;
-    // SAFETY: as above.
+    // SAFETY: the program told the kernel to read there.
     let mut from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(Errno::INVAL)?;
     from.truncate(COUNT_MAX);
-    write_from(call, &file, fs, appends, from)
+    write_from(call, file, fs, appends, from)
 }
 
 fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool, mut from: Source<'_>) -> Answer {

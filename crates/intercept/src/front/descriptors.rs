@@ -186,24 +186,6 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     }
 }
 
-/// `io_submit`: refused when a request names one of our descriptors, so that programs fall back.
-pub(crate) fn submit(call: &Call<'_>) -> Answer {
-    let [_, count, list, ..] = call.arguments;
-    for index in 0..count.min(1024) {
-        let mut request = 0usize;
-        let mut descriptor = 0u32;
-        if memory::read_value(list.wrapping_add(index * 8), &mut request).is_err()
-            || memory::read_value(request.wrapping_add(20), &mut descriptor).is_err()
-        {
-            return Ok(Outcome::Pass);
-        }
-        if call.is_ours(descriptor as usize) {
-            return Err(Errno::INVAL);
-        }
-    }
-    Ok(Outcome::Pass)
-}
-
 /// `sendmsg`: a descriptor of ours would arrive as a placeholder without its description.
 pub(crate) fn send_message(call: &Call<'_>) -> Answer {
     const SOL_SOCKET: u32 = 1;

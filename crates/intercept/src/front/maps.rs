@@ -48,8 +48,9 @@ fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
         // SAFETY: gives the processor away.
         unsafe { syscall(SCHED_YIELD, []) };
     }
+    let maps = &raw mut MAPS;
     // SAFETY: under the lock; the reference ends with `work`.
-    let maps = unsafe { &mut *(&raw mut MAPS) };
+    let maps = unsafe { &mut *maps };
     let result = work(maps);
     COUNT.store(maps.regions.len(), Ordering::Release);
     LOCK.store(0, Ordering::Release);

@@ -11,6 +11,7 @@
 //! A volume is opened at the first call that concerns it. Locks: [`OPENING`] alone; an offset's before a call to the file
 //! system, never the other way round.
 
+pub(crate) mod asynchronous;
 pub(crate) mod attributes;
 pub(crate) mod call;
 pub(crate) mod credentials;
@@ -186,8 +187,13 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     }
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
-    let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record };
-    match call::perform(&mut call, scratch) {
+    let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
+    let answer = call::perform(&mut call, scratch);
+    if let (Ok(Outcome::Pass), Some((number, arguments))) = (answer, call.passed) {
+        frame.rax = number;
+        frame.arguments = arguments;
+    }
+    match answer {
         Ok(outcome) => outcome,
         Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
     }
@@ -241,6 +247,7 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
     maps::around_fork(true);
+    asynchronous::around_fork(true);
     let mut tickets = Vec::new();
     let Some(front) = front() else { return tickets };
     let table = table::current(record);
@@ -265,6 +272,7 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
 pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
+    asynchronous::around_fork(false);
     locks::after_fork_in_child();
     table::adopt_private(record);
     for ticket in tickets {
@@ -276,6 +284,7 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
 pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets) {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
+    asynchronous::around_fork(false);
     for ticket in tickets {
         if !forked && let Some(front) = front() {
             for index in 0..front.mounts.len() {

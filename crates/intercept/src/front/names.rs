@@ -26,13 +26,13 @@ const STATUS_FLAGS: u32 =
 const FIXED_FLAGS: u32 = 0o3 | 0o10000000;
 
 /// `open`, `creat`, `openat`.
-pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
     let flags = OpenFlags::from_bits_retain(at.arguments[2] as u32);
-    open_with(call, at, flags, at.arguments[3] as u32, ResolveFlags::empty(), scratch)
+    open_with(call, at, flags, at.arguments[3] as u32, ResolveFlags::empty(), scratch, pipe)
 }
 
 /// `openat2`.
-pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
+pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
     let [_, _, how, size, ..] = call.arguments;
     let mut words = [0u64; 3];
     if size < 24 || memory::read_value(how, &mut words).is_err() {
@@ -43,7 +43,7 @@ pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
         return Ok(Outcome::Pass);
     }
     let at = AtForm::new(OPENAT2, call.arguments);
-    open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch)
+    open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch, pipe)
 }
 
 fn open_with(
@@ -53,6 +53,7 @@ fn open_with(
     mode: u32,
     resolve: ResolveFlags,
     scratch: &mut PathScratch,
+    pipe: &mut PathScratch,
 ) -> Answer {
     let table = call.table();
     let (walk, more) = match Namespace::open_mode(flags) {
@@ -77,14 +78,42 @@ fn open_with(
             (mount, namespace.open_found(found, flags).map_err(|error| error.errno())?)
         }
     };
+    if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
+        return open_pipe(call, mount, opened.node, flags, pipe);
+    }
     install(call, mount, &opened, flags)
+}
+
+/// Opens the kernel's pipe that stands for a FIFO of a volume: one of a name made of the volume's identity and the inode's,
+/// for the processes of one user. The program's own instruction opens it, as that may wait for the other end.
+fn open_pipe(call: &mut Call<'_>, mount: usize, node: NodeId, flags: OpenFlags, room: &mut PathScratch) -> Answer {
+    const S_IFIFO: usize = 0o010000;
+    const EEXIST: isize = -17;
+    let identity = call.front.file_system(mount)?.statistics().map_err(|error| error.errno())?.identity;
+    let user = credentials::effective().user;
+    let path = format!("/dev/shm/gannet-fifo-{user}-{identity:x}-{}-{}\0", node.number, node.generation);
+    let room = room.host.get_mut(..path.len()).ok_or(Errno::NAMETOOLONG)?;
+    room.copy_from_slice(path.as_bytes());
+    let address = room.as_ptr() as usize;
+    // SAFETY: a path that ends in zero.
+    let made = unsafe { syscall(MKNOD, [address, S_IFIFO | 0o600, 0]) };
+    if is_error(made) && made != EEXIST {
+        return Ok(Outcome::Done(made));
+    }
+    // Another user must not be able to have made it.
+    let mut status = [0u64; 18];
+    // SAFETY: a path that ends in zero, and room for struct stat.
+    let known = unsafe { syscall(LSTAT, [address, status.as_mut_ptr() as usize]) };
+    if is_error(known) || (status[3] as u32) & 0o170000 != S_IFIFO as u32 || (status[3] >> 32) as u32 != user {
+        return Err(Errno::ACCESS);
+    }
+    let flags = flags & !(OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::TRUNC);
+    call.passed = Some((OPENAT, [CWD, address, flags.bits() as usize, 0, 0, 0]));
+    Ok(Outcome::Pass)
 }
 
 /// Makes a descriptor for what was opened.
 fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags) -> Answer {
-    if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
-        return Err(Errno::OPNOTSUPP);
-    }
     let table = call.table_to_change()?;
     let fs = call.front.file_system(mount)?;
     let access = match (flags.contains(OpenFlags::PATH), flags.bits() & 3) {

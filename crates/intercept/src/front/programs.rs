@@ -50,7 +50,7 @@ fn prepare(
         EXECVE => (CWD, frame.arguments[0], 1, 0),
         _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
     };
-    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record };
+    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let mut room = [0u8; HEAD_BYTES];
     let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
     let target = front.resolve(call.table(), directory as i32, path, mode_of(flags), empty_of(flags), scratch)?;
@@ -248,7 +248,10 @@ fn put_arguments(
 ) -> Result<Arguments, Errno> {
     let mut count = 0;
     let mut entry = 0usize;
-    while arguments != 0 {
+    loop {
+        if arguments == 0 {
+            break;
+        }
         memory::read_value(arguments + count * 8, &mut entry).map_err(|_| Errno::FAULT)?;
         if entry == 0 {
             break;

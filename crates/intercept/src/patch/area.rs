@@ -1,4 +1,4 @@
-//! Where trampolines live: slots of equal size, the first ones inside our own library, so that they have unwind information.
+//! Where trampolines live: slots of equal size inside our own library, so that they have unwind information.
 //!
 //! The last eight bytes of a slot hold the address the original `syscall` returns to. The unwind information
 //! of the library's own area computes that from the instruction pointer; so does [`original_of`] for the signal wrapper.
@@ -38,44 +38,6 @@ impl Area {
         area.open_for_writing()?;
         register(area.start, area.end());
         Some(area)
-    }
-
-    /// A new area within reach of `near` (a mapped object of `span` bytes).
-    pub(crate) fn near(near: usize, span: usize, slots: usize) -> Option<Area> {
-        const MAP_PRIVATE_ANONYMOUS_FIXED_NOREPLACE: usize = 0x10_0022;
-        const STEP: usize = 1 << 20;
-        const REACH: usize = 0x7000_0000;
-        let length = (slots * SLOT_BYTES).next_multiple_of(4096);
-        let mut distance = span.next_multiple_of(4096);
-        while distance < REACH {
-            for address in [near.checked_add(distance), near.checked_sub(distance + length)].into_iter().flatten() {
-                let address = address & !4095;
-                if address < 0x10000 || address > 0x7fff_ffff_0000 {
-                    continue;
-                }
-                // SAFETY: a new map where nothing is mapped.
-                let got = unsafe {
-                    syscall(
-                        number::MMAP,
-                        [
-                            address,
-                            length,
-                            PROT_READ_WRITE_EXECUTE,
-                            MAP_PRIVATE_ANONYMOUS_FIXED_NOREPLACE,
-                            usize::MAX,
-                            0,
-                        ],
-                    )
-                };
-                if !is_error(got) {
-                    let area = Area { start: got as usize, slot_count: slots, used: 0 };
-                    register(area.start, area.end());
-                    return Some(area);
-                }
-            }
-            distance += STEP;
-        }
-        None
     }
 
     fn end(&self) -> usize {

@@ -37,35 +37,6 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// The object whose ELF header is mapped at `header` (its first page).
-    ///
-    /// # Safety
-    /// An ELF object must be mapped there as its program headers say, and stay so while the image is used.
-    pub(crate) unsafe fn at_header(header: usize) -> Option<Image> {
-        // SAFETY: the caller says that at least the ELF header's page is mapped.
-        let head = unsafe { core::slice::from_raw_parts(header as *const u8, 64) };
-        // 64-bit, little-endian, x86-64.
-        if head[..6] != [0x7f, b'E', b'L', b'F', 2, 1] || u16_at(head, 18) != 62 {
-            return None;
-        }
-        let offset = u64_at(head, 32) as usize;
-        let count = u16_at(head, 56) as usize;
-        if u16_at(head, 54) != 56 || offset.checked_add(count * 56)? > 4096 {
-            return None;
-        }
-        // SAFETY: as above; the program headers lie inside the first page.
-        let table = unsafe { core::slice::from_raw_parts((header + offset) as *const u8, count * 56) };
-        let mut first_address = None;
-        for entry in table.chunks_exact(56) {
-            if u32_at(entry, 0) == PT_LOAD && u64_at(entry, 8) == 0 {
-                first_address = Some(u64_at(entry, 16) as usize);
-                break;
-            }
-        }
-        let bias = header.wrapping_sub(first_address?);
-        Some(Self::from_program_headers(bias, table))
-    }
-
     /// The object with load address `bias` and these program headers.
     pub(crate) fn from_program_headers(bias: usize, table: &[u8]) -> Image {
         let none = Segment { start: 0, length: 0, executable: false, writable: false };
