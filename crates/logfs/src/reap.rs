@@ -59,10 +59,9 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let disk = &core.disk;
     let locked: Vec<u32> = dead.locks().filter_map(|at| core.places.inode_of_lock(at)).collect();
     let hands: Vec<_> = dead.hands().map(|(_, content)| content).collect();
-    if !locked.is_empty() || !hands.is_empty() {
-        let word = dead.reaper().word(core.places.control(CONTROL_UNCERTAIN)).map_err(crate::ops::shared_error)?;
-        word.store(1, Ordering::Relaxed);
-    }
+    // Also with nothing in hand: it may have made a file without a name that it did not come to open.
+    let word = dead.reaper().word(core.places.control(CONTROL_UNCERTAIN)).map_err(crate::ops::shared_error)?;
+    word.store(1, Ordering::Relaxed);
     let word = dead.reaper().word(core.places.control(CONTROL_TAKEOVERS)).map_err(crate::ops::shared_error)?;
     word.fetch_add(1, Ordering::Relaxed);
 
@@ -88,7 +87,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     }
     for hand in &hands {
         if hand.kind == HAND_INODES {
-            settle_birth(disk, &mut commit, hand.a, &settled)?;
+            settle_birth(disk, &mut commit, hand.a, &mut settled)?;
         }
     }
     let _ = commit.fence();
@@ -113,13 +112,23 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
 }
 
 /// An inode that was being made: if no name became durable its slot is free again.
-fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, settled: &Settled) -> Result<()> {
+fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, settled: &mut Settled) -> Result<()> {
     let inode = (hand_a >> 24) as u32;
     let Some(at) = disk.slot_at(inode)? else { return Ok(()) };
     commit.flush(at, slot::SLOT_BYTES)?;
     match disk.slot(inode)? {
         Slot::Free { .. } => Ok(()),
-        Slot::Used { generation, .. } if settled.named.contains(&(inode, generation)) => Ok(()),
+        Slot::Used { generation, birth, .. } if settled.named.contains(&(inode, generation)) => {
+            // The pages that it is born with are in the dead thread's hands too, and no locked inode's log tells of them.
+            let owned = Owned { key: disk.key(), inode, generation };
+            log::walk(disk, owned, birth.head, &mut |met| {
+                if let Met::Page { block, .. } = met {
+                    settled.blocks.insert(block);
+                }
+                Ok(())
+            })
+            .map(|_| ())
+        }
         Slot::Used { .. } | Slot::Damaged => {
             let generation = disk.load(at)? as u32;
             commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;

@@ -144,7 +144,7 @@ fn use_and_close(fs: gannet_logfs::LogFs, medium: &Medium, text: &str) -> u64 {
 }
 
 /// Something of everything, all of which must succeed on a sound volume.
-fn exercise(fs: &dyn FileSystem) {
+pub(crate) fn exercise(fs: &dyn FileSystem) {
     let rig = Rig::new(fs);
     let file = rig.file(rig.root, "used");
     rig.write(file, 0, &bytes(0x77, 5000));

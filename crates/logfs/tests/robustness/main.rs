@@ -12,7 +12,9 @@
 //! | `enumeration` | one workload, its crash images, each recovered, compared, checked and used |
 //! | `churn` | logs that grow and are collected |
 //! | `crashes` | sequences of one, two and three operations |
+//! | `abandonment` | threads that end after any store |
 
+mod abandonment;
 mod churn;
 mod crashes;
 mod enumeration;

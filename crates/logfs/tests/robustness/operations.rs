@@ -18,7 +18,7 @@ pub(crate) struct Operation {
     /// How it may be cut on the tree of [`populate`], and on whatever others have made of it.
     pub(crate) tear: Tear,
     pub(crate) tear_after: Tear,
-    run: std::rc::Rc<dyn Fn(&Rig<'_>) -> Result<()>>,
+    run: std::sync::Arc<dyn Fn(&Rig<'_>) -> Result<()> + Send + Sync>,
 }
 
 impl Operation {
@@ -72,8 +72,8 @@ pub(crate) fn populate(fs: &dyn FileSystem) {
     rig.resize(cut, 5001).expect("truncate");
 }
 
-fn operation(text: String, tear: Tear, run: impl Fn(&Rig<'_>) -> Result<()> + 'static) -> Operation {
-    Operation { text, tear, tear_after: tear, run: std::rc::Rc::new(run) }
+fn operation(text: String, tear: Tear, run: impl Fn(&Rig<'_>) -> Result<()> + Send + Sync + 'static) -> Operation {
+    Operation { text, tear, tear_after: tear, run: std::sync::Arc::new(run) }
 }
 
 fn create(path: &'static str, new: NewNode<'static>) -> Operation {
@@ -172,7 +172,8 @@ fn names(list: &mut Vec<Operation>) {
         link("/d1/s", "/s2"),
         operation("make an unnamed file".into(), Tear::Whole, |rig| {
             let node = rig.fs.create_unnamed(rig.root, &NewNode::regular(0o600, OWNER))?;
-            rig.try_write(node, WritePosition::Append, &bytes(8, 5000)).map(|_| ())
+            rig.try_write(node, WritePosition::Append, &bytes(8, 5000))?;
+            rig.fs.retire(node)
         }),
         operation("make an unnamed file and link it".into(), Tear::Whole, |rig| {
             let node = rig.fs.create_unnamed(rig.root, &NewNode::regular(0o600, OWNER))?;

@@ -108,6 +108,19 @@ impl State {
         None
     }
 
+    /// The same with no times but those that were set to what is long past.
+    pub(crate) fn without_times(mut self) -> State {
+        let past = |time: Time| if time > Time(1_500_000_000_000_000_000) { Time(0) } else { time };
+        for inode in self.paths.values_mut() {
+            let attributes = &mut inode.attributes;
+            attributes.created = Time(0);
+            attributes.changed = Time(0);
+            attributes.modified = past(attributes.modified);
+            attributes.accessed = past(attributes.accessed);
+        }
+        self
+    }
+
     fn changed(&self, node: NodeId) -> Option<Time> {
         self.paths.values().find(|inode| inode.attributes.node == node).map(|inode| inode.attributes.changed)
     }
