@@ -196,6 +196,31 @@ fn find_first_chunk(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) -
     Ok(())
 }
 
+impl Chunks {
+    /// Searches for chunks that the map does not have, and that inodes are said to be in. Returns those that were found.
+    pub(super) fn find_missing(&mut self, disk: &Disk, missing: &[u64], findings: &mut Findings) -> Result<Vec<u64>> {
+        let wanted: Vec<(u64, u64)> =
+            missing.iter().take(SEARCHED_MAX).map(|&chunk| (chunk, disk.geometry().map_word_at(chunk))).collect();
+        let length = disk.geometry().chunk_blocks;
+        let mut found: Vec<(u64, u64)> = find_chunks(disk, &wanted)?.into_iter().collect();
+        found.sort_unstable();
+        found.retain(|&(_, block)| {
+            let mut others = self.blocks.iter().flatten();
+            others.all(|&other| block + length <= other || other + length <= block)
+        });
+        for &(chunk, block) in &found {
+            let what =
+                format!("chunk {chunk} is missing, though names lead to inodes in it; it was found in block {block}");
+            let remedy = "it is set to where the slots are; nothing is lost";
+            findings.damage("inode map word", disk.geometry().map_word_at(chunk), 0, what, remedy);
+            self.blocks[chunk as usize] = Some(block);
+            self.wrong_words.retain(|&(other, _)| other != chunk);
+            self.wrong_words.push((chunk, Some(block)));
+        }
+        Ok(found.into_iter().map(|(chunk, _)| chunk).collect())
+    }
+}
+
 /// Two chunks in one place: the later one goes.
 fn drop_overlapping(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) {
     let length = disk.geometry().chunk_blocks;

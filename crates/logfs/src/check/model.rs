@@ -15,7 +15,7 @@ use crate::format::page::{Link, PageHeader};
 use crate::format::slot::Slot;
 use crate::format::state::CLEAN_AT;
 use gannet_vfs::Result;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -50,7 +50,6 @@ struct Part {
     inodes: Vec<Examined>,
     damaged_slots: Vec<u32>,
     free_inodes: Vec<(u32, u32)>,
-    findings: Findings,
 }
 
 impl<'d> Model<'d> {
@@ -81,6 +80,7 @@ impl<'d> Model<'d> {
             // Everything must be read again under the right epoch.
             return Ok(model);
         }
+        model.find_chunks()?;
         let mut stage = |stage, done| progress(CheckProgress { stage, done, total: 4 });
         stage("deciding", 0);
         model.find_strays()?;
@@ -151,17 +151,46 @@ impl<'d> Model<'d> {
                 }
             })?;
         }
-        for part in parts {
-            for examined in part.inodes {
-                self.note_epoch(&examined);
-                self.inodes.insert(examined.inode, examined);
-            }
-            self.damaged_slots.extend(part.damaged_slots);
-            self.free_inodes.extend(part.free_inodes);
-            self.findings.append(part.findings);
+        parts.into_iter().for_each(|part| self.take_part(part));
+        Ok(())
+    }
+
+    fn take_part(&mut self, part: Part) {
+        for examined in part.inodes {
+            self.note_epoch(&examined);
+            self.inodes.insert(examined.inode, examined);
         }
+        self.damaged_slots.extend(part.damaged_slots);
+        self.free_inodes.extend(part.free_inodes);
         self.damaged_slots.sort_unstable();
         self.free_inodes.sort_unstable();
+    }
+
+    /// Searches for chunks of the inode table that names lead to and that the map does not have. What is found may have
+    /// names that lead to others.
+    fn find_chunks(&mut self) -> Result<()> {
+        const ROUNDS_MAX: u64 = 16;
+        let slots = self.ground.disk.geometry().slots_per_chunk();
+        let mut sought: BTreeSet<u64> = BTreeSet::new();
+        for _ in 0..ROUNDS_MAX {
+            let chunks = &self.ground.chunks.blocks;
+            let named = self.inodes.values().flat_map(|examined| examined.names.values());
+            let missing: BTreeSet<u64> = named
+                .map(|bound| bound.inode as u64 / slots)
+                .filter(|&chunk| chunks.get(chunk as usize) == Some(&None) && !sought.contains(&chunk))
+                .collect();
+            if missing.is_empty() {
+                break;
+            }
+            sought.extend(&missing);
+            let missing: Vec<u64> = missing.into_iter().collect();
+            let disk = self.ground.disk;
+            for chunk in self.ground.chunks.find_missing(disk, &missing, &mut self.findings)? {
+                let mut part = Part::default();
+                part.chunk(&self.ground, chunk)?;
+                self.take_part(part);
+            }
+        }
         Ok(())
     }
 

@@ -198,21 +198,26 @@ impl Repair<'_, '_> {
             heads.insert(examined.inode, head);
         }
         let _ = commit.fence();
-        let mut commit = disk.begin();
-        for examined in self.model.inodes.values() {
-            let inode = examined.inode;
+        // Slots before the logs that name them: the old logs may say what they are made of, the new ones do not.
+        let slot_of = |inode: u32| {
             let missing = Error::because(Errno::UCLEAN, "an inode without a slot");
-            let at = self.model.ground.chunks.slot_at(disk, inode).ok_or(missing)?;
-            let (links, parent) = self.model.words_of(inode).unwrap_or((1, ROOT));
-            if examined.rebuild {
-                let head = heads.get(&inode).copied().unwrap_or(examined.birth.head);
-                let birth = Birth { head, ..examined.birth };
-                let bytes: [u8; SLOT_BYTES as usize] =
-                    birth.encode(disk.key(), inode, examined.generation, links, parent);
-                commit.write(at, &bytes)?;
-                continue;
-            }
-            match (heads.get(&inode), examined.kill, examined.log.dangling) {
+            self.model.ground.chunks.slot_at(disk, inode).ok_or(missing)
+        };
+        let mut commit = disk.begin();
+        for examined in self.model.inodes.values().filter(|examined| examined.rebuild) {
+            let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
+            let head = heads.get(&examined.inode).copied().unwrap_or(examined.birth.head);
+            let birth = Birth { head, ..examined.birth };
+            let bytes: [u8; SLOT_BYTES as usize] =
+                birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
+            commit.write(slot_of(examined.inode)?, &bytes)?;
+        }
+        let _ = commit.fence();
+        let mut commit = disk.begin();
+        for examined in self.model.inodes.values().filter(|examined| !examined.rebuild) {
+            let at = slot_of(examined.inode)?;
+            let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
+            match (heads.get(&examined.inode), examined.kill, examined.log.dangling) {
                 (Some(&head), _, _) => commit.store(at + AT_HEAD, head)?,
                 (None, Some(place), _) => kill(&mut commit, place)?,
                 (None, None, Some(dangling_at)) => commit.store(dangling_at, 0)?,

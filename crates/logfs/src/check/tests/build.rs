@@ -11,7 +11,6 @@ use crate::format::state::CLEAN_AT;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::mkfs::{MakeOptions, make};
 use crate::recover::ROOT;
-use crate::replay::name_key;
 use gannet_media::{DataHash, Medium};
 use gannet_vfs::{FileType, InodeFlags, Owner, Time};
 use std::collections::HashMap;
@@ -269,11 +268,6 @@ impl Builder {
         let mut bytes = vec![0; VOLUME_BYTES as usize];
         self.disk.read(0, &mut bytes).unwrap();
         bytes
-    }
-
-    /// The first index key of a name.
-    pub(super) fn key_of(&self, name: &[u8]) -> u64 {
-        name_key(self.disk.key(), name)
     }
 }
 

@@ -1,1 +1,298 @@
-//! x
+//! Kinds of damage one by one: what repair keeps, what it loses and says so; what crashes leave; repairs cut short.
+
+use super::build::{Builder, VOLUME_BYTES, populated};
+use super::{check, damage, medium_of, repaired, run};
+use crate::attach::AttachOptions;
+use crate::check::{CheckOptions, Outcome, UNFINISHED};
+use crate::file_system::LogFs;
+use crate::format::entry::{Binding, Extents, FileExtent, Payload};
+use crate::format::page::{AT_NEXT, Link};
+use crate::format::slot::{AT_HEAD, AT_LINKS};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::ops::NoUsers;
+use crate::recover::ROOT;
+use gannet_media::simulation::CrashPolicy;
+use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
+use gannet_vfs::usermem::Destination;
+use gannet_vfs::{Errno, FileSystem, FileType, Name};
+use std::collections::BTreeMap;
+
+/// What is at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    file_type: FileType,
+    mode: u32,
+    links: u64,
+    size_bytes: u64,
+    content: Vec<u8>,
+    attributes: Vec<Vec<u8>>,
+}
+
+/// The tree as the engine sees it, on a copy of the medium.
+fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
+    let mut image = vec![0; VOLUME_BYTES as usize];
+    medium.read(MediumOffset(0), &mut image).unwrap();
+    let options = AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let fs = LogFs::open_private(medium_of(&image), options).unwrap();
+    let mut tree = BTreeMap::new();
+    let mut open = vec![("".to_owned(), fs.root())];
+    while let Some((path, node)) = open.pop() {
+        let about = fs.attributes(node).unwrap();
+        let mut content = vec![0; 64 << 10];
+        let count = match about.file_type {
+            FileType::Regular => fs.read(node, 0, &mut Destination::from_slice(&mut content)).unwrap(),
+            FileType::Symlink => fs.read_link(node, &mut content).unwrap(),
+            _ => 0,
+        };
+        content.truncate(count);
+        let mut attributes = Vec::new();
+        fs.list_xattrs(node, &mut |name| attributes.push(name.to_vec())).unwrap();
+        if about.file_type == FileType::Directory {
+            let mut names = Vec::new();
+            fs.read_directory(node, 0, &mut |entry| {
+                names.push(entry.name.bytes().to_vec());
+                true
+            })
+            .unwrap();
+            for name in names {
+                let found = fs.lookup(node, Name::new(&name).unwrap()).unwrap();
+                open.push((format!("{path}/{}", name.escape_ascii()), found.node));
+            }
+        }
+        let (file_type, mode, links, size_bytes) = (about.file_type, about.mode, about.links, about.size_bytes);
+        let size_bytes = if file_type == FileType::Directory { 0 } else { size_bytes };
+        tree.insert(path, Seen { file_type, mode, links, size_bytes, content, attributes });
+    }
+    tree
+}
+
+fn fill(medium: &Medium, at: u64, length_bytes: usize, byte: u8) {
+    medium.write(MediumOffset(at), &vec![byte; length_bytes]).unwrap();
+}
+
+fn head_of(builder: &Builder, inode: u32) -> u64 {
+    let word = builder.disk.load(builder.slot_at(inode) + AT_HEAD).unwrap();
+    Link::decode(word).unwrap().block
+}
+
+#[test]
+fn what_can_be_found_again_is_not_lost() {
+    let (builder, places) = populated();
+    let whole = tree(&builder.medium);
+    let geometry = *builder.disk.geometry();
+    let many = head_of(&builder, places.many);
+    let second = {
+        let next = builder.disk.load(many * BLOCK_BYTES + AT_NEXT).unwrap();
+        Link::decode(next).unwrap().block
+    };
+    for (what, at, length_bytes) in [
+        ("superblock", 0, 4096),
+        ("replica", geometry.replica() * BLOCK_BYTES, 4096),
+        ("state", BLOCK_BYTES, 4096),
+        ("inode map", geometry.map_word_at(0), 8),
+        ("whole inode map", geometry.map_word_at(0), 4096),
+        ("saved maps", geometry.saved_blocks_start * BLOCK_BYTES, 4096),
+        ("head of a directory", builder.slot_at(places.many) + AT_HEAD, 8),
+        ("head of a file", builder.slot_at(places.file) + AT_HEAD, 8),
+        ("link counts", builder.slot_at(places.file) + AT_LINKS, 16),
+        ("header of a first page", many * BLOCK_BYTES, 24),
+        ("header of a second page", second * BLOCK_BYTES, 24),
+        ("link to a second page", many * BLOCK_BYTES + AT_NEXT, 8),
+        ("checksum of a slot", builder.slot_at(places.symlink) + 40, 8),
+    ] {
+        for byte in [0, 0xA5] {
+            let medium = medium_of(&builder.image());
+            fill(&medium, at, length_bytes, byte);
+            let report = repaired(&medium);
+            assert_eq!(report.outcome, Outcome::Repaired, "{what}");
+            assert_eq!(tree(&medium), whole, "{what} filled with {byte}: {:#?}", damage(&report));
+        }
+    }
+}
+
+#[test]
+fn a_cut_log_keeps_what_stands_before_and_nothing_else_is_lost() {
+    let (builder, places) = populated();
+    let whole = tree(&builder.medium);
+    // The first name in the directory: everything behind it goes.
+    let entry = head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES;
+    let medium = medium_of(&builder.image());
+    fill(&medium, entry, 8, 0xFF);
+    let report = repaired(&medium);
+    assert_eq!(report.outcome, Outcome::Repaired);
+    let after = tree(&medium);
+    let lost: Vec<_> = whole.keys().filter(|path| !after.contains_key(*path)).collect();
+    assert!(!lost.is_empty() && lost.iter().all(|path| path.starts_with("/directory/")), "{lost:?}");
+    let found: Vec<_> = after.iter().filter(|(path, _)| path.starts_with("/lost+found/")).collect();
+    assert!(!found.is_empty());
+    for (path, seen) in &whole {
+        let again = after.get(path).or_else(|| {
+            let same = |other: &&(&String, &Seen)| {
+                let mut other = other.1.clone();
+                other.links = seen.links;
+                other == *seen
+            };
+            found.iter().find(same).map(|(_, seen)| *seen)
+        });
+        assert!(again.is_some() || path.starts_with("/directory/"), "{path} is gone: {report:#?}");
+    }
+    let named = report.findings.iter().filter(|finding| finding.structure == "inode").count();
+    assert_eq!(named, found.iter().filter(|(path, _)| path.matches('/').count() == 2).count(), "each is named");
+}
+
+#[test]
+fn blocks_claimed_twice_stay_with_the_first() {
+    let (mut builder, places) = populated();
+    let stolen = places.file_blocks[1];
+    let extents = [FileExtent { file_block: 20, block: stolen, count: 1 }];
+    let payload = Payload::Write { size_bytes: 21 * BLOCK_BYTES, hash: None, extents: Extents::List(&extents) };
+    builder.append(places.other, &payload);
+    builder.close();
+    let before = tree(&builder.medium)["/directory/file"].clone();
+    let report = repaired(&builder.medium);
+    assert_eq!(damage(&report).len(), 1, "{report:#?}");
+    assert!(damage(&report)[0].contains("inode 4 (/other)"), "{report:#?}");
+    let after = tree(&builder.medium);
+    assert_eq!(after["/directory/file"], before);
+    assert!(after["/other"].content.is_empty() || after["/other"].size_bytes == 21 * BLOCK_BYTES);
+}
+
+#[test]
+fn names_that_cannot_be_are_removed() {
+    let (mut builder, places) = populated();
+    let whole = tree(&builder.medium);
+    let bind = |builder: &mut Builder, directory, name: &[u8], rank, file_type, inode, generation| {
+        let first = Binding { name, rank, file_type: Some(file_type), inode, generation };
+        builder.append(directory, &Payload::Bind { first, second: None, birth: None, partner: None });
+    };
+    bind(&mut builder, ROOT, b"to nothing", 0, FileType::Regular, 200, 7);
+    bind(&mut builder, ROOT, b"to the past", 0, FileType::Regular, places.file, 9);
+    bind(&mut builder, ROOT, b"of another type", 0, FileType::Directory, places.file, 1);
+    bind(&mut builder, places.inner, b"to the root", 0, FileType::Directory, ROOT, 1);
+    bind(&mut builder, places.inner, b"around", 0, FileType::Directory, places.directory, 1);
+    builder.close();
+    let report = repaired(&builder.medium);
+    assert_eq!(damage(&report).len(), 5, "{:#?}", damage(&report));
+    assert_eq!(tree(&builder.medium), whole);
+    // The same name a second time, under another key, ends the log there.
+    let (mut builder, _) = populated();
+    bind(&mut builder, ROOT, b"other", 3, FileType::Regular, places.other, 1);
+    builder.close();
+    let report = repaired(&builder.medium);
+    assert!(damage(&report)[0].contains("\"other\" is bound twice"), "{:#?}", damage(&report));
+    assert_eq!(tree(&builder.medium), whole);
+}
+
+#[test]
+fn a_circle_of_directories_is_opened() {
+    let (mut builder, places) = populated();
+    // "directory" goes into "inner", which it holds.
+    let first = Binding { name: b"directory", rank: 0, file_type: None, inode: 0, generation: 0 };
+    builder.append(ROOT, &Payload::Bind { first, second: None, birth: None, partner: None });
+    let kind = Some(FileType::Directory);
+    let first = Binding { name: b"circle", rank: 0, file_type: kind, inode: places.directory, generation: 1 };
+    builder.append(places.inner, &Payload::Bind { first, second: None, birth: None, partner: None });
+    builder.close();
+    let report = repaired(&builder.medium);
+    assert!(damage(&report).iter().any(|text| text.contains("held by one that it holds")), "{:#?}", damage(&report));
+    let after = tree(&builder.medium);
+    assert!(after.keys().any(|path| path.starts_with("/lost+found/") && path.ends_with("/file")), "{after:#?}");
+}
+
+#[test]
+fn what_a_crash_leaves_is_recovered_and_is_no_damage() {
+    let (mut builder, places) = populated();
+    builder.open_again();
+    let moved = builder.create(places.directory, b"in both", FileType::Regular);
+    builder.write(moved, 0, 2, 0x33);
+    let whole = tree(&builder.medium);
+    // Half a rename, data that is not there, a file without a name, an entry cut short.
+    builder.rename_across((places.directory, b"in both"), (places.inner, b"half"), moved, false);
+    let torn = builder.create(ROOT, b"torn", FileType::Regular);
+    let blocks = builder.write(torn, 0, 2, 0x44);
+    fill(&builder.medium, blocks[1] * BLOCK_BYTES, 64, 0);
+    let report = run(&builder.medium, false);
+    assert_eq!((report.outcome, report.closed_cleanly, damage(&report)), (Outcome::Sound, false, vec![]));
+    let report = repaired(&builder.medium);
+    assert_eq!((report.outcome, report.recovery.unwrap().entries_killed), (Outcome::Sound, 2));
+    let mut after = tree(&builder.medium);
+    assert_eq!(after.remove("/torn").unwrap().size_bytes, 0);
+    assert_eq!(after, whole);
+}
+
+#[test]
+fn a_volume_without_room_for_repair_says_so() {
+    let (mut builder, places) = populated();
+    let geometry = *builder.disk.geometry();
+    let block = builder.take_block();
+    let mut count = 1;
+    while builder.take_block() + 1 < geometry.replica() {
+        count += 1;
+    }
+    let extents = [FileExtent { file_block: 100, block, count: count + 1 }];
+    let size_bytes = 200 * BLOCK_BYTES;
+    builder.append(places.other, &Payload::Write { size_bytes, hash: None, extents: Extents::List(&extents) });
+    builder.close();
+    let medium = medium_of(&builder.image());
+    fill(&medium, head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES, 8, 0xFF);
+    let report = run(&medium, true);
+    assert_eq!(report.outcome, Outcome::Damaged);
+    assert!(report.findings.iter().any(|finding| finding.what.starts_with(UNFINISHED)), "{:#?}", damage(&report));
+}
+
+#[test]
+fn without_permission_to_write_a_volume_is_checked_and_not_repaired() {
+    let (builder, _) = populated();
+    let path = std::env::temp_dir().join(format!("gannet-check-{}", std::process::id()));
+    let options = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
+    let medium = Medium::create(&path, VOLUME_BYTES, options, &mut |_| {}).unwrap();
+    medium.write(MediumOffset(0), &builder.image()).unwrap();
+    let readable = Medium::open(&path, OpenOptions { read_only: true, ..OpenOptions::default() }).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(run(&readable, false).outcome, Outcome::Sound);
+    let refused = check(&readable, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
+    assert_eq!(refused.unwrap_err().errno(), Errno::ROFS);
+}
+
+#[test]
+fn a_repair_that_is_cut_short_can_be_done_again() {
+    let (builder, places) = populated();
+    let mut damaged = builder.image();
+    for (at, length) in [
+        (head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES, 8),
+        (builder.slot_at(places.symlink) + 40, 8),
+        (head_of(&builder, places.many) * BLOCK_BYTES + AT_NEXT, 8),
+        (builder.disk.geometry().map_word_at(0), 8),
+        (8, 8),
+    ] {
+        damaged[at as usize..(at + length) as usize].fill(0x5A);
+    }
+    let medium = medium_of(&damaged);
+    repaired(&medium);
+    let expected = tree(&medium);
+
+    let (medium, simulation) = Medium::simulated_from_image(&damaged);
+    repaired(&medium);
+    let policy = CrashPolicy { combinations_max: 2, cuts_max: 1, samples: 1, ..CrashPolicy::default() };
+    let mut again = 0;
+    let count = simulation.for_each_crash(0..simulation.events_len(), &policy, |crash| {
+        let copy = medium_of(&crash.image_to_vec());
+        let report = run(&copy, true);
+        assert_ne!(report.outcome, Outcome::Damaged, "{:#?}", report.findings);
+        assert_eq!(run(&copy, false).findings, []);
+        let after = tree(&copy);
+        // A `lost+found` that had no name yet is itself reconnected, with what it has: nothing else differs.
+        let contents = |tree: &BTreeMap<String, Seen>| {
+            let mut seen: Vec<_> = tree
+                .values()
+                .filter(|seen| seen.file_type != FileType::Directory)
+                .map(|seen| (seen.mode, seen.links, seen.size_bytes, seen.content.clone()))
+                .collect();
+            seen.sort_unstable();
+            seen
+        };
+        assert_eq!(contents(&after), contents(&expected));
+        again += 1;
+    });
+    assert!(again > 20, "{again} images, {count:?}");
+}

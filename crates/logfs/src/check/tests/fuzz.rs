@@ -198,7 +198,7 @@ fn findings(report: &CheckReport) -> String {
 
 #[test]
 fn random_damage_is_survived() {
-    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 200_000 } else { 400 };
+    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 200_000 } else { 250 };
     let images = std::env::var("GANNET_IMAGES").ok().and_then(|images| images.parse().ok()).unwrap_or(images);
     let start: u64 = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (builder, _) = populated();
