@@ -187,3 +187,27 @@ fn killed_processes_leave_the_others_alone() {
     ));
     check(&output, "kill", "end");
 }
+
+#[test]
+fn pipes_sockets_and_asynchronous_requests() {
+    let volume = Volume::new(64);
+    volume.script("mkfifo p; (echo through > p &); cat p; rm p; ls", "through");
+    if have("python3") {
+        volume.script(
+            "cat > s.py <<'EOF'
+import os, socket
+server = socket.socket(socket.AF_UNIX); server.bind('/gannet/s'); server.listen()
+try: socket.socket(socket.AF_UNIX).bind('s')
+except OSError as e: print(e.errno)
+if os.fork() == 0:
+    client = socket.socket(socket.AF_UNIX); client.connect('s'); client.send(b'hello'); os._exit(0)
+connection, _ = server.accept(); print(connection.recv(10)); os.unlink('s'); print(os.path.exists('s'))
+EOF
+python3 s.py",
+            "98\nb'hello'\nFalse",
+        );
+    }
+    if have("fio") {
+        volume.script("for e in psync pvsync2 libaio posixaio mmap; do fio --name=t --directory=/gannet --size=2m --rw=randrw --bs=4k --ioengine=$e --verify=crc32c --minimal >/dev/null || echo $e failed; done; echo all", "all");
+    }
+}

@@ -2,7 +2,9 @@
 
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
-use super::{Front, asynchronous, attributes, credentials, data, descriptors, directory, locks, maps, names, status};
+use super::{
+    Front, asynchronous, attributes, credentials, data, descriptors, directory, locks, maps, names, rendezvous, status,
+};
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::syscall6;
@@ -228,7 +230,8 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),
         SENDMSG => descriptors::send_message(call),
-        BIND => names::bind(call, first),
+        BIND => rendezvous::bind(call, first),
+        CONNECT => rendezvous::connect(call, first, second),
         INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),
         FANOTIFY_MARK => refuse_path(call, d, e, first),
         NAME_TO_HANDLE_AT | OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),

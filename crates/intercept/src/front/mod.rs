@@ -25,6 +25,7 @@ pub(crate) mod maps;
 pub(crate) mod names;
 pub(crate) mod paths;
 pub(crate) mod programs;
+pub(crate) mod rendezvous;
 pub(crate) mod status;
 pub(crate) mod table;
 

@@ -1,10 +1,10 @@
 //! Names: opening, making, removing, renaming, linking.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::credentials;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
+use super::{credentials, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -79,37 +79,9 @@ fn open_with(
         }
     };
     if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
-        return open_pipe(call, mount, opened.node, flags, pipe);
+        return rendezvous::open_pipe(call, mount, opened.node, flags, pipe);
     }
     install(call, mount, &opened, flags)
-}
-
-/// Opens the kernel's pipe that stands for a FIFO of a volume: one of a name made of the volume's identity and the inode's,
-/// for the processes of one user. The program's own instruction opens it, as that may wait for the other end.
-fn open_pipe(call: &mut Call<'_>, mount: usize, node: NodeId, flags: OpenFlags, room: &mut PathScratch) -> Answer {
-    const S_IFIFO: usize = 0o010000;
-    const EEXIST: isize = -17;
-    let identity = call.front.file_system(mount)?.statistics().map_err(|error| error.errno())?.identity;
-    let user = credentials::effective().user;
-    let path = format!("/dev/shm/gannet-fifo-{user}-{identity:x}-{}-{}\0", node.number, node.generation);
-    let room = room.host.get_mut(..path.len()).ok_or(Errno::NAMETOOLONG)?;
-    room.copy_from_slice(path.as_bytes());
-    let address = room.as_ptr() as usize;
-    // SAFETY: a path that ends in zero.
-    let made = unsafe { syscall(MKNOD, [address, S_IFIFO | 0o600, 0]) };
-    if is_error(made) && made != EEXIST {
-        return Ok(Outcome::Done(made));
-    }
-    // Another user must not be able to have made it.
-    let mut status = [0u64; 18];
-    // SAFETY: a path that ends in zero, and room for struct stat.
-    let known = unsafe { syscall(LSTAT, [address, status.as_mut_ptr() as usize]) };
-    if is_error(known) || (status[3] as u32) & 0o170000 != S_IFIFO as u32 || (status[3] >> 32) as u32 != user {
-        return Err(Errno::ACCESS);
-    }
-    let flags = flags & !(OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::TRUNC);
-    call.passed = Some((OPENAT, [CWD, address, flags.bits() as usize, 0, 0, 0]));
-    Ok(Outcome::Pass)
 }
 
 /// Makes a descriptor for what was opened.
@@ -191,10 +163,11 @@ pub(crate) fn unlink(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> 
     if flags & !AT_REMOVEDIR != 0 {
         return Ok(Outcome::Pass);
     }
-    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, _, place| {
+    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, mount, place| {
         let removed =
             if flags & AT_REMOVEDIR != 0 { namespace.remove_directory(place) } else { namespace.unlink(place) };
-        removed.map_err(|error| error.errno())?;
+        let node = removed.map_err(|error| error.errno())?;
+        rendezvous::removed(call, mount, node);
         done(0)
     })
 }
@@ -323,25 +296,5 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
             done(length)
         }
-    }
-}
-
-/// `bind` of a Unix socket with a path.
-pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
-    let [_, address, length, ..] = call.arguments;
-    const AF_UNIX: u8 = 1;
-    let mut socket_address = [0u8; 111];
-    let length = length.min(110);
-    if length < 4 || memory::read_bytes(address, &mut socket_address[..length]).is_err() {
-        return Ok(Outcome::Pass);
-    }
-    if socket_address[0] != AF_UNIX || socket_address[1] != 0 || socket_address[2] == 0 {
-        return Ok(Outcome::Pass);
-    }
-    let path = &raw const socket_address[2] as usize;
-    let none = ResolveFlags::empty();
-    match call.front.resolve(call.table(), super::paths::AT_FDCWD, path, LastMode::Parent, none, scratch)? {
-        Target::Host => Ok(Outcome::Pass),
-        _ => Err(Errno::OPNOTSUPP),
     }
 }

@@ -52,18 +52,11 @@ impl Front {
     ) -> Result<Target<'a>, Errno> {
         let PathScratch { given, host, walk } = scratch;
         let host_pointer: *mut [u8; 8192] = host;
-        // A bad address or an overlong path: the kernel says the same of it, wherever it leads, unless it starts in a volume.
+        // The kernel says the same of such paths, wherever they lead.
         let length = match crate::memory::read_string(address, given) {
             Ok(path) => path.len(),
-            Err(error) => {
-                let ours = self.start_of(table, directory, b"x").is_ok_and(|start| !matches!(start, Start::Host));
-                let overlong = matches!(error, gannet_usermem::CStringError::TooLong);
-                return match (ours, overlong) {
-                    (false, _) => Ok(Target::Host),
-                    (true, true) => Err(Errno::NAMETOOLONG),
-                    (true, false) => Err(Errno::FAULT),
-                };
-            }
+            Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
+            Err(_) => return Err(Errno::FAULT),
         };
         let path: &'a [u8] = &given[..length];
         let (mut mount, mut node, path) = match self.start_of(table, directory, path)? {
@@ -192,14 +185,24 @@ impl Front {
     ) -> Result<Option<(usize, NodeId, usize, usize)>, Errno> {
         let absolute = path.first() == Some(&b'/');
         let dotted = path.windows(2).any(|pair| pair == b"//" || pair == b"/.") || path.starts_with(b".");
-        if absolute && !dotted || !absolute && directory != AT_FDCWD {
+        if absolute && !dotted {
             return Ok(None);
         }
-        if !absolute && !dotted && !DIRECTORY_IS_ABOVE.load(Ordering::Relaxed) {
+        if directory != AT_FDCWD {
+            // Where a descriptor of the host leads costs a system call to know: only for names that lead to a mount.
+            if !absolute && !dotted && !self.is_on_the_way(path) {
+                return Ok(None);
+            }
+        } else if !absolute && !dotted && !DIRECTORY_IS_ABOVE.load(Ordering::Relaxed) {
             return Ok(None);
         }
         let mut whole = Vec::with_capacity(path.len() + 256);
-        if !absolute {
+        if !absolute && directory != AT_FDCWD {
+            if !place_of_descriptor(directory, &mut whole) {
+                return Ok(None);
+            }
+            whole.push(b'/');
+        } else if !absolute {
             let mut buffer = [0u8; 4096];
             // SAFETY: a buffer of that length.
             let length = unsafe { syscall(number::GETCWD, [buffer.as_mut_ptr() as usize, buffer.len()]) };
@@ -221,6 +224,12 @@ impl Front {
         Ok(Some((mount, self.file_system(mount)?.root(), skip, normal.len())))
     }
 
+    /// Whether a relative path begins with a directory on the way to a mount's place.
+    fn is_on_the_way(&self, path: &[u8]) -> bool {
+        let first = path.split(|&byte| byte == b'/').next().unwrap_or_default();
+        self.mounts.iter().any(|mount| mount.place.split(|&byte| byte == b'/').any(|component| component == first))
+    }
+
     /// The host's working directory changed.
     pub(crate) fn note_host_directory(&self, in_child: bool) {
         let mut buffer = [0u8; 4096];
@@ -237,6 +246,20 @@ impl Front {
             DIRECTORY_IS_ABOVE.store(above, Ordering::Relaxed);
         }
     }
+}
+
+/// Appends where a directory descriptor of the host leads, as the kernel names it; false if it has no such name.
+fn place_of_descriptor(descriptor: i32, into: &mut Vec<u8>) -> bool {
+    let link = format!("/proc/self/fd/{descriptor}\0");
+    let mut buffer = [0u8; 4096];
+    let arguments = [AT_FDCWD as usize, link.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
+    // SAFETY: a path that ends with a zero byte, and a buffer of that length.
+    let length = unsafe { syscall(number::READLINKAT, arguments) };
+    if is_error(length) || buffer[0] != b'/' {
+        return false;
+    }
+    into.extend_from_slice(&buffer[..length as usize]);
+    true
 }
 
 /// Makes an absolute path without empty, `.` and `..` components, taken as text.

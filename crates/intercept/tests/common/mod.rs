@@ -10,7 +10,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, OnceLock};
 
 /// The injected library, built now if it is not: a test of this crate alone does not build it.
-pub fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         let test = std::env::current_exe().expect("this test");
@@ -56,7 +56,7 @@ fn is_newer_than_sources(path: &Path) -> bool {
 }
 
 /// A volume in memory that others can open by path, removed at the end.
-pub struct Volume {
+pub(crate) struct Volume {
     /// Held open, as `gannet run` does: otherwise each process would be the first and the last.
     held: Option<Arc<dyn FileSystem>>,
     directory: tempfile::TempDir,
@@ -64,7 +64,7 @@ pub struct Volume {
 
 impl Volume {
     /// A new one of so many MiB.
-    pub fn new(mebibytes: u64) -> Volume {
+    pub(crate) fn new(mebibytes: u64) -> Volume {
         let directory = tempfile::Builder::new().prefix("gannet-intercept-").tempdir_in("/dev/shm").expect("/dev/shm");
         let mut volume = Volume { held: None, directory };
         let medium =
@@ -86,12 +86,12 @@ impl Volume {
     }
 
     /// Its path.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("volume")
     }
 
     /// A command with the volume at /gannet.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let mut volumes = self.path().into_os_string();
         volumes.push("\x1f/gannet");
         let mut command = intercepted(program);
@@ -101,14 +101,14 @@ impl Volume {
 
     /// Runs a shell script with the volume at /gannet and in it; its output must be `wanted`.
     #[track_caller]
-    pub fn script(&self, script: &str, wanted: &str) {
+    pub(crate) fn script(&self, script: &str, wanted: &str) {
         let output = run(self.command("bash").arg("-c").arg(format!("cd /gannet || exit 99\n{script}")));
         check(&output, script, wanted);
     }
 }
 
 /// A command under interception without a volume.
-pub fn intercepted(program: &str) -> Command {
+pub(crate) fn intercepted(program: &str) -> Command {
     let mut command = Command::new("timeout");
     // What hangs is a failure, not a hang of the tests.
     command.args(["-s", "KILL", "60", program]);
@@ -119,13 +119,13 @@ pub fn intercepted(program: &str) -> Command {
 }
 
 /// Runs it and takes what it says.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("the command starts")
 }
 
 /// It must have succeeded with this output.
 #[track_caller]
-pub fn check(output: &Output, what: &str, wanted: &str) {
+pub(crate) fn check(output: &Output, what: &str, wanted: &str) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}\n{}\nstdout: {out}\nstderr: {err}", output.status);
     assert_eq!(out.trim_end(), wanted.trim_end(), "{what}\nstderr: {err}");
@@ -133,7 +133,7 @@ pub fn check(output: &Output, what: &str, wanted: &str) {
 
 /// The same command with and without interception must say the same.
 #[track_caller]
-pub fn same(program: &str, arguments: &[&str]) {
+pub(crate) fn same(program: &str, arguments: &[&str]) {
     let plain = run(Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()));
     let ours = run(intercepted(program).args(arguments));
     assert_eq!(
@@ -150,7 +150,7 @@ pub fn same(program: &str, arguments: &[&str]) {
 }
 
 /// Whether a program is there; tests of programs that are not are left out, and say so.
-pub fn have(program: &str) -> bool {
+pub(crate) fn have(program: &str) -> bool {
     let found =
         Command::new("sh").arg("-c").arg(format!("command -v {program}")).output().is_ok_and(|o| o.status.success());
     if !found {
@@ -160,7 +160,7 @@ pub fn have(program: &str) -> bool {
 }
 
 /// Compiles one of the test programs; where it is.
-pub fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let program = directory.path().join(name);
