@@ -3,10 +3,9 @@
 use crate::failure::Failure;
 use gannet_logfs::open_medium;
 use gannet_media::Medium;
+use gannet_shm::{claim_volume_first, volume_is_claimed};
 use gannet_vfs::Error;
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// An error about a volume.
@@ -28,21 +27,19 @@ pub(crate) fn open(path: &Path, read_only: bool) -> Result<Medium, Failure> {
     open_medium(path, read_only).map_err(Failure::new)
 }
 
-/// What one has of a volume against others.
-pub(crate) enum Hold {
-    /// Nobody has it open, and nobody can open it before this is dropped.
-    Alone(#[allow(dead_code, reason = "held until it is dropped")] OwnedFd),
-    /// Somebody has it open.
-    Shared,
+/// Whether somebody has the volume on a medium open.
+pub(crate) fn is_in_use(medium: &Medium) -> Result<bool, Failure> {
+    match medium.descriptor() {
+        Some(file) => volume_is_claimed(file).map_err(Failure::new),
+        None => Ok(false),
+    }
 }
 
-/// Takes the lock of those who have a volume open, for oneself.
-pub(crate) fn hold(path: &Path) -> Result<Hold, Failure> {
-    let fail = |errno: Errno| Failure::new(format_args!("{}: cannot be locked: {errno}", path.display()));
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(fail)?;
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(Hold::Alone(file)),
-        Err(Errno::WOULDBLOCK) => Ok(Hold::Shared),
-        Err(errno) => Err(fail(errno)),
+/// Keeps everybody from opening the volume on a medium until its last handle is dropped; `false` if somebody has it open.
+/// The medium must be writable.
+pub(crate) fn claim(medium: &Medium) -> Result<bool, Failure> {
+    match medium.descriptor() {
+        Some(file) => claim_volume_first(file).map_err(Failure::new),
+        None => Ok(true),
     }
 }

@@ -162,3 +162,44 @@ fn documents_are_made() {
     assert!(success(&["completion", "bash"]).contains("_gannet"));
     assert!(failure(&["man", "/nonexistent"], 1).contains("/nonexistent"));
 }
+
+#[test]
+fn a_volume_that_is_open_is_left_alone() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let node = open.create(
+        open.root(),
+        gannet_vfs::Name::new(b"file").unwrap(),
+        &gannet_vfs::NewNode::regular(0o600, gannet_vfs::Owner::default()),
+    );
+    node.unwrap();
+    let info = success(&["info", volume]);
+    assert!(info.contains("state     open") && info.contains(&format!("in use by {}", std::process::id())), "{info}");
+    assert!(info.contains("2 of 1023 inodes"), "{info}");
+    assert!(success(&["fsck", volume]).starts_with("somebody has the volume open"));
+    assert!(failure(&["fsck", "--repair", volume], 8).contains("somebody has the volume open"));
+    assert!(failure(&["mkfs", "--force", "--size", "2M", volume], 1).contains("somebody has this volume open"));
+    drop(open);
+    let info = success(&["info", volume]);
+    assert!(info.contains("closed cleanly") && info.contains("2 of 1023 inodes"), "{info}");
+    assert!(success(&["fsck", volume]).contains("sound; 1 files"));
+}
+
+#[test]
+fn a_volume_that_was_not_closed_is_recovered_by_repair() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let copy = bench.path("copy");
+    fs::copy(&path, &copy).unwrap();
+    drop(open);
+    let copy = copy.to_str().unwrap();
+    assert!(success(&["info", copy]).contains("not closed cleanly"));
+    assert!(success(&["fsck", copy]).contains("the next use recovers it, or --repair"));
+    assert!(success(&["fsck", "--repair", copy]).contains("and was recovered"));
+    assert!(success(&["info", copy]).contains("closed cleanly"));
+    assert!(success(&["fsck", volume]).contains("sound"));
+}

@@ -84,7 +84,7 @@ mod exports {
     pub use crate::slab::{Held, HeldByDead, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
     pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
     pub use crate::thread::Thread;
-    pub use crate::volume_lock::{claim_volume_first, claim_volume_shared};
+    pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, volume_is_claimed};
 }
 #[cfg(not(loom))]
 pub use exports::*;

@@ -31,3 +31,9 @@ pub fn claim_volume_first(volume: impl AsFd) -> Result<bool> {
 pub fn claim_volume_shared(volume: impl AsFd) -> Result<bool> {
     sys::share_bytes_try(&volume, BYTE, 1).map_err(Error::system("lock the volume"))
 }
+
+/// Whether somebody has the volume open, in whatever arena, by another open file than this one. `volume` need not be open
+/// for writing.
+pub fn volume_is_claimed(volume: impl AsFd) -> Result<bool> {
+    sys::bytes_locked_by_others(&volume, BYTE, 1).map_err(Error::system("look for locks of the volume"))
+}

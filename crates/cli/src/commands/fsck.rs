@@ -3,7 +3,7 @@
 use crate::arguments::Fsck;
 use crate::failure::{Failure, OPERATIONAL};
 use crate::output::{Progress, print};
-use crate::volume::{self, Hold};
+use crate::volume;
 use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, Severity, check};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -20,9 +20,8 @@ pub(crate) fn run(arguments: &Fsck) -> Result<u8, Failure> {
 fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
     let path = &arguments.volume;
     let medium = volume::open(path, !arguments.repair)?;
-    // Held until the end: nobody opens the volume while it is repaired.
-    let hold = volume::hold(path)?;
-    let in_use = matches!(hold, Hold::Shared);
+    // A claim is held until the end: nobody opens the volume while it is repaired.
+    let in_use = if arguments.repair { !volume::claim(&medium)? } else { volume::is_in_use(&medium)? };
     if in_use && arguments.repair {
         let message = format!("{}: somebody has the volume open; end those programs first", path.display());
         return Err(Failure::new(message));

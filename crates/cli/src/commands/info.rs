@@ -4,7 +4,7 @@ use crate::arguments::Info;
 use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
 use crate::output::{print, size_text};
-use crate::volume::{self, Hold};
+use crate::volume;
 use gannet_logfs::{Description, describe};
 use gannet_media::Medium;
 use gannet_vfs::{FileSystem, Statistics};
@@ -31,10 +31,7 @@ pub(crate) fn run(arguments: &Info) -> Result<u8, Failure> {
     let path = &arguments.volume;
     let medium = volume::open(path, true)?;
     let about = describe(&medium).map_err(|error| volume::failure(path, error))?;
-    let live = match volume::hold(path) {
-        Ok(Hold::Shared) => Some(live(path)),
-        _ => None,
-    };
+    let live = volume::is_in_use(&medium)?.then(|| live(path));
     if arguments.json {
         let text = serde_json::to_string_pretty(&as_json(path, &medium, &about, live.as_ref()));
         print(&(text.map_err(Failure::new)? + "\n"))?;

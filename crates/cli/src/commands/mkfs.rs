@@ -3,9 +3,10 @@
 use crate::arguments::{Data, Mkfs};
 use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print, size_text};
-use crate::volume::{self, Hold};
+use crate::volume;
 use gannet_logfs::{MakeOptions, describe, make};
 use gannet_media::{CreateOptions, Medium, MediumKind, OpenOptions};
+use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::fs::FileTypeExt;
@@ -81,7 +82,8 @@ fn refuse_to_overwrite(arguments: &Mkfs) -> Result<(), Failure> {
     if status.is_dir() {
         return Err(Failure::new(format_args!("{shown}: is a directory")));
     }
-    if let Ok(Hold::Shared) = volume::hold(path) {
+    let in_use = std::fs::File::open(path).is_ok_and(|file| volume_is_claimed(file).unwrap_or(false));
+    if in_use {
         return Err(Failure::new(format_args!("{shown}: somebody has this volume open (`gannet info` says who)")));
     }
     if arguments.force || (status.is_file() && status.len() == 0) {
