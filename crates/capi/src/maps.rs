@@ -1,0 +1,263 @@
+//! Files in memory: ranges mapped side by side, as one piece.
+//!
+//! The file system pins the range's blocks and says where they stand in the medium; those are mapped over a reservation of
+//! address space. A forked child does not have the maps: pins belong to the process that made them, and without them the
+//! blocks could become another file's.
+
+use crate::call::run_plain;
+use crate::memory::Output;
+use crate::volume::Volume;
+use gannet_vfs::{Errno, Error, FileSystem, FileType, MapAccess, MapToken, MappedExtent, NodeId, Result, SyncScope};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use std::collections::HashMap;
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+
+/// Ranges are mapped in pages of this size.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// A pinned range.
+pub(crate) struct Map {
+    token: MapToken,
+    node: NodeId,
+    /// Address and length, if it was mapped here.
+    memory: Option<(usize, usize)>,
+}
+
+impl Map {
+    /// Unmaps it and gives its pin back.
+    pub(crate) fn end(self, fs: &dyn FileSystem) -> Result<()> {
+        let unmapped = self.memory.map_or(Ok(()), |(address, length)| {
+            // SAFETY: mapped by `gannet_mmap`, whose caller says that it uses the memory no more.
+            unsafe { munmap(address as *mut c_void, length) }
+        });
+        fs.unmap(self.token)?;
+        Ok(unmapped?)
+    }
+}
+
+/// The pinned ranges of a handle: under their token, or under their address.
+#[derive(Default)]
+pub(crate) struct Maps {
+    by_token: HashMap<u64, Map>,
+    by_address: HashMap<usize, Map>,
+}
+
+impl Maps {
+    /// All that are left.
+    pub(crate) fn take_all(&mut self) -> Vec<Map> {
+        self.by_token.drain().map(|(_, map)| map).chain(self.by_address.drain().map(|(_, map)| map)).collect()
+    }
+
+    /// In a forked child: they are the parent's.
+    pub(crate) fn forget_all(&mut self) {
+        self.by_token.clear();
+        self.by_address.clear();
+    }
+}
+
+/// A range that was just pinned.
+pub(crate) struct Pinned {
+    token: MapToken,
+    node: NodeId,
+    pub(crate) extents: Vec<MappedExtent>,
+    pub(crate) length: u64,
+}
+
+impl Pinned {
+    /// What callers know it by.
+    pub(crate) const fn token(&self) -> u64 {
+        self.token.0
+    }
+}
+
+impl Volume {
+    /// Pins a range of an open file.
+    pub(crate) fn pin(&self, descriptor: i32, offset: u64, length: u64, writable: bool) -> Result<Pinned> {
+        self.with_open(descriptor, |file| {
+            if file.file_type != FileType::Regular {
+                return Err(Error::because(Errno::NODEV, "only regular files can be mapped"));
+            }
+            file.check_readable().map_err(|_| Error::because(Errno::ACCESS, "not opened for reading"))?;
+            if writable {
+                file.check_writable().map_err(|_| Error::because(Errno::ACCESS, "not opened for writing"))?;
+                self.namespace().check_write_open(file.node, false)?;
+            }
+            let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64 - PAGE_BYTES);
+            if offset % PAGE_BYTES != 0 || length == 0 || end.is_none() {
+                return Err(Error::because(Errno::INVAL, "a range begins at a multiple of 4096 and is not empty"));
+            }
+            let length = length.next_multiple_of(PAGE_BYTES);
+            let access = if writable { MapAccess::Write } else { MapAccess::Read };
+            let mut extents = Vec::new();
+            let token = self.fs().map(file.node, access, offset, length, &mut |extent| extents.push(*extent)).map_err(
+                |error| match error.errno() {
+                    Errno::NODEV => Error::because(Errno::NODEV, "this volume has no medium that could be mapped"),
+                    _ => error,
+                },
+            )?;
+            let pinned = Pinned { token, node: file.node, extents, length };
+            if writable && pinned.extents.iter().any(|extent| extent.descriptor.is_none()) {
+                self.unpin(pinned)?;
+                return Err(Error::because(Errno::NXIO, "the range ends behind the end of the file: extend it first"));
+            }
+            Ok(pinned)
+        })
+    }
+
+    /// Gives a pin back that nobody was told of.
+    pub(crate) fn unpin(&self, pinned: Pinned) -> Result<()> {
+        self.fs().unmap(pinned.token)
+    }
+
+    /// Keeps a pin under its token.
+    pub(crate) fn keep(&self, pinned: Pinned) {
+        let map = Map { token: pinned.token, node: pinned.node, memory: None };
+        self.maps().by_token.insert(pinned.token(), map);
+    }
+
+    /// Ends a map kept under its token.
+    pub(crate) fn end_kept(&self, token: u64) -> Result<()> {
+        let map = self.maps().by_token.remove(&token);
+        map.ok_or(Error::because(Errno::INVAL, "not the token of a mapped range"))?.end(self.fs())
+    }
+
+    /// The inode of a map kept under its token.
+    pub(crate) fn node_of_token(&self, token: u64) -> Result<NodeId> {
+        let node = self.maps().by_token.get(&token).map(|map| map.node);
+        node.ok_or(Error::because(Errno::INVAL, "not the token of a mapped range"))
+    }
+
+    /// Maps a pinned range in one piece.
+    fn map_pinned(&self, offset: u64, pinned: &Pinned, writable: bool) -> Result<usize> {
+        let length = usize::try_from(pinned.length).map_err(|_| Error::new(Errno::NOMEM))?;
+        // SAFETY: a new range of addresses, which the kernel chooses.
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
+        }?;
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        let map = || -> Result<()> {
+            let mut at = 0;
+            for extent in &pinned.extents {
+                let told = Error::because(Errno::IO, "the file system told extents that are not in the range");
+                let start = extent.file_offset_bytes.checked_sub(offset).ok_or(told)?;
+                if start != at || extent.length_bytes > pinned.length - at || extent.length_bytes % PAGE_BYTES != 0 {
+                    return Err(told);
+                }
+                at += extent.length_bytes;
+                let (address, piece) = (base.wrapping_byte_add(start as usize), extent.length_bytes as usize);
+                // SAFETY: inside the reservation; the descriptor is the file system's, which this handle keeps open.
+                unsafe {
+                    match extent.descriptor {
+                        Some(descriptor) => mmap(
+                            address,
+                            piece,
+                            protection,
+                            MapFlags::SHARED | MapFlags::FIXED,
+                            BorrowedFd::borrow_raw(descriptor),
+                            extent.descriptor_offset_bytes,
+                        ),
+                        None => mmap_anonymous(address, piece, protection, MapFlags::PRIVATE | MapFlags::FIXED),
+                    }
+                }?;
+            }
+            // SAFETY: the range just mapped; what changes is only what a child gets.
+            unsafe { madvise(base, length, Advice::LinuxDontFork) }?;
+            Ok(())
+        };
+        if let Err(error) = map() {
+            // SAFETY: the reservation made above, which nobody knows of.
+            unsafe { munmap(base, length) }?;
+            return Err(error);
+        }
+        Ok(base.addr())
+    }
+}
+
+/// Maps a range of a file into memory, in one piece, and stores its address in `*address`. Loads and stores there go to the
+/// volume itself; other processes that have the volume attached see stores at once.
+///
+/// `offset` is a multiple of 4096; the range is rounded up to whole pages. The file must be open for reading, with `writable`
+/// not 0 also for writing. Holes of a writable range get space; it must end within the file (rounded up to
+/// a page): -ENXIO otherwise, see `gannet_ftruncate`. Behind the end of a file a range that is only read holds zeros.
+/// Stores are durable after `gannet_msync` or `gannet_fsync`. While the range is mapped its blocks stay where they are,
+/// also if the file is truncated or removed. Closing the descriptor does not end the map, `gannet_detach` does. A forked child
+/// does not have it.
+///
+/// Returns 0. -ENODEV for a volume in memory (`memory:`) and for what is not a regular file, -EACCES, -EINVAL, -ENOSPC.
+///
+/// # Safety
+/// `volume` is attached or NULL, `address` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_mmap(
+    volume: *mut Volume,
+    descriptor: c_int,
+    offset: u64,
+    length: usize,
+    writable: c_int,
+    address: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let address = unsafe { Output::new(address) };
+    let map = |volume: &Volume| {
+        if address.is_null() {
+            return Err(Error::because(Errno::FAULT, "the place for the address is NULL"));
+        }
+        let pinned = volume.pin(descriptor, offset, length as u64, writable != 0)?;
+        let base = match volume.map_pinned(offset, &pinned, writable != 0) {
+            Ok(base) => base,
+            Err(error) => {
+                volume.unpin(pinned)?;
+                return Err(error);
+            }
+        };
+        let map = Map { token: pinned.token, node: pinned.node, memory: Some((base, pinned.length as usize)) };
+        if let Err(error) = address.put(&(base as *mut c_void)) {
+            map.end(volume.fs())?;
+            return Err(error);
+        }
+        volume.maps().by_address.insert(base, map);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_mmap", volume, map) }
+}
+
+/// Ends a map made by `gannet_mmap`, whole. Stores that were not made durable become so at some time, or not, as with
+/// `munmap(2)`.
+///
+/// Returns 0. -EINVAL if `address` is not what `gannet_mmap` stored.
+///
+/// # Safety
+/// `volume` is attached or NULL. Nothing uses the memory from now on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_munmap(volume: *mut Volume, address: *mut c_void) -> c_int {
+    let unmap = |volume: &Volume| {
+        let map = volume.maps().by_address.remove(&address.addr());
+        map.ok_or(Error::because(Errno::INVAL, "not the address of a map"))?.end(volume.fs())
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_munmap", volume, unmap) }
+}
+
+/// Makes all stores to the file durable that a map shows at `address`, in whichever of its maps they were made.
+///
+/// Returns 0. -EINVAL if no map made by `gannet_mmap` holds all of the range.
+///
+/// # Safety
+/// `volume` is attached or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_msync(volume: *mut Volume, address: *mut c_void, length: usize) -> c_int {
+    let sync = |volume: &Volume| {
+        let start = address.addr();
+        let within = |map: &&Map| {
+            let (base, size) = map.memory.unwrap_or_default();
+            start >= base && start - base <= size && length <= size - (start - base)
+        };
+        let node = volume.maps().by_address.values().find(within).map(|map| map.node);
+        let node = node.ok_or(Error::because(Errno::INVAL, "no map holds this range"))?;
+        volume.fs().sync(node, SyncScope::Data)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_msync", volume, sync) }
+}
