@@ -249,4 +249,35 @@ fn cost_of_a_request() {
             begin.elapsed().as_millis()
         );
     }
+    let begin = std::time::Instant::now();
+    for _ in 0..100_000 {
+        header.opcode = Opcode::Open as u32;
+        structure.fill(0);
+        let opened = dispatcher.serve_split(header, &structure, &mut payload, 0);
+        assert!(matches!(opened, Outcome::Reply(16)));
+        structure[..8].copy_from_slice(&payload[..8]);
+        header.opcode = Opcode::Release as u32;
+        dispatcher.serve_split(header, &structure, &mut payload, 0);
+    }
+    println!("open and release: {} ns", begin.elapsed().as_nanos() / 100_000);
+    let begin = std::time::Instant::now();
+    for _ in 0..100_000 {
+        header.node = 1;
+        structure.fill(0);
+        header.opcode = Opcode::Create as u32;
+        payload[..5].copy_from_slice(b"made\0");
+        let made = dispatcher.serve_split(header, &structure, &mut payload, 5);
+        assert!(matches!(made, Outcome::Reply(144)));
+        header.node = u64::from_le_bytes(payload[..8].try_into().unwrap());
+        structure[..8].copy_from_slice(&payload[128..136]);
+        header.opcode = Opcode::Release as u32;
+        dispatcher.serve_split(header, &structure, &mut payload, 0);
+        let made = header.node;
+        header.node = 1;
+        header.opcode = Opcode::Unlink as u32;
+        payload[..5].copy_from_slice(b"made\0");
+        assert!(matches!(dispatcher.serve_split(header, &structure, &mut payload, 5), Outcome::Reply(0)));
+        dispatcher.forget(made, 1);
+    }
+    println!("create, release, unlink and forget: {} ns", begin.elapsed().as_nanos() / 100_000);
 }
