@@ -4,7 +4,7 @@
 //! `cargo run --release -p gannet-bench --bin costs [in-place|copy-on-write [PART OF A NAME]]`
 
 use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
-use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
+use gannet_media::{Counters, CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, SyncScope, Time, WriteFlags, WritePosition};
 use std::fs::File;
@@ -37,10 +37,11 @@ struct Subject<'a> {
     work: Box<dyn FnMut(u32) + 'a>,
     calls: u32,
     nanoseconds: Vec<f64>,
+    counters: Counters,
 }
 
 fn subject<'a>(name: &'static str, calls: u32, work: impl FnMut(u32) + 'a) -> Subject<'a> {
-    Subject { name, work: Box::new(work), calls, nanoseconds: Vec::new() }
+    Subject { name, work: Box::new(work), calls, nanoseconds: Vec::new(), counters: Counters::default() }
 }
 
 fn median(values: &mut [f64]) -> f64 {
@@ -213,18 +214,29 @@ fn main() {
     }
     for _ in 0..ROUNDS {
         for subject in &mut subjects {
+            let _ = gannet_media::counters_reset();
             let began = thread_nanoseconds();
             (subject.work)(subject.calls);
             subject.nanoseconds.push((thread_nanoseconds() - began) / f64::from(subject.calls));
+            subject.counters = gannet_media::counters_thread();
         }
     }
     println!(
         "medium: /dev/shm, persistent memory emulated; data {}; median of {ROUNDS} rounds of {CALLS} calls",
         if copy_on_write { "copy-on-write" } else { "in place" }
     );
+    println!("{:<56} {:>8} {:>7} {:>8} {:>9}", "per call", "ns", "fences", "lines", "bytes");
     for subject in &mut subjects {
-        println!("{:<56} {:>9.0} ns", subject.name, median(&mut subject.nanoseconds));
+        let each = |count: u64| count as f64 / f64::from(subject.calls);
+        let counters = subject.counters;
+        let (fences, bytes) = (each(counters.fences), each(counters.bytes_stored));
+        let lines = each(counters.lines_streamed + counters.lines_flushed);
+        let nanoseconds = median(&mut subject.nanoseconds);
+        println!("{:<56} {nanoseconds:>8.0} {fences:>7.2} {lines:>8.2} {bytes:>9.0}", subject.name);
     }
+    println!(
+        "fences, lines written back or past the cache, and bytes stored to the medium carry over to real hardware"
+    );
     drop(subjects);
     drop(fs);
     let _ = std::fs::remove_file(&path);
