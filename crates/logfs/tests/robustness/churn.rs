@@ -8,8 +8,8 @@ use crate::{Random, long};
 use gannet_fstest::{Rig, name};
 use gannet_media::simulation::CrashPolicy;
 use gannet_vfs::{
-    AllocateMode, AttributeChange, FileType, ModeChange, NewNode, Owner, RenameFlags, Time, TimeChange, WritePosition,
-    XattrMode,
+    AllocateMode, AttributeChange, FileSystem, FileType, ModeChange, NewNode, Owner, RenameFlags, Time, TimeChange,
+    WritePosition, XattrMode,
 };
 use std::time::Instant;
 
@@ -125,6 +125,11 @@ fn churn(text: &str, mode: Mode, step: Step, steps: usize, looks: usize, whole: 
             let (medium, _control) = gannet_media::Medium::simulated_from_image(&bytes);
             let again = attach(&medium).expect("recovery");
             assert_eq!(capture(&again).expect("the state").equals(&after), Ok(()), "{text}, step {index}, {mode:?}");
+            assert_eq!(
+                again.statistics().expect("statistics"),
+                fs.statistics().expect("statistics"),
+                "{text}, step {index}"
+            );
             count.checks += 1;
         }
         before = after;

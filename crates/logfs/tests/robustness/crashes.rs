@@ -13,13 +13,13 @@ fn singles(mode: Mode) {
     let policy = if long() {
         CrashPolicy { combinations_max: 4096, ..CrashPolicy::default() }
     } else {
-        CrashPolicy { combinations_max: 64, cuts_max: 16, samples: 16, ..CrashPolicy::default() }
+        CrashPolicy { combinations_max: 32, cuts_max: 8, samples: 8, ..CrashPolicy::default() }
     };
     let mut count = Count::default();
     let mut failed = Failures::default();
     for operation in &all(mode) {
         failed
-            .catch(&operation.text, || count += last_of(&image, &[operation], &policy, if long() { 1 } else { 3 }, 0));
+            .catch(&operation.text, || count += last_of(&image, &[operation], &policy, if long() { 4 } else { 24 }, 0));
     }
     failed.conclude();
     count.print(&format!("one operation, {mode:?}"), began);
@@ -48,7 +48,7 @@ fn sequences(mode: Mode, length: u32, sample: usize) {
             .collect();
         let text: Vec<&str> = sequence.iter().map(|operation| operation.text.as_str()).collect();
         failed.catch(&text.join("; "), || {
-            count += last_of(&image, &sequence, &CrashPolicy::sparse(index as u64), 8, index as u64);
+            count += last_of(&image, &sequence, &CrashPolicy::sparse(index as u64), 32, index as u64);
         });
     }
     failed.conclude();

@@ -101,21 +101,22 @@ pub(crate) fn crashes(
     let mut count = Count::default();
     let seen = simulation.for_each_crash(range, policy, |crash| {
         *number += 1;
-        count.checks += look(crash, expected, text, *number % every == 0);
+        count += look(crash, expected, text, *number % every == 0);
     });
     count.points += seen.points;
     count.images += seen.images;
     count
 }
 
-/// Looks at one image; returns how many checks were made.
-fn look(crash: &Crash<'_>, expected: &Expected<'_>, text: &str, thorough: bool) -> u64 {
+/// Looks at one image.
+fn look(crash: &Crash<'_>, expected: &Expected<'_>, text: &str, thorough: bool) -> Count {
     let medium = crash.medium();
     let mut checks = 1;
     if thorough {
         assert_sound(&medium, false, &format!("of a crash image of: {text}"));
         checks += 1;
     }
+    let nested = if thorough && crash.survivors().0 > 0 { crash_again(crash, expected, text) } else { 0 };
     let fs = attach(&medium).unwrap_or_else(|error| panic!("recovery after: {text}: {error}"));
     let found = capture(&fs).unwrap_or_else(|error| panic!("reading after: {text}: {error}"));
     if let Err(what) = expected.compare(&found, crash.at()) {
@@ -124,7 +125,29 @@ fn look(crash: &Crash<'_>, expected: &Expected<'_>, text: &str, thorough: bool) 
     if thorough {
         checks += use_and_close(fs, &medium, text);
     }
-    checks
+    Count { nested, checks: checks + nested, ..Count::default() }
+}
+
+/// Recovers an image and looks at the crashes during that, each recovered and compared in its turn. Leaves the volume
+/// recovered.
+fn crash_again(crash: &Crash<'_>, expected: &Expected<'_>, text: &str) -> u64 {
+    let control = crash.simulation();
+    let mark = control.mark();
+    drop(attach(&crash.medium()).unwrap_or_else(|error| panic!("recovery after: {text}: {error}")));
+    let policy = CrashPolicy { combinations_max: 8, cuts_max: 2, samples: 2, ..CrashPolicy::sparse(crash.at() as u64) };
+    let count = control.for_each_crash(mark..control.mark(), &policy, |inner| {
+        let fs = attach(&inner.medium()).unwrap_or_else(|error| panic!("second recovery after: {text}: {error}"));
+        let found = capture(&fs).unwrap_or_else(|error| panic!("reading after: {text}: {error}"));
+        if let Err(what) = expected.compare(&found, crash.at()) {
+            panic!("after a crash in recovery from one in: {text}\n{what}");
+        }
+        if inner.survivors().0 % 4 == 3 {
+            assert!(fs.detach().expect("detach"));
+            drop(fs);
+            assert_sound(&inner.medium(), true, &format!("after a crash in recovery from one in: {text}"));
+        }
+    });
+    count.images
 }
 
 /// Works with a recovered volume, closes it, checks it and opens it again.

@@ -12,13 +12,17 @@
 //! | `enumeration` | one workload, its crash images, each recovered, compared, checked and used |
 //! | `churn` | logs that grow and are collected |
 //! | `crashes` | sequences of one, two and three operations |
+//! | `remounts` | opening and closing |
 //! | `abandonment` | threads that end after any store |
+//! | `kills` | processes that are killed |
 
 mod abandonment;
 mod churn;
 mod crashes;
 mod enumeration;
+mod kills;
 mod operations;
+mod remounts;
 mod state;
 mod volume;
 

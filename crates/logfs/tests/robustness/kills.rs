@@ -1,0 +1,241 @@
+//! Processes work on one volume and are killed at random; others go on. What a process was told it did is there, what it
+//! was doing happened or did not, and in the end the volume is sound.
+//!
+//! A child says after each operation, by one byte through a pipe, that it returned. What it does follows from its number
+//! alone, so the parent does the same on a volume of its own and compares.
+
+use crate::operations::bytes;
+use crate::volume::{Mode, assert_sound, attach, format, options};
+use crate::{Random, long};
+use gannet_fstest::{Rig, name};
+use gannet_logfs::LogFs;
+use gannet_media::{CreateOptions, Medium, OpenOptions};
+use gannet_vfs::{AllocateMode, FileType, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition, XattrMode};
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const VOLUME: &str = "GANNET_TEST_KILLS_VOLUME";
+const LIFE: &str = "GANNET_TEST_KILLS_LIFE";
+const RETURNED: u8 = 6;
+/// Bounds what the parent must do again.
+const OPERATIONS_MAX: u64 = 5000;
+
+/// The operation `index` of a life: in a directory of its own, and under names of its own in the one that all share.
+fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, index: u64) {
+    let mut random = Random(life.wrapping_mul(0x1_0001) ^ index.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+    let file = format!("f{}", random.below(6));
+    let other = format!("f{}", random.below(6));
+    let common = format!("s{life}-{}", random.below(4));
+    let node = rig.find(own, &file);
+    let new = NewNode::regular(0o600, Owner::default());
+    // What fails, fails again where it is done again.
+    let _ = match random.below(14) {
+        0 => rig.fs.create(own, name(&file), &new).map(|_| ()),
+        1 => rig.fs.create(shared, name(&common), &new).map(|_| ()),
+        2 => rig.fs.remove(shared, name(&common), RemoveKind::NonDirectory).map(|_| ()),
+        3 => rig.rename_with((own, &file), (own, &other), RenameFlags::empty()),
+        4 => rig.rename_with((own, &file), (shared, &common), RenameFlags::empty()),
+        5 => rig.rename_with((shared, &common), (own, &file), RenameFlags::EXCHANGE),
+        6 => rig.unlink(own, &file).map(|_| ()),
+        7 => rig.symlink(own, &file, b"somewhere").map(|_| ()),
+        8 => rig.fs.create(own, name(&other), &NewNode::directory(0o700, Owner::default())).map(|_| ()),
+        9 => rig.rmdir(own, &other).map(|_| ()),
+        _ => match node {
+            None => rig.fs.create(own, name(&file), &new).map(|_| ()),
+            Some(node) => {
+                let content = bytes(index as u8, 1 + random.below(6000));
+                match random.below(6) {
+                    0 | 1 => rig.try_write(node, WritePosition::Append, &content).map(|_| ()),
+                    2 => rig.resize(node, random.below(9000) as u64).map(|_| ()),
+                    3 => rig.fs.set_xattr(node, b"user.x", &content[..content.len().min(200)], XattrMode::Any),
+                    4 => rig.fs.link(node, own, name(&other)),
+                    _ => rig.fs.allocate(node, AllocateMode::Insert, 0, 4096),
+                }
+            }
+        },
+    };
+}
+
+/// What a life left: its own directory and its names in the shared one.
+type Trace = BTreeMap<String, (FileType, u32, u64, Vec<u8>, Vec<u8>)>;
+
+fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
+    let mut trace = Trace::new();
+    let mine = format!("s{life}-");
+    let own_names = rig.list(own).into_keys().map(|text| (own, text));
+    let shared_names = rig.list(shared).into_keys().map(|text| (shared, text));
+    for (directory, text) in own_names.chain(shared_names) {
+        let text = String::from_utf8(text).expect("text");
+        if directory == shared && !text.starts_with(&mine) {
+            continue;
+        }
+        let node = rig.find(directory, &text).expect("a name that only this life uses");
+        let attributes = rig.attributes(node);
+        let content = if attributes.file_type == FileType::Regular { rig.content(node) } else { Vec::new() };
+        let mut value = vec![0; 256];
+        let length = rig.fs.xattr(node, b"user.x", &mut value).unwrap_or(0);
+        value.truncate(length);
+        trace.insert(text, (attributes.file_type, attributes.mode, attributes.links, content, value));
+    }
+    trace
+}
+
+/// Removes what a life left.
+fn clear(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) {
+    for text in trace(rig, own, shared, life).into_keys() {
+        let directory = if text.starts_with('s') { shared } else { own };
+        if rig.unlink(directory, &text).is_err() {
+            rig.rmdir(directory, &text).expect("remove what a life left");
+        }
+    }
+}
+
+fn directories(rig: &Rig<'_>, life: u64) -> (NodeId, NodeId) {
+    let shared = rig.find(rig.root, "shared").unwrap_or_else(|| rig.directory(rig.root, "shared"));
+    let text = format!("life{life}");
+    (rig.find(rig.root, &text).unwrap_or_else(|| rig.directory(rig.root, &text)), shared)
+}
+
+/// What a child does; nothing in any other run of the tests.
+#[test]
+fn child() {
+    let (Ok(path), Ok(life)) = (std::env::var(VOLUME), std::env::var(LIFE)) else { return };
+    let life: u64 = life.parse().expect("a number");
+    let fs = LogFs::open(Path::new(&path), false, options()).expect("open the volume");
+    let rig = Rig::new(&fs);
+    let (own, shared) = directories(&rig, life);
+    for index in 0..OPERATIONS_MAX {
+        perform(&rig, own, shared, life, index);
+        rustix::io::write(std::io::stdout(), &[RETURNED]).expect("say so");
+    }
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+struct Life {
+    number: u64,
+    process: Child,
+}
+
+fn spawn(path: &Path, number: u64) -> Life {
+    let process = Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "kills::child", "--nocapture", "--test-threads=1"])
+        .env(VOLUME, path)
+        .env(LIFE, number.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a child");
+    Life { number, process }
+}
+
+/// Compares what a killed life left with what it was told it did.
+fn verify(rig: &Rig<'_>, life: &mut Life) -> (u64, Duration) {
+    let mut said = Vec::new();
+    life.process.stdout.take().expect("a pipe").read_to_end(&mut said).expect("what it said");
+    let returned = said.iter().filter(|&&byte| byte == RETURNED).count() as u64;
+    let began = Instant::now();
+    let (own, shared) = directories(rig, life.number);
+    let found = trace(rig, own, shared, life.number);
+    let stalled = began.elapsed();
+    let medium = Medium::create_in_memory("model", 8 << 20, CreateOptions { huge_pages: false, ..Default::default() });
+    let medium = medium.expect("memory");
+    format(&medium, Mode::CopyOnWrite);
+    let model = attach(&medium).expect("attach");
+    let model = Rig::new(&model);
+    let (model_own, model_shared) = directories(&model, life.number);
+    for index in 0..returned {
+        perform(&model, model_own, model_shared, life.number, index);
+    }
+    if trace(&model, model_own, model_shared, life.number) != found {
+        perform(&model, model_own, model_shared, life.number, returned);
+        let expected = trace(&model, model_own, model_shared, life.number);
+        assert!(
+            found == expected,
+            "life {} after {returned} operations:\n{:#?}\n{:#?}",
+            life.number,
+            brief(&found),
+            brief(&expected)
+        );
+    }
+    clear(rig, own, shared, life.number);
+    rig.fs.remove(rig.root, name(&format!("life{}", life.number)), RemoveKind::Directory).expect("an empty directory");
+    (returned, stalled)
+}
+
+fn brief(trace: &Trace) -> Vec<String> {
+    let line =
+        |(text, (file_type, mode, links, content, value)): (&String, &(FileType, u32, u64, Vec<u8>, Vec<u8>))| {
+            format!("{text} {file_type:?} {mode:o} {links} {} bytes {} bytes", content.len(), value.len())
+        };
+    trace.iter().map(line).collect()
+}
+
+struct RemoveAtEnd(PathBuf);
+
+impl Drop for RemoveAtEnd {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn killed_processes_lose_nothing_and_stop_nobody() {
+    let began = Instant::now();
+    let path = PathBuf::from(format!("/dev/shm/gannet-test-kills-{}", std::process::id()));
+    let _remove = RemoveAtEnd(path.clone());
+    let created = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
+    let medium = Medium::create(&path, 64 << 20, created, &mut |_| {}).expect("a file");
+    format(&medium, Mode::CopyOnWrite);
+    drop(medium);
+    let fs = LogFs::open(&path, false, options()).expect("open the volume");
+    let rig = Rig::new(&fs);
+    directories(&rig, 0);
+    let kills = if long() { 5000 } else { 150 };
+    let mut random = Random(3);
+    let mut next = 1;
+    let mut start = || {
+        next += 1;
+        spawn(&path, next)
+    };
+    let mut lives: Vec<Life> = (0..3).map(|_| start()).collect();
+    let (mut operations, mut at_work, mut longest) = (0, 0, Duration::ZERO);
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_micros(random.below(15_000) as u64));
+        let victim = random.below(lives.len());
+        lives[victim].process.kill().expect("kill");
+        let status = lives[victim].process.wait().expect("wait");
+        assert!(status.code().is_none(), "a child failed: {status}");
+        let mut life = std::mem::replace(&mut lives[victim], start());
+        let (returned, stalled) = verify(&rig, &mut life);
+        operations += returned;
+        at_work += u64::from(returned > 0 && returned < OPERATIONS_MAX);
+        longest = longest.max(stalled);
+    }
+    let takeovers = fs.takeovers().expect("takeovers");
+    for mut life in lives {
+        life.process.kill().expect("kill");
+        life.process.wait().expect("wait");
+        operations += verify(&rig, &mut life).0;
+    }
+    fs.session().reap_dead().expect("reaping");
+    drop(fs);
+    // Somebody was killed: the next recovers, and then everything that is not in the tree is free.
+    let fs = LogFs::open(&path, false, options()).expect("open again");
+    assert!(fs.recovery().is_some());
+    let rig = Rig::new(&fs);
+    assert_eq!(rig.list(rig.root).len(), 2, "the shared directory and the parent's");
+    fs.detach().expect("detach");
+    drop(fs);
+    let medium = Medium::open(&path, OpenOptions::default()).expect("open the file");
+    let report = assert_sound(&medium, true, "after all kills");
+    assert_eq!((report.inodes, report.directories), (3, 3));
+    println!(
+        "kills: {kills} of processes, {at_work} at work, {operations} operations, {takeovers} takeovers, the longest stall {longest:?}, {:.1} s",
+        began.elapsed().as_secs_f64()
+    );
+    assert!(at_work > kills / 10 && takeovers >= at_work, "{at_work} killed at work, {takeovers} takeovers");
+    assert!(longest < Duration::from_secs(2), "a killed process stopped others for {longest:?}");
+}
