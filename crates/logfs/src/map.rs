@@ -28,7 +28,7 @@ impl<'s> Op<'s> {
     ) -> Result<MapToken> {
         let medium = self.disk().medium();
         let descriptor = medium.descriptor().ok_or(Error::new(Errno::NODEV))?.as_raw_fd();
-        if offset % BLOCK_BYTES != 0 || length == 0 {
+        if !offset.is_multiple_of(BLOCK_BYTES) || length == 0 {
             return Err(Error::new(Errno::INVAL));
         }
         let end = offset.checked_add(length).ok_or(Error::new(Errno::OVERFLOW))?.next_multiple_of(BLOCK_BYTES);
@@ -83,7 +83,7 @@ impl<'s> Op<'s> {
     /// What the last block holds behind the end of the file becomes zeros: a map shows it.
     fn zero_past_end(&self, locked: &Locked<'s>) -> Result<()> {
         let size = locked.record.size();
-        if size % BLOCK_BYTES == 0 {
+        if size.is_multiple_of(BLOCK_BYTES) {
             return Ok(());
         }
         if let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, size)? {

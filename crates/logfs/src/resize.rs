@@ -41,7 +41,7 @@ impl<'s> Op<'s> {
         let before = record.size();
         let owned = locked.owned(self.core);
         let tail = match self.mapping(locked.inode, record, before)? {
-            Mapping::Blocks { block, .. } if before % BLOCK_BYTES != 0 => {
+            Mapping::Blocks { block, .. } if !before.is_multiple_of(BLOCK_BYTES) => {
                 let end = size_bytes.min((before / BLOCK_BYTES + 1) * BLOCK_BYTES);
                 Some((block * BLOCK_BYTES + before % BLOCK_BYTES, end - before))
             }
@@ -264,10 +264,10 @@ impl<'s> Op<'s> {
         if first > last || (first == last && offset / BLOCK_BYTES == (end - 1) / BLOCK_BYTES && end < size) {
             return self.zero_part(locked, offset, end.min(size).max(offset));
         }
-        if offset % BLOCK_BYTES != 0 && offset < size {
+        if !offset.is_multiple_of(BLOCK_BYTES) && offset < size {
             self.zero_part(locked, offset, (first * BLOCK_BYTES).min(end).min(size))?;
         }
-        if end % BLOCK_BYTES != 0 && end < size && last >= first {
+        if !end.is_multiple_of(BLOCK_BYTES) && end < size && last >= first {
             self.zero_part(locked, last * BLOCK_BYTES, end)?;
         }
         if last <= first {
@@ -284,7 +284,7 @@ impl<'s> Op<'s> {
     fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
         let record = &locked.record;
         let size = record.size();
-        if offset % BLOCK_BYTES != 0 || end % BLOCK_BYTES != 0 || end >= size {
+        if !offset.is_multiple_of(BLOCK_BYTES) || !end.is_multiple_of(BLOCK_BYTES) || end >= size {
             return Err(Error::new(Errno::INVAL));
         }
         let (first, last) = (offset / BLOCK_BYTES, end / BLOCK_BYTES);
@@ -307,7 +307,7 @@ impl<'s> Op<'s> {
     fn insert(&self, locked: &Locked<'s>, offset: u64, length: u64) -> Result<()> {
         let record = &locked.record;
         let size = record.size();
-        if offset % BLOCK_BYTES != 0 || length % BLOCK_BYTES != 0 || offset >= size {
+        if !offset.is_multiple_of(BLOCK_BYTES) || !length.is_multiple_of(BLOCK_BYTES) || offset >= size {
             return Err(Error::new(Errno::INVAL));
         }
         let size_bytes = size + length;

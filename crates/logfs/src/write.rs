@@ -286,7 +286,7 @@ impl<'s> Op<'s> {
     /// The block that holds the file's old end, if the end is inside of a mapped block that stays.
     fn tail_block(&self, locked: &Locked<'s>, replaced: Option<(u64, u64)>) -> Result<Option<u64>> {
         let size = locked.record.size();
-        if size % BLOCK_BYTES == 0 {
+        if size.is_multiple_of(BLOCK_BYTES) {
             return Ok(None);
         }
         let last = size / BLOCK_BYTES;
