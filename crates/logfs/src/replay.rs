@@ -141,7 +141,7 @@ mod tests {
     fn keys_are_cookies_and_kinds_do_not_meet() {
         for name in [&b"a"[..], b"b", b"a much longer name than usual, to be hashed in another way"] {
             let key = name_key(Key(3), name);
-            assert!(key >= 3 && key + RANKS - 1 <= i64::MAX as u64 && key % RANKS == 0);
+            assert!(key >= 3 && key + RANKS - 1 <= i64::MAX as u64 && key.is_multiple_of(RANKS));
             assert!(xattr_key(Key(3), name) > i64::MAX as u64);
             assert_ne!(key, name_key(Key(4), name));
         }
