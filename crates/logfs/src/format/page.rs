@@ -20,6 +20,9 @@ pub(crate) const LINES: u32 = (BLOCK_BYTES / LINE_BYTES) as u32;
 /// Lines that entries can use.
 pub(crate) const ENTRY_LINES: u32 = LINES - 1;
 
+/// More entries than any log will ever have: what is above is not believed.
+pub(crate) const SEQUENCE_MAX: u64 = 1 << 62;
+
 /// A pointer to a log page: its block and the epoch that its header must carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
@@ -73,12 +76,13 @@ impl PageHeader {
         let sound = line.len() >= LINE_BYTES as usize
             && get_u32(line, 0) == MAGIC
             && get_u64(line, AT_CHECKSUM) == key.checksum(Tag::Page, 0, 0, &line[..AT_CHECKSUM]);
-        sound.then(|| Self {
+        let header = sound.then(|| Self {
             inode: get_u32(line, 4),
             generation: get_u32(line, 8),
             epoch: get_u32(line, 12),
             first_sequence: get_u64(line, 16),
-        })
+        });
+        header.filter(|header| (1..SEQUENCE_MAX).contains(&header.first_sequence))
     }
 }
 

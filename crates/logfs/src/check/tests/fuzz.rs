@@ -3,13 +3,20 @@
 
 use super::build::{Builder, populated};
 use super::{check, medium_of, run};
+use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
 use crate::disk::Disk;
-use crate::format::entry::claimed_lines;
+use crate::file_system::LogFs;
+use crate::format::entry::{Extents, FileExtent, Payload, claimed_lines};
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
+use crate::ops::NoUsers;
 use gannet_media::{Medium, MediumOffset};
+use gannet_vfs::usermem::{Destination, Source};
+use gannet_vfs::{
+    AttributeChange, FileSystem, Name, NewNode, Owner, RemoveKind, SeekTarget, WriteFlags, WritePosition,
+};
 use std::time::{Duration, Instant};
 
 struct Random(u64);
@@ -226,4 +233,128 @@ fn random_damage_is_survived() {
     println!("{images} images: {refused} refused, {unfinished} not repaired, {sound} sound, {repaired} repaired");
     assert!(failed.is_empty(), "{}", failed.join("\n"));
     assert!(repaired > images / 2 && sound > 0, "{tally:?}");
+}
+
+/// Opens a damaged volume as a program would, and uses what it says: errors are fine, panics and endless loops are not.
+fn use_volume(medium: &Medium) {
+    let options = AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let Ok(fs) = LogFs::open_private(medium.clone(), options) else { return };
+    let mut open = vec![fs.root()];
+    let mut visited = 0;
+    while let Some(node) = open.pop() {
+        visited += 1;
+        // A circle of directories is nothing that the engine looks for.
+        if visited > 400 {
+            break;
+        }
+        let Ok(about) = fs.attributes(node) else { continue };
+        let mut buffer = [0; 9000];
+        let _ = fs.read(node, 0, &mut Destination::from_slice(&mut buffer));
+        let _ = fs.read(node, about.size_bytes.saturating_sub(5000), &mut Destination::from_slice(&mut buffer));
+        let _ = fs.read_link(node, &mut buffer);
+        let _ = fs.extents(node, 0, u64::MAX, &mut |_| true);
+        let _ = fs.seek(node, SeekTarget::Hole, 0);
+        let _ = fs.list_xattrs(node, &mut |_| {});
+        let _ = fs.parent(node);
+        let mut names = Vec::new();
+        let _ = fs.read_directory(node, 0, &mut |entry| {
+            names.push(entry.name.bytes().to_vec());
+            names.len() < 200
+        });
+        for name in names {
+            if let Ok(name) = Name::new(&name)
+                && let Ok(found) = fs.lookup(node, name)
+            {
+                open.push(found.node);
+                if visited % 5 == 0 {
+                    let _ = fs.remove(node, name, RemoveKind::NonDirectory);
+                    let _ = fs.retire(found.node);
+                }
+            }
+        }
+        let name = Name::new(b"a new name").unwrap();
+        let _ = fs.create(node, name, &NewNode::regular(0o600, Owner::default()));
+        let mut content = Source::from_slice(&buffer);
+        let _ = fs.write(node, WritePosition::At(about.size_bytes / 2), &mut content, WriteFlags::empty());
+        let _ = fs.set_attributes(node, &AttributeChange { size_bytes: Some(100), ..AttributeChange::default() });
+    }
+    let _ = fs.detach();
+}
+
+#[test]
+fn damaged_volumes_are_used_without_panic() {
+    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 100_000 } else { 150 };
+    let images = std::env::var("GANNET_IMAGES").ok().and_then(|images| images.parse().ok()).unwrap_or(images);
+    let start: u64 = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let (builder, _) = populated();
+    let clean = builder.image();
+    builder.open_again();
+    let unclean = builder.image();
+    let targets = targets(&builder);
+    let medium = medium_of(&clean);
+    let mut failed = Vec::new();
+    for number in start..start + images {
+        let mut random = Random((number + 77).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut image = if number % 2 == 0 { clean.clone() } else { unclean.clone() };
+        for _ in 0..1 + random.below(6) {
+            mutate(&mut image, &targets, &mut random);
+        }
+        medium.write(MediumOffset(0), &image).unwrap();
+        let before = Instant::now();
+        let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| use_volume(&medium)));
+        if used.is_err() || before.elapsed() > Duration::from_secs(20) {
+            failed.push((number, before.elapsed()));
+        }
+        // What it made of the damage is no matter of indifference either: fsck can still read it.
+        let _ = check(&medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
+    }
+    assert!(failed.is_empty(), "{} images: {failed:?}", failed.len());
+}
+
+/// Entries that are valid in themselves and say what no operation ever said.
+#[test]
+fn extreme_numbers_are_survived() {
+    const NUMBERS: [u64; 9] = [0, 2, (1 << 51) - 1, i64::MAX as u64, u64::MAX, 1, 1 << 51, (1 << 52) - 1, 1 << 63];
+    let count = if std::env::var_os("GANNET_LONG").is_some() { NUMBERS.len() } else { 5 };
+    let numbers = &NUMBERS[..count];
+    let mut images = Vec::new();
+    for &one in numbers {
+        for &two in numbers {
+            let extents = [FileExtent { file_block: one, block: two & ((1 << 40) - 1), count: 3 }];
+            let sound = [FileExtent { file_block: one, block: 40, count: 3 }];
+            for payload in [
+                Payload::Write { size_bytes: two, hash: Some(1), extents: Extents::List(&extents) },
+                Payload::Write { size_bytes: two, hash: None, extents: Extents::List(&sound) },
+                Payload::Size { size_bytes: one, hash: Some(two) },
+                Payload::Unmap { file_block: one, count: two },
+                Payload::Shift { file_block: one, distance: two, down: false, size_bytes: one },
+                Payload::Shift { file_block: one, distance: two, down: true, size_bytes: two },
+            ] {
+                let (mut builder, places) = populated();
+                builder.open_again();
+                builder.append(places.other, &payload);
+                // Only the last entry can have been in flight: two whose data is not there are not what a crash leaves.
+                let hashed = format!("{payload:?}").contains("hash: Some");
+                if one % 2 == 0 && !hashed {
+                    builder.append(places.other, &payload);
+                }
+                images.push((format!("{payload:?}"), builder));
+            }
+        }
+        if images.len() > 100 || Some(&one) == numbers.last() {
+            for (what, builder) in images.drain(..) {
+                for close in [false, true] {
+                    if close {
+                        builder.close();
+                    }
+                    let medium = medium_of(&builder.image());
+                    let mut tally = [0; 4];
+                    exercise(&medium, &mut tally).unwrap_or_else(|why| panic!("{what}: {why}"));
+                    let medium = medium_of(&builder.image());
+                    let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| use_volume(&medium)));
+                    assert!(used.is_ok(), "{what}");
+                }
+            }
+        }
+    }
 }
