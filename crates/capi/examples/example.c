@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/* A journal of notes in a volume: with calls, and with stores into the volume's own memory.
+ *
+ * With libgannet installed:
+ *     gannet mkfs /dev/shm/notes --size 64M
+ *     cc example.c $(pkg-config --cflags --libs gannet) -o example && ./example /dev/shm/notes
+ */
+#include <gannet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Ends the program if a call failed; the library knows which and why. */
+static int64_t check(int64_t result)
+{
+    if (result < 0) {
+        fprintf(stderr, "%s\n", gannet_error_text());
+        exit(1);
+    }
+    return result;
+}
+
+/* Appends one note; it is durable when this returns. */
+static void append(struct gannet_volume *volume, const char *text)
+{
+    int file = check(gannet_open(volume, "journal/notes", O_WRONLY | O_CREAT | O_APPEND, 0644));
+    check(gannet_write(volume, file, text, strlen(text)));
+    check(gannet_close(volume, file));
+}
+
+/* Counts how often the example ran, in place: the counter is a word of the file, mapped. */
+static uint64_t count_runs(struct gannet_volume *volume)
+{
+    int file = check(gannet_open(volume, "journal/runs", O_RDWR | O_CREAT, 0644));
+    check(gannet_ftruncate(volume, file, sizeof(uint64_t)));
+    void *address;
+    check(gannet_mmap(volume, file, 0, sizeof(uint64_t), 1, &address));
+    uint64_t *counter = address;
+    uint64_t runs = *counter + 1;
+    *counter = runs;
+    check(gannet_msync(volume, counter, sizeof *counter));
+    check(gannet_munmap(volume, address));
+    check(gannet_close(volume, file));
+    return runs;
+}
+
+/* Lists a directory. */
+static void list(struct gannet_volume *volume, const char *path)
+{
+    int directory = check(gannet_open(volume, path, O_RDONLY | O_DIRECTORY, 0));
+    struct gannet_entry entries[16];
+    uint64_t cookie = 0;
+    int64_t count;
+    while ((count = check(gannet_readdir(volume, directory, &cookie, entries, 16))) > 0) {
+        for (int64_t index = 0; index < count; index++) {
+            char name[512];
+            snprintf(name, sizeof name, "%s/%s", path, entries[index].name);
+            struct gannet_stat status;
+            check(gannet_lstat(volume, name, &status));
+            printf("%s: %llu bytes\n", name, (unsigned long long)status.size);
+        }
+    }
+    check(gannet_close(volume, directory));
+}
+
+int main(int argument_count, char **arguments)
+{
+    if (argument_count != 2) {
+        fprintf(stderr, "usage: %s VOLUME\n", arguments[0]);
+        return 2;
+    }
+    int error;
+    struct gannet_volume *volume = gannet_attach(arguments[1], NULL, &error);
+    if (volume == NULL) {
+        fprintf(stderr, "%s\n", gannet_error_text());
+        return 1;
+    }
+    /* The directory may be there from an earlier run. */
+    int made = gannet_mkdir(volume, "journal", 0755);
+    if (made < 0 && gannet_access(volume, "journal", W_OK) < 0)
+        check(made);
+    append(volume, "a note\n");
+    printf("run %llu\n", (unsigned long long)count_runs(volume));
+    list(volume, "journal");
+    return check(gannet_detach(volume)) == 0 ? 0 : 1;
+}
