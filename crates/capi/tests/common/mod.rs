@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The file of a volume, removed when dropped.
-pub(crate) struct VolumeFile(PathBuf);
+pub(crate) struct VolumeFile(pub(crate) PathBuf);
 
 impl Drop for VolumeFile {
     fn drop(&mut self) {
