@@ -32,6 +32,11 @@ impl<'s> Op<'s> {
         self.urgent.set(true);
         let from = size_bytes.div_ceil(BLOCK_BYTES);
         self.log_size(locked, size_bytes, None)?;
+        if !size_bytes.is_multiple_of(BLOCK_BYTES) {
+            // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
+            // covered by a hash. The blocks that go are waited for as they go.
+            self.pass_stripes(locked.inode, size_bytes / BLOCK_BYTES, 1)?;
+        }
         self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from)
     }
 
