@@ -5,6 +5,7 @@
 
 pub mod constants;
 pub mod init;
+mod parse;
 pub mod reply;
 pub mod request;
 pub mod wire;

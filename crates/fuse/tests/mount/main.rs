@@ -6,6 +6,7 @@
 
 mod files;
 mod life;
+mod locks;
 mod programs;
 mod special;
 
@@ -183,13 +184,13 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("--serve") => return serve(Path::new(&arguments[1]), &arguments[2]),
-        Some("--child") => return special::child(&arguments[1..]),
+        Some("--child") => return locks::child(&arguments[1..]),
         Some("--list") => return ExitCode::SUCCESS,
         _ => {}
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let tests: Vec<&Test> =
-        [files::TESTS, programs::TESTS, special::TESTS, life::TESTS].into_iter().flatten().collect();
+        [files::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS].into_iter().flatten().collect();
     let ways = match ways() {
         Ok(ways) => ways,
         Err(reason) => {

@@ -1,0 +1,193 @@
+//! Locks between processes, and between the mount and others who use the volume.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::{Outcome, Server, Skipped, Test, content};
+
+pub(crate) const TESTS: &[Test] = &[
+    Test { name: "locks_exclude_other_processes", body: locks_exclude_other_processes, every_way: true },
+    Test { name: "waiting_for_a_lock_can_be_interrupted", body: waiting_can_be_interrupted, every_way: true },
+    Test { name: "many_waiters_leave_the_mount_usable", body: many_waiters_leave_the_mount_usable, every_way: true },
+    Test { name: "open_file_locks_belong_to_open_files", body: open_file_locks_belong_to_open_files, every_way: true },
+    Test { name: "locks_are_shared_beyond_the_mount", body: locks_are_shared_beyond_the_mount, every_way: false },
+];
+
+/// The other role of this program: what a second process does.
+pub(crate) fn child(arguments: &[String]) -> ExitCode {
+    let path = &arguments[1];
+    let file = OpenOptions::new().read(true).write(true).open(path).expect("the file");
+    let outcome = match arguments[0].as_str() {
+        "try-flock" => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive),
+        "try-record" => rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive),
+        "try-open-file" => open_file_lock(&file, libc::F_WRLCK, false),
+        "wait-record" => rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive),
+        other => panic!("{other}?"),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Errno::AGAIN | Errno::ACCESS) => ExitCode::from(11),
+        Err(errno) => panic!("{errno}"),
+    }
+}
+
+/// Takes or drops a lock on bytes 10 to 19 that belongs to the open file.
+fn open_file_lock(file: &File, kind: i32, wait: bool) -> Result<(), Errno> {
+    // SAFETY: the structure is plain numbers, and outlives the call.
+    let outcome = unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = kind as libc::c_short;
+        (lock.l_start, lock.l_len) = (10, 10);
+        libc::fcntl(file.as_raw_fd(), if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK }, &lock)
+    };
+    if outcome == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()) }
+}
+
+fn second_process(role: &str, path: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.arg("--child").arg(role).arg(path).stdin(Stdio::null());
+    command
+}
+
+fn locks_exclude_other_processes(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("locked");
+    fs::write(&path, "").unwrap();
+    let code = |role| second_process(role, &path).status().unwrap().code();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
+    assert_eq!(code("try-flock"), Some(11));
+    assert_eq!(code("try-record"), Some(0), "flock and record locks do not meet");
+    rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+    assert_eq!(code("try-flock"), Some(0));
+    rustix::fs::fcntl_lock(&file, FlockOperation::LockShared).unwrap();
+    assert_eq!(code("try-record"), Some(11));
+    drop(file);
+    assert_eq!(code("try-record"), Some(0), "closing any descriptor drops a process's record locks");
+    server.end();
+    Ok(())
+}
+
+fn waiting_can_be_interrupted(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("locked");
+    fs::write(&path, "").unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+    let mut waiting = second_process("wait-record", &path).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    waiting.kill().unwrap();
+    waiting.wait().unwrap();
+    let mut waiting = second_process("wait-record", &path).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    rustix::fs::fcntl_lock(&file, FlockOperation::Unlock).unwrap();
+    assert!(waiting.wait().unwrap().success(), "it gets the lock");
+    drop(file);
+    server.end();
+    Ok(())
+}
+
+fn many_waiters_leave_the_mount_usable(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("locked");
+    fs::write(&path, "").unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
+    // More than a queue has entries, all on one core.
+    let mut waiters: Vec<_> = (0..24)
+        .map(|_| {
+            let mut command = Command::new("taskset");
+            command.args(["-c", "0"]).arg(std::env::current_exe().unwrap());
+            command.args(["--child", "wait-record"]).arg(&path).spawn()
+        })
+        .collect::<Result<_, _>>()
+        .map_err(|error| Skipped(format!("taskset: {error}")))?;
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert!(waiters.iter_mut().all(|waiter| waiter.try_wait().unwrap().is_none()), "all wait");
+    fs::write(server.at("another"), "still served").unwrap();
+    assert_eq!(content(&server.at("another")), b"still served");
+    waiters[3].kill().unwrap();
+    waiters[3].wait().unwrap();
+    rustix::fs::fcntl_lock(&file, FlockOperation::Unlock).unwrap();
+    for (index, waiter) in waiters.iter_mut().enumerate() {
+        assert_eq!(waiter.wait().unwrap().success(), index != 3);
+    }
+    drop(file);
+    server.end();
+    Ok(())
+}
+
+fn open_file_locks_belong_to_open_files(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("locked");
+    fs::write(&path, "0123456789").unwrap();
+    let open = || OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let (first, second) = (open(), open());
+    open_file_lock(&first, libc::F_WRLCK, false).unwrap();
+    assert_eq!(open_file_lock(&second, libc::F_RDLCK, false), Err(Errno::AGAIN), "also within one process");
+    let code = |role| second_process(role, &path).status().unwrap().code();
+    assert_eq!((code("try-open-file"), code("try-record")), (Some(11), Some(11)));
+    assert_eq!(code("try-flock"), Some(0));
+    let duplicate = first.try_clone().unwrap();
+    drop(first);
+    assert_eq!(code("try-open-file"), Some(11), "a duplicate is the same open file");
+    drop(open());
+    assert_eq!(code("try-open-file"), Some(11), "closing another open file changes nothing");
+    drop(duplicate);
+    // RELEASE is told to the server in the background.
+    let freed = (0..100).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        code("try-open-file") == Some(0)
+    });
+    assert!(freed, "the last close drops it");
+    drop(second);
+    server.end();
+    Ok(())
+}
+
+fn locks_are_shared_beyond_the_mount(_: &str) -> Outcome {
+    use gannet_vfs::shared::{LockRange, LockRequest};
+    use gannet_vfs::{FileSystem, Name};
+    let directory = tempfile::tempdir().unwrap();
+    let file_system = crate::life::memory();
+    let options = gannet_fuse::MountOptions::default();
+    let mounted = gannet_fuse::serve(file_system.clone(), directory.path(), &options).unwrap();
+    let path = mounted.target().join("locked");
+    fs::write(&path, "").unwrap();
+    let node = file_system.lookup(file_system.root(), Name::new(b"locked").unwrap()).unwrap().node;
+    let mut request = LockRequest {
+        node,
+        owner: file_system.shared().process_owner().unwrap(),
+        exclusive: Some(true),
+        range: LockRange { start: 5, end: 10 },
+        process: 4711,
+    };
+    file_system.shared().try_lock(&*file_system, &request).unwrap();
+    let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    assert_eq!(rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockShared), Err(Errno::AGAIN));
+    // SAFETY: the structure is plain numbers, and outlives the call.
+    let found = unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_GETLK, &mut lock), 0);
+        lock
+    };
+    assert_eq!((found.l_type, found.l_start, found.l_len), (libc::F_WRLCK as libc::c_short, 5, 5));
+    request.exclusive = None;
+    file_system.shared().try_lock(&*file_system, &request).unwrap();
+    rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    request.exclusive = Some(false);
+    let refused = file_system.shared().try_lock(&*file_system, &request).unwrap_err();
+    assert_eq!(refused.errno(), Errno::AGAIN, "and the other way round");
+    drop(file);
+    file_system.shared().try_lock(&*file_system, &request).unwrap();
+    mounted.unmount().unwrap();
+    Ok(())
+}
