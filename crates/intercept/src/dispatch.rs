@@ -39,8 +39,8 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     unsafe { *error_number = saved_error_number };
     if let Outcome::Done(result) = outcome {
         frame.rax = result as usize;
-        // Behind the two bytes of the trampoline's `syscall`.
-        frame.continuation += 2;
+        // SAFETY: the entry was given the address of the trampoline's instruction.
+        frame.continuation = unsafe { crate::patch::behind(frame.continuation) };
     }
 }
 

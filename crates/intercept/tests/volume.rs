@@ -47,6 +47,20 @@ fn working_directories_and_paths_across_the_border() {
 }
 
 #[test]
+fn symbolic_links_of_the_host() {
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::os::unix::fs::symlink("/gannet/d", directory.path().join("link")).expect("a link");
+    std::os::unix::fs::symlink("link", directory.path().join("second")).expect("a link");
+    std::os::unix::fs::symlink("/gannet/d/p", directory.path().join("program")).expect("a link");
+    let at = directory.path().display();
+    volume.script(&format!("mkdir d; echo text > {at}/link/f; cat d/f {at}/second/f; mkdir {at}/link/e; mv {at}/link/f {at}/second/e/; ls {at}/link {at}/second/e; stat -c %F {at}/link; stat -L -c %F {at}/link/"),
+        &format!("text\ntext\n{at}/link:\ne\n\n{at}/second/e:\nf\nsymbolic link\ndirectory"));
+    volume.script(&format!("cd {at}/second/e && /bin/pwd && cat f; cp /bin/echo /gannet/d/p; {at}/program run; cat {at}/link/none 2>/dev/null || echo none; cat {at}/nothing 2>/dev/null || echo none; rm -r {at}/link/e; ls /gannet/d"),
+        "/gannet/d/e\ntext\nrun\nnone\nnone\np");
+}
+
+#[test]
 fn programs_and_scripts_of_the_volume() {
     let volume = Volume::new(64);
     volume.script("cp /bin/echo e; ./e program; printf '#!/bin/sh\\necho script \"$0\" \"$@\"\\n' > s; chmod +x s; ./s 1 '2 3'; /gannet/s; env -i ./s",

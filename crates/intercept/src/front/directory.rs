@@ -15,6 +15,7 @@ use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
 use gannet_vfs::{Errno, FileType, NodeId};
 
 const PATH_BYTES_MAX: usize = 4096;
+const ENOENT: isize = -2;
 /// Directories above each other that a path is put together from.
 const DEPTH_MAX: usize = 2048;
 
@@ -90,8 +91,18 @@ pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
         return enter(call, mount, found.node, found.file_type);
     }
     let result = match outcome {
-        // SAFETY: the program's call.
-        Outcome::Pass => unsafe { syscall6(CHDIR, call.arguments) },
+        // SAFETY: the program's call. Should a link lead to a volume, the trampoline's instruction would not see it.
+        Outcome::Pass => match unsafe { syscall6(CHDIR, call.arguments) } {
+            ENOENT => match call.front.through_links(CWD, path, true) {
+                Some(mut inside) => {
+                    inside.push(0);
+                    call.arguments[0] = inside.as_ptr() as usize;
+                    return change(call, scratch);
+                }
+                None => ENOENT,
+            },
+            result => result,
+        },
         Outcome::Done(result) => result,
     };
     left_to_host(call, result)

@@ -20,6 +20,7 @@ pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod inherit;
 pub(crate) mod internal;
+pub(crate) mod links;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
@@ -175,7 +176,10 @@ const IDENTITY_CALLS: &[usize] =
 
 /// Handles a call that may concern a volume.
 pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
-    let Some(front) = front() else { return Outcome::Pass };
+    let Some(front) = front() else {
+        const ENOENT: isize = -2;
+        return if frame.rax >= links::RECHECK { Outcome::Done(ENOENT) } else { Outcome::Pass };
+    };
     if frame.rax == UMASK || IDENTITY_CALLS.contains(&frame.rax) {
         // SAFETY: the program's call, with its arguments.
         let result = unsafe { crate::raw::syscall6(frame.rax, frame.arguments) };
@@ -189,7 +193,12 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
-    let answer = call::perform(&mut call, scratch);
+    let answer = if call.number >= links::RECHECK {
+        call.number -= links::RECHECK;
+        Ok(links::recheck(&mut call, scratch))
+    } else {
+        call::perform(&mut call, scratch)
+    };
     if let (Ok(Outcome::Pass), Some((number, arguments))) = (answer, call.passed) {
         frame.rax = number;
         frame.arguments = arguments;

@@ -76,12 +76,26 @@ fn prepare(
     }
     let mut prefix: Vec<Vec<u8>> = Vec::new();
     let mut changed = from_host_path;
+    // A host path is followed into a volume once.
+    let mut in_host_round = 0;
     for _ in 0..SCRIPTS_MAX {
         let mut head = vec![0u8; HEAD_BYTES];
         let length = match &program {
             Program::Host(path) => match read_host(path, &mut head) {
                 Some(length) => length,
-                None => break,
+                None => {
+                    let mut text = path.clone();
+                    text.push(0);
+                    match front.through_links(directory, text.as_ptr() as usize, true) {
+                        Some(inside) if in_host_round == 0 => {
+                            in_host_round += 1;
+                            changed = true;
+                            program = volume_program(front, &call, &inside, scratch)?;
+                            continue;
+                        }
+                        _ => break,
+                    }
+                }
             },
             Program::Volume(mount, node) => read_volume(front, *mount, *node, &mut head)?,
         };

@@ -10,6 +10,7 @@
 pub(crate) mod area;
 
 use crate::entry;
+use crate::front::links::{RECHECK, takes_path};
 use crate::number;
 use crate::plan::image::Image;
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site};
@@ -24,6 +25,29 @@ pub(crate) struct Outcome {
     pub(crate) patched: usize,
     /// Sites left as they were.
     pub(crate) left: usize,
+}
+
+/// An instruction without effect that no compiler makes (`nop dword ptr [rax + 0x67]`): a recheck follows.
+const RECHECK_MARK: u32 = 0x6740_1f0f;
+/// Bytes from the mark to the end of the short jump over the recheck.
+const RECHECK_JUMP_END: usize = 10;
+
+/// Where a call that was done goes on, given the address of the trampoline's `syscall` instruction: behind the recheck, if
+/// there is one, which is for the kernel's answers only.
+///
+/// # Safety
+/// `system_call` must be the address of such an instruction in a trampoline.
+#[inline]
+pub(crate) unsafe fn behind(system_call: usize) -> usize {
+    let next = system_call + 2;
+    // SAFETY: a slot goes on for more bytes than are read here behind each `syscall` instruction: its last eight are no code.
+    unsafe {
+        if (next as *const u32).read_unaligned() == RECHECK_MARK {
+            next + RECHECK_JUMP_END + ((next + RECHECK_JUMP_END - 1) as *const u8).read() as usize
+        } else {
+            next
+        }
+    }
 }
 
 const PAGE_BYTES: usize = 4096;
@@ -175,6 +199,19 @@ fn emit_filter(code: &mut Emitter, number: i16, entry: usize) -> Option<usize> {
     // `enter` leads here: its address was left open until now.
     code.resolve_continuation(system_call);
     code.put(&[0x0f, 0x05]);
+    if let Some(number) = usize::try_from(number).ok().filter(|number| takes_path(*number)) {
+        // A path of the host that does not exist may lead to a volume by a symbolic link: asked for only then.
+        code.put(&RECHECK_MARK.to_le_bytes());
+        code.put(&[0x48, 0x83, 0xf8, 0xfe]); // cmp rax, -ENOENT
+        let found = code.short_jump(0x75); // jne found
+        code.put(&[0xb8]); // mov eax, RECHECK + number
+        code.put(&((RECHECK + number) as u32).to_le_bytes());
+        code.put(&[0x48, 0x8d, 0x0d]); // lea rcx, [rip + system_call]
+        let back = system_call as i32 - (code.position as i32 + 4);
+        code.put(&back.to_le_bytes());
+        code.jump_far(entry);
+        code.land(found);
+    }
     (!code.failed).then_some(system_call)
 }
 
@@ -220,6 +257,11 @@ impl Emitter {
     fn enter(&mut self, entry: usize) {
         self.put(&[0x48, 0x8d, 0x0d, 0, 0, 0, 0]); // lea rcx, [rip + continuation]
         self.continuation = Some(self.position);
+        self.jump_far(entry);
+    }
+
+    /// Jumps anywhere; r11 is lost.
+    fn jump_far(&mut self, entry: usize) {
         if displacement_between(self.slot + self.position + 5, entry).is_some() {
             self.jump(entry);
         } else {
