@@ -32,9 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let volume = open(Path::new(&volume), Options::default())?;
     let fs = &*volume;
 
-    let made = at(fs, "journal", LastMode::Parent, |as_root, place| {
-        as_root.make(place, FileType::Directory, 0o755, 0, b"")
-    });
+    let made =
+        at(fs, "journal", LastMode::Parent, |as_root, place| as_root.make(place, FileType::Directory, 0o755, 0, b""));
     match made {
         Err(error) if error.errno() != Errno::EXIST => return Err(error.into()),
         _ => {}

@@ -55,7 +55,11 @@ impl Volume {
             shared.open(fs, node, access, flags.bits() & STATUS_FLAGS).map_err(|error| match error.errno() {
                 // Somebody removed it in between.
                 Errno::STALE => Error::new(Errno::NOENT),
-                _ => error,
+                _ => {
+                    // One made without a name would have nobody to free it.
+                    let _ = fs.retire(node);
+                    error
+                }
             })?;
         let file = OpenFile { description, node, file_type: opened.file_type, flags: flags.bits() & FIXED_FLAGS };
         match self.table.insert(&file) {

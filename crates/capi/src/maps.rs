@@ -84,7 +84,7 @@ impl Volume {
                 self.namespace().check_write_open(file.node, false)?;
             }
             let end = offset.checked_add(length).filter(|end| *end <= i64::MAX as u64 - PAGE_BYTES);
-            if offset % PAGE_BYTES != 0 || length == 0 || end.is_none() {
+            if !offset.is_multiple_of(PAGE_BYTES) || length == 0 || end.is_none() {
                 return Err(Error::because(Errno::INVAL, "a range begins at a multiple of 4096 and is not empty"));
             }
             let length = length.next_multiple_of(PAGE_BYTES);
@@ -141,7 +141,10 @@ impl Volume {
             for extent in &pinned.extents {
                 let told = Error::because(Errno::IO, "the file system told extents that are not in the range");
                 let start = extent.file_offset_bytes.checked_sub(offset).ok_or(told)?;
-                if start != at || extent.length_bytes > pinned.length - at || extent.length_bytes % PAGE_BYTES != 0 {
+                if start != at
+                    || extent.length_bytes > pinned.length - at
+                    || !extent.length_bytes.is_multiple_of(PAGE_BYTES)
+                {
                     return Err(told);
                 }
                 at += extent.length_bytes;

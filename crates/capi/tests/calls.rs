@@ -1,5 +1,6 @@
 //! Every function of the header, on a volume of its own.
 
+#[macro_use]
 mod common;
 
 use common::{attach, c, error_text, make_volume};

@@ -1,5 +1,6 @@
 //! What is wrong is said, and harms nobody.
 
+#[macro_use]
 mod common;
 
 use common::{attach, c, error_text, make_volume};
@@ -233,14 +234,7 @@ fn permissions_are_those_of_the_credentials() {
     good!(gannet_set_credentials, volume, null());
     good!(gannet_chown, volume, c("a").as_ptr(), rustix::process::geteuid().as_raw(), u32::MAX);
     assert!(open(O_WRONLY) >= 0);
-    let wrong = UserCredentials {
-        size: 1,
-        user: 0,
-        group: 0,
-        group_count: 0,
-        mask: 0,
-        groups: null(),
-        capabilities: 0,
-    };
+    let wrong =
+        UserCredentials { size: 1, user: 0, group: 0, group_count: 0, mask: 0, groups: null(), capabilities: 0 };
     assert_eq!(call!(gannet_set_credentials, volume, &wrong), errno(libc::EINVAL));
 }

@@ -1,8 +1,9 @@
 //! The examples run: the C one linked with either library, the Rust one, and what a C program finds in the pkg-config file.
 
+#[macro_use]
 mod common;
 
-use common::{VolumeFile, attach, c, error_text, make_volume};
+use common::{VolumeFile, attach, c, make_volume};
 use gannet::attributes::*;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

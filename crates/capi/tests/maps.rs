@@ -1,5 +1,6 @@
 //! Files in memory: what one sees the others see, and nothing moves away under a map.
 
+#[macro_use]
 mod common;
 
 use common::{Attached, attach, c, error_text, make_volume};
@@ -101,7 +102,8 @@ fn ranges_that_cannot_be_mapped() {
     let volume = attach(&file);
     let fd = fill(&volume, "a", 1, 5000);
     let mut address = null_mut();
-    let mut try_map = |fd, offset, length, writable| call!(gannet_mmap, volume, fd, offset, length, writable, &mut address);
+    let mut try_map =
+        |fd, offset, length, writable| call!(gannet_mmap, volume, fd, offset, length, writable, &mut address);
     assert_eq!(try_map(fd, 1, 10, 0), -i64::from(libc::EINVAL));
     assert_eq!(try_map(fd, 0, 0, 0), -i64::from(libc::EINVAL));
     assert_eq!(try_map(fd, u64::MAX - 4095, 4096, 0), -i64::from(libc::EINVAL));
@@ -137,7 +139,13 @@ fn extents_say_where_the_bytes_lie() {
     let mut at = 0;
     for extent in &extents[..count] {
         assert_eq!((extent.file_offset, extent.length % 4096), (at, 0));
-        let expected = if at < 8192 { Some(5) } else if at < 36_864 { None } else { Some(6) };
+        let expected = if at < 8192 {
+            Some(5)
+        } else if at < 36_864 {
+            None
+        } else {
+            Some(6)
+        };
         assert_eq!(extent.medium >= 0, expected.is_some(), "{extent:?}");
         if let Some(expected) = expected {
             let mut back = vec![0u8; extent.length as usize];
@@ -157,7 +165,8 @@ fn extents_say_where_the_bytes_lie() {
 
     // To write in place: holes get space, stores go through a map of the caller's own.
     let count = good!(gannet_map, volume, fd, 0, 40_960, 1, extents.as_mut_ptr(), 8, &mut token) as usize;
-    let extent = extents[..count].iter().find(|extent| extent.file_offset + extent.length > 8192).expect("all have space");
+    let extent =
+        extents[..count].iter().find(|extent| extent.file_offset + extent.length > 8192).expect("all have space");
     let inside = 8192 - extent.file_offset.min(8192);
     let offset = (extent.medium_offset + inside) as i64;
     let protection = libc::PROT_READ | libc::PROT_WRITE;

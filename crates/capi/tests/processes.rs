@@ -1,5 +1,6 @@
 //! Several processes: forked children go on with what was open, and strangers work side by side.
 
+#[macro_use]
 mod common;
 
 use common::{Attached, VolumeFile, attach, c, make_volume};
@@ -63,6 +64,9 @@ fn a_forked_child_goes_on_with_its_parents_descriptors() {
         assert_eq!(unsafe { gannet::attach::gannet_detach(volume.0) }, 0);
     });
     assert_eq!(wait(child), 0);
+    // SAFETY: what must end the child: its parent's pin does not hold the blocks for it.
+    let child = fork(|| assert_eq!(unsafe { mapped.cast::<u8>().read_volatile() }, b'p'));
+    assert_eq!(wait(child) & 0x7f, libc::SIGSEGV);
     // The file without a name is still there: the child was only one of its users.
     let mut back = [0u8; 20];
     assert_eq!(good!(gannet_pread, volume, fd, back.as_mut_ptr().cast(), 20, 0), 12);

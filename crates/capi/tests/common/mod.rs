@@ -95,7 +95,6 @@ pub(crate) fn attach(file: &VolumeFile) -> Attached {
 }
 
 /// A call on the handle `v`, with its result as `i64`.
-#[macro_export]
 macro_rules! call {
     ($function:ident, $volume:expr $(, $argument:expr)* $(,)?) => {
         // SAFETY: the tests pass what is promised, or what must give an error.
@@ -104,10 +103,9 @@ macro_rules! call {
 }
 
 /// A call that succeeds.
-#[macro_export]
 macro_rules! good {
     ($function:ident, $volume:expr $(, $argument:expr)* $(,)?) => {{
-        let result = $crate::call!($function, $volume $(, $argument)*);
+        let result = call!($function, $volume $(, $argument)*);
         assert!(result >= 0, "{result}: {}", $crate::common::error_text());
         result
     }};
