@@ -219,7 +219,7 @@ mod tests {
         std::thread::scope(|scope| {
             let reader = || {
                 let mut seen = 0;
-                while seen < 20_000 {
+                while seen < 1_000_000 {
                     if let Ok(found) = table.get(0) {
                         assert_eq!(MARK | found.node.number, found.description.word());
                         seen += 1;
