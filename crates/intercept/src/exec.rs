@@ -35,6 +35,9 @@ pub(crate) fn release_memory(record: &mut Record) {
     if record.in_transit_of != 0 {
         front::after_exec(record);
     }
+    if record.preload_process != 0 {
+        front::libraries::after_exec(record);
+    }
     for slot in &mut record.exec_memory {
         let (start, length) = core::mem::take(slot);
         if length != 0 {
@@ -147,7 +150,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         kept_bytes = length;
     }
     let descriptors = front::inheritance(record, in_child);
-    let needed = (count + 8) * 8 + settings.total_bytes() + descriptors.len() + kept_bytes + 4096;
+    let needed = (count + 8) * 8 + settings.total_bytes() + descriptors.len() + kept_bytes + 8192;
     let scratch = Scratch::new(record, needed);
     let mut scratch = scratch.ok_or(ENOMEM)?;
     let words = scratch.words(count + 8).ok_or(ENOMEM)?;
@@ -175,12 +178,14 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     let library = settings.library();
     let mut others: Vec<u8> = Vec::with_capacity(preload_value.len());
     for part in preload_value.split(|byte| matches!(byte, b':' | b' ')) {
-        if !part.is_empty() && part != library {
+        // Nor what was preloaded for the program that calls.
+        if !part.is_empty() && part != library && !part.starts_with(front::libraries::PRELOAD_PREFIX) {
             others.push(b':');
             others.extend_from_slice(part);
         }
     }
-    add(scratch.string(&[b"LD_PRELOAD=", library, &others]))?;
+    let preloaded = front::libraries::preload_parts(record);
+    add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &others]))?;
     add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
     add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
     if !descriptors.is_empty() {

@@ -40,6 +40,9 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
             dispatch::initialise();
             signal::initialise();
             front::initialise(open);
+            if let Some(preload) = environment::variable(environment, "LD_PRELOAD") {
+                front::libraries::close_preloaded(preload);
+            }
             patch_loaded_objects(environment);
         }
     }

@@ -15,6 +15,9 @@ pub(crate) const RECORD_BYTES: usize = 64 * 1024;
 const SCRATCH_OFFSET: usize = 4096;
 const GUARD_BYTES: usize = 4096;
 
+/// Shared libraries of a volume that a program can be linked with.
+pub(crate) const PRELOADS_MAX: usize = 64;
+
 /// A thread's record. Zeros at first.
 #[repr(C, align(64))]
 pub(crate) struct Record {
@@ -30,6 +33,10 @@ pub(crate) struct Record {
     pub(crate) exec_memory: [(usize, usize); 2],
     /// The process whose descriptions are held in transit for an `execve` under way; 0: none.
     pub(crate) in_transit_of: i32,
+    /// Memory files preloaded into the program that this process executes.
+    pub(crate) preload_process: i32,
+    pub(crate) preload_count: usize,
+    pub(crate) preloads: [i32; PRELOADS_MAX],
     /// Process and descriptor of a program of a volume that it may have failed to execute; 0: none.
     pub(crate) exec_descriptor: (i32, i32),
 }

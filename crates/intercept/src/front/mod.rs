@@ -20,6 +20,7 @@ pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod inherit;
 pub(crate) mod internal;
+pub(crate) mod libraries;
 pub(crate) mod links;
 pub(crate) mod locks;
 pub(crate) mod maps;

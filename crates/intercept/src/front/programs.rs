@@ -4,7 +4,7 @@
 use super::call::{CWD, Call};
 use super::paths::Target;
 use super::status::{empty_of, mode_of};
-use super::{Front, complain, credentials};
+use super::{Front, complain, credentials, libraries};
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
 use crate::exec::Scratch;
@@ -50,7 +50,7 @@ fn prepare(
         EXECVE => (CWD, frame.arguments[0], 1, 0),
         _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
     };
-    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
+    let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let mut room = [0u8; HEAD_BYTES];
     let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
     let target = front.resolve(call.table(), directory as i32, path, mode_of(flags), empty_of(flags), scratch)?;
@@ -127,11 +127,25 @@ fn prepare(
             }
         }
     }
+    let environment = frame.arguments[argument_position + 1];
+    let search_path = libraries::variable(environment, b"LD_LIBRARY_PATH").unwrap_or_default();
+    let in_volume = call.table().directory().is_some();
+    if matches!(program, Program::Volume(..)) || libraries::concerns(front, &search_path, in_volume) {
+        // The program's own path: what it was called by, or the last interpreter.
+        let path = &script;
+        let origin = path.iter().rposition(|byte| *byte == b'/').map_or(&b"."[..], |slash| &path[..slash]);
+        let content = match &program {
+            Program::Volume(mount, node) => libraries::content(front, *mount, *node),
+            Program::Host(path) => read_whole_host(path),
+        };
+        if let Some(content) = content {
+            libraries::prepare(front, &mut call, &content, origin, &search_path, scratch);
+        }
+    }
     if !changed && matches!(program, Program::Host(_)) {
         return Ok(());
     }
     let arguments = frame.arguments[argument_position];
-    let environment = frame.arguments[argument_position + 1];
     let new_arguments = put_arguments(record, &prefix, arguments, &program)?;
     match program {
         Program::Host(_) => {
@@ -177,6 +191,15 @@ fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
     Some((&line[..end], (!argument.is_empty()).then_some(argument)))
 }
 
+/// A program of the host that a search path in a volume concerns.
+fn read_whole_host(path: &[u8]) -> Option<Vec<u8>> {
+    const BYTES_MAX: usize = 16 << 20;
+    let mut content = vec![0u8; BYTES_MAX];
+    let length = read_host(path, &mut content)?;
+    content.truncate(length);
+    Some(content)
+}
+
 /// The first bytes of a program of the host.
 fn read_host(path: &[u8], head: &mut [u8]) -> Option<usize> {
     const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
@@ -207,7 +230,7 @@ fn read_volume(front: &Front, mount: usize, node: NodeId, head: &mut [u8]) -> Re
 }
 
 /// A copy of a program of a volume that the kernel can execute.
-fn memory_file(front: &Front, mount: usize, node: NodeId) -> Result<i32, Errno> {
+pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId) -> Result<i32, Errno> {
     const MFD_CLOEXEC: usize = 1;
     const MFD_EXEC: usize = 0x10;
     const STEP_BYTES: usize = 1 << 20;
