@@ -274,10 +274,10 @@ extern "C" {
  * `gannet_set_credentials`. Installs handlers for SIGSEGV and SIGBUS that concern copies by this library only and pass
  * everything else on to the handlers there were, see `GANNET_ATTACH_KEEP_SIGNAL_HANDLERS`.
  *
- * Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and never leave
- * the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows when
- * it returns; on failure it returns a negative errno value, and `gannet_error_text` says more. Flags and structures of the
- * system's headers have their values.
+ * Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and
+ * never leave the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows
+ * when it returns; it returns 0, or on failure a negative errno value, and `gannet_error_text` says more. Flags and
+ * structures of the system's headers have their values.
  *
  * Requires:
  * `path` is a string; `options` and `error` point to their structures or are NULL.
@@ -755,7 +755,8 @@ int gannet_lock(struct gannet_volume *volume,
 
 /**
  * Maps a range of a file into memory, in one piece, and stores its address in `*address`. Loads and stores there go to the
- * volume itself; other processes that have the volume attached see stores at once.
+ * volume itself; other processes that have the volume attached see stores at once. While a file is mapped, data of it is
+ * written in place, also where it would be copy-on-write.
  *
  * `offset` is a multiple of 4096; the range is rounded up to whole pages. The file must be open for reading, with `writable`
  * not 0 also for writing. Holes of a writable range get space; it must end within the file (rounded up to
@@ -798,10 +799,11 @@ int gannet_munmap(struct gannet_volume *volume, void *address);
 int gannet_msync(struct gannet_volume *volume, void *address, size_t length);
 
 /**
- * Pins a range of a file in place and tells where it lies, in ascending order and without gaps; `*token` names the pin. The caller maps
- * or reads the pieces itself, with `medium` and `medium_offset`, until `gannet_unmap`; the blocks stay where they are as long,
- * also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the mapping as well.
- * Stores by the caller are durable after `gannet_commit` or `gannet_fsync`.
+ * Pins a range of a file in place and tells where it lies, in ascending order and without gaps; `*token` names the pin. The
+ * caller maps or reads the pieces itself, with `medium` and `medium_offset`, until `gannet_unmap`; the blocks stay where
+ * they are as long, also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the
+ * mapping as well. The pin is this process's: a child by `fork(2)` must not use the range (see `MADV_DONTFORK`). Stores by
+ * the caller are durable after `gannet_commit` or `gannet_fsync`.
  *
  * With `capacity` 0 the number of pieces is told and nothing is pinned; it may change until the next call.
  *

@@ -132,10 +132,10 @@ fn attach(
 /// `gannet_set_credentials`. Installs handlers for SIGSEGV and SIGBUS that concern copies by this library only and pass
 /// everything else on to the handlers there were, see `GANNET_ATTACH_KEEP_SIGNAL_HANDLERS`.
 ///
-/// Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and never leave
-/// the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows when
-/// it returns; on failure it returns a negative errno value, and `gannet_error_text` says more. Flags and structures of the
-/// system's headers have their values.
+/// Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and
+/// never leave the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows
+/// when it returns; it returns 0, or on failure a negative errno value, and `gannet_error_text` says more. Flags and
+/// structures of the system's headers have their values.
 ///
 /// # Safety
 /// `path` is a string; `options` and `error` point to their structures or are NULL.

@@ -22,10 +22,11 @@ pub struct Extent {
     pub reserved: u32,
 }
 
-/// Pins a range of a file in place and tells where it lies, in ascending order and without gaps; `*token` names the pin. The caller maps
-/// or reads the pieces itself, with `medium` and `medium_offset`, until `gannet_unmap`; the blocks stay where they are as long,
-/// also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the mapping as well.
-/// Stores by the caller are durable after `gannet_commit` or `gannet_fsync`.
+/// Pins a range of a file in place and tells where it lies, in ascending order and without gaps; `*token` names the pin. The
+/// caller maps or reads the pieces itself, with `medium` and `medium_offset`, until `gannet_unmap`; the blocks stay where
+/// they are as long, also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the
+/// mapping as well. The pin is this process's: a child by `fork(2)` must not use the range (see `MADV_DONTFORK`). Stores by
+/// the caller are durable after `gannet_commit` or `gannet_fsync`.
 ///
 /// With `capacity` 0 the number of pieces is told and nothing is pinned; it may change until the next call.
 ///

@@ -178,7 +178,8 @@ impl Volume {
 }
 
 /// Maps a range of a file into memory, in one piece, and stores its address in `*address`. Loads and stores there go to the
-/// volume itself; other processes that have the volume attached see stores at once.
+/// volume itself; other processes that have the volume attached see stores at once. While a file is mapped, data of it is
+/// written in place, also where it would be copy-on-write.
 ///
 /// `offset` is a multiple of 4096; the range is rounded up to whole pages. The file must be open for reading, with `writable`
 /// not 0 also for writing. Holes of a writable range get space; it must end within the file (rounded up to

@@ -9,6 +9,7 @@ use gannet::data::*;
 use gannet::descriptors::*;
 use gannet::directory::*;
 use gannet::locks::*;
+use gannet::maps::*;
 use gannet::names::*;
 use gannet::xattrs::*;
 use libc::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
@@ -97,6 +98,45 @@ fn duplicates_share_the_offset_and_removed_files_live_while_open() {
     assert!(free_blocks(&volume) <= before - 256);
     good!(gannet_close, volume, other);
     assert!(free_blocks(&volume) >= before);
+}
+
+#[test]
+fn files_without_a_name_are_gone_with_their_descriptor() {
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let before = free_blocks(&volume);
+    let fd = good!(gannet_open, volume, c("/").as_ptr(), libc::O_TMPFILE | O_RDWR, 0o600) as i32;
+    let bytes = vec![7u8; 1 << 20];
+    good!(gannet_write, volume, fd, bytes.as_ptr().cast(), bytes.len());
+    assert!(free_blocks(&volume) <= before - 256);
+    good!(gannet_close, volume, fd);
+    assert!(free_blocks(&volume) >= before);
+}
+
+/// Attaching again and again leaves neither descriptors of the kernel, nor maps, nor anything in `/dev/shm`.
+#[test]
+fn detaching_leaves_nothing() {
+    let file = make_volume(false);
+    let path = file.path().to_str().expect("UTF-8").to_owned();
+    let of_volume = || {
+        let names = std::fs::read_dir("/proc/self/fd").expect("/proc").filter_map(|entry| {
+            let target = std::fs::read_link(entry.ok()?.path()).ok()?;
+            target.to_str().is_some_and(|target| target.contains(&path)).then_some(())
+        });
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("/proc");
+        names.count() + maps.lines().filter(|line| line.contains(&path)).count()
+    };
+    for round in 0..10 {
+        let volume = attach(&file);
+        assert!(of_volume() > 0);
+        let fd = good!(gannet_open, volume, c("a").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+        assert_eq!(fd, 0);
+        good!(gannet_pwrite, volume, fd, [round; 10].as_ptr().cast(), 10, 0);
+        let mut address = std::ptr::null_mut();
+        good!(gannet_mmap, volume, fd, 0, 10, 1, &mut address);
+        drop(volume);
+        assert_eq!(of_volume(), 0, "round {round}");
+    }
 }
 
 fn free_blocks(volume: &common::Attached) -> u64 {
