@@ -228,9 +228,14 @@ except OSError as e: print(e.errno)
 if os.fork() == 0:
     client = socket.socket(socket.AF_UNIX); client.connect('s'); client.send(b'hello'); os._exit(0)
 connection, _ = server.accept(); print(connection.recv(10)); os.unlink('s'); print(os.path.exists('s'))
+a, b = socket.socketpair()
+if os.fork() == 0:
+    fd = os.open('passed', os.O_CREAT | os.O_RDWR, 0o600); os.write(fd, b'in the volume'); os.lseek(fd, 3, 0); os.unlink('passed')
+    socket.send_fds(a, [b'x'], [fd, 0]); os._exit(0)
+os.wait(); data, fds, _, _ = socket.recv_fds(b, 10, 4); print(data, len(fds), os.read(fds[0], 20), os.fstat(fds[0]).st_nlink)
 EOF
 python3 s.py",
-            "98\nb'hello'\nFalse",
+            "98\nb'hello'\nFalse\nb'x' 2 b'the volume' 0",
         );
     }
     if have("fio") {

@@ -229,7 +229,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         IO_SUBMIT => asynchronous::submit(call),
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),
-        SENDMSG => descriptors::send_message(call),
+        SENDMSG => super::passing::send(call),
         BIND => rendezvous::bind(call, first),
         CONNECT => rendezvous::connect(call, first, second),
         INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),

@@ -185,39 +185,3 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         _ => Err(Errno::NOTTY),
     }
 }
-
-/// `sendmsg`: a descriptor of ours would arrive as a placeholder without its description.
-pub(crate) fn send_message(call: &Call<'_>) -> Answer {
-    const SOL_SOCKET: u32 = 1;
-    const SCM_RIGHTS: u32 = 1;
-    let mut header = [0usize; 7];
-    if memory::read_value(call.arguments[1], &mut header).is_err() {
-        return Ok(Outcome::Pass);
-    }
-    let (control, length) = (header[4], header[5]);
-    let mut at = 0;
-    while control != 0 && at + 16 <= length.min(64 * 1024) {
-        let mut size = 0usize;
-        let mut kind = [0u32; 2];
-        if memory::read_value(control + at, &mut size).is_err()
-            || memory::read_value(control + at + 8, &mut kind).is_err()
-        {
-            return Ok(Outcome::Pass);
-        }
-        if size < 16 {
-            break;
-        }
-        if kind == [SOL_SOCKET, SCM_RIGHTS] {
-            for index in 0..((size - 16) / 4).min(256) {
-                let mut descriptor = 0u32;
-                if memory::read_value(control + at + 16 + index * 4, &mut descriptor).is_ok()
-                    && call.is_ours(descriptor as usize)
-                {
-                    return Err(Errno::BADF);
-                }
-            }
-        }
-        at += size.next_multiple_of(8);
-    }
-    Ok(Outcome::Pass)
-}

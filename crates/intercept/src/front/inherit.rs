@@ -119,7 +119,7 @@ impl Front {
     }
 
     /// Makes this process a user of a description in transit.
-    fn adopt(&self, mount: usize, word: u64) -> Option<OpenFile> {
+    pub(crate) fn adopt(&self, mount: usize, word: u64) -> Option<OpenFile> {
         let fs = self.file_system(mount).ok()?;
         let description = Description::from_word(word)?;
         fs.shared().adopt(description).ok()?;

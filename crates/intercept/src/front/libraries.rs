@@ -98,12 +98,8 @@ fn find(
                     return Some((mount, found.node, directory));
                 }
             }
-            Ok(Target::Host) => {
-                // SAFETY: a path that ends in zero.
-                if !is_error(unsafe { syscall(ACCESS, [path.as_ptr() as usize, 4]) }) {
-                    return None;
-                }
-            }
+            // SAFETY: a path that ends in zero.
+            Ok(Target::Host) if !is_error(unsafe { syscall(ACCESS, [path.as_ptr() as usize, 4]) }) => return None,
             _ => {}
         }
     }

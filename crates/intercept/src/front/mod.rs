@@ -25,6 +25,7 @@ pub(crate) mod links;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
+pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod programs;
 pub(crate) mod rendezvous;
@@ -179,7 +180,11 @@ const IDENTITY_CALLS: &[usize] =
 pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let Some(front) = front() else {
         const ENOENT: isize = -2;
-        return if frame.rax >= links::RECHECK { Outcome::Done(ENOENT) } else { Outcome::Pass };
+        return match frame.rax as u32 as usize {
+            passing::RECEIVED => Outcome::Done((frame.rax >> 32) as isize),
+            links::RECHECK.. => Outcome::Done(ENOENT),
+            _ => Outcome::Pass,
+        };
     };
     if frame.rax == UMASK || IDENTITY_CALLS.contains(&frame.rax) {
         // SAFETY: the program's call, with its arguments.
@@ -194,7 +199,11 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
-    let answer = if call.number >= links::RECHECK {
+    let answer = if call.number as u32 as usize == passing::RECEIVED {
+        let result = call.number >> 32;
+        call.number = number::RECVMSG;
+        passing::received(&mut call, result)
+    } else if call.number >= links::RECHECK {
         call.number -= links::RECHECK;
         Ok(links::recheck(&mut call, scratch))
     } else {

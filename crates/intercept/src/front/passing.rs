@@ -1,0 +1,169 @@
+//! Descriptors in messages between processes (SCM_RIGHTS).
+//!
+//! A placeholder says nothing of what it stands for. So a memory file that names the description goes in its stead, and the
+//! description is held in transit; the receiver's `recvmsg`, once the kernel has done it, adopts the description and puts a placeholder
+//! in the memory file's place. Receivers outside of the tree get a memory file of no use.
+
+use super::call::{Answer, Call, done};
+use super::links::RECHECK;
+use super::table::OpenFile;
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+
+const SOL_SOCKET: u32 = 1;
+const SCM_RIGHTS: u32 = 1;
+/// Length, level and type of a control message.
+const CONTROL_HEAD_BYTES: usize = 16;
+const CONTROL_BYTES_MAX: usize = 8192;
+/// The kernel passes no more in one message.
+const DESCRIPTORS_MAX: usize = 253;
+const MAGIC: u64 = u64::from_le_bytes(*b"GNTPASS1");
+const TRANSIT_BYTES: usize = 24;
+
+/// What the entry is given for a `recvmsg` that brought control messages; the result is in the upper half.
+pub(crate) const RECEIVED: usize = RECHECK + RECVMSG;
+
+/// Positions of the descriptors in control messages.
+fn descriptors_in(control: &[u8]) -> Vec<usize> {
+    let mut positions = Vec::new();
+    let mut at = 0;
+    while let Some(head) = control.get(at..at + CONTROL_HEAD_BYTES) {
+        let word = |from: usize| u32::from_le_bytes([head[from], head[from + 1], head[from + 2], head[from + 3]]);
+        let length = word(0) as usize;
+        if length < CONTROL_HEAD_BYTES || at + length > control.len() || word(4) != 0 {
+            break;
+        }
+        if (word(8), word(12)) == (SOL_SOCKET, SCM_RIGHTS) {
+            let count = ((length - CONTROL_HEAD_BYTES) / 4).min(DESCRIPTORS_MAX);
+            positions.extend((0..count).map(|index| at + CONTROL_HEAD_BYTES + index * 4));
+        }
+        at += length.next_multiple_of(8);
+    }
+    positions
+}
+
+fn descriptor_at(control: &[u8], position: usize) -> usize {
+    let bytes = control.get(position..position + 4).and_then(|bytes| bytes.try_into().ok());
+    bytes.map_or(usize::MAX, |bytes| u32::from_le_bytes(bytes) as usize)
+}
+
+/// A memory file that names a description.
+fn transit_file(file: &OpenFile) -> Option<usize> {
+    const MFD_CLOEXEC: usize = 1;
+    let words = [MAGIC, file.mount as u64, file.description.word()];
+    // SAFETY: a string that ends in zero; our own words.
+    unsafe {
+        let made = syscall(MEMFD_CREATE, [c"gannet-descriptor".as_ptr() as usize, MFD_CLOEXEC]);
+        if is_error(made) {
+            return None;
+        }
+        syscall(WRITE, [made as usize, words.as_ptr() as usize, TRANSIT_BYTES]);
+        Some(made as usize)
+    }
+}
+
+/// `sendmsg`.
+pub(crate) fn send(call: &Call<'_>) -> Answer {
+    let [socket, message, flags, ..] = call.arguments;
+    let mut header = [0usize; 7];
+    if memory::read_value(message, &mut header).is_err() {
+        return Ok(Outcome::Pass);
+    }
+    let (address, length) = (header[4], header[5]);
+    if address == 0 || !(CONTROL_HEAD_BYTES..=CONTROL_BYTES_MAX).contains(&length) {
+        return Ok(Outcome::Pass);
+    }
+    let mut control = vec![0u8; length];
+    if memory::read_bytes(address, &mut control).is_err() {
+        return Ok(Outcome::Pass);
+    }
+    let mut sent: Vec<(OpenFile, usize)> = Vec::new();
+    for position in descriptors_in(&control) {
+        let Some(file) = call.open_file(descriptor_at(&control, position)) else { continue };
+        if let Ok(fs) = call.file_system(&file)
+            && fs.shared().hold_in_transit(file.description).is_ok()
+            && let Some(transit) = transit_file(&file)
+        {
+            control[position..position + 4].copy_from_slice(&(transit as u32).to_le_bytes());
+            sent.push((file, transit));
+        }
+    }
+    if sent.is_empty() {
+        return Ok(Outcome::Pass);
+    }
+    header[4] = control.as_ptr() as usize;
+    // SAFETY: the program's call, with the control messages replaced. Made here, as its outcome must be known.
+    let result = unsafe { syscall(SENDMSG, [socket, header.as_ptr() as usize, flags]) };
+    for (file, transit) in sent {
+        // SAFETY: the file made above.
+        unsafe { syscall(CLOSE, [transit]) };
+        if is_error(result)
+            && let Ok(fs) = call.file_system(&file)
+        {
+            let _ = fs.shared().release_in_transit(fs, file.description);
+        }
+    }
+    Ok(Outcome::Done(result))
+}
+
+/// A `recvmsg` that the kernel has done, with this result.
+pub(crate) fn received(call: &mut Call<'_>, result: usize) -> Answer {
+    const MSG_PEEK: usize = 2;
+    let [_, message, flags, ..] = call.arguments;
+    let mut header = [0usize; 7];
+    if flags & MSG_PEEK != 0 || memory::read_value(message, &mut header).is_err() {
+        return done(result);
+    }
+    let mut control = vec![0u8; header[5].min(CONTROL_BYTES_MAX)];
+    if memory::read_bytes(header[4], &mut control).is_err() {
+        return done(result);
+    }
+    for position in descriptors_in(&control) {
+        let descriptor = descriptor_at(&control, position);
+        let Some((mount, word)) = named_by(descriptor) else { continue };
+        let Some(file) = call.front.adopt(mount, word) else { continue };
+        let Ok(fs) = call.file_system(&file) else { continue };
+        if put_placeholder(call, descriptor) {
+            let table = call.table_to_change()?;
+            if let Some(stale) = table.set(descriptor, &file) {
+                call.front.let_go(table, &stale);
+            }
+        }
+        let _ = fs.shared().release_in_transit(fs, file.description);
+    }
+    done(result)
+}
+
+/// Mount and description that a received memory file names.
+fn named_by(descriptor: usize) -> Option<(usize, u64)> {
+    let mut status = [0u64; 18];
+    let mut words = [0u64; 3];
+    // SAFETY: struct stat is 144 bytes; the words are our own.
+    unsafe {
+        let known = syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]);
+        // A regular file without a name and of just that size.
+        if is_error(known)
+            || status[2] != 0
+            || status[3] as u32 & 0o170000 != 0o100000
+            || status[6] != TRANSIT_BYTES as u64
+        {
+            return None;
+        }
+        let read = syscall(PREAD64, [descriptor, words.as_mut_ptr() as usize, TRANSIT_BYTES, 0]);
+        (read == TRANSIT_BYTES as isize && words[0] == MAGIC).then_some((words[1] as usize, words[2]))
+    }
+}
+
+/// Makes a received descriptor a duplicate of the template.
+fn put_placeholder(call: &Call<'_>, descriptor: usize) -> bool {
+    const F_GETFD: usize = 1;
+    const O_CLOEXEC: usize = 0o2000000;
+    // SAFETY: asks about the descriptor, and replaces what it refers to.
+    unsafe {
+        let closes = syscall(FCNTL, [descriptor, F_GETFD]) & 1 != 0;
+        let flags = if closes { O_CLOEXEC } else { 0 };
+        !is_error(syscall(DUP3, [call.front.template as usize, descriptor, flags]))
+    }
+}
