@@ -1,0 +1,48 @@
+//! `gannet run`: a program sees the volume, its exit code is the command's, and the volume is closed when it ends.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// Runs the command, for a minute at most.
+fn gannet(arguments: &[&str]) -> Output {
+    Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
+}
+
+/// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
+fn build_library() {
+    let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "-p", "gannet-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success());
+}
+
+#[test]
+fn a_program_sees_the_volume() {
+    build_library();
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("volume");
+    let volume = path.to_str().unwrap();
+    assert!(gannet(&["mkfs", volume, "--size", "4M"]).status.success());
+
+    let script = "cd /gannet && echo hello > file && mkdir d && mv file d && cat d/file && exit 3";
+    let output = gannet(&["run", volume, "--", "sh", "-c", script]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(3), &b"hello\n"[..]), "{output:?}");
+    assert!(!Path::new("/gannet").exists(), "nobody else sees it");
+    let output = gannet(&["run", &format!("{volume}:/some/where"), "--", "cat", "/some/where/d/file"]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"hello\n"[..]), "{output:?}");
+    let output = gannet(&["fsck", volume]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("sound; 1 files, 2 directories"), "{output:?}");
+
+    for (arguments, code) in
+        [(["run", volume, "--", "/nonexistent/program"], 127), (["run", "/nonexistent/volume", "--", "true"], 1)]
+    {
+        let output = gannet(&arguments);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(code), 1), "{arguments:?}: {errors}");
+        assert!(errors.starts_with("gannet: /nonexistent/"), "{errors}");
+    }
+}
