@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 const VOLUME: &str = "GANNET_TEST_KILLS_VOLUME";
 const LIFE: &str = "GANNET_TEST_KILLS_LIFE";
 const RETURNED: u8 = 6;
-/// Bounds what the parent must do again.
-const OPERATIONS_MAX: u64 = 5000;
+/// Operations at full speed; then slower, since the parent must do all of them again.
+const OPERATIONS_FAST: u64 = 30_000;
 
 /// The operation `index` of a life: in a directory of its own, and under names of its own in the one that all share.
 fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, index: u64) {
@@ -107,11 +107,13 @@ fn child() {
     let fs = LogFs::open(Path::new(&path), false, options()).expect("open the volume");
     let rig = Rig::new(&fs);
     let (own, shared) = directories(&rig, life);
-    for index in 0..OPERATIONS_MAX {
+    for index in 0.. {
         perform(&rig, own, shared, life, index);
         rustix::io::write(std::io::stdout(), &[RETURNED]).expect("say so");
+        if index > OPERATIONS_FAST {
+            std::thread::sleep(Duration::from_micros(500));
+        }
     }
-    std::thread::sleep(Duration::from_secs(60));
 }
 
 struct Life {
@@ -129,6 +131,15 @@ fn spawn(path: &Path, number: u64) -> Life {
         .spawn()
         .expect("a child");
     Life { number, process }
+}
+
+/// Waits until a child has begun.
+fn await_first_word(life: &Life) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let pipe = life.process.stdout.as_ref().expect("a pipe");
+    let mut wanted = [PollFd::new(pipe, PollFlags::IN)];
+    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+    poll(&mut wanted, Some(&second)).expect("poll");
 }
 
 /// Compares what a killed life left with what it was told it did.
@@ -193,7 +204,7 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
     let fs = LogFs::open(&path, false, options()).expect("open the volume");
     let rig = Rig::new(&fs);
     directories(&rig, 0);
-    let kills = if long() { 5000 } else { 150 };
+    let kills = if long() { 5000 } else { 200 };
     let mut random = Random(3);
     let mut next = 1;
     let mut start = || {
@@ -201,17 +212,21 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
         spawn(&path, next)
     };
     let mut lives: Vec<Life> = (0..3).map(|_| start()).collect();
+    let mut newest = 0;
     let (mut operations, mut at_work, mut longest) = (0, 0, Duration::ZERO);
     for _ in 0..kills {
-        std::thread::sleep(Duration::from_micros(random.below(15_000) as u64));
-        let victim = random.below(lives.len());
+        // Mostly the one that began last, and soon after its first operation.
+        let victim = if random.below(4) > 0 { newest } else { random.below(lives.len()) };
+        newest = victim;
+        await_first_word(&lives[victim]);
+        std::thread::sleep(Duration::from_micros(random.below(12_000) as u64));
         lives[victim].process.kill().expect("kill");
         let status = lives[victim].process.wait().expect("wait");
         assert!(status.code().is_none(), "a child failed: {status}");
         let mut life = std::mem::replace(&mut lives[victim], start());
         let (returned, stalled) = verify(&rig, &mut life);
         operations += returned;
-        at_work += u64::from(returned > 0 && returned < OPERATIONS_MAX);
+        at_work += u64::from(returned < OPERATIONS_FAST);
         longest = longest.max(stalled);
     }
     let takeovers = fs.takeovers().expect("takeovers");
@@ -236,6 +251,6 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
         "kills: {kills} of processes, {at_work} at work, {operations} operations, {takeovers} takeovers, the longest stall {longest:?}, {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    assert!(at_work > kills / 10 && takeovers >= at_work, "{at_work} killed at work, {takeovers} takeovers");
+    assert!(at_work > kills / 8 && takeovers > kills / 2, "{at_work} killed at work, {takeovers} takeovers");
     assert!(longest < Duration::from_secs(2), "a killed process stopped others for {longest:?}");
 }

@@ -13,11 +13,13 @@
 //! | `churn` | logs that grow and are collected |
 //! | `crashes` | sequences of one, two and three operations |
 //! | `remounts` | opening and closing |
+//! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
 //! | `kills` | processes that are killed |
 
 mod abandonment;
 mod churn;
+mod concurrency;
 mod crashes;
 mod enumeration;
 mod kills;
