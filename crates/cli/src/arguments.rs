@@ -22,6 +22,7 @@ pub(crate) enum Command {
     Info(Info),
     Fsck(Fsck),
     Dump(Dump),
+    Stat(Stat),
     Run(Run),
     Mount(Mount),
     Completion(Completion),
@@ -101,22 +102,43 @@ pub(crate) struct Dump {
     pub(crate) what: Option<OsString>,
 }
 
+/// Say what is being done on a volume.
+///
+/// Counts since the first of those who have it open opened it.
+#[derive(Debug, Args)]
+pub(crate) struct Stat {
+    /// The volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// Print every second what has been done in it, until interrupted
+    #[arg(long, short)]
+    pub(crate) watch: bool,
+    /// For programs
+    #[arg(long, conflicts_with = "watch")]
+    pub(crate) json: bool,
+}
+
 /// Run a program that sees a volume.
 ///
-/// The volume appears at a path for this program and those that it starts, and nowhere else.
+/// The volume appears at a path for this program and those that it starts, and nowhere else. Without a program, the shell
+/// of $SHELL starts there.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// The volume, or memory: for one that lasts as long as each process
-    #[arg(value_hint = ValueHint::FilePath)]
+    /// The volume, or memory: for one that lasts as long as each process; behind a colon the absolute path at which the
+    /// program sees it, /gannet if there is none
+    #[arg(value_name = "VOLUME[:PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) volume: OsString,
-    /// Where the program sees it
-    #[arg(long, default_value = "/gannet")]
-    pub(crate) at: PathBuf,
+    /// Another volume, and where the program sees it
+    #[arg(long = "volume", short = 'v', value_name = "VOLUME:PATH")]
+    pub(crate) others: Vec<OsString>,
+    /// Where the program sees the first volume
+    #[arg(long, hide = true)]
+    pub(crate) at: Option<PathBuf>,
     /// Start the program in this directory
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
     /// The program and its arguments
-    #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+    #[arg(last = true, value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 

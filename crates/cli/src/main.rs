@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Info(arguments) => commands::info::run(&arguments),
         Command::Fsck(arguments) => commands::fsck::run(&arguments),
         Command::Dump(arguments) => commands::dump::run(&arguments),
+        Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Mount(arguments) => commands::mount::run(&arguments),
         Command::Completion(arguments) => commands::documents::completion(&arguments),

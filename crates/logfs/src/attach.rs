@@ -246,7 +246,14 @@ impl FileGuard {
     fn joined_others(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
         let (core, _) = self.take_disk(session)?;
         core.disk.refresh_epoch()?;
-        if core.disk.load(ARENA_AT)? != arena.0 && !core.disk.medium().is_read_only() {
+        let recorded = core.disk.load(ARENA_AT)?;
+        if recorded == 0 && !core.disk.medium().is_read_only() {
+            // All who have it open only read: from now on it is open for writing.
+            let mut commit = core.disk.begin();
+            commit.store(CLEAN_AT, 0)?;
+            commit.store(ARENA_AT, arena.0)?;
+            let _ = commit.fence();
+        } else if recorded != arena.0 && !core.disk.medium().is_read_only() {
             return Err(Error::because(Errno::BUSY, "the volume is open with other shared state than is found here"));
         }
         if !claim(&core.disk, false)? {

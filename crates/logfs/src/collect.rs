@@ -5,6 +5,7 @@
 //! Everything copied is an entry as any other, durable before the next; copies say what is true already, so any number of
 //! them may survive a crash.
 
+use crate::counters::Counter;
 use crate::disk::{Block, Durable};
 use crate::format::entry::{
     Binding, DIRECTORY_ENTRY_BYTES_MAX, ENTRY_BYTES_MAX, Entry, Extents as EntryExtents, FileExtent, Payload,
@@ -113,6 +114,7 @@ impl<'s> Op<'s> {
         let (pages, lines) = locked.record.log_use();
         locked.record.set_log_use(pages.saturating_sub(1), lines);
         self.free_blocks(Extent { start: link.block, count: 1 }, &durable)?;
+        self.count(Counter::PagesCollected, 1);
         Ok(live_lines)
     }
 

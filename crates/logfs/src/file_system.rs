@@ -1,6 +1,7 @@
 //! [`LogFs`]: the engine behind the `FileSystem` trait, for one volume that this process has open.
 
 use crate::attach::{self, AttachOptions, FileGuard};
+use crate::counters::{Counter, VolumeCounters};
 use crate::disk::Disk;
 use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
@@ -139,6 +140,22 @@ impl LogFs {
         }
     }
 
+    /// What all processes have done on the volume since the first of them opened it.
+    pub fn counters(&self) -> Result<VolumeCounters> {
+        self.op()?.counters()
+    }
+
+    /// Runs an operation that changes something, and counts it.
+    #[inline]
+    fn change<T>(&self, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+        let op = self.op()?;
+        let before = gannet_media::counters_thread();
+        let outcome = run(&op);
+        op.count(Counter::Changes, 1);
+        op.count_medium(before);
+        outcome
+    }
+
     #[inline(always)]
     pub(crate) fn op(&self) -> Result<Op<'_>> {
         match self.session.thread() {
@@ -196,7 +213,7 @@ impl FileSystem for LogFs {
     }
 
     fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
-        self.op()?.set_attributes(node, change)
+        self.change(|op| op.set_attributes(node, change))
     }
 
     fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
@@ -204,11 +221,11 @@ impl FileSystem for LogFs {
     }
 
     fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.op()?.set_xattr(node, name, value, mode)
+        self.change(|op| op.set_xattr(node, name, value, mode))
     }
 
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        self.op()?.remove_xattr(node, name)
+        self.change(|op| op.remove_xattr(node, name))
     }
 
     fn list_xattrs(&self, node: NodeId, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
@@ -224,19 +241,19 @@ impl FileSystem for LogFs {
     }
 
     fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
-        self.op()?.create(directory, name, new)
+        self.change(|op| op.create(directory, name, new))
     }
 
     fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
-        self.op()?.create_unnamed(directory, new)
+        self.change(|op| op.create_unnamed(directory, new))
     }
 
     fn link(&self, node: NodeId, directory: NodeId, name: Name<'_>) -> Result<()> {
-        self.op()?.link(node, directory, name)
+        self.change(|op| op.link(node, directory, name))
     }
 
     fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
-        self.op()?.remove(directory, name, kind)
+        self.change(|op| op.remove(directory, name, kind))
     }
 
     fn rename(
@@ -247,7 +264,7 @@ impl FileSystem for LogFs {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.op()?.rename(from_directory, from, to_directory, to, flags)
+        self.change(|op| op.rename(from_directory, from, to_directory, to, flags))
     }
 
     fn read_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize> {
@@ -264,7 +281,11 @@ impl FileSystem for LogFs {
     }
 
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
-        self.op()?.read(node, offset_bytes, into)
+        let op = self.op()?;
+        let count = op.read(node, offset_bytes, into)?;
+        op.count(Counter::Reads, 1);
+        op.count(Counter::BytesRead, count as u64);
+        Ok(count)
     }
 
     fn write(
@@ -274,7 +295,13 @@ impl FileSystem for LogFs {
         from: &mut Source<'_>,
         flags: WriteFlags,
     ) -> Result<Written> {
-        self.op()?.write(node, position, from, flags)
+        let op = self.op()?;
+        let before = gannet_media::counters_thread();
+        let outcome = op.write(node, position, from, flags);
+        op.count(Counter::Writes, 1);
+        op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
+        op.count_medium(before);
+        outcome
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {
@@ -286,7 +313,7 @@ impl FileSystem for LogFs {
     }
 
     fn allocate(&self, node: NodeId, mode: AllocateMode, offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        self.op()?.allocate(node, mode, offset_bytes, length_bytes)
+        self.change(|op| op.allocate(node, mode, offset_bytes, length_bytes))
     }
 
     fn seek(&self, node: NodeId, target: SeekTarget, offset_bytes: u64) -> Result<u64> {
@@ -319,6 +346,6 @@ impl FileSystem for LogFs {
     }
 
     fn retire(&self, node: NodeId) -> Result<()> {
-        self.op()?.retire(node)
+        self.change(|op| op.retire(node))
     }
 }

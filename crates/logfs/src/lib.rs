@@ -13,6 +13,7 @@
 //! names, create, remove, rename, attributes, xattrs, read, write, resize, map
 //!                   the operations
 //! collect           logs kept short
+//! counters          what has been done, for people
 //! reap, attach      the dead settled; the volume opened and closed
 //! file_system       all of it behind the trait
 //! ```
@@ -25,6 +26,7 @@ mod attributes;
 mod bits;
 mod check;
 mod collect;
+mod counters;
 mod create;
 mod disk;
 mod dump;
@@ -57,6 +59,7 @@ mod xattrs;
 
 pub use attach::AttachOptions;
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
+pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};
 pub use file_system::{LogFs, OpenError, open_medium};
 pub use mkfs::{MakeOptions, make};

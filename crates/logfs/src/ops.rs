@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
 use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
-use crate::places::{Places, RECORD_WORDS};
+use crate::places::{COUNTER_WORDS, Places, RECORD_WORDS};
 use crate::record::{Record, State};
 use gannet_shm::{Guard, Ordering, Thread, Word};
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
@@ -45,6 +45,7 @@ pub(crate) struct Op<'s> {
     pub(crate) thread: Thread<'s>,
     records: &'s [Word],
     nodes: &'s [Word],
+    pub(crate) counters: &'s [Word],
     /// The operation frees more than it takes: it may use the last blocks.
     pub(crate) urgent: Cell<bool>,
 }
@@ -125,9 +126,12 @@ impl<'s> Op<'s> {
         let places = &core.places;
         let records = thread.arena().words(places.records.start, places.records.bytes / 8);
         let nodes = thread.arena().words(places.nodes.start, places.nodes.bytes / 8);
-        match (records, nodes) {
-            (Ok(records), Ok(nodes)) => Ok(Self { core, thread, records, nodes, urgent: Cell::new(false) }),
-            (Err(error), _) | (_, Err(error)) => Err(shared_error(error)),
+        let counters = thread.arena().words(places.counters_of(thread.slot()), COUNTER_WORDS);
+        match (records, nodes, counters) {
+            (Ok(records), Ok(nodes), Ok(counters)) => {
+                Ok(Self { core, thread, records, nodes, counters, urgent: Cell::new(false) })
+            }
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(shared_error(error)),
         }
     }
 

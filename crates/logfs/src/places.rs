@@ -5,6 +5,7 @@
 //! stripes   data locks, each on its own line: hashed by inode and 64 KiB of the file
 //! records   one for each possible inode, found by its number; memory is taken as they are touched
 //! nodes     of all indexes
+//! counters  what each thread slot has done
 //! ```
 //! `space` adds its own regions, for blocks and for inode numbers.
 
@@ -34,7 +35,10 @@ pub(crate) const CONTROL_UNCERTAIN: u64 = 2;
 pub(crate) const CONTROL_TAKEOVERS: u64 = 3;
 const CONTROL_LINES: u64 = 16;
 
-const THREADS: u32 = 4096;
+/// Words of counters that each thread slot has: two lines, so that no two threads share one.
+pub(crate) const COUNTER_WORDS: u64 = 16;
+/// Thread slots.
+pub(crate) const THREADS: u32 = 4096;
 const PARTICIPANTS: u32 = 1024;
 
 /// Offsets of the regions.
@@ -44,6 +48,7 @@ pub(crate) struct Places {
     stripes: Region,
     pub(crate) records: Region,
     pub(crate) nodes: Region,
+    pub(crate) counters: Region,
 }
 
 impl Places {
@@ -54,6 +59,7 @@ impl Places {
             .limits(PARTICIPANTS, THREADS)
             .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
             .region("stripes", STRIPES * LINE_BYTES, LINE_BYTES)
+            .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("records", geometry.inodes() * RECORD_BYTES, 4096)
             .region("nodes", nodes, 2 << 20)
     }
@@ -66,6 +72,7 @@ impl Places {
             stripes: region("stripes")?,
             records: region("records")?,
             nodes: region("nodes")?,
+            counters: region("counters")?,
         })
     }
 
@@ -79,6 +86,11 @@ impl Places {
         let mixed = (inode as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (offset_bytes / STRIPE_BYTES);
         let spread = mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 40;
         self.stripes.start.add(spread % STRIPES * LINE_BYTES)
+    }
+
+    /// The counters of a thread slot.
+    pub(crate) const fn counters_of(&self, slot: u32) -> ArenaOffset {
+        self.counters.start.add(slot as u64 * COUNTER_WORDS * 8)
     }
 
     /// The record of an inode, whose number the caller has checked.

@@ -7,3 +7,4 @@ pub(crate) mod info;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod run;
+pub(crate) mod stat;

@@ -1,0 +1,91 @@
+//! What has been done on a volume since it was opened: counted by each thread in words of its own, added up by who asks.
+//!
+//! A thread's words are stored to by it alone (plain stores, no shared line); its slot's next thread goes on counting.
+
+use crate::ops::Op;
+use crate::places::{COUNTER_WORDS, THREADS};
+use gannet_media::Counters as MediumCounters;
+use gannet_shm::Ordering;
+use gannet_vfs::Result;
+
+/// What is counted: the index of its word.
+#[derive(Clone, Copy)]
+pub(crate) enum Counter {
+    Reads = 0,
+    BytesRead = 1,
+    Writes = 2,
+    BytesWritten = 3,
+    Changes = 4,
+    Fences = 5,
+    Lines = 6,
+    BytesStored = 7,
+    PagesCollected = 8,
+}
+
+/// What all processes have done on a volume since the first of them opened it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VolumeCounters {
+    /// Calls that read data.
+    pub reads: u64,
+    /// Bytes of data read.
+    pub bytes_read: u64,
+    /// Calls that wrote data.
+    pub writes: u64,
+    /// Bytes of data written.
+    pub bytes_written: u64,
+    /// Calls that changed names, attributes or space.
+    pub changes: u64,
+    /// Fences.
+    pub fences: u64,
+    /// Lines written back from the cache or stored past it.
+    pub lines: u64,
+    /// Bytes stored to the medium, data and metadata.
+    pub bytes_stored: u64,
+    /// Log pages emptied by collection.
+    pub pages_collected: u64,
+    /// Dead threads settled.
+    pub takeovers: u64,
+}
+
+impl Op<'_> {
+    /// Adds to a counter of the calling thread.
+    #[inline]
+    pub(crate) fn count(&self, counter: Counter, by: u64) {
+        if let Some(word) = self.counters.get(counter as usize) {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        }
+    }
+
+    /// Adds what the thread has cost the medium since `before`.
+    #[inline]
+    pub(crate) fn count_medium(&self, before: MediumCounters) {
+        let now = gannet_media::counters_thread();
+        self.count(Counter::Fences, now.fences.wrapping_sub(before.fences));
+        let lines = |counters: MediumCounters| counters.lines_streamed.wrapping_add(counters.lines_flushed);
+        self.count(Counter::Lines, lines(now).wrapping_sub(lines(before)));
+        self.count(Counter::BytesStored, now.bytes_stored.wrapping_sub(before.bytes_stored));
+    }
+
+    /// Adds up the counters of all threads.
+    pub(crate) fn counters(&self) -> Result<VolumeCounters> {
+        let places = &self.core.places;
+        let all = self.thread.arena().words(places.counters.start, THREADS as u64 * COUNTER_WORDS);
+        let all = all.map_err(crate::ops::shared_error)?;
+        let sum = |counter: Counter| {
+            let words = all.iter().skip(counter as usize).step_by(COUNTER_WORDS as usize);
+            words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+        };
+        Ok(VolumeCounters {
+            reads: sum(Counter::Reads),
+            bytes_read: sum(Counter::BytesRead),
+            writes: sum(Counter::Writes),
+            bytes_written: sum(Counter::BytesWritten),
+            changes: sum(Counter::Changes),
+            fences: sum(Counter::Fences),
+            lines: sum(Counter::Lines),
+            bytes_stored: sum(Counter::BytesStored),
+            pages_collected: sum(Counter::PagesCollected),
+            takeovers: self.control(crate::places::CONTROL_TAKEOVERS)?,
+        })
+    }
+}
