@@ -242,3 +242,41 @@ python3 s.py",
         volume.script("for e in psync pvsync2 libaio posixaio mmap; do fio --name=t --directory=/gannet --size=2m --rw=randrw --bs=4k --ioengine=$e --verify=crc32c --minimal >/dev/null || echo $e failed; done; echo all", "all");
     }
 }
+
+#[test]
+fn two_volumes() {
+    let (first, second) = (Volume::new(64), Volume::new(64));
+    let mut volumes = first.path().into_os_string();
+    volumes.push("\x1f/gannet\x1f");
+    volumes.push(second.path());
+    volumes.push("\x1f/other");
+    let script = "echo 1 > /gannet/a; cp /gannet/a /other/b; mv /other/b /gannet/c; cat /gannet/c
+        python3 -c 'import os; os.rename(\"/gannet/c\", \"/other/c\")' 2>&1 | tail -1 | grep -o 'Errno 18'
+        cd /other; echo 2 > x; ls . ../gannet; ln -s /gannet/a l; cat l; cd ..; pwd; stat -c %d gannet/a > gannet/d; stat -c %d other/x | cmp -s - gannet/d || echo different";
+    let output = run(first.command("bash").env("GANNET_RUN_VOLUMES", volumes).arg("-c").arg(script));
+    check(&output, script, "1\nErrno 18\n../gannet:\na\nc\n\n.:\nx\n1\n/\ndifferent");
+}
+
+#[test]
+fn a_child_keeps_its_parents_maps() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > m.py <<'EOF'
+import mmap, os, time
+f = open('mapped', 'w+b'); f.write(b'a' * 65536); f.flush()
+m = mmap.mmap(f.fileno(), 65536)
+r, w = os.pipe()
+if os.fork() == 0:
+    os.read(r, 1); m[0:4] = b'mine'; print(m[0:5], m[65535:]); m.close(); os._exit(0)
+time.sleep(0.05); m.close(); f.close(); os.unlink('mapped')
+for i in range(8): open('other%d' % i, 'wb').write(b'b' * 65536)
+os.write(w, b'x'); os.wait()
+print(sum(open('other%d' % i, 'rb').read().count(b'b') for i in range(8)))
+EOF
+python3 m.py",
+        "b'minea' b'a'\n524288",
+    );
+}

@@ -30,6 +30,8 @@ struct Region {
     end: usize,
     mount: usize,
     node: NodeId,
+    /// Where in the file `start` is.
+    offset: u64,
     /// Index of the pin, shared by the pieces of one map.
     pin: usize,
 }
@@ -68,6 +70,27 @@ pub(crate) fn around_fork(before: bool) {
     }
 }
 
+/// A forked child has its parent's maps but not its pins: takes its own at once, while the parent most likely still has its.
+pub(crate) fn after_fork_in_child(front: &super::Front) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    locked(|maps| {
+        for token in &mut maps.pins {
+            *token = None;
+        }
+        for region in &mut maps.regions {
+            let length = (region.end - region.start) as u64;
+            let pinned = front.file_system(region.mount).and_then(|fs| {
+                fs.map(region.node, MapAccess::Read, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
+            });
+            // Pieces of one map get a pin each.
+            region.pin = maps.pins.len();
+            maps.pins.push(pinned.ok());
+        }
+    });
+}
+
 /// Forgets what lay in a range; gives back pins that nothing is left of.
 fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
@@ -83,14 +106,15 @@ fn forget(call: &Call<'_>, start: usize, end: usize) {
                 continue;
             }
             let (mount, node, pin) = (region.mount, region.node, region.pin);
+            let offset_at = |address: usize| region.offset + (address - region.start) as u64;
             if region.start < start && end < region.end {
-                let tail = Region { start: end, end: region.end, mount, node, pin };
+                let tail = Region { start: end, end: region.end, mount, node, offset: offset_at(end), pin };
                 region.end = start;
                 maps.regions.push(tail);
             } else if region.start < start {
                 region.end = start;
             } else if end < region.end {
-                region.start = end;
+                (region.offset, region.start) = (offset_at(end), end);
             } else {
                 maps.regions.swap_remove(index);
                 if !maps.regions.iter().any(|other| other.pin == pin)
@@ -174,7 +198,8 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
                     }
                     maps.pins[pin] = Some(token);
                     let mount = file.mount;
-                    maps.regions.push(Region { start: base, end: base + length, mount, node, pin });
+                    let offset = offset as u64;
+                    maps.regions.push(Region { start: base, end: base + length, mount, node, offset, pin });
                 });
             } else {
                 let _ = fs.unmap(token);

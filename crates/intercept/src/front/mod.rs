@@ -298,6 +298,9 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
     for ticket in tickets {
         let _ = ticket.child();
     }
+    if let Some(front) = front() {
+        maps::after_fork_in_child(front);
+    }
 }
 
 /// The parent of a fork that succeeded or failed.
