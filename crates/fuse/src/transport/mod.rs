@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
@@ -108,10 +109,17 @@ impl Session {
         if on_ring {
             session.transport = Transport::Ring;
         } else {
+            let cores = allowed_cores();
             for index in 0..threads.max(1) {
                 let channel = Channel::clone_of(&device, &agreement)?;
                 let dispatcher = Arc::clone(&session.dispatcher);
-                session.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher))?;
+                let core = cores.get(index % cores.len().max(1)).copied();
+                session.spawn(format!("fuse-{index}"), move || {
+                    if let Some(core) = core {
+                        pin(core);
+                    }
+                    channel.serve(&dispatcher);
+                })?;
             }
         }
         Ok(session)
@@ -165,6 +173,21 @@ impl Session {
         }
         self.dispatcher.finish();
     }
+}
+
+/// The cores that this process may run on.
+fn allowed_cores() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
+}
+
+/// Pins the calling thread to a core: it is woken where its caches are, and its caller stays where it is. Threads left to
+/// wander took twice the time on a busy machine, and were late by far more now and then.
+fn pin(core: usize) {
+    let mut set = CpuSet::new();
+    set.set(core);
+    // A core that is offline cannot be pinned to; then the thread runs anywhere.
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// Answers INIT.

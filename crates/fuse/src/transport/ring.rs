@@ -12,7 +12,6 @@ use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::memory::Pages;
 use super::{guarded, reply_header};
@@ -205,10 +204,7 @@ pub(super) fn serve(
     payload_bytes_max: usize,
     report: &Sender<bool>,
 ) {
-    let mut set = CpuSet::new();
-    set.set(usize::from(core));
-    // A core that is offline cannot be pinned to; no request comes from there either.
-    let _ = sched_setaffinity(None, &set);
+    super::pin(usize::from(core));
     let mut queue = Queue::new(core, device, payload_bytes_max);
     let registered = queue.as_mut().is_some_and(Queue::register);
     let _ = report.send(registered);
