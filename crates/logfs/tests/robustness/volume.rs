@@ -1,11 +1,15 @@
 //! Making, opening and checking small volumes.
 
+use gannet_fstest::Rig;
 use gannet_logfs::{AttachOptions, CheckOptions, CheckReport, LogFs, MakeOptions, NoUsers, Outcome, check, make};
 use gannet_media::{Medium, MediumOffset, Simulation};
-use gannet_vfs::{Owner, Result, Time};
+use gannet_vfs::{Owner, Result, Time, WritePosition};
 
 /// Bytes of the volumes of the enumerations: two chunks of inodes, room for collections.
 pub(crate) const VOLUME_BYTES: u64 = 2 << 20;
+
+/// What free blocks hold.
+const PAST: u8 = 0xE6;
 
 /// How data is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +49,21 @@ pub(crate) fn image(mode: Mode, fill: impl FnOnce(&LogFs)) -> Vec<u8> {
     let (medium, _simulation) = Medium::simulated(VOLUME_BYTES);
     format(&medium, mode);
     let fs = attach(&medium).expect("attach");
+    leave_a_past(&fs);
     fill(&fs);
     assert!(fs.detach().expect("detach"));
     drop(fs);
     let mut bytes = vec![0; VOLUME_BYTES as usize];
     medium.read(MediumOffset(0), &mut bytes).expect("read the medium");
     bytes
+}
+
+/// Fills all space and gives it back, so that every block has held bytes that nobody may see.
+fn leave_a_past(fs: &LogFs) {
+    let rig = Rig::new(fs);
+    let file = rig.file(rig.root, "past");
+    while rig.try_write(file, WritePosition::Append, &[PAST; 1 << 16]).is_ok() {}
+    rig.unlink(rig.root, "past").expect("unlink");
 }
 
 /// A simulated medium with this image, open.
