@@ -4,10 +4,12 @@
 //! | --- | --- |
 //! | `GANNET_RUN_LIBRARY` | path of the injected library |
 //! | `GANNET_RUN_VOLUMES` | volume and place, volume and place…, separated by [`SEPARATOR`] |
+//! | `GANNET_RUN_CACHE` | directory of the plans |
 //! | `GANNET_RUN_DESCRIPTORS` | descriptors inherited through `execve`, see [`crate::front`] |
 //!
 //! `GANNET_RUN_VOLUMES` may be empty: then everything passes.
 
+use crate::plan::cache::CachePath;
 use std::sync::OnceLock;
 
 /// Between the fields of `GANNET_RUN_VOLUMES`: the ASCII unit separator, which no sane path contains.
@@ -18,6 +20,7 @@ pub(crate) struct Settings {
     library: Vec<u8>,
     volumes: Vec<u8>,
     descriptors: Vec<u8>,
+    cache: Option<CachePath>,
 }
 
 static SETTINGS: OnceLock<Settings> = OnceLock::new();
@@ -31,13 +34,17 @@ impl Settings {
     pub(crate) fn volumes(&self) -> &[u8] {
         &self.volumes
     }
+    /// Directory of the plans, if there is one.
+    pub(crate) fn cache(&self) -> Option<&CachePath> {
+        self.cache.as_ref()
+    }
     /// What was inherited through `execve`.
     pub(crate) fn descriptors(&self) -> &[u8] {
         &self.descriptors
     }
     /// Bytes of all of it.
     pub(crate) fn total_bytes(&self) -> usize {
-        self.library.len() * 2 + self.volumes.len() + self.descriptors.len() + 256
+        self.library.len() * 2 + self.volumes.len() + self.descriptors.len() + 4096
     }
     /// Volume and place of each mount.
     pub(crate) fn mounts(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
@@ -88,6 +95,8 @@ pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
         library,
         volumes: value("GANNET_RUN_VOLUMES").unwrap_or_default(),
         descriptors: value("GANNET_RUN_DESCRIPTORS").unwrap_or_default(),
+        // SAFETY: the caller's promise.
+        cache: CachePath::directory(|name| unsafe { variable(environment, name) }),
     };
     SETTINGS.set(settings).is_ok()
 }

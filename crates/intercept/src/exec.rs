@@ -188,6 +188,9 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &others]))?;
     add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
     add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
+    if let Some(cache) = settings.cache() {
+        add(scratch.string(&[b"GANNET_RUN_CACHE=", cache.text()]))?;
+    }
     if !descriptors.is_empty() {
         add(scratch.string(&[b"GANNET_RUN_DESCRIPTORS=", &descriptors]))?;
     }

@@ -66,7 +66,7 @@ unsafe fn patch_loaded_objects(environment: *const *const u8) {
     let c_library = __errno_location as *const () as usize;
     // SAFETY: the caller's promise.
     let variable = |name: &str| unsafe { environment::variable(environment, name) };
-    let directory = cache::CachePath::directory(variable);
+    let directory = environment::settings().and_then(environment::Settings::cache);
     let report = variable("GANNET_RUN_REPORT").is_some();
     let Some(mut area) = Area::own(SLOTS) else { return };
     for (name, image) in &objects {
@@ -81,7 +81,7 @@ unsafe fn patch_loaded_objects(environment: *const *const u8) {
         if !is_base && !OTHER_OBJECTS.iter().any(|other| file.starts_with(other)) {
             continue;
         }
-        let (sites, from_cache) = plan_of(image, directory.as_ref());
+        let (sites, from_cache) = plan_of(image, directory);
         // SAFETY: one thread runs, inside our library; the plan was made for this build-id and every site is compared.
         let outcome = unsafe { apply(image, &sites, &mut area, !is_base) };
         if report {

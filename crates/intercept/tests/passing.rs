@@ -120,3 +120,14 @@ fn the_injection_survives_a_cleared_environment() {
     let wanted = format!("{}:/lib/x86_64-linux-gnu/libm.so.6", common::library().display());
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), wanted);
 }
+
+#[test]
+fn plans_are_found_with_a_cleared_environment() {
+    let output = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
+    let report = String::from_utf8_lossy(&output.stderr);
+    // Only the program after the clearing reports; `env` was told nothing.
+    assert!(report.contains("cached plan") || report.contains("new plan"), "{report}");
+    let again = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
+    let report = String::from_utf8_lossy(&again.stderr);
+    assert!(report.contains("cached plan") && !report.contains("new plan"), "{report}");
+}

@@ -34,7 +34,7 @@ const O_CLOEXEC: usize = 0o2000000;
 const O_NOFOLLOW: usize = 0o400000;
 
 /// A path being put together, ending in a zero byte.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct CachePath {
     bytes: Vec<u8>,
 }
@@ -44,6 +44,12 @@ impl CachePath {
     pub(crate) fn directory<'a>(variable: impl Fn(&str) -> Option<&'a [u8]>) -> Option<CachePath> {
         let usable = |value: &&[u8]| value.first() == Some(&b'/') && value.len() < 3000;
         let mut bytes = Vec::with_capacity(256);
+        if let Some(cache) = variable("GANNET_RUN_CACHE").filter(usable) {
+            // What the first process of the tree found; the program's environment may have been cleared since.
+            bytes.extend_from_slice(cache);
+            bytes.push(0);
+            return Some(CachePath { bytes });
+        }
         if let Some(cache) = variable("XDG_CACHE_HOME").filter(usable) {
             bytes.extend_from_slice(cache);
         } else {
@@ -52,6 +58,11 @@ impl CachePath {
         }
         bytes.extend_from_slice(b"/gannet\0");
         Some(CachePath { bytes })
+    }
+
+    /// The path without its zero byte.
+    pub(crate) fn text(&self) -> &[u8] {
+        &self.bytes[..self.bytes.len() - 1]
     }
 
     fn pointer(&self) -> usize {
