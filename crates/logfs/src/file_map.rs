@@ -36,7 +36,7 @@ impl FileMap {
     /// Unmaps `from..to`, in blocks of the file.
     pub(crate) fn unmap(&mut self, from: u64, to: u64) {
         while let Some((&start, &(block, count))) = self.runs.range(..to).next_back() {
-            let end = start + count;
+            let end = start.saturating_add(count);
             if end <= from {
                 break;
             }
@@ -65,10 +65,10 @@ impl FileMap {
 
     fn split(&mut self, at: u64) {
         if let Some((&start, &(block, count))) = self.runs.range(..at).next_back()
-            && start + count > at
+            && start.saturating_add(count) > at
         {
             self.runs.insert(start, (block, at - start));
-            self.runs.insert(at, (block + (at - start), start + count - at));
+            self.runs.insert(at, (block + (at - start), count - (at - start)));
         }
     }
 

@@ -271,6 +271,9 @@ impl Surveyed {
                 }
                 self.map.apply(&entry.payload);
             }
+            Payload::Shift { file_block, distance, .. } if file_block.max(distance) >= FILE_BLOCKS_MAX => {
+                return Err(Error::damaged("shift beyond the largest file", place.offset_bytes()));
+            }
             ref other => self.map.apply(other),
         }
         Ok(())
