@@ -24,7 +24,7 @@ fn names(rig: &Rig<'_>, index: usize, random: &mut Random) {
     let _ = match random.below(4) {
         0 | 1 => rig.fs.create(from, name(&text), &NewNode::regular(0o600, Owner::default())).map(|_| ()),
         2 => rig.rename_with((from, &text), (to, &other), RenameFlags::empty()),
-        _ => rig.unlink(if index % 2 == 0 { from } else { to }, &text).map(|_| ()),
+        _ => rig.unlink(if index.is_multiple_of(2) { from } else { to }, &text).map(|_| ()),
     };
 }
 
@@ -40,7 +40,7 @@ fn data(rig: &Rig<'_>, index: usize, random: &mut Random) {
             .map(|_| ()),
         5 => rig.fs.allocate(file, AllocateMode::Insert, block(random), 4096),
         6 => rig.fs.allocate(file, AllocateMode::Collapse, block(random), 4096),
-        7 => rig.resize(file, (size + 1) / 2 + random.below(5000) as u64).map(|_| ()),
+        7 => rig.resize(file, size.div_ceil(2) + random.below(5000) as u64).map(|_| ()),
         8 => rig.fs.allocate(file, AllocateMode::PunchHole, block(random), 4096),
         _ if size > 40_000 => rig.resize(file, 3000).map(|_| ()),
         _ => rig.fs.allocate(file, AllocateMode::KeepSize, size.next_multiple_of(4096), 4096),

@@ -101,7 +101,7 @@ pub(crate) fn crashes(
     let mut count = Count::default();
     let seen = simulation.for_each_crash(range, policy, |crash| {
         *number += 1;
-        count += look(crash, expected, text, *number % every == 0);
+        count += look(crash, expected, text, number.is_multiple_of(every));
     });
     count.points += seen.points;
     count.images += seen.images;

@@ -60,7 +60,9 @@ fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, index: u64) {
 }
 
 /// What a life left: its own directory and its names in the shared one.
-type Trace = BTreeMap<String, (FileType, u32, u64, Vec<u8>, Vec<u8>)>;
+type Trace = BTreeMap<String, Found>;
+/// Type, permission bits, links, bytes, extended attribute.
+type Found = (FileType, u32, u64, Vec<u8>, Vec<u8>);
 
 fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
     let mut trace = Trace::new();
@@ -177,10 +179,9 @@ fn verify(rig: &Rig<'_>, life: &mut Life) -> (u64, Duration) {
 }
 
 fn brief(trace: &Trace) -> Vec<String> {
-    let line =
-        |(text, (file_type, mode, links, content, value)): (&String, &(FileType, u32, u64, Vec<u8>, Vec<u8>))| {
-            format!("{text} {file_type:?} {mode:o} {links} {} bytes {} bytes", content.len(), value.len())
-        };
+    let line = |(text, (file_type, mode, links, content, value)): (&String, &Found)| {
+        format!("{text} {file_type:?} {mode:o} {links} {} bytes {} bytes", content.len(), value.len())
+    };
     trace.iter().map(line).collect()
 }
 

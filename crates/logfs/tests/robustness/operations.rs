@@ -11,6 +11,8 @@ use gannet_vfs::{
 
 const OWNER: Owner = Owner { user: 1000, group: 100 };
 
+type Run = std::sync::Arc<dyn Fn(&Rig<'_>) -> Result<()> + Send + Sync>;
+
 /// Something that is done to the tree.
 #[derive(Clone)]
 pub(crate) struct Operation {
@@ -18,7 +20,7 @@ pub(crate) struct Operation {
     /// How it may be cut on the tree of [`populate`], and on whatever others have made of it.
     pub(crate) tear: Tear,
     pub(crate) tear_after: Tear,
-    run: std::sync::Arc<dyn Fn(&Rig<'_>) -> Result<()> + Send + Sync>,
+    run: Run,
 }
 
 impl Operation {

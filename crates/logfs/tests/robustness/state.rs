@@ -212,7 +212,7 @@ fn may_be_torn(inode: &Inode, sides: &[&Inode]) -> std::result::Result<(), Strin
         // The word in which a file ended before is written in two parts.
         let cut = sides.iter().any(|side| (at..end).contains(&side.bytes.len()));
         let parts = || (at..end).all(|at| sides.iter().any(|side| side.bytes.get(at) == Some(&inode.bytes[at])));
-        if !whole && !(cut && parts()) {
+        if !(whole || cut && parts()) {
             return Err(format!("the word at {at} was never in the file: {mine:02x?}"));
         }
     }
