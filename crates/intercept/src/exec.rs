@@ -163,7 +163,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         }
         let mut head = [0u8; 16];
         let head = head_of(entry, &mut head)?;
-        if head.starts_with(b"LD_PRELOAD=") || head.starts_with(b"GANNET_RUN_") {
+        if head.starts_with(b"LD_PRELOAD=") || is_setting(head) {
             continue;
         }
         words[used] = entry;
@@ -196,6 +196,11 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     }
     words[used] = 0;
     Ok(Some(words.as_ptr() as usize))
+}
+
+/// Whether an entry is one that is made anew; `GANNET_RUN_REPORT` is the user's.
+fn is_setting(head: &[u8]) -> bool {
+    head.starts_with(b"GANNET_RUN_") && !head.starts_with(b"GANNET_RUN_REPOR")
 }
 
 /// The first bytes of the string at `address`.

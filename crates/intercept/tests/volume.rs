@@ -209,7 +209,7 @@ fn what_cannot_be_seen_is_said() {
 fn killed_processes_leave_the_others_alone() {
     let volume = Volume::new(64);
     let output = run(volume.command("bash").arg("-c").arg(
-        "cd /gannet; for i in 1 2 3 4 5 6; do (while :; do echo x > f$i; cat f$i > /dev/null; mv f$i g$i; rm g$i; done) & p=$!; sleep 0.05; kill -9 $p; done; wait 2>/dev/null; rm -f f* g*; touch end; ls",
+        "cd /gannet; for i in 1 2 3 4 5 6; do (while :; do echo x > f$i; cat f$i > /dev/null; mv f$i g$i; rm g$i; done) & p=$!; sleep 0.05; kill -9 $p; done; wait 2>/dev/null; sleep 1; rm -f f* g*; touch end; ls",
     ));
     check(&output, "kill", "end");
 }
