@@ -10,7 +10,7 @@ static INTERNAL: [AtomicI32; INTERNAL_MAX] = [const { AtomicI32::new(-1) }; INTE
 
 /// Media keep their descriptors from here on.
 const MEDIA_START: usize = 512;
-const MEDIA_COUNT: usize = 64;
+const MEDIA_COUNT: usize = 16;
 
 /// Keeps a descriptor from the program.
 pub(crate) fn protect(descriptor: i32) {
