@@ -16,6 +16,7 @@
 //! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
 //! | `kills` | processes that are killed |
+//! | `mutations` | stores, flushes and fences left out |
 
 mod abandonment;
 mod churn;
@@ -23,6 +24,7 @@ mod concurrency;
 mod crashes;
 mod enumeration;
 mod kills;
+mod mutations;
 mod operations;
 mod remounts;
 mod state;
