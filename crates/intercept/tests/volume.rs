@@ -280,3 +280,28 @@ python3 m.py",
         "b'minea' b'a'\n524288",
     );
 }
+
+#[test]
+fn privileges_given_up() {
+    if !have("python3") || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > u.py <<'EOF'
+import os
+os.mkdir('p', 0o700); open('p/f', 'w').write('x')
+for name, mode in (('o', 0o600), ('r', 0o644)): open(name, 'w').write(name); os.chmod(name, mode)
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    def all():
+        for path in ('o', 'p/f', 'r', 'new'):
+            try: print(path, open(path, 'w' if path == 'new' else 'r').read())
+            except OSError as e: print(path, e.errno)
+    all(); os._exit(0)
+os.wait()
+EOF
+python3 -u u.py",
+        "o 13\np/f 13\nr r\nnew 13",
+    );
+}

@@ -40,7 +40,7 @@ use crate::raw::syscall;
 use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use gannet_vfs::shared::shm::ForkTicket;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
@@ -172,6 +172,22 @@ impl Front {
     }
 }
 
+/// The process changed who it is, at least once.
+static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
+
+impl Front {
+    /// A process that gives up privileges keeps the volumes that it could open before, as it keeps open files: so they are
+    /// opened now.
+    fn join_before_identity_changes(&self) {
+        IDENTITY_CHANGED.store(true, Ordering::Relaxed);
+        for index in 0..self.mounts.len() {
+            if let Ok(fs) = self.file_system(index) {
+                let _ = fs.shared().process_owner();
+            }
+        }
+    }
+}
+
 /// Calls that concern who the process is: made here, so that what is known is forgotten right after.
 const IDENTITY_CALLS: &[usize] =
     &[SETUID, SETGID, SETREUID, SETREGID, SETRESUID, SETRESGID, SETFSUID, SETFSGID, SETGROUPS, CAPSET];
@@ -187,6 +203,9 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         };
     };
     if frame.rax == UMASK || IDENTITY_CALLS.contains(&frame.rax) {
+        if frame.rax != UMASK {
+            front.join_before_identity_changes();
+        }
         // SAFETY: the program's call, with its arguments.
         let result = unsafe { crate::raw::syscall6(frame.rax, frame.arguments) };
         if frame.rax == UMASK {
@@ -272,7 +291,9 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
     let Some(front) = front() else { return tickets };
     let table = table::current(record);
     for (index, mount) in front.mounts.iter().enumerate() {
-        if mount.opened.load(Ordering::Acquire).is_null() || !table.iter().any(|(_, file)| file.mount == index) {
+        // A child that only executes something need not join; one of a process that is no longer who opened the volume could not.
+        let needed = IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
+        if mount.opened.load(Ordering::Acquire).is_null() || !needed {
             continue;
         }
         let Ok(fs) = front.file_system(index) else { continue };
