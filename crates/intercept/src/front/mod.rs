@@ -375,7 +375,6 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     if in_child {
         return;
     }
-    thread_exits();
     for mount in &front.mounts {
         let opened = mount.opened.swap(core::ptr::null_mut(), Ordering::AcqRel);
         // Other threads may still be inside it: they are given no chance to go on, but its memory must stay. Only a process
@@ -387,6 +386,8 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
             mount.opened.store(opened, Ordering::Release);
         }
     }
+    // Behind the volumes, whose end uses what the thread keeps.
+    thread_exits();
 }
 
 /// Whether this thread is the process's only one: then it has one link less in /proc/self/task, which is what this asks.
