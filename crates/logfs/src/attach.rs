@@ -26,7 +26,7 @@ pub struct AttachOptions {
     pub index_bytes_max: u64,
     /// Data is written copy-on-write, whatever the volume says; or not; or as it says.
     pub copy_on_write: Option<bool>,
-    /// Threads that recovery may use.
+    /// Threads that recovery may use; 0: as many as there are processors.
     pub threads: usize,
     /// Who has inodes open.
     pub users: Box<dyn Users>,
@@ -73,6 +73,11 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         true => None,
         false => {
             recover::refuse_read_only(disk)?;
+            // Asked for only here: to know the number of processors takes a dozen system calls.
+            let threads = match threads {
+                0 => std::thread::available_parallelism().map_or(1, usize::from),
+                threads => threads,
+            };
             let recovered = recover::recover(disk, threads)?;
             blocks.load(recovered.blocks.words().map(|word| !word));
             inodes.load(recovered.inodes.words().map(|word| !word));

@@ -18,8 +18,9 @@ use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace};
 use crate::space::{GROUP_BLOCKS, Held};
 use crate::storage;
+use crate::write::coarse_now;
 use gannet_shm::HandContent;
-use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result, Time};
+use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result};
 
 /// Hand: the link count word of inode `a` goes from the low half of `b` to its high half with the commit.
 pub(crate) const HAND_LINKS: u64 = u64::from_le_bytes(*b"links\0\0\0");
@@ -68,7 +69,7 @@ impl<'s> Op<'s> {
             Seat::Taken(_) => return Err(Error::new(Errno::EXIST)),
             Seat::Free(key) => Seat::Free(key),
         };
-        let time = Time::now().0;
+        let time = coarse_now();
         let newborn = self.conceive(new, time, Some(parent.inode))?;
         let binding = Binding {
             name: name.bytes(),
@@ -120,7 +121,7 @@ impl<'s> Op<'s> {
     /// Makes a file without a name.
     pub(crate) fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
         self.read_record(directory, |_, state| self.directory(state))?;
-        let newborn = self.conceive(new, Time::now().0, None)?;
+        let newborn = self.conceive(new, coarse_now(), None)?;
         let mut commit = self.disk().begin();
         self.write_slot(&mut commit, &newborn, 0, 0)?;
         let _ = commit.fence();
@@ -148,7 +149,7 @@ impl<'s> Op<'s> {
         if links == u32::MAX as u64 {
             return Err(Error::new(Errno::MLINK));
         }
-        let time = Time::now().0;
+        let time = coarse_now();
         let binding = Binding {
             name: name.bytes(),
             rank: Seat::Free(key).rank(),

@@ -9,7 +9,8 @@ use crate::log::{self, Met};
 use crate::ops::{Locked, Op, index_error};
 use crate::space::Extent;
 use crate::storage;
-use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RemoveKind, Result, Time};
+use crate::write::coarse_now;
+use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RemoveKind, Result};
 
 /// Attempts to find the same inode under a name before and after locking it.
 const ATTEMPTS: u32 = 1000;
@@ -45,7 +46,7 @@ impl<'s> Op<'s> {
         if is_directory && target.record.entries() != 0 {
             return Err(Error::new(Errno::NOTEMPTY));
         }
-        let time = Time::now().0;
+        let time = coarse_now();
         let first = Binding {
             name: name.bytes(),
             rank,

@@ -10,8 +10,9 @@ use crate::names::{Bound, Seat};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_RENAME_LOCK;
 use crate::replay::NamePlace;
+use crate::write::coarse_now;
 use gannet_shm::HandContent;
-use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, RenameFlags, Result, Time};
+use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, RenameFlags, Result};
 
 /// Hand: the parent word of directory `a` goes from the low half of `b` to its high half with the commit.
 pub(crate) const HAND_PARENT: u64 = u64::from_le_bytes(*b"parent\0\0");
@@ -221,7 +222,7 @@ impl<'s> Op<'s> {
         if !whiteout {
             return self.commit_move(moving, gone, come, loses, None);
         }
-        let time = Time::now().0;
+        let time = coarse_now();
         let new = NewNode::of_type(FileType::CharacterDevice, 0, gannet_vfs::Owner::default());
         let newborn = self.conceive(&new, time, None)?;
         let stays = Binding {
@@ -264,7 +265,7 @@ impl<'s> Op<'s> {
     ) -> Result<()> {
         let birth = whiteout.as_ref().map(Newborn::birth);
         // The entry's time is the time of the birth that it carries.
-        let time = birth.map_or_else(|| Time::now().0, |birth| birth.created);
+        let time = birth.map_or_else(coarse_now, |birth| birth.created);
         let to_tree_holder = moving.to.unwrap_or(moving.from);
         let to_key = moving.target_seat.key();
         let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);

@@ -35,6 +35,8 @@ struct Fresh {
     held: [Option<Held>; EXTENTS_MAX],
     extents: [FileExtent; EXTENTS_MAX],
     count: usize,
+    /// The entry that refers to them is durable: whatever fails from now on, they are the file's.
+    committed: bool,
 }
 
 impl Fresh {
@@ -43,6 +45,7 @@ impl Fresh {
             held: [const { None }; EXTENTS_MAX],
             extents: [FileExtent { file_block: 0, block: 0, count: 0 }; EXTENTS_MAX],
             count: 0,
+            committed: false,
         }
     }
 
@@ -268,16 +271,18 @@ impl<'s> Op<'s> {
             _ => at / BLOCK_BYTES,
         };
         let mut fresh = Fresh::new();
-        let end = self.take_fresh(locked, &mut fresh, first, at, end)?;
         let began = from.clone();
-        let outcome = self.write_and_commit(locked, &mut fresh, tail, at, end, from);
+        let taken = self.take_fresh(locked, &mut fresh, first, at, end);
+        let outcome = taken.and_then(|end| self.write_and_commit(locked, &mut fresh, tail, at, end, from));
         if outcome.is_err() {
             *from = began;
         }
+        let committed = fresh.committed;
         for held in fresh.held.iter_mut().filter_map(Option::take) {
-            match outcome {
-                Ok(_) => self.keep_held(held)?,
-                Err(_) => self.release_held(held)?,
+            if committed {
+                self.keep_held(held)?;
+            } else {
+                self.release_held(held)?;
             }
         }
         outcome
@@ -374,6 +379,7 @@ impl<'s> Op<'s> {
         let mut buffer = [0; ENTRY_BUFFER_BYTES];
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut buffer)?;
         let durable = commit.fence();
+        fresh.committed = true;
 
         let mut displaced_blocks = 0;
         let mut added = 0;

@@ -51,7 +51,7 @@ pub fn open_volume(path: &Path, options: Options) -> Result<Arc<LogFs>, OpenErro
     let attach = AttachOptions {
         index_bytes_max: options.index_bytes_max,
         copy_on_write: options.copy_on_write,
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        threads: 0,
         users: Box::new(NoUsers),
     };
     LogFs::open(path, options.read_only, attach).map(Arc::new)
