@@ -7,7 +7,7 @@ use gannet_vfs::{
 use super::Dispatcher;
 use super::acl::{self, AccessList};
 use super::names::UNCHANGEABLE;
-use crate::protocol::constants::SetAttrValid;
+use crate::protocol::constants::{InitFlags, SetAttrValid};
 use crate::protocol::reply;
 use crate::protocol::request::{Header, IoctlInput, SetAttrRequest};
 use crate::protocol::wire::FixedReply;
@@ -76,11 +76,12 @@ impl Dispatcher {
             // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
             change.mode = ModeChange::DropSetId;
         }
-        // Times of an append-only file may be set to now only, as `touch` does.
+        // Times of an append-only file may be set to now only, as `touch` does. A kernel that writes back sends the times of
+        // its writes so, too, and cannot be told apart from a program then.
+        let sets_times = matches!(change.accessed, TimeChange::Set(_)) || matches!(change.modified, TimeChange::Set(_));
         let touches_only = !valid
             .intersects(SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE)
-            && !matches!(change.accessed, TimeChange::Set(_))
-            && !matches!(change.modified, TimeChange::Set(_));
+            && (!sets_times || self.agreed(InitFlags::WRITEBACK_CACHE));
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !touches_only) {
             return Err(UNCHANGEABLE);
         }
