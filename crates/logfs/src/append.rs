@@ -140,12 +140,13 @@ impl<'s> Op<'s> {
         time: i64,
         payload: &Payload<'_>,
         buffer: &mut [u8],
-    ) -> Result<()> {
+    ) -> Result<Durable> {
         let prepared = self.prepare(locked, payload.lines(), true)?;
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, time, payload, buffer)?;
         let durable = commit.fence();
-        self.publish_entry(locked, prepared, &durable)
+        self.publish_entry(locked, prepared, &durable)?;
+        Ok(durable)
     }
 
     /// Makes the log's last entry no longer the last, so that the bytes that its hash covers may change.
@@ -153,7 +154,7 @@ impl<'s> Op<'s> {
         if locked.record.unsealed_start() >= locked.record.unsealed_end() {
             return Ok(());
         }
-        self.append(locked, locked.record.changed(), &Payload::Seal, &mut [0; LINE_BYTES as usize])
+        self.append(locked, locked.record.changed(), &Payload::Seal, &mut [0; LINE_BYTES as usize]).map(|_| ())
     }
 
     /// One block for metadata, near `goal` if there is one.

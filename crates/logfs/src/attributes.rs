@@ -85,7 +85,7 @@ impl<'s> Op<'s> {
         // Later than every word that must no longer count.
         let slot = self.slot_word(locked.inode, 0)?;
         let words = [AT_TOUCHED, AT_CHANGED, AT_ACCESSED].map(|at| self.disk().load(slot + at));
-        let mut time = coarse_now().max(locked.record.changed());
+        let mut time = locked.now();
         for word in words {
             let word = word? as i64;
             // A clock that was set back would let an old word override what is set now.

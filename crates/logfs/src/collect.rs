@@ -17,7 +17,7 @@ use crate::index::Mapping;
 use crate::log;
 use crate::ops::{Locked, Op, index_error};
 use crate::record::SHIFTED;
-use crate::replay::{NamePlace, TIMES_STAY, name_key};
+use crate::replay::{NamePlace, TIMES_STAY, binding_key};
 use crate::space::Extent;
 use gannet_vfs::{Errno, Error, FileType, Result};
 use std::ops::Range;
@@ -123,6 +123,7 @@ impl<'s> Op<'s> {
         let logged = locked.record.logged();
         let payload = Payload::Attributes(logged);
         self.append(locked, locked.record.changed(), &payload, &mut [0; crate::attributes::ATTRIBUTES_ENTRY_BYTES])
+            .map(|_| ())
     }
 
     /// Appends again what is still true of an entry; returns how many lines that took.
@@ -163,7 +164,7 @@ impl<'s> Op<'s> {
 
     fn copy_binding(&self, locked: &Locked<'s>, place: LinePlace, second: bool, binding: &Binding<'_>) -> Result<u32> {
         let Some(file_type) = binding.file_type else { return Ok(0) };
-        let key = name_key(self.disk().key(), binding.name) + binding.rank as u64;
+        let key = binding_key(self.disk().key(), binding);
         let tree = self.tree(locked.inode, &locked.record);
         let here = NamePlace { place, second, file_type };
         if tree.get(key).map_err(index_error)? != Some(here.encode()) {

@@ -11,7 +11,7 @@ use crate::index::{Extents, FileExtent, Tree};
 use crate::log::{self, Met};
 use crate::ops::{Op, index_error};
 use crate::record::{Collection, Record, SHIFTED, State};
-use crate::replay::{InodeState, NamePlace, name_key, xattr_key};
+use crate::replay::{InodeState, NamePlace, binding_key, xattr_key};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
 /// The extended attribute whose presence permission checks must know of.
@@ -86,7 +86,7 @@ impl<'s> Op<'s> {
             Payload::Bind { first, second, .. } => {
                 for (index, binding) in [Some(first), second].into_iter().enumerate() {
                     let Some(binding) = binding else { continue };
-                    let at = name_key(key, binding.name) + binding.rank as u64;
+                    let at = binding_key(key, &binding);
                     let old = match binding.file_type {
                         Some(file_type) => {
                             counts.entries += 1;

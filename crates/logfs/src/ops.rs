@@ -64,6 +64,11 @@ impl Locked<'_> {
         Owned { key: core.disk.key(), inode: self.inode, generation: self.state.generation }
     }
 
+    /// The present, never before the inode's last change: a clock that was set back does not turn changes round.
+    pub(crate) fn now(&self) -> i64 {
+        crate::write::coarse_now().max(self.record.changed())
+    }
+
     /// Its name to others.
     pub(crate) const fn node(&self) -> NodeId {
         NodeId::new(self.inode as u64, self.state.generation)

@@ -167,7 +167,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
                 map.apply(&entry.payload);
                 if let Payload::Bind { first, second, .. } = entry.payload {
                     for binding in [Some(first), second].into_iter().flatten() {
-                        let key = crate::replay::name_key(owned.key, binding.name) + binding.rank as u64;
+                        let key = crate::replay::binding_key(owned.key, &binding);
                         match binding.file_type {
                             Some(_) => names.insert(key, (binding.inode, binding.generation)),
                             None => names.remove(&key),

@@ -4,7 +4,7 @@
 //! Pure: entries in, state out. What entries mean for the block map and the name index is the loader's (`load`), since
 //! those live in the arena.
 
-use crate::format::entry::{Entry, LoggedAttributes, Payload};
+use crate::format::entry::{Binding, Entry, LoggedAttributes, Payload};
 use crate::format::page::LinePlace;
 use crate::format::slot::Birth;
 use crate::format::{Key, Tag};
@@ -89,6 +89,11 @@ pub(crate) const RANKS: u64 = 1 << 16;
 pub(crate) fn name_key(key: Key, name: &[u8]) -> u64 {
     let hash = xxh3_64_with_seed(name, key.seed(Tag::Name, 0, 0)) >> 17;
     hash.max(1) * RANKS
+}
+
+/// The index key of a binding.
+pub(crate) fn binding_key(key: Key, binding: &Binding<'_>) -> u64 {
+    name_key(key, binding.name) + binding.rank as u64
 }
 
 /// The first index key of extended attributes with this name's hash. The top bit keeps them apart from blocks and names.

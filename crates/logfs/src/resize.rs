@@ -1,7 +1,7 @@
 //! Truncating and extending, and the `fallocate` family.
 
 use crate::attributes::ATTRIBUTES_ENTRY_BYTES;
-use crate::disk::access_error;
+use crate::disk::{Durable, access_error};
 use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
 use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
@@ -24,20 +24,20 @@ impl<'s> Op<'s> {
         let record = &locked.record;
         let before = record.size();
         if size_bytes == before {
-            return self.log_size(locked, size_bytes, None);
+            return self.log_size(locked, size_bytes).map(|_| ());
         }
         if size_bytes > before {
             return self.extend(locked, size_bytes);
         }
         self.urgent.set(true);
         let from = size_bytes.div_ceil(BLOCK_BYTES);
-        self.log_size(locked, size_bytes, None)?;
+        let durable = self.log_size(locked, size_bytes)?;
         if !size_bytes.is_multiple_of(BLOCK_BYTES) {
             // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
             // covered by a hash. The blocks that go are waited for as they go.
             self.pass_stripes(locked.inode, size_bytes / BLOCK_BYTES, 1)?;
         }
-        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from)
+        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, &durable)
     }
 
     /// Grows a file: what its last block holds behind the old end becomes zeros, proved by the entry's hash.
@@ -61,7 +61,7 @@ impl<'s> Op<'s> {
         {
             return Err(self.cancel_with(prepared, access_error(error)));
         }
-        let time = coarse_now().max(record.changed());
+        let time = locked.now();
         let payload = Payload::Size { size_bytes, hash: Some(hash.value()) };
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
         let durable = commit.fence();
@@ -75,21 +75,20 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    fn log_size(&self, locked: &Locked<'s>, size_bytes: u64, hash: Option<u64>) -> Result<()> {
-        let time = coarse_now().max(locked.record.changed());
-        self.append(locked, time, &Payload::Size { size_bytes, hash }, &mut [0; LINE_BYTES as usize])?;
+    fn log_size(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<Durable> {
+        let time = locked.now();
+        let payload = Payload::Size { size_bytes, hash: None };
+        let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
         locked.record.touch(time);
         locked.record.set_size(size_bytes);
-        Ok(())
+        Ok(durable)
     }
 
     /// Unmaps blocks that the log says are unmapped, and frees them.
-    fn unmap_blocks(&self, locked: &Locked<'s>, file_block: u64, count: u64) -> Result<()> {
+    fn unmap_blocks(&self, locked: &Locked<'s>, file_block: u64, count: u64, durable: &Durable) -> Result<()> {
         if count == 0 {
             return Ok(());
         }
-        // What was logged is durable: `append` fenced it.
-        let durable = self.disk().begin().fence();
         let extents = self.extents(locked.inode, &locked.record);
         let end = file_block + count;
         // From the end, in batches, so that however many extents there are all are freed.
@@ -121,7 +120,7 @@ impl<'s> Op<'s> {
             drop(nodes);
             locked.record.set_blocks(locked.record.blocks().saturating_sub(gone));
             for &extent in &displaced.list[..displaced.count] {
-                self.free_extent(locked.inode, extent, &durable)?;
+                self.free_extent(locked.inode, extent, durable)?;
             }
             if gone == 0 {
                 return Ok(());
@@ -201,13 +200,7 @@ impl<'s> Op<'s> {
                 }
                 Mapping::Hole { count } => count.min(to - next).min(ALLOCATE_BLOCKS_MAX),
             };
-            let goal = match next.checked_sub(1) {
-                Some(before) => match self.mapping(locked.inode, record, before * BLOCK_BYTES)? {
-                    Mapping::Blocks { block, .. } => Some(block + 1),
-                    Mapping::Hole { .. } => None,
-                },
-                None => None,
-            };
+            let goal = self.block_behind(locked, next)?;
             let held = self.allocate_blocks(hole as u32, goal)?;
             let extent = FileExtent { file_block: next, block: held.extent().start, count: held.extent().count };
             match self.map_zeroed(locked, extent) {
@@ -235,7 +228,7 @@ impl<'s> Op<'s> {
             return Err(self.cancel_with(prepared, error));
         }
         let _ = zeros.fence();
-        let time = coarse_now().max(record.changed());
+        let time = locked.now();
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
         let durable = commit.fence();
@@ -279,11 +272,11 @@ impl<'s> Op<'s> {
             return Ok(());
         }
         self.urgent.set(true);
-        let time = coarse_now().max(locked.record.changed());
+        let time = locked.now();
         let payload = Payload::Unmap { file_block: first, count: last - first };
-        self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
         locked.record.touch(time);
-        self.unmap_blocks(locked, first, last - first)
+        self.unmap_blocks(locked, first, last - first, &durable)
     }
 
     fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
@@ -294,13 +287,13 @@ impl<'s> Op<'s> {
         }
         let (first, last) = (offset / BLOCK_BYTES, end / BLOCK_BYTES);
         let distance = last - first;
-        let time = coarse_now().max(record.changed());
+        let time = locked.now();
         let size_bytes = size - (end - offset);
         let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
-        self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         record.set_maps(record.maps() | SHIFTED);
         record.touch(time);
-        self.unmap_blocks(locked, first, distance)?;
+        self.unmap_blocks(locked, first, distance, &durable)?;
         let extents = self.extents(locked.inode, record);
         let mut nodes = extents.reserve(last, 1).map_err(index_error)?;
         extents.shift(last, -(distance as i64), &mut nodes).map_err(index_error)?;
@@ -322,7 +315,7 @@ impl<'s> Op<'s> {
         let (first, distance) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
         let extents = self.extents(locked.inode, record);
         let mut nodes = extents.reserve(first, 1).map_err(index_error)?;
-        let time = coarse_now().max(record.changed());
+        let time = locked.now();
         let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         record.set_maps(record.maps() | SHIFTED);

@@ -10,7 +10,7 @@ use crate::format::page::LinePlace;
 use crate::format::slot::{Birth, Slot};
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::log::{self, LogEnd, Met};
-use crate::replay::{InodeState, RANKS, name_key};
+use crate::replay::{InodeState, RANKS, binding_key};
 use gannet_media::DataHash;
 use gannet_vfs::{Error, FileType, Result};
 use std::collections::HashMap;
@@ -243,7 +243,7 @@ impl Surveyed {
         match entry.payload {
             Payload::Bind { first, second, birth, partner } => {
                 for binding in [Some(first), second].into_iter().flatten() {
-                    let key = name_key(disk.key(), binding.name) + binding.rank as u64;
+                    let key = binding_key(disk.key(), &binding);
                     debug_assert!((binding.rank as u64) < RANKS);
                     let target = binding.file_type.map(|file_type| Target {
                         inode: binding.inode,

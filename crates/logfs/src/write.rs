@@ -304,17 +304,20 @@ impl<'s> Op<'s> {
         })
     }
 
+    /// The volume's block with which a file goes on without a break at one of its blocks, if it has the one before.
+    pub(crate) fn block_behind(&self, locked: &Locked<'s>, file_block: u64) -> Result<Option<u64>> {
+        let Some(before) = file_block.checked_sub(1) else { return Ok(None) };
+        Ok(match self.mapping(locked.inode, &locked.record, before * BLOCK_BYTES)? {
+            Mapping::Blocks { block, .. } => Some(block + 1),
+            Mapping::Hole { .. } => None,
+        })
+    }
+
     /// Takes blocks for the file's blocks from `first` to `end`; returns the end that they suffice for.
     fn take_fresh(&self, locked: &Locked<'s>, fresh: &mut Fresh, first: u64, at: u64, end: u64) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
         let mut next = first;
-        let mut goal = match first.checked_sub(1) {
-            Some(before) => match self.mapping(locked.inode, &locked.record, before * BLOCK_BYTES)? {
-                Mapping::Blocks { block, .. } => Some(block + 1),
-                Mapping::Hole { .. } => None,
-            },
-            None => None,
-        };
+        let mut goal = self.block_behind(locked, first)?;
         while next < last && fresh.count < EXTENTS_MAX {
             let want = (last - next).min((1 << 24) - 1) as u32;
             match self.allocate_blocks(want, goal) {
@@ -347,7 +350,7 @@ impl<'s> Op<'s> {
         let record = &locked.record;
         let size = record.size();
         let size_after = size.max(end);
-        let time = coarse_now().max(record.changed());
+        let time = locked.now();
         let payload_lines =
             Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
         let extents = self.extents(locked.inode, record);

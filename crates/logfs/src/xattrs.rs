@@ -8,7 +8,6 @@ use crate::log::{self, Met};
 use crate::ops::{Op, index_error};
 use crate::record::State;
 use crate::replay::XATTR_KEYS;
-use crate::write::coarse_now;
 use gannet_vfs::{Errno, Error, NodeId, Result, XattrMode};
 
 /// The longest name of an extended attribute, in bytes.
@@ -84,7 +83,7 @@ impl<'s> Op<'s> {
         let payload = Payload::Xattr { name, value };
         let mut nodes = tree.reserve(&[at]).map_err(index_error)?;
         let prepared = self.prepare(&locked, payload.lines(), true)?;
-        let time = coarse_now().max(locked.record.changed());
+        let time = locked.now();
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, &locked, &prepared, time, &payload, &mut [0; ENTRY_BYTES_MAX])?;
         let durable = commit.fence();
