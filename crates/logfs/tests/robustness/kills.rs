@@ -252,7 +252,6 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
         "kills: {kills} of processes, {at_work} at work, {operations} operations, {takeovers} takeovers, the longest stall {longest:?}, {:.1} s",
         began.elapsed().as_secs_f64()
     );
-    // How many depends on the machine's load; a run without any would show nothing.
-    assert!(at_work > kills / 40 && takeovers > kills / 10, "{at_work} killed at work, {takeovers} takeovers");
+    assert!(at_work > kills / 8 && takeovers > kills / 2, "{at_work} killed at work, {takeovers} takeovers");
     assert!(longest < Duration::from_secs(2), "a killed process stopped others for {longest:?}");
 }
