@@ -19,7 +19,8 @@ use gannet_vfs::{FileType, NodeId};
 pub(crate) const PRELOAD_PREFIX: &[u8] = b"/proc/self/fd/../fd/";
 /// Their descriptors begin here.
 const DESCRIPTOR_MIN: usize = 600;
-const LIBRARY_BYTES_MAX: u64 = 256 << 20;
+/// Larger files are not looked into.
+pub(crate) const LIBRARY_BYTES_MAX: u64 = 256 << 20;
 
 /// What the dynamic section of a program or library says.
 struct Linkage {

@@ -130,7 +130,9 @@ fn prepare(
     let environment = frame.arguments[argument_position + 1];
     let search_path = libraries::variable(environment, b"LD_LIBRARY_PATH").unwrap_or_default();
     let in_volume = call.table().directory().is_some();
-    if matches!(program, Program::Volume(..)) || libraries::concerns(front, &search_path, in_volume) {
+    // No search path names no directory; an empty entry of one names the working directory.
+    let searched = !search_path.is_empty() && libraries::concerns(front, &search_path, in_volume);
+    if matches!(program, Program::Volume(..)) || searched {
         // The program's own path: what it was called by, or the last interpreter.
         let path = &script;
         let origin = path.iter().rposition(|byte| *byte == b'/').map_or(&b"."[..], |slash| &path[..slash]);
@@ -193,28 +195,46 @@ fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
 
 /// A program of the host that a search path in a volume concerns.
 fn read_whole_host(path: &[u8]) -> Option<Vec<u8>> {
-    const BYTES_MAX: usize = 16 << 20;
-    let mut content = vec![0u8; BYTES_MAX];
-    let length = read_host(path, &mut content)?;
-    content.truncate(length);
-    Some(content)
+    const SIZE_WORD: usize = 6;
+    with_host(path, |descriptor| {
+        let mut status = [0u64; 18];
+        // SAFETY: room for struct stat.
+        let result = unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) };
+        if is_error(result) || status[SIZE_WORD] > libraries::LIBRARY_BYTES_MAX {
+            return None;
+        }
+        let mut content = vec![0u8; status[SIZE_WORD] as usize];
+        let length = read_start(descriptor, &mut content)?;
+        content.truncate(length);
+        Some(content)
+    })
 }
 
 /// The first bytes of a program of the host.
 fn read_host(path: &[u8], head: &mut [u8]) -> Option<usize> {
+    with_host(path, |descriptor| read_start(descriptor, head))
+}
+
+fn with_host<T>(path: &[u8], use_it: impl FnOnce(usize) -> Option<T>) -> Option<T> {
     const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
     let mut text = path.to_vec();
     text.push(0);
-    // SAFETY: a path that ends in zero, our own descriptor and buffer.
-    unsafe {
-        let descriptor = syscall(OPENAT, [CWD, text.as_ptr() as usize, O_CLOEXEC_NONBLOCK, 0]);
-        if is_error(descriptor) {
-            return None;
-        }
-        let length = syscall(PREAD64, [descriptor as usize, head.as_mut_ptr() as usize, head.len(), 0]);
-        syscall(CLOSE, [descriptor as usize]);
-        usize::try_from(length).ok()
+    // SAFETY: a path that ends in zero.
+    let descriptor = unsafe { syscall(OPENAT, [CWD, text.as_ptr() as usize, O_CLOEXEC_NONBLOCK, 0]) };
+    if is_error(descriptor) {
+        return None;
     }
+    let result = use_it(descriptor as usize);
+    // SAFETY: the descriptor just opened.
+    unsafe { syscall(CLOSE, [descriptor as usize]) };
+    result
+}
+
+/// What a file begins with; returns how many bytes.
+fn read_start(descriptor: usize, buffer: &mut [u8]) -> Option<usize> {
+    // SAFETY: our own buffer.
+    let length = unsafe { syscall(PREAD64, [descriptor, buffer.as_mut_ptr() as usize, buffer.len(), 0]) };
+    usize::try_from(length).ok()
 }
 
 /// The first bytes of a program of a volume, which must be executable by the caller.
