@@ -13,7 +13,7 @@ use crate::format::entry::{
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace, Link};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
-use crate::index::Mapping;
+use crate::index::{self, Mapping};
 use crate::log;
 use crate::ops::{Locked, Op, index_error};
 use crate::record::SHIFTED;
@@ -144,7 +144,7 @@ impl<'s> Op<'s> {
                 }
                 Ok(lines)
             }
-            Payload::Write { ref extents, .. } => {
+            Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                 let mut lines = 0;
                 for extent in extents.iter() {
                     lines += self.copy_extent(locked, extent, written)?;
@@ -198,7 +198,7 @@ impl<'s> Op<'s> {
             }
             match self.mapping(locked.inode, &locked.record, at * BLOCK_BYTES)? {
                 Mapping::Hole { count } => at += count.min(end - at),
-                Mapping::Blocks { block, count } if block == extent.block + (at - extent.file_block) => {
+                Mapping::Blocks { block, count, .. } if block == extent.block + (at - extent.file_block) => {
                     let whole = self.extent_around(locked, at, count)?;
                     lines += self.append_extents(locked, &[whole])?;
                     *written = whole.file_block..whole.file_block + whole.count as u64;
@@ -222,7 +222,7 @@ impl<'s> Op<'s> {
         let extent = found
             .filter(|extent| extent.file_block <= at && extent.file_block + extent.count == at + count)
             .ok_or(Error::damaged("shared state: index", locked.inode as u64))?;
-        Ok(FileExtent { file_block: extent.file_block, block: extent.block, count: extent.count as u32 })
+        Ok(entry_extent(extent))
     }
 
     // Apart from `copy_live` and not inlined, so that its buffer is on the stack only when it runs.
@@ -240,12 +240,11 @@ impl<'s> Op<'s> {
         let mut lines = 0;
         let mut next = 0;
         loop {
-            let mut batch = [FileExtent { file_block: 0, block: 0, count: 0 }; BATCH];
+            let mut batch = [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; BATCH];
             let mut count = 0;
             self.extents(locked.inode, &locked.record)
                 .for_each_from(next, &mut |extent| {
-                    batch[count] =
-                        FileExtent { file_block: extent.file_block, block: extent.block, count: extent.count as u32 };
+                    batch[count] = entry_extent(extent);
                     count += 1;
                     count < BATCH
                 })
@@ -273,4 +272,10 @@ impl<'s> Op<'s> {
         self.publish_entry(locked, prepared, &durable)?;
         Ok(payload.lines())
     }
+}
+
+/// An extent of the map as a log entry says it.
+const fn entry_extent(extent: index::FileExtent) -> FileExtent {
+    let index::FileExtent { file_block, block, count, shared } = extent;
+    FileExtent { file_block, block, count: count as u32, shared }
 }

@@ -5,10 +5,24 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Extents, FileExtent, Payload};
 use std::collections::BTreeMap;
 
-/// Blocks of a file: first block in the file to (first block on the volume, count). Runs do not overlap.
+/// Blocks of a file by first block in the file. Runs do not overlap.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileMap {
-    runs: BTreeMap<u64, (u64, u64)>,
+    runs: BTreeMap<u64, Run>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    block: u64,
+    count: u64,
+    shared: bool,
+}
+
+impl Run {
+    /// The part of it behind its first `skipped` blocks.
+    fn behind(self, skipped: u64) -> Self {
+        Self { block: self.block + skipped, count: self.count - skipped, ..self }
+    }
 }
 
 impl FileMap {
@@ -16,6 +30,12 @@ impl FileMap {
     pub(crate) fn apply(&mut self, payload: &Payload<'_>) {
         match *payload {
             Payload::Write { ref extents, .. } => {
+                for extent in extents.iter() {
+                    self.map(extent);
+                }
+            }
+            Payload::Remap { file_block, count, ref extents, .. } => {
+                self.unmap(file_block, file_block.saturating_add(count));
                 for extent in extents.iter() {
                     self.map(extent);
                 }
@@ -30,22 +50,23 @@ impl FileMap {
     /// Maps a run over whatever was there.
     pub(crate) fn map(&mut self, extent: FileExtent) {
         self.unmap(extent.file_block, extent.file_block.saturating_add(extent.count as u64));
-        self.runs.insert(extent.file_block, (extent.block, extent.count as u64));
+        let run = Run { block: extent.block, count: extent.count as u64, shared: extent.shared };
+        self.runs.insert(extent.file_block, run);
     }
 
     /// Unmaps `from..to`, in blocks of the file.
     pub(crate) fn unmap(&mut self, from: u64, to: u64) {
-        while let Some((&start, &(block, count))) = self.runs.range(..to).next_back() {
-            let end = start.saturating_add(count);
+        while let Some((&start, &run)) = self.runs.range(..to).next_back() {
+            let end = start.saturating_add(run.count);
             if end <= from {
                 break;
             }
             self.runs.remove(&start);
             if end > to {
-                self.runs.insert(to, (block + (to - start), end - to));
+                self.runs.insert(to, run.behind(to - start));
             }
             if start < from {
-                self.runs.insert(start, (block, from - start));
+                self.runs.insert(start, Run { count: from - start, ..run });
             }
         }
     }
@@ -64,29 +85,34 @@ impl FileMap {
     }
 
     fn split(&mut self, at: u64) {
-        if let Some((&start, &(block, count))) = self.runs.range(..at).next_back()
-            && start.saturating_add(count) > at
+        if let Some((&start, &run)) = self.runs.range(..at).next_back()
+            && start.saturating_add(run.count) > at
         {
-            self.runs.insert(start, (block, at - start));
-            self.runs.insert(at, (block + (at - start), count - (at - start)));
+            self.runs.insert(start, Run { count: at - start, ..run });
+            self.runs.insert(at, run.behind(at - start));
         }
     }
 
     /// The volume's block behind a block of the file.
     pub(crate) fn get(&self, file_block: u64) -> Option<u64> {
-        let (&start, &(block, count)) = self.runs.range(..=file_block).next_back()?;
-        (file_block - start < count).then(|| block + (file_block - start))
+        let (&start, run) = self.runs.range(..=file_block).next_back()?;
+        (file_block - start < run.count).then(|| run.block + (file_block - start))
     }
 
     /// All runs in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = FileExtent> + '_ {
-        self.runs.iter().map(|(&file_block, &(block, count))| FileExtent { file_block, block, count: count as u32 })
+        self.runs.iter().map(|(&file_block, &Run { block, count, shared })| FileExtent {
+            file_block,
+            block,
+            count: count as u32,
+            shared,
+        })
     }
 
     /// Number of blocks.
     #[cfg(test)]
     pub(crate) fn blocks(&self) -> u64 {
-        self.runs.values().map(|&(_, count)| count).sum()
+        self.runs.values().map(|run| run.count).sum()
     }
 }
 
@@ -137,10 +163,18 @@ mod tests {
         let (mut map, mut table) = (FileMap::default(), HashMap::<u64, u64>::new());
         for step in 0..5000 {
             let (from, count) = (random(64), 1 + random(8));
-            match random(6) {
+            match random(7) {
+                6 => {
+                    let block = 1000 + step * 16;
+                    let extent = FileExtent { file_block: from, block, count: count as u32, shared: true };
+                    let extents = Extents::List(core::slice::from_ref(&extent));
+                    map.apply(&Payload::Remap { size_bytes: 0, file_block: from, count: count + 2, extents });
+                    table.retain(|&at, _| at < from || at >= from + count + 2);
+                    table.extend((0..count).map(|index| (from + index, block + index)));
+                }
                 0..3 => {
                     let block = 1000 + step * 16;
-                    map.map(FileExtent { file_block: from, block, count: count as u32 });
+                    map.map(FileExtent { file_block: from, block, count: count as u32, shared: false });
                     table.extend((0..count).map(|index| (from + index, block + index)));
                 }
                 3 => {

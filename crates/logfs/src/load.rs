@@ -102,7 +102,11 @@ impl<'s> Op<'s> {
                     }
                 }
             }
-            Payload::Write { ref extents, .. } => {
+            Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
+                if let Payload::Remap { file_block, count, .. } = entry.payload {
+                    let count = count.min(crate::index::FILE_BLOCK_LIMIT.saturating_sub(file_block));
+                    self.unindex(tree, file_block, count, counts)?;
+                }
                 let map = Extents::new(*tree);
                 for extent in extents.iter() {
                     if !self.disk().geometry().is_allocatable_run(extent.block, extent.count as u64) {

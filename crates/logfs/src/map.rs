@@ -54,7 +54,7 @@ impl<'s> Op<'s> {
         let mut at = offset;
         while at < end {
             let (count, block) = match self.mapping(locked.inode, record, at)? {
-                Mapping::Blocks { block, count } => (count, Some(block)),
+                Mapping::Blocks { block, count, .. } => (count, Some(block)),
                 Mapping::Hole { count } => (count, None),
             };
             // Blocks behind the end may exist (fallocate); pages there are holes to a map, as they hold nothing.

@@ -112,7 +112,7 @@ impl<'s> Op<'s> {
         let limit = limit.min(size - at);
         Ok(match self.mapping(inode, record, at)? {
             Mapping::Hole { count } => Piece::Hole(left_of(count, at).min(limit)),
-            Mapping::Blocks { block, count } => {
+            Mapping::Blocks { block, count, .. } => {
                 Piece::Data(block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit))
             }
         })

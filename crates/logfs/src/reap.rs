@@ -220,6 +220,7 @@ fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePla
             match entry.payload {
                 Payload::Write { size_bytes, .. }
                 | Payload::Size { size_bytes, .. }
+                | Payload::Remap { size_bytes, .. }
                 | Payload::Shift { size_bytes, .. } => size = size_bytes,
                 Payload::Attributes(attributes) => size = attributes.size_bytes,
                 _ => {}

@@ -48,6 +48,7 @@ impl InodeState {
             Payload::Bind { .. } | Payload::Unmap { .. } => self.touch(entry.time),
             Payload::Write { size_bytes, .. }
             | Payload::Size { size_bytes, .. }
+            | Payload::Remap { size_bytes, .. }
             | Payload::Shift { size_bytes, .. } => {
                 self.logged.size_bytes = size_bytes;
                 self.touch(entry.time);

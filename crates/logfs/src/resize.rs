@@ -202,7 +202,8 @@ impl<'s> Op<'s> {
             };
             let goal = self.block_behind(locked, next)?;
             let held = self.allocate_blocks(hole as u32, goal)?;
-            let extent = FileExtent { file_block: next, block: held.extent().start, count: held.extent().count };
+            let extent =
+                FileExtent { file_block: next, block: held.extent().start, count: held.extent().count, shared: false };
             match self.map_zeroed(locked, extent) {
                 Ok(()) => self.keep_held(held)?,
                 Err(error) => {

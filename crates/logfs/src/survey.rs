@@ -260,7 +260,7 @@ impl Surveyed {
                 }
                 self.last.partner = partner.map(|partner| (partner, entry.sequence));
             }
-            Payload::Write { ref extents, .. } => {
+            Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                 for extent in extents.iter() {
                     let sound = disk.geometry().is_allocatable_run(extent.block, extent.count as u64)
                         && extent.file_block < FILE_BLOCKS_MAX

@@ -43,7 +43,7 @@ impl Fresh {
     const fn new() -> Self {
         Self {
             held: [const { None }; EXTENTS_MAX],
-            extents: [FileExtent { file_block: 0, block: 0, count: 0 }; EXTENTS_MAX],
+            extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; EXTENTS_MAX],
             count: 0,
             committed: false,
         }
@@ -202,7 +202,7 @@ impl<'s> Op<'s> {
         }
         Ok(match self.mapping(inode, record, at)? {
             Mapping::Hole { .. } => None,
-            Mapping::Blocks { block, count } => {
+            Mapping::Blocks { block, count, .. } => {
                 Some((block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit)))
             }
         })
@@ -324,7 +324,7 @@ impl<'s> Op<'s> {
                 Ok(held) => {
                     let extent = held.extent();
                     fresh.extents[fresh.count] =
-                        FileExtent { file_block: next, block: extent.start, count: extent.count };
+                        FileExtent { file_block: next, block: extent.start, count: extent.count, shared: false };
                     fresh.held[fresh.count] = Some(held);
                     fresh.count += 1;
                     next += extent.count as u64;
@@ -452,7 +452,11 @@ impl Displaced {
     const MAX: usize = 128;
 
     pub(crate) const fn new() -> Self {
-        Self { list: [index::FileExtent { file_block: 0, block: 0, count: 0 }; Self::MAX], count: 0, lost: 0 }
+        Self {
+            list: [index::FileExtent { file_block: 0, block: 0, count: 0, shared: false }; Self::MAX],
+            count: 0,
+            lost: 0,
+        }
     }
 
     pub(crate) fn push(&mut self, extent: index::FileExtent) {
@@ -528,7 +532,7 @@ impl Writer<'_, '_, '_, '_> {
                     .map_err(index_error)?
                 {
                     Mapping::Hole { count } => (None, left_of(count, from_at).min(inside)),
-                    Mapping::Blocks { block, count } => {
+                    Mapping::Blocks { block, count, .. } => {
                         (Some(block * BLOCK_BYTES + from_at % BLOCK_BYTES), left_of(count, from_at).min(inside))
                     }
                 }

@@ -6,7 +6,7 @@
 use super::report::Findings;
 use super::trace::{Fault, Ground, Trace, Verdict, trace};
 use crate::file_map::FileMap;
-use crate::format::entry::{Entry, Extents, Owned, Partner, Payload};
+use crate::format::entry::{Entry, Extents, FileExtent, Owned, Partner, Payload};
 use crate::format::page::LinePlace;
 use crate::format::slot::Birth;
 use crate::replay::{InodeState, RANKS, name_key};
@@ -180,17 +180,39 @@ impl Examined {
                     }
                 }
             }
-            Payload::Write { .. } | Payload::Size { .. } | Payload::Unmap { .. } | Payload::Shift { .. }
+            Payload::Write { .. }
+            | Payload::Remap { .. }
+            | Payload::Size { .. }
+            | Payload::Unmap { .. }
+            | Payload::Shift { .. }
                 if file_type != FileType::Regular =>
             {
                 return wrong("an entry about data");
             }
-            Payload::Write { size_bytes, ref extents, .. } => {
+            Payload::Write { size_bytes, hash, ref extents } => {
                 if size_bytes > size_limit {
                     return Ok(Some("a size beyond all limits".into()));
                 }
                 if let Some(what) = refuse_extents(ground, extents) {
                     return Ok(Some(what));
+                }
+                if hash.is_some() && extents.iter().any(|extent| extent.shared) {
+                    return Ok(Some("blocks that are new and shared".into()));
+                }
+            }
+            Payload::Remap { size_bytes, file_block, count, ref extents } => {
+                if size_bytes > size_limit {
+                    return Ok(Some("a size beyond all limits".into()));
+                }
+                if let Some(what) = refuse_extents(ground, extents) {
+                    return Ok(Some(what));
+                }
+                let end = file_block.saturating_add(count);
+                let within = |extent: FileExtent| {
+                    extent.file_block >= file_block && extent.file_block + extent.count as u64 <= end
+                };
+                if end > FILE_BLOCKS_MAX || !extents.iter().all(within) {
+                    return Ok(Some("blocks outside of the range that is mapped anew".into()));
                 }
             }
             Payload::Size { size_bytes, .. } if size_bytes > size_limit => {
@@ -315,7 +337,10 @@ fn refuse_extents(ground: &Ground<'_>, extents: &Extents<'_>) -> Option<String> 
         if extent.file_block.checked_add(count).is_none_or(|end| end > FILE_BLOCKS_MAX) {
             return Some(format!("block {} of a file cannot be", extent.file_block));
         }
-        ranges.push((extent.block, count));
+        // What is shared may stand in one file twice.
+        if !extent.shared {
+            ranges.push((extent.block, count));
+        }
     }
     ranges.sort_unstable();
     let overlap = ranges.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0);

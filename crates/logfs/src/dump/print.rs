@@ -2,7 +2,7 @@
 
 use super::describe::describe;
 use crate::disk::Disk;
-use crate::format::entry::{Binding, Entry, Owned, Payload};
+use crate::format::entry::{Binding, Entry, Extents, Owned, Payload};
 use crate::format::page::{AT_NEXT, LinePlace, Link};
 use crate::format::slot::Slot;
 use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
@@ -212,12 +212,11 @@ fn dump_entry(out: &mut dyn Write, place: LinePlace, entry: &Entry<'_>) -> Resul
             text
         }
         Payload::Write { size_bytes, hash, extents } => {
-            let mut text = format!("write, size {size_bytes}{}", hash_text(hash));
-            for extent in extents.iter() {
-                let (from, to) = (extent.file_block, extent.file_block + (extent.count as u64).saturating_sub(1));
-                text += &format!(", file blocks {from} to {to} at block {}", extent.block);
-            }
-            text
+            format!("write, size {size_bytes}{}{}", hash_text(hash), extents_text(&extents))
+        }
+        Payload::Remap { size_bytes, file_block, count, extents } => {
+            let extents = extents_text(&extents);
+            format!("remap {count} file blocks from {file_block}, size {size_bytes}{extents}")
         }
         Payload::Size { size_bytes, hash } => format!("size {size_bytes}{}", hash_text(hash)),
         Payload::Attributes(attributes) => format!(
@@ -261,6 +260,16 @@ fn binding_text(binding: &Binding<'_>) -> String {
         }
         None => format!("\"{name}\"{rank} to nothing"),
     }
+}
+
+fn extents_text(extents: &Extents<'_>) -> String {
+    let mut text = String::new();
+    for extent in extents.iter() {
+        let (from, to) = (extent.file_block, extent.file_block + (extent.count as u64).saturating_sub(1));
+        let shared = if extent.shared { " (shared)" } else { "" };
+        text += &format!(", file blocks {from} to {to} at block {}{shared}", extent.block);
+    }
+    text
 }
 
 fn hash_text(hash: Option<u64>) -> String {

@@ -24,6 +24,9 @@ const BINDING_BYTES: usize = 16;
 const BIRTH_BYTES: usize = 32;
 const PARTNER_BYTES: usize = 16;
 const EXTENT_BYTES: usize = 16;
+const REMAP_BYTES: usize = 24;
+/// Set in an extent's first word if others may refer to its blocks as well.
+const EXTENT_SHARED: u64 = 1 << 39;
 
 /// The longest entry, in bytes.
 pub(crate) const ENTRY_BYTES_MAX: usize = (ENTRY_LINES as u64 * LINE_BYTES) as usize;
@@ -32,6 +35,9 @@ pub(crate) const DIRECTORY_ENTRY_BYTES_MAX: usize =
     (AT_PAYLOAD + 2 * (BINDING_BYTES + NAME_BYTES_MAX + 1) + BIRTH_BYTES + PARTNER_BYTES).next_multiple_of(64);
 /// How many extents one write entry can hold.
 pub(crate) const EXTENTS_MAX: usize = (ENTRY_BYTES_MAX - AT_PAYLOAD - 16) / EXTENT_BYTES;
+/// How many extents one remap entry can hold.
+#[cfg(test)]
+pub(crate) const REMAP_EXTENTS_MAX: usize = (ENTRY_BYTES_MAX - AT_PAYLOAD - REMAP_BYTES) / EXTENT_BYTES;
 /// The longest symlink target, in bytes: what one page holds.
 pub(crate) const TARGET_BYTES_MAX: usize = ENTRY_BYTES_MAX - AT_PAYLOAD - 8;
 /// The longest name and value of an extended attribute together, in bytes.
@@ -46,6 +52,7 @@ const KIND_UNMAP: u8 = 6;
 const KIND_SHIFT: u8 = 7;
 const KIND_XATTR: u8 = 8;
 const KIND_TARGET: u8 = 9;
+const KIND_REMAP: u8 = 10;
 
 const FLAG_BIRTH: u8 = 1;
 const FLAG_PARTNER: u8 = 2;
@@ -89,6 +96,8 @@ pub(crate) struct FileExtent {
     pub(crate) block: u64,
     /// Number of blocks, 1 to 2^24 - 1.
     pub(crate) count: u32,
+    /// Others may refer to these blocks as well.
+    pub(crate) shared: bool,
 }
 
 /// All attributes of an inode that its log keeps.
@@ -160,6 +169,17 @@ pub(crate) enum Payload<'a> {
         /// Size in bytes afterwards.
         size_bytes: u64,
     },
+    /// All blocks of a range are unmapped, then others are mapped there: both or neither. The size is as given.
+    Remap {
+        /// Size in bytes afterwards.
+        size_bytes: u64,
+        /// First block in the file.
+        file_block: u64,
+        /// Number of blocks.
+        count: u64,
+        /// What is mapped within the range.
+        extents: Extents<'a>,
+    },
     /// An extended attribute is set, or removed.
     Xattr {
         /// Its full name.
@@ -197,8 +217,9 @@ impl Extents<'_> {
                 let run = get_u64(bytes, index * EXTENT_BYTES);
                 FileExtent {
                     file_block: get_u64(bytes, index * EXTENT_BYTES + 8),
-                    block: run & ((1 << 40) - 1),
+                    block: run & (EXTENT_SHARED - 1),
                     count: (run >> 40) as u32,
+                    shared: run & EXTENT_SHARED != 0,
                 }
             }
         })
@@ -364,6 +385,7 @@ impl<'a> Payload<'a> {
                 names + birth.map_or(0, |_| BIRTH_BYTES) + partner.map_or(0, |_| PARTNER_BYTES)
             }
             Self::Write { extents, .. } => 16 + extents.len() * EXTENT_BYTES,
+            Self::Remap { extents, .. } => REMAP_BYTES + extents.len() * EXTENT_BYTES,
             Self::Size { .. } | Self::Unmap { .. } => 16,
             Self::Attributes(_) => 40,
             Self::Shift { .. } => 24,
@@ -410,11 +432,7 @@ impl<'a> Payload<'a> {
             Self::Write { size_bytes, hash, extents } => {
                 put_u64(out, 0, size_bytes);
                 put_u64(out, 8, hash.unwrap_or(0));
-                // The number of extents is what the lines hold up to the first that is empty.
-                for (index, extent) in extents.iter().enumerate() {
-                    put_u64(out, 16 + index * EXTENT_BYTES, extent.block | (extent.count as u64) << 40);
-                    put_u64(out, 24 + index * EXTENT_BYTES, extent.file_block);
-                }
+                put_extents(&mut out[16..], &extents);
                 (KIND_WRITE, hash.map_or(0, |_| FLAG_HASHED))
             }
             Self::Size { size_bytes, hash } => {
@@ -443,6 +461,13 @@ impl<'a> Payload<'a> {
                 put_u64(out, 16, size_bytes);
                 (KIND_SHIFT, if down { FLAG_DOWN } else { 0 })
             }
+            Self::Remap { size_bytes, file_block, count, extents } => {
+                put_u64(out, 0, size_bytes);
+                put_u64(out, 8, file_block);
+                put_u64(out, 16, count);
+                put_extents(&mut out[REMAP_BYTES..], &extents);
+                (KIND_REMAP, 0)
+            }
             Self::Xattr { name, value } => {
                 let value_bytes = value.unwrap_or_default();
                 put_u16(out, 0, name.len() as u16);
@@ -465,15 +490,14 @@ impl<'a> Payload<'a> {
             KIND_SEAL => Self::Seal,
             KIND_BIND => get_bind(flags, time, bytes)?,
             KIND_WRITE => {
-                let room = (bytes.len() - 16) / EXTENT_BYTES;
-                let used =
-                    (0..room).position(|index| get_u64(bytes, 16 + index * EXTENT_BYTES) >> 40 == 0).unwrap_or(room);
-                Self::Write {
-                    size_bytes: get_u64(bytes, 0),
-                    hash: hash(),
-                    extents: Extents::Encoded(&bytes[16..16 + used * EXTENT_BYTES]),
-                }
+                Self::Write { size_bytes: get_u64(bytes, 0), hash: hash(), extents: get_extents(&bytes[16..]) }
             }
+            KIND_REMAP => Self::Remap {
+                size_bytes: get_u64(bytes, 0),
+                file_block: get_u64(bytes, 8),
+                count: get_u64(bytes, 16),
+                extents: get_extents(&bytes[REMAP_BYTES..]),
+            },
             KIND_SIZE => Self::Size { size_bytes: get_u64(bytes, 0), hash: hash() },
             KIND_ATTRIBUTES if bytes.len() >= 40 => Self::Attributes(LoggedAttributes {
                 mode: get_u32(bytes, 0),
@@ -500,6 +524,21 @@ impl<'a> Payload<'a> {
             _ => return None,
         })
     }
+}
+
+/// The number of extents is what the lines hold up to the first that is empty.
+fn put_extents(out: &mut [u8], extents: &Extents<'_>) {
+    for (index, extent) in extents.iter().enumerate() {
+        let shared = if extent.shared { EXTENT_SHARED } else { 0 };
+        put_u64(out, index * EXTENT_BYTES, extent.block | shared | (extent.count as u64) << 40);
+        put_u64(out, 8 + index * EXTENT_BYTES, extent.file_block);
+    }
+}
+
+fn get_extents(bytes: &[u8]) -> Extents<'_> {
+    let room = bytes.len() / EXTENT_BYTES;
+    let used = (0..room).position(|index| get_u64(bytes, index * EXTENT_BYTES) >> 40 == 0).unwrap_or(room);
+    Extents::Encoded(&bytes[..used * EXTENT_BYTES])
 }
 
 fn put_binding(out: &mut [u8], at: usize, binding: &Binding<'_>) -> usize {
@@ -583,9 +622,9 @@ mod tests {
     fn samples() -> Vec<Payload<'static>> {
         static LONG: [u8; 255] = [b'n'; 255];
         static EXTENTS: [FileExtent; 3] = [
-            FileExtent { file_block: 0, block: 100, count: 1 },
-            FileExtent { file_block: 9, block: (1 << 40) - 1, count: (1 << 24) - 1 },
-            FileExtent { file_block: u64::MAX >> 12, block: 1, count: 7 },
+            FileExtent { file_block: 0, block: 100, count: 1, shared: false },
+            FileExtent { file_block: 9, block: (1 << 39) - 1, count: (1 << 24) - 1, shared: true },
+            FileExtent { file_block: u64::MAX >> 12, block: 1, count: 7, shared: false },
         ];
         let first = Binding { name: &LONG, rank: 9, file_type: Some(FileType::Regular), inode: 4, generation: 1 };
         let second = Binding { name: b"x", rank: 0, file_type: None, inode: u32::MAX, generation: 8 };
@@ -609,6 +648,8 @@ mod tests {
             }),
             Payload::Unmap { file_block: 1, count: 2 },
             Payload::Shift { file_block: 1, distance: 2, down: true, size_bytes: 9 },
+            Payload::Remap { size_bytes: 9, file_block: 4, count: 1 << 40, extents: Extents::List(&EXTENTS) },
+            Payload::Remap { size_bytes: 9, file_block: 4, count: 2, extents: Extents::List(&[]) },
             Payload::Xattr { name: b"user.a", value: Some(&LONG) },
             Payload::Xattr { name: b"user.a", value: None },
             Payload::Target(b"/somewhere/else"),
@@ -636,10 +677,16 @@ mod tests {
 
     #[test]
     fn the_longest_of_each_kind_fits_a_page() {
-        let extents = vec![FileExtent { file_block: 0, block: 1, count: 1 }; EXTENTS_MAX];
+        let extents = vec![FileExtent { file_block: 0, block: 1, count: 1, shared: true }; EXTENTS_MAX];
         let target = vec![b't'; TARGET_BYTES_MAX];
         for payload in [
             Payload::Write { size_bytes: 0, hash: None, extents: Extents::List(&extents) },
+            Payload::Remap {
+                size_bytes: 0,
+                file_block: 0,
+                count: 1,
+                extents: Extents::List(&extents[..REMAP_EXTENTS_MAX]),
+            },
             Payload::Target(&target),
             Payload::Xattr { name: b"user.n", value: Some(&target[..XATTR_BYTES_MAX - 6]) },
         ] {
@@ -659,7 +706,7 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 *byte = (state >> 56) as u8;
             }
-            bytes[0] %= 11;
+            bytes[0] %= 12;
             bytes[2] %= 5;
             // A forged checksum leads into the payload's own checks.
             let lines = bytes[2] as usize;

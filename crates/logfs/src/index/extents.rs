@@ -3,8 +3,8 @@
 //! May touch: what the tree may. Relies on: what the tree does; for changes the inode's lock.
 //!
 //! The tree may hold entries of another kind under keys from [`FILE_BLOCK_LIMIT`] on: nothing here touches them. Below,
-//! an entry's key is the first file block of an extent; its value the first volume block in the high 40 bits and the
-//! length in the low 24. Extents do not overlap. Neighbours that are contiguous on the volume are joined when one of
+//! an entry's key is the first file block of an extent; its value whether the blocks are shared with others in the
+//! highest bit, the first volume block in the next 39 and the length in the low 24. Extents do not overlap. Neighbours that are contiguous on the volume are joined when one of
 //! them is mapped, up to the longest length.
 
 use super::IndexError::{self, Invalid, Torn};
@@ -16,7 +16,9 @@ pub const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
 /// File blocks are smaller than this, so that byte positions fit 63 bits.
 pub const FILE_BLOCK_LIMIT: u64 = 1 << 51;
 /// Volume blocks are smaller than this.
-const BLOCK_LIMIT: u64 = 1 << 40;
+const BLOCK_LIMIT: u64 = 1 << 39;
+/// Set in an entry's value if others may refer to its blocks as well.
+const SHARED: u64 = 1 << 63;
 
 /// A run of a file's blocks on the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub struct FileExtent {
     pub block: u64,
     /// Number of blocks, 1 to [`EXTENT_BLOCKS_MAX`].
     pub count: u64,
+    /// Others may refer to the blocks as well: they must not be written in place.
+    pub shared: bool,
 }
 
 /// What stands at a file block.
@@ -38,6 +42,8 @@ pub enum Mapping {
         block: u64,
         /// Blocks that follow contiguously, this one included.
         count: u64,
+        /// See [`FileExtent::shared`].
+        shared: bool,
     },
     /// No data.
     Hole {
@@ -52,11 +58,16 @@ impl FileExtent {
     }
 
     fn value(self) -> u64 {
-        self.block << 24 | self.count
+        (if self.shared { SHARED } else { 0 }) | self.block << 24 | self.count
     }
 
     fn from_entry((file_block, value): (u64, u64)) -> Result<FileExtent, IndexError> {
-        let extent = FileExtent { file_block, block: value >> 24, count: value & EXTENT_BLOCKS_MAX };
+        let extent = FileExtent {
+            file_block,
+            block: (value & !SHARED) >> 24,
+            count: value & EXTENT_BLOCKS_MAX,
+            shared: value & SHARED != 0,
+        };
         if extent.count == 0 || file_block >= FILE_BLOCK_LIMIT { Err(Torn) } else { Ok(extent) }
     }
 
@@ -67,6 +78,7 @@ impl FileExtent {
             file_block: start,
             block: self.block + (start - self.file_block),
             count: end.min(self.end()) - start,
+            shared: self.shared,
         }
     }
 
@@ -74,6 +86,7 @@ impl FileExtent {
     fn joins(self, next: FileExtent) -> bool {
         self.end() == next.file_block
             && self.block + self.count == next.block
+            && self.shared == next.shared
             && self.count + next.count <= EXTENT_BLOCKS_MAX
     }
 }
@@ -122,7 +135,8 @@ impl<'a> Extents<'a> {
             && file_block < extent.end()
         {
             let offset = file_block - extent.file_block;
-            return Ok(Mapping::Blocks { block: extent.block + offset, count: extent.count - offset });
+            let (block, count) = (extent.block + offset, extent.count - offset);
+            return Ok(Mapping::Blocks { block, count, shared: extent.shared });
         }
         if file_block >= FILE_BLOCK_LIMIT {
             return Err(Invalid);
@@ -158,11 +172,24 @@ impl<'a> Extents<'a> {
         nodes: &mut Reservation<'_>,
         displaced: &mut dyn FnMut(FileExtent),
     ) -> Result<(), IndexError> {
+        self.map_extent(FileExtent { file_block, block, count, shared: false }, nodes, displaced)
+    }
+
+    /// The same for blocks that may be shared.
+    ///
+    /// # Errors
+    /// As [`Extents::map`].
+    pub fn map_extent(
+        &self,
+        mut new: FileExtent,
+        nodes: &mut Reservation<'_>,
+        displaced: &mut dyn FnMut(FileExtent),
+    ) -> Result<(), IndexError> {
+        let FileExtent { file_block, block, count, .. } = new;
         let end = check_range(file_block, count)?;
         if count > EXTENT_BLOCKS_MAX || block.checked_add(count).is_none_or(|end| end > BLOCK_LIMIT) {
             return Err(Invalid);
         }
-        let mut new = FileExtent { file_block, block, count };
         if self.map_in_place(new, displaced)? {
             return Ok(());
         }
@@ -254,6 +281,59 @@ impl<'a> Extents<'a> {
         Ok(())
     }
 
+    /// Notes of all blocks mapped in a range whether others may refer to them. `nodes` is from
+    /// [`Extents::reserve_edges`] of this range.
+    ///
+    /// # Errors
+    /// [`IndexError::Invalid`] before anything changed; [`IndexError::Torn`]; [`IndexError::Full`] as for
+    /// [`Extents::map`].
+    pub fn set_shared(
+        &self,
+        file_block: u64,
+        count: u64,
+        shared: bool,
+        nodes: &mut Reservation<'_>,
+    ) -> Result<(), IndexError> {
+        let end = check_range(file_block, count)?;
+        for edge in [file_block, end] {
+            self.split(edge, nodes)?;
+        }
+        let mut next = file_block;
+        while let Some(extent) = self.ceiling(next)?.filter(|extent| extent.file_block < end) {
+            if extent.end() <= next {
+                return Err(Torn);
+            }
+            if extent.shared != shared {
+                let value = FileExtent { shared, ..extent }.value();
+                self.tree.replace(extent.file_block, value)?.ok_or(Torn)?;
+            }
+            next = extent.end();
+        }
+        Ok(())
+    }
+
+    /// Reserves the nodes that splitting the extents at both ends of a range can need.
+    ///
+    /// # Errors
+    /// As [`Extents::reserve`].
+    pub fn reserve_edges(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
+        let end = check_range(file_block, count)?;
+        self.tree.reserve(&[file_block, end])
+    }
+
+    /// Makes an extent that covers both sides of `at` two.
+    fn split(&self, at: u64, nodes: &mut Reservation<'_>) -> Result<(), IndexError> {
+        if let Some(before) = at.checked_sub(1)
+            && let Some(extent) = self.floor(before)?
+            && extent.end() > at
+        {
+            let (left, right) = (extent.part(extent.file_block, at), extent.part(at, extent.end()));
+            self.tree.replace(left.file_block, left.value())?.ok_or(Torn)?;
+            self.tree.insert(right.file_block, right.value(), nodes)?;
+        }
+        Ok(())
+    }
+
     /// Moves everything from `first` on by `delta` blocks, as inserting and collapsing a range need it: for a
     /// negative `delta` the `-delta` blocks before `first` must be a hole. An extent that covers both sides of
     /// `first` is split. `nodes` is from [`Extents::reserve`] of one block at `first`.
@@ -278,14 +358,7 @@ impl<'a> Extents<'a> {
         {
             return Err(Invalid);
         }
-        if let Some(extent) = self.floor(first)?
-            && extent.file_block < first
-            && extent.end() > first
-        {
-            let (left, right) = (extent.part(extent.file_block, first), extent.part(first, extent.end()));
-            self.tree.replace(left.file_block, left.value())?.ok_or(Torn)?;
-            self.tree.insert(right.file_block, right.value(), nodes)?;
-        }
+        self.split(first, nodes)?;
         self.tree.shift_keys(first..FILE_BLOCK_LIMIT, delta)
     }
 

@@ -207,7 +207,7 @@ impl Builder {
         for &block in &blocks {
             self.write_bytes(block * BLOCK_BYTES, &[fill; BLOCK_BYTES as usize]);
         }
-        let extents = [FileExtent { file_block, block: blocks[0], count: count as u32 }];
+        let extents = [FileExtent { file_block, block: blocks[0], count: count as u32, shared: false }];
         let size_bytes = (file_block + count) * BLOCK_BYTES;
         let generation = self.logs[&inode].generation;
         let mut hash = DataHash::new(self.disk.key().seed(Tag::Data, inode as u64, generation as u64));

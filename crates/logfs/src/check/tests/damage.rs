@@ -144,7 +144,7 @@ fn a_cut_log_keeps_what_stands_before_and_nothing_else_is_lost() {
 fn blocks_claimed_twice_stay_with_the_first() {
     let (mut builder, places) = populated();
     let stolen = places.file_blocks[1];
-    let extents = [FileExtent { file_block: 20, block: stolen, count: 1 }];
+    let extents = [FileExtent { file_block: 20, block: stolen, count: 1, shared: false }];
     let payload = Payload::Write { size_bytes: 21 * BLOCK_BYTES, hash: None, extents: Extents::List(&extents) };
     builder.append(places.other, &payload);
     builder.close();
@@ -229,7 +229,7 @@ fn a_volume_without_room_for_repair_says_so() {
     while builder.take_block() + 1 < geometry.replica() {
         count += 1;
     }
-    let extents = [FileExtent { file_block: 100, block, count: count + 1 }];
+    let extents = [FileExtent { file_block: 100, block, count: count + 1, shared: false }];
     let size_bytes = 200 * BLOCK_BYTES;
     builder.append(places.other, &Payload::Write { size_bytes, hash: None, extents: Extents::List(&extents) });
     builder.close();

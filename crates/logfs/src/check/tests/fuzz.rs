@@ -320,13 +320,16 @@ fn extreme_numbers_are_survived() {
     let mut images = Vec::new();
     for &one in numbers {
         for &two in numbers {
-            let extents = [FileExtent { file_block: one, block: two & ((1 << 40) - 1), count: 3 }];
-            let sound = [FileExtent { file_block: one, block: 40, count: 3 }];
+            let extents =
+                [FileExtent { file_block: one, block: two & ((1 << 39) - 1), count: 3, shared: one % 2 == 0 }];
+            let sound = [FileExtent { file_block: one, block: 40, count: 3, shared: false }];
             for payload in [
                 Payload::Write { size_bytes: two, hash: Some(1), extents: Extents::List(&extents) },
                 Payload::Write { size_bytes: two, hash: None, extents: Extents::List(&sound) },
                 Payload::Size { size_bytes: one, hash: Some(two) },
                 Payload::Unmap { file_block: one, count: two },
+                Payload::Remap { size_bytes: two, file_block: one, count: two, extents: Extents::List(&extents) },
+                Payload::Remap { size_bytes: one, file_block: one, count: two, extents: Extents::List(&sound) },
                 Payload::Shift { file_block: one, distance: two, down: false, size_bytes: one },
                 Payload::Shift { file_block: one, distance: two, down: true, size_bytes: two },
             ] {

@@ -6,6 +6,9 @@ use std::collections::BTreeMap;
 
 const BLOCKS: u64 = 400;
 
+/// Set in an element whose block is shared.
+const SHARED: u64 = 1 << 63;
+
 struct Oracle(Vec<Option<u64>>);
 
 impl Oracle {
@@ -22,11 +25,15 @@ impl Oracle {
     }
 }
 
+fn element(block: u64, shared: bool) -> u64 {
+    block | if shared { SHARED } else { 0 }
+}
+
 fn blocks_of(extents: &[FileExtent]) -> Vec<(u64, u64)> {
     assert!(extents.windows(2).all(|pair| pair[1].file_block + pair[1].count <= pair[0].file_block));
     let mut blocks: Vec<(u64, u64)> = extents
         .iter()
-        .flat_map(|extent| (0..extent.count).map(|i| (extent.file_block + i, extent.block + i)))
+        .flat_map(|extent| (0..extent.count).map(|i| (extent.file_block + i, element(extent.block + i, extent.shared))))
         .collect();
     blocks.sort_unstable();
     blocks
@@ -37,7 +44,8 @@ fn same(extents: &Extents<'_>, oracle: &Oracle) {
     for (file_block, expected) in oracle.0.iter().enumerate() {
         let hole = oracle.0[file_block..].iter().position(Option::is_some);
         match (extents.lookup(file_block as u64).unwrap(), expected) {
-            (Mapping::Blocks { block, count }, Some(expected)) => {
+            (Mapping::Blocks { block, count, shared }, Some(expected)) => {
+                let block = element(block, shared);
                 assert_eq!(block, *expected);
                 let ahead = &oracle.0[file_block..file_block + count as usize];
                 assert!(ahead.iter().enumerate().all(|(offset, other)| *other == Some(block + offset as u64)));
@@ -86,11 +94,27 @@ fn agrees_with_one_element_for_each_block() {
             let mut displaced = Vec::new();
             let mut nodes = extents.reserve(start, count).unwrap();
             let reserved = nodes.count();
-            match random.below(8) {
+            match random.below(10) {
+                8 => {
+                    let block = random.below(8) * 50 + start;
+                    let new = FileExtent { file_block: start, block, count, shared: true };
+                    extents.map_extent(new, &mut nodes, &mut |extent| displaced.push(extent)).unwrap();
+                    assert_eq!(blocks_of(&displaced), oracle.set(start, count, Some(block | SHARED)));
+                }
+                9 => {
+                    drop(nodes);
+                    let shared = random.below(2) == 0;
+                    let mut edges = extents.reserve_edges(start, count).unwrap();
+                    extents.set_shared(start, count, shared, &mut edges).unwrap();
+                    for block in oracle.0[start as usize..(start + count) as usize].iter_mut().flatten() {
+                        *block = element(*block & !SHARED, shared);
+                    }
+                    nodes = extents.reserve(start, count).unwrap();
+                }
                 0..5 => {
                     // Few volume blocks, so that neighbours are often contiguous by chance; or on purpose.
                     let block = match start.checked_sub(1).and_then(|before| oracle.0[before as usize]) {
-                        Some(before) if random.below(3) == 0 => before + 1,
+                        Some(before) if random.below(3) == 0 => (before & !SHARED) + 1,
                         _ => random.below(8) * 50 + start,
                     };
                     extents.map(start, block, count, &mut nodes, &mut |extent| displaced.push(extent)).unwrap();
@@ -184,7 +208,7 @@ fn reservations_suffice_when_every_node_is_full() {
             }
             extents.map(start, 1 << 30, count, &mut nodes, &mut |_| {}).unwrap();
             drop((nodes, rest));
-            assert_eq!(extents.lookup(start).unwrap(), Mapping::Blocks { block: 1 << 30, count });
+            assert_eq!(extents.lookup(start).unwrap(), Mapping::Blocks { block: 1 << 30, count, shared: false });
         }
         extents.check().unwrap();
     }
@@ -201,7 +225,7 @@ fn appends_join_up_to_the_longest_extent() {
         file_block += count;
     }
     assert_eq!(lab.tree(1).check().unwrap().entries, 2);
-    assert_eq!(extents.lookup(0), Ok(Mapping::Blocks { block: 500, count: EXTENT_BLOCKS_MAX }));
+    assert_eq!(extents.lookup(0), Ok(Mapping::Blocks { block: 500, count: EXTENT_BLOCKS_MAX, shared: false }));
     assert_eq!(extents.check(), Ok(file_block));
 }
 
@@ -214,7 +238,7 @@ fn impossible_ranges_are_refused() {
     assert!(extents.reserve(u64::MAX, 2).is_err());
     let mut nodes = extents.reserve(0, 1).unwrap();
     for (file_block, block, count) in
-        [(0, 0, EXTENT_BLOCKS_MAX + 1), (0, 1 << 40, 1), (0, u64::MAX, 2), (FILE_BLOCK_LIMIT - 1, 0, 2)]
+        [(0, 0, EXTENT_BLOCKS_MAX + 1), (0, 1 << 39, 1), (0, u64::MAX, 2), (FILE_BLOCK_LIMIT - 1, 0, 2)]
     {
         assert_eq!(extents.map(file_block, block, count, &mut nodes, &mut |_| {}), Err(IndexError::Invalid));
     }
