@@ -4,7 +4,7 @@ use crate::entry::{self, Frame};
 use crate::number::*;
 use crate::raw::syscall;
 use crate::thread::{self, Record};
-use crate::{exec, front, process, signal};
+use crate::{exec, front, objects, process, signal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What becomes of a call.
@@ -51,8 +51,20 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record),
         EXIT => process::exit_thread(frame, record),
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
+        MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),
         _ => front::handle(frame, record, in_child),
     }
+}
+
+/// An `mmap` of code, whose system calls are rewritten before the program sees it.
+fn map_code(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    let arguments = frame.arguments;
+    let content = front::libraries::content_of_descriptor(record, arguments[4]);
+    let result = match front::handle(frame, record, in_child) {
+        Outcome::Done(result) => Some(result),
+        Outcome::Pass => None,
+    };
+    Outcome::Done(objects::mapped(&arguments, result, content))
 }
 
 /// The second half of hiding the program's alternate signal stack, see [`entry`].

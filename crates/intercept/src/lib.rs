@@ -1,13 +1,14 @@
 //! A program's system calls become calls on a file system, inside the program.
 //!
 //! The injected library (`gannet-preload`) calls [`start`] before the program runs. That rewrites the `syscall` instructions
-//! of the C library and the dynamic loader into jumps ([`plan`], [`patch`]); calls that may concern a volume reach
+//! of the C library, the dynamic loader and every other object into jumps ([`plan`], [`patch`]); calls that may concern a volume reach
 //! [`dispatch`] on a stack of our own ([`entry`], [`thread`]); the others go on to the kernel after a few instructions.
 //!
 //! | room | purpose |
 //! | --- | --- |
 //! | `table` | what happens to each system call; data |
 //! | `plan`, `patch` | find and rewrite `syscall` instructions |
+//! | `objects` | which objects are rewritten, and when |
 //! | `entry`, `thread`, `signal`, `process`, `exec` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
 //! | `environment`, `start` | how a process learns what it is part of |
@@ -25,6 +26,7 @@ mod front;
 mod launch;
 mod memory;
 mod number;
+mod objects;
 mod patch;
 mod plan;
 mod process;

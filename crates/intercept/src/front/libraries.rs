@@ -131,6 +131,15 @@ pub(crate) fn content(front: &Front, mount: usize, node: NodeId) -> Option<Vec<u
     Some(bytes)
 }
 
+/// The whole content of what a descriptor stands for, if that is a volume's.
+pub(crate) fn content_of_descriptor(record: &Record, descriptor: usize) -> Option<Vec<u8>> {
+    let file = super::table::current(record).get(descriptor as u32 as usize)?;
+    if file.file_type != FileType::Regular {
+        return None;
+    }
+    content(super::front()?, file.mount, file.node)
+}
+
 /// A memory file with a copy that the new program inherits.
 fn copy(front: &Front, mount: usize, node: NodeId) -> Option<i32> {
     const F_DUPFD: usize = 0;

@@ -286,6 +286,7 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
     maps::around_fork(true);
+    crate::objects::around_fork(true);
     asynchronous::around_fork(true);
     let mut tickets = Vec::new();
     let Some(front) = front() else { return tickets };
@@ -313,6 +314,7 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
 pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
+    crate::objects::around_fork(false);
     asynchronous::around_fork(false);
     locks::after_fork_in_child();
     table::adopt_private(record);
@@ -328,6 +330,7 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
 pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets) {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
+    crate::objects::around_fork(false);
     asynchronous::around_fork(false);
     for ticket in tickets {
         if !forked && let Some(front) = front() {

@@ -1,27 +1,43 @@
-//! Where trampolines live: slots of equal size inside our own library, so that they have unwind information.
+//! Where trampolines live: slots of equal size, in runs, one run for each object.
 //!
-//! The last eight bytes of a slot hold the address the original `syscall` returns to. The unwind information
-//! of the library's own area computes that from the instruction pointer; so does [`original_of`] for the signal wrapper.
+//! The first area lies inside our own library and has unwind information: the last eight bytes of a slot hold the address the original
+//! `syscall` returns to, which that information computes from the instruction pointer; so does [`original_of`] for the signal
+//! wrapper. Objects too far away for a jump get areas of their own, mapped near them, without unwind information: a
+//! backtrace from inside such a call ends there, cancellation does not.
+//!
+//! Everything here is called under the lock of [`crate::objects`], but for [`original_of`].
 
 use crate::entry;
 use crate::number;
 use crate::raw::{is_error, syscall};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Size and alignment of a slot.
-pub(crate) const SLOT_BYTES: usize = 128;
-/// Where in a slot the original return address stands.
-pub(crate) const SLOT_ORIGINAL_OFFSET: usize = SLOT_BYTES - 8;
+/// Largest size of a slot, and its size in areas of their own.
+pub(crate) const SLOT_BYTES_MAX: usize = 256;
+/// Size and alignment of a slot in the library's own area.
+const OWN_SLOT_BYTES: usize = 128;
+/// Bytes at a slot's end that hold the original return address.
+pub(crate) const ORIGINAL_BYTES: usize = 8;
 
+const AREA_BYTES_MIN: usize = 64 * 1024;
 const AREAS_MAX: usize = 64;
-/// Start and end of every area, for the signal wrapper; entries are only ever added.
+/// Most that a slot and the code it serves are apart: what a jump reaches, less the size of an object's text.
+const REACH_BYTES: usize = (1 << 31) - (1 << 24);
+
+/// Start, end and slot size of every area, for the signal wrapper; entries are only ever added.
 static STARTS: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
 static ENDS: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
+static SLOT_SIZES: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// First byte of each area that is in no run yet.
+static FREE: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
 
 /// A run of slots being filled.
-pub(crate) struct Area {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
     start: usize,
+    /// Size of each slot.
+    pub(crate) slot_bytes: usize,
     slot_count: usize,
     used: usize,
 }
@@ -29,58 +45,115 @@ pub(crate) struct Area {
 const PROT_READ_WRITE_EXECUTE: usize = 7;
 const PROT_READ_EXECUTE: usize = 5;
 
-impl Area {
-    /// The area inside our own library, or `None` if its pages cannot be made writable. At most `slots` will be used.
-    /// Must be taken once per process.
-    pub(crate) fn own(slots: usize) -> Option<Area> {
-        let (start, length) = entry::own_area();
-        let area = Area { start, slot_count: slots.min(length / SLOT_BYTES), used: 0 };
-        area.open_for_writing()?;
-        register(area.start, area.end());
-        Some(area)
-    }
+/// Makes the library's own area known. Once, at start.
+pub(crate) fn initialise() {
+    let (start, length) = entry::own_area();
+    register(start, start + length, OWN_SLOT_BYTES);
+}
 
-    fn end(&self) -> usize {
-        self.start + self.slot_count * SLOT_BYTES
+/// A run of `count` slots, writable, from which jumps reach `text` and back.
+pub(crate) fn take(count: usize, text: core::ops::Range<usize>) -> Option<Run> {
+    let reaches = |start: usize, end: usize| end.max(text.end) - start.min(text.start) < REACH_BYTES;
+    let areas = COUNT.load(Ordering::Relaxed);
+    let mut found = (0..areas).find(|&index| {
+        let (free, end) = (FREE[index].load(Ordering::Relaxed), ENDS[index].load(Ordering::Relaxed));
+        let needed = count * SLOT_SIZES[index].load(Ordering::Relaxed);
+        end - free >= needed && reaches(STARTS[index].load(Ordering::Relaxed), end)
+    });
+    if found.is_none() && areas < AREAS_MAX {
+        let length = (count * SLOT_BYTES_MAX).max(AREA_BYTES_MIN).next_multiple_of(4096);
+        let start = map_near(length, &text)?;
+        register(start, start + length, SLOT_BYTES_MAX);
+        found = Some(areas);
     }
+    let index = found?;
+    let slot_bytes = SLOT_SIZES[index].load(Ordering::Relaxed);
+    let start = FREE[index].load(Ordering::Relaxed);
+    let run = Run { start, slot_bytes, slot_count: count, used: 0 };
+    run.open()?;
+    FREE[index].store(start + count * slot_bytes, Ordering::Relaxed);
+    Some(run)
+}
 
+/// Maps memory for an area near `text`. Below it by preference: above a program lies what grows with `brk`.
+fn map_near(length: usize, text: &core::ops::Range<usize>) -> Option<usize> {
+    const PROT_READ_EXECUTE_FIXED: usize = 0x10_0022; // MAP_FIXED_NOREPLACE, private, anonymous
+    const STEP_BYTES: usize = 1 << 16;
+    let mut distance = STEP_BYTES;
+    while distance < REACH_BYTES / 2 {
+        let below = (text.start & !4095).checked_sub(distance + length);
+        let above = (text.end.next_multiple_of(4096)).checked_add(distance + (1 << 30));
+        for hint in [below, above].into_iter().flatten().filter(|&hint| hint >= STEP_BYTES) {
+            let call = [hint & !4095, length, PROT_READ_EXECUTE, PROT_READ_EXECUTE_FIXED, usize::MAX, 0];
+            // SAFETY: a new map where nothing is.
+            let made = unsafe { syscall(number::MMAP, call) };
+            if made == (hint & !4095) as isize {
+                return Some(made as usize);
+            }
+            if !is_error(made) {
+                // A kernel that does not know the flag put it elsewhere.
+                // SAFETY: the map just made.
+                unsafe { syscall(number::MUNMAP, [made as usize, length]) };
+            }
+        }
+        distance *= 2;
+    }
+    None
+}
+
+impl Run {
     fn pages(&self) -> (usize, usize) {
         let start = self.start & !4095;
-        (start, self.end().next_multiple_of(4096) - start)
+        (start, (self.start + self.slot_count * self.slot_bytes).next_multiple_of(4096) - start)
     }
 
-    fn open_for_writing(&self) -> Option<()> {
+    /// Makes the run writable; it stays executable, as others may be running in neighbouring slots.
+    fn open(&self) -> Option<()> {
         let (start, length) = self.pages();
         // SAFETY: our own pages, which stay executable.
         (!is_error(unsafe { syscall(number::MPROTECT, [start, length, PROT_READ_WRITE_EXECUTE]) })).then_some(())
     }
 
+    /// The same run, to be filled anew: nothing leads to it any more.
+    pub(crate) fn reuse(self) -> Option<Run> {
+        self.open()?;
+        Some(Run { used: 0, ..self })
+    }
+
+    /// Whether the run has at least so many slots and jumps from it reach `text`.
+    pub(crate) fn suits(&self, count: usize, text: &core::ops::Range<usize>) -> bool {
+        let end = self.start + self.slot_count * self.slot_bytes;
+        self.slot_count >= count && end.max(text.end) - self.start.min(text.start) < REACH_BYTES
+    }
+
     /// The address of the next free slot.
     pub(crate) fn next_slot(&self) -> Option<usize> {
-        (self.used < self.slot_count).then(|| self.start + self.used * SLOT_BYTES)
+        (self.used < self.slot_count).then(|| self.start + self.used * self.slot_bytes)
     }
 
     /// Fills the next free slot.
-    pub(crate) fn write_slot(&mut self, bytes: &[u8; SLOT_BYTES]) {
+    pub(crate) fn write_slot(&mut self, bytes: &[u8; SLOT_BYTES_MAX]) {
         let Some(slot) = self.next_slot() else { return };
-        // SAFETY: a free slot of a writable area; nothing executes it yet.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), slot as *mut u8, SLOT_BYTES) };
+        // SAFETY: a free slot of a writable run; nothing executes it yet.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), slot as *mut u8, self.slot_bytes) };
         self.used += 1;
     }
 
     /// Takes the right to write away again.
-    pub(crate) fn close(self) {
+    pub(crate) fn close(&self) {
         let (start, length) = self.pages();
         // SAFETY: our own pages.
         unsafe { syscall(number::MPROTECT, [start, length, PROT_READ_EXECUTE]) };
     }
 }
 
-fn register(start: usize, end: usize) {
+fn register(start: usize, end: usize, slot_bytes: usize) {
     let index = COUNT.load(Ordering::Relaxed);
     if index < AREAS_MAX {
         STARTS[index].store(start, Ordering::Relaxed);
         ENDS[index].store(end, Ordering::Relaxed);
+        FREE[index].store(start, Ordering::Relaxed);
+        SLOT_SIZES[index].store(slot_bytes, Ordering::Relaxed);
         COUNT.store(index + 1, Ordering::Release);
     }
 }
@@ -90,9 +163,10 @@ pub(crate) fn original_of(instruction_pointer: usize) -> Option<usize> {
     for index in 0..COUNT.load(Ordering::Acquire) {
         let start = STARTS[index].load(Ordering::Relaxed);
         if (start..ENDS[index].load(Ordering::Relaxed)).contains(&instruction_pointer) {
-            let slot = start + (instruction_pointer - start) / SLOT_BYTES * SLOT_BYTES;
+            let slot_bytes = SLOT_SIZES[index].load(Ordering::Relaxed);
+            let slot = start + (instruction_pointer - start) / slot_bytes * slot_bytes;
             // SAFETY: a slot of a registered area, which stays mapped.
-            return Some(unsafe { ((slot + SLOT_ORIGINAL_OFFSET) as *const usize).read() });
+            return Some(unsafe { ((slot + slot_bytes - ORIGINAL_BYTES) as *const usize).read() });
         }
     }
     None

@@ -18,7 +18,7 @@ use crate::plan::image::Image;
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site};
 use crate::raw::{is_error, syscall};
 use crate::table::{CLASSES, Class, NUMBER_LIMIT, class_of};
-use area::{Area, SLOT_BYTES, SLOT_ORIGINAL_OFFSET};
+use area::{ORIGINAL_BYTES, Run, SLOT_BYTES_MAX};
 
 /// What became of the sites of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ const JOIN_BYTES: usize = 64 * PAGE_BYTES;
 ///
 /// # Safety
 /// The plan must have been made for this object; no thread may execute the object's sites meanwhile.
-pub(crate) unsafe fn apply(image: &Image, sites: &[Site], area: &mut Area, full_vectors: bool) -> Outcome {
+pub(crate) unsafe fn apply(image: &Image, sites: &[Site], area: &mut Run, full_vectors: bool) -> Outcome {
     let mut outcome = Outcome::default();
     let entry = if full_vectors { entry::entry_full_address() } else { entry::entry_address() };
     let mut index = 0;
@@ -110,7 +110,7 @@ pub(crate) unsafe fn apply(image: &Image, sites: &[Site], area: &mut Area, full_
 ///
 /// # Safety
 /// As for [`apply`].
-unsafe fn apply_site(image: &Image, site: &Site, area: &mut Area, entry: usize) -> bool {
+unsafe fn apply_site(image: &Image, site: &Site, area: &mut Run, entry: usize) -> bool {
     let window = site.window as usize;
     let Some(current) = image.bytes(site.start as usize, window.max(1)) else { return false };
     if window == 0 || current != &site.original[..window] {
@@ -118,7 +118,7 @@ unsafe fn apply_site(image: &Image, site: &Site, area: &mut Area, entry: usize) 
     }
     let start = image.bias.wrapping_add(site.start as usize);
     let Some(slot) = area.next_slot() else { return false };
-    let mut code = Emitter::new(slot);
+    let mut code = Emitter::new(slot, area.slot_bytes);
     let before = code.position;
     code.put(&site.before[..site.before_length as usize]);
     let system_call = emit_filter(&mut code, site.number, entry);
@@ -140,7 +140,8 @@ unsafe fn apply_site(image: &Image, site: &Site, area: &mut Area, entry: usize) 
         return false;
     }
     let original_return = start + site.syscall_offset as usize + 2;
-    code.bytes[SLOT_ORIGINAL_OFFSET..SLOT_ORIGINAL_OFFSET + 8].copy_from_slice(&original_return.to_le_bytes());
+    let at = code.limit;
+    code.bytes[at..at + ORIGINAL_BYTES].copy_from_slice(&original_return.to_le_bytes());
     let Some(jump) = displacement_between(start + 5, slot) else { return false };
     area.write_slot(&code.bytes);
     let mut bytes = [0xcc_u8; crate::plan::WINDOW_BYTES_MAX];
@@ -236,20 +237,23 @@ fn emit_filter(code: &mut Emitter, number: i16, entry: usize) -> Option<usize> {
 /// Writes machine code for one slot.
 struct Emitter {
     slot: usize,
-    bytes: [u8; SLOT_BYTES],
+    bytes: [u8; SLOT_BYTES_MAX],
+    /// Where the code must end.
+    limit: usize,
     position: usize,
     continuation: Option<usize>,
     failed: bool,
 }
 
 impl Emitter {
-    fn new(slot: usize) -> Self {
-        Self { slot, bytes: [0xcc; SLOT_BYTES], position: 0, continuation: None, failed: false }
+    fn new(slot: usize, slot_bytes: usize) -> Self {
+        let limit = slot_bytes - ORIGINAL_BYTES;
+        Self { slot, bytes: [0xcc; SLOT_BYTES_MAX], limit, position: 0, continuation: None, failed: false }
     }
 
     fn put(&mut self, code: &[u8]) {
         let end = self.position + code.len();
-        if end > SLOT_ORIGINAL_OFFSET {
+        if end > self.limit {
             self.failed = true;
             return;
         }
@@ -304,7 +308,7 @@ impl Emitter {
 
     fn displacement(&mut self, position: usize, end: usize, target: usize) {
         match displacement_between(self.slot + end, target) {
-            Some(distance) if position + 4 <= SLOT_ORIGINAL_OFFSET => {
+            Some(distance) if position + 4 <= self.limit => {
                 self.bytes[position..position + 4].copy_from_slice(&distance.to_le_bytes());
             }
             _ => self.failed = true,

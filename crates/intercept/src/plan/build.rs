@@ -1,10 +1,10 @@
 //! Makes a plan: disassembles an object's functions and chooses, for each `syscall`, the bytes to replace.
 //!
 //! A site needs five bytes for a jump. They are the `syscall` and whole instructions around it, none of which but the
-//! first may be where another jump lands. Landing places are taken from every direct branch of the object and,
-//! for the functions in question, from anything that looks like a jump table.
+//! first may be where another jump lands. Landing places are taken from everything in the text that could be a direct branch and,
+//! for the functions in question, from anything that looks like a jump table. Only these functions are disassembled.
 
-use super::image::{Image, u32_at};
+use super::image::{Function, Image, u32_at, u64_at};
 use super::{AFTER_BYTES_MAX, BEFORE_BYTES_MAX, FIXUP_AFTER, FIXUPS_MAX, FLAG_ENDS, Fixup, Site, WINDOW_BYTES_MAX};
 use crate::table::{Class, class_of};
 use iced_x86::{
@@ -18,6 +18,8 @@ const NEIGHBOURHOOD_BYTES: usize = 32;
 const JUMP_TABLE_ENTRIES_MAX: usize = 1024;
 /// How much code without unwind information behind a function is taken to belong to it.
 const GAP_BYTES_MAX: usize = 256;
+/// How far in front of a candidate the start of code without unwind information is looked for.
+const GUESS_BYTES_MAX: usize = 4096;
 /// How many instructions back the system call number is looked for.
 const NUMBER_SEARCH_INSTRUCTIONS: usize = 12;
 
@@ -50,7 +52,7 @@ impl AddressSet {
     }
 }
 
-/// Makes the plan of `image`. `None` if the object has no usable unwind information and at least one candidate.
+/// Makes the plan of `image`. `None` if its text cannot be read.
 pub(crate) fn build(image: &Image) -> Option<Built> {
     let mut candidates = Vec::new();
     let mut limit = 0;
@@ -72,7 +74,8 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
     if limit > u32::MAX as usize {
         return None;
     }
-    let functions = with_gaps(image, image.functions()?);
+    candidates.sort_unstable();
+    let ranges = ranges_around(image, &candidates);
     let mut near = AddressSet::new(limit);
     for &candidate in &candidates {
         for address in candidate.saturating_sub(NEIGHBOURHOOD_BYTES)..candidate + NEIGHBOURHOOD_BYTES {
@@ -80,9 +83,13 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
         }
     }
     let mut landings = AddressSet::new(limit);
-    let mut instruction = Instruction::default();
-    for &(start, length) in &functions {
+    for &(start, _) in &ranges {
         landings.insert(start);
+    }
+    mark_far_branches(image, &near, &mut landings);
+    mark_short_branches(image, &candidates, &ranges, &near, &mut landings);
+    let mut instruction = Instruction::default();
+    for &(start, length) in &ranges {
         let code = image.bytes(start, length)?;
         let mut decoder = Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE);
         while decoder.can_decode() {
@@ -98,7 +105,7 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
     let mut listing: Vec<Instruction> = Vec::new();
     let mut information = InstructionInfoFactory::new();
     let mut next_candidate = 0;
-    for &(start, length) in &functions {
+    for &(start, length) in &ranges {
         while next_candidate < candidates.len() && candidates[next_candidate] < start {
             built.sites.push(Site::unpatchable(candidates[next_candidate] as u32, -1));
             next_candidate += 1;
@@ -116,10 +123,10 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
         mark_jump_tables(image, &listing, &mut landings);
         // What follows bytes that are no instruction may be out of step with the real ones.
         let in_step = listing.iter().position(Instruction::is_invalid).unwrap_or(listing.len());
-        for (offset, _) in code.windows(2).enumerate().filter(|(_, pair)| pair == &[0x0f, 0x05]) {
-            let address = (start + offset) as u64;
-            let listed = listing[..in_step].iter().any(|i| i.ip() <= address && address < i.next_ip());
-            if !listed && candidates.binary_search(&(address as usize)).is_ok() {
+        for &address in &candidates[first..next_candidate] {
+            // A candidate that does not begin an instruction is none.
+            let listed = listing[..in_step].iter().any(|i| i.ip() <= address as u64 && (address as u64) < i.next_ip());
+            if !listed {
                 built.sites.push(Site::unpatchable(address as u32, -1));
             }
         }
@@ -145,27 +152,128 @@ pub(crate) fn build(image: &Image) -> Option<Built> {
     Some(built)
 }
 
+/// Start and length of the code to disassemble: the functions that hold candidates, each with the gap behind it, ascending and disjoint.
+fn ranges_around(image: &Image, candidates: &[usize]) -> Vec<(usize, usize)> {
+    let mut ranges: Vec<(usize, usize)> = Vec::new();
+    let mut last_is_guessed = false;
+    for &candidate in candidates {
+        if let Some((start, length)) = ranges.last_mut()
+            && candidate < *start + *length
+        {
+            if last_is_guessed {
+                *length = within_segment(image, *start, candidate - *start + GAP_BYTES_MAX);
+            }
+            continue;
+        }
+        let behind_last = ranges.last().map_or(0, |&(start, length)| start + length);
+        let known = image.function_before(candidate).and_then(|function| {
+            let Function { start, length, next } = function;
+            // Hand-written code leaves the part that follows a `syscall` onto a new stack without unwind information.
+            let reach = next.saturating_sub(start).min(length + GAP_BYTES_MAX).max(length);
+            (candidate < start.saturating_add(reach)).then(|| (start, within_segment(image, start, reach)))
+        });
+        let guessed = known.is_none();
+        let range = known.or_else(|| guessed_range(image, candidate));
+        if let Some((start, length)) = range
+            && start >= behind_last
+        {
+            ranges.push((start, length));
+            last_is_guessed = guessed;
+        }
+    }
+    ranges
+}
+
+/// `length` cut at the end of the segment that `start` is in.
+fn within_segment(image: &Image, start: usize, length: usize) -> usize {
+    let segment = image.segments().iter().find(|s| s.executable && (s.start..s.start + s.length).contains(&start));
+    segment.map_or(0, |s| length.min(s.start + s.length - start))
+}
+
+/// Where code without unwind information (Go's) can be disassembled from: behind the padding between two functions.
+fn guessed_range(image: &Image, candidate: usize) -> Option<(usize, usize)> {
+    const ALIGNMENT: usize = 16;
+    const PADDING: u8 = 0xcc;
+    let mut start = candidate & !(ALIGNMENT - 1);
+    let lowest = candidate.saturating_sub(GUESS_BYTES_MAX);
+    while start > lowest {
+        let before = image.bytes(start.checked_sub(1)?, 1)?;
+        if before[0] == PADDING {
+            let length = within_segment(image, start, candidate - start + GAP_BYTES_MAX);
+            return Some((start, length));
+        }
+        start -= ALIGNMENT;
+    }
+    None
+}
+
+/// Marks what long branches anywhere in the text lead to near a candidate. Found by their bytes; what such bytes belong to is then
+/// disassembled, so that only branches count.
+fn mark_far_branches(image: &Image, near: &AddressSet, landings: &mut AddressSet) {
+    let mut listed = (0..0, Vec::<Instruction>::new());
+    for segment in image.segments().iter().filter(|segment| segment.executable) {
+        let Some(text) = image.bytes(segment.start, segment.length) else { continue };
+        for (offset, window) in text.windows(6).enumerate() {
+            let skip = match window {
+                [0xe8 | 0xe9, ..] => 1,
+                [0x0f, 0x80..=0x8f, ..] => 2,
+                _ => continue,
+            };
+            let distance = u32_at(window, skip) as i32 as isize;
+            let source = segment.start + offset;
+            let target = (source + skip + 4).wrapping_add_signed(distance);
+            if near.contains(target) && !landings.contains(target) && is_instruction(image, source, &mut listed) {
+                landings.insert(target);
+            }
+        }
+    }
+}
+
+/// Whether an instruction starts at `address`, as far as can be told. `listed` keeps what was disassembled for the next question.
+fn is_instruction(image: &Image, address: usize, listed: &mut (core::ops::Range<usize>, Vec<Instruction>)) -> bool {
+    if !listed.0.contains(&address) {
+        let known = image.function_before(address).filter(|function| address < function.start + function.length);
+        let range = known.map(|function| (function.start, function.length)).or_else(|| guessed_range(image, address));
+        let Some((start, length)) = range else { return true };
+        let Some(code) = image.bytes(start, length) else { return true };
+        listed.0 = start..start + length;
+        listed.1.clear();
+        listed.1.extend(Decoder::with_ip(64, code, start as u64, DecoderOptions::NONE).iter());
+    }
+    listed.1.binary_search_by_key(&(address as u64), Instruction::ip).is_ok()
+}
+
+/// Likewise short branches, which only code close by can make; inside `ranges` the disassembly knows better.
+fn mark_short_branches(
+    image: &Image,
+    candidates: &[usize],
+    ranges: &[(usize, usize)],
+    near: &AddressSet,
+    landings: &mut AddressSet,
+) {
+    const REACH_BYTES: usize = 128 + NEIGHBOURHOOD_BYTES;
+    let mut listed = (0..0, Vec::new());
+    for &candidate in candidates {
+        for address in candidate.saturating_sub(REACH_BYTES)..candidate + REACH_BYTES {
+            let known = ranges.partition_point(|&(start, _)| start <= address);
+            if known > 0 && address < ranges[known - 1].0 + ranges[known - 1].1 {
+                continue;
+            }
+            if let Some([0xeb | 0x70..=0x7f | 0xe0..=0xe3, distance]) = image.bytes(address, 2) {
+                let target = (address + 2).wrapping_add_signed(*distance as i8 as isize);
+                if near.contains(target) && !landings.contains(target) && is_instruction(image, address, &mut listed) {
+                    landings.insert(target);
+                }
+            }
+        }
+    }
+}
+
 /// Whether the `syscall` at `offset` of `text` is a return from a signal handler. Unwinders and debuggers know it by these bytes,
 /// so it must stay; and its unwind information starts one byte early, where a disassembler goes astray.
 fn is_signal_return(text: &[u8], offset: usize) -> bool {
     // mov rax, 15 in its long and its short form
     text[..offset].ends_with(&[0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0]) || text[..offset].ends_with(&[0xb8, 0x0f, 0, 0, 0])
-}
-
-/// Lets each function reach up to the next: hand-written code leaves the part that follows a `syscall` onto a new stack
-/// without unwind information.
-fn with_gaps(image: &Image, mut functions: Vec<(usize, usize)>) -> Vec<(usize, usize)> {
-    for index in 0..functions.len() {
-        let (start, length) = functions[index];
-        let Some(segment) =
-            image.segments().iter().find(|s| s.executable && (s.start..s.start + s.length).contains(&start))
-        else {
-            continue;
-        };
-        let end = functions.get(index + 1).map_or(usize::MAX, |next| next.0).min(segment.start + segment.length);
-        functions[index].1 = (end.saturating_sub(start)).min(length + GAP_BYTES_MAX).max(length);
-    }
-    functions
 }
 
 /// Adds what may be targets of jump tables that the function in `listing` refers to.
@@ -175,18 +283,34 @@ fn mark_jump_tables(image: &Image, listing: &[Instruction], landings: &mut Addre
         return;
     }
     for instruction in listing {
-        if instruction.mnemonic() != Mnemonic::Lea || !instruction.is_ip_rel_memory_operand() {
-            continue;
-        }
-        let table = instruction.ip_rel_memory_address() as usize;
-        for entry in 0..JUMP_TABLE_ENTRIES_MAX {
-            let Some(bytes) = image.bytes(table + entry * 4, 4) else { break };
-            let target = table.wrapping_add_signed(u32_at(bytes, 0) as i32 as isize);
-            if !image.segments().iter().any(|s| s.executable && (s.start..s.start + s.length).contains(&target)) {
-                break;
+        if instruction.mnemonic() == Mnemonic::Lea && instruction.is_ip_rel_memory_operand() {
+            let table = instruction.ip_rel_memory_address() as usize;
+            for entry in 0..JUMP_TABLE_ENTRIES_MAX {
+                let Some(bytes) = image.bytes(table + entry * 4, 4) else { break };
+                let target = table.wrapping_add_signed(u32_at(bytes, 0) as i32 as isize);
+                if !image.is_text(target) {
+                    break;
+                }
+                landings.insert(target);
             }
-            landings.insert(target);
+            mark_addresses(image, table, landings);
         }
+        // A table of addresses in a program that is not position-independent.
+        if instruction.flow_control() == FlowControl::IndirectBranch && instruction.op0_kind() == OpKind::Memory {
+            mark_addresses(image, instruction.memory_displacement64() as usize, landings);
+        }
+    }
+}
+
+/// Adds the addresses of text that stand one after the other at `table`.
+fn mark_addresses(image: &Image, table: usize, landings: &mut AddressSet) {
+    for entry in 0..JUMP_TABLE_ENTRIES_MAX {
+        let Some(bytes) = image.bytes(table.wrapping_add(entry * 8), 8) else { break };
+        let target = (u64_at(bytes, 0) as usize).wrapping_sub(image.bias);
+        if !image.is_text(target) {
+            break;
+        }
+        landings.insert(target);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Plans kept in files, by build-id, in `$XDG_CACHE_HOME/gannet` or `$HOME/.cache/gannet`.
+//! Plans kept in files, by build-id or [`Key`], in `$XDG_CACHE_HOME/gannet` or `$HOME/.cache/gannet`. Most objects have nothing
+//! to rewrite: their keys stand in one more file, [`Plain`], so that a start asks once for all of them.
 //!
 //! A warm start maps the file and uses it in place. Everything works without the cache, slower. A file is believed only
 //! if it belongs to this user, nobody else may write to it, and its checksum, build-id and filter classes agree; even
@@ -9,11 +10,11 @@ use super::{SITE_BYTES, Site};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::table::CLASSES;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GNTPLAN\0");
 /// Raised whenever the meaning of a site changes.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const SITES_MAX: usize = 1 << 16;
 
 #[repr(C)]
@@ -28,6 +29,118 @@ struct Header {
 }
 const HEADER_BYTES: usize = 64;
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES && align_of::<Site>() <= 8);
+
+/// What a plan is found by: a build-id, or what stands for one.
+pub(crate) type Key = BuildId;
+
+/// A key for an object without a build-id: the file it came from, as it was then.
+pub(crate) fn key_of_file(status: &[u64; 18]) -> Key {
+    // Device, inode, size, and the times of modification and change. A build-id of this length would be no hash of the usual kinds.
+    let words = [status[0], status[1], status[6], status[11], status[12], status[13], status[14]];
+    let mut bytes = [0u8; 56];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    key_of(&bytes)
+}
+
+/// A key for an object without a build-id whose bytes are at hand.
+pub(crate) fn key_of(content: &[u8]) -> Key {
+    let mut key = [0xff; 32];
+    key[..16].copy_from_slice(&xxh3_128(content).to_le_bytes());
+    key
+}
+
+const PLAIN_ENTRY_BYTES: usize = 16;
+const PLAIN_BYTES_MAX: usize = 64 * 1024;
+
+/// The objects that are known to have nothing to rewrite: a file of hashes of their keys, appended to.
+#[derive(Default)]
+pub(crate) struct Plain {
+    bytes: Vec<u8>,
+}
+
+impl Plain {
+    fn path(directory: &CachePath) -> CachePath {
+        let mut bytes = directory.text().to_vec();
+        bytes.extend_from_slice(b"/plain\0");
+        CachePath { bytes }
+    }
+
+    /// Depends on all that a plan depends on.
+    fn entry(key: &Key) -> [u8; PLAIN_ENTRY_BYTES] {
+        let mut bytes = [0u8; 44];
+        bytes[..32].copy_from_slice(key);
+        bytes[32..40].copy_from_slice(&xxh3_64(&CLASSES).to_le_bytes());
+        bytes[40..].copy_from_slice(&VERSION.to_le_bytes());
+        xxh3_128(&bytes).to_le_bytes()
+    }
+
+    /// Reads the file; empty if there is none that can be believed.
+    pub(crate) fn load(directory: &CachePath) -> Plain {
+        let path = Self::path(directory);
+        let mut plain = Plain::default();
+        // SAFETY: the path ends in zero.
+        let descriptor = unsafe { syscall(number::OPENAT, [AT_FDCWD, path.pointer(), O_CLOEXEC | O_NOFOLLOW, 0]) };
+        if is_error(descriptor) {
+            return plain;
+        }
+        if let Some(size) = trusted_size(descriptor as usize)
+            && size <= PLAIN_BYTES_MAX
+        {
+            plain.bytes.resize(size, 0);
+            // SAFETY: our own buffer.
+            let read = unsafe { syscall(number::READ, [descriptor as usize, plain.bytes.as_mut_ptr() as usize, size]) };
+            plain.bytes.truncate(usize::try_from(read).unwrap_or(0));
+        }
+        // SAFETY: our own descriptor.
+        unsafe { syscall(number::CLOSE, [descriptor as usize]) };
+        plain
+    }
+
+    /// Whether an object has nothing to rewrite.
+    pub(crate) fn holds(&self, key: &Key) -> bool {
+        let entry = Self::entry(key);
+        self.bytes.chunks_exact(PLAIN_ENTRY_BYTES).any(|other| other == entry)
+    }
+
+    /// Notes that an object has nothing to rewrite; that it cannot be noted is no error.
+    pub(crate) fn note(directory: &CachePath, key: &Key) {
+        const O_WRONLY_CREAT_APPEND: usize = 0o1 | 0o100 | 0o2000;
+        directory.create();
+        let path = Self::path(directory);
+        let entry = Self::entry(key);
+        // SAFETY: a path that ends in zero, our own descriptor and bytes.
+        unsafe {
+            let flags = O_WRONLY_CREAT_APPEND | O_CLOEXEC | O_NOFOLLOW;
+            let descriptor = syscall(number::OPENAT, [AT_FDCWD, path.pointer(), flags, 0o600]);
+            if is_error(descriptor) {
+                return;
+            }
+            let size = trusted_size(descriptor as usize).unwrap_or(usize::MAX);
+            if size >= PLAIN_BYTES_MAX || !size.is_multiple_of(PLAIN_ENTRY_BYTES) {
+                // Begun anew by the next.
+                syscall(number::UNLINK, [path.pointer()]);
+            } else {
+                syscall(number::WRITE, [descriptor as usize, entry.as_ptr() as usize, PLAIN_ENTRY_BYTES]);
+            }
+            syscall(number::CLOSE, [descriptor as usize]);
+        }
+    }
+}
+
+/// The size of a file of the cache that belongs to this user and that nobody else may write to.
+fn trusted_size(descriptor: usize) -> Option<usize> {
+    let mut status = [0u64; 18];
+    // SAFETY: struct stat is 144 bytes on x86-64.
+    if is_error(unsafe { syscall(number::FSTAT, [descriptor, status.as_mut_ptr() as usize]) }) {
+        return None;
+    }
+    let (mode, owner) = (status[3] as u32, (status[3] >> 32) as u32);
+    // SAFETY: no arguments.
+    let user = unsafe { syscall(number::GETEUID, []) } as u32;
+    (owner == user && mode & 0o170022 == 0o100000).then_some(status[6] as usize)
+}
 
 const AT_FDCWD: usize = -100isize as usize;
 const O_CLOEXEC: usize = 0o2000000;
@@ -110,18 +223,8 @@ pub(crate) fn load(directory: &CachePath, id: &BuildId) -> Option<&'static [Site
 }
 
 fn load_descriptor(descriptor: usize, id: &BuildId) -> Option<&'static [Site]> {
-    let mut status = [0u64; 18];
-    // SAFETY: struct stat is 144 bytes on x86-64.
-    if is_error(unsafe { syscall(number::FSTAT, [descriptor, status.as_mut_ptr() as usize]) }) {
-        return None;
-    }
-    let (mode, owner, size) = (status[3] as u32, (status[3] >> 32) as u32, status[6] as usize);
-    // SAFETY: no arguments.
-    let user = unsafe { syscall(number::GETEUID, []) } as u32;
-    if owner != user
-        || mode & 0o170022 != 0o100000
-        || !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size)
-    {
+    let size = trusted_size(descriptor)?;
+    if !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size) {
         return None;
     }
     const PROT_READ: usize = 1;
