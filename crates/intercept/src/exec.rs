@@ -115,6 +115,9 @@ pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) ->
         Ok(None) => {}
         Err(error) => return Outcome::Done(error),
     }
+    if !in_child {
+        front::leave_before_exec(record);
+    }
     Outcome::Pass
 }
 

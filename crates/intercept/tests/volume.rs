@@ -305,3 +305,26 @@ python3 -u u.py",
         "o 13\np/f 13\nr r\nnew 13",
     );
 }
+
+#[test]
+fn a_lone_program_that_executes_another_leaves_nothing_to_recover() {
+    let mut volume = Volume::new(64);
+    volume.alone();
+    volume.script("echo one > a; exec true", "");
+    assert!(volume.is_closed(), "nothing was open");
+    volume.script("exec 7> b; echo first >&7; exec bash -c 'echo second >&7; cat b'", "first\nsecond");
+    assert!(volume.is_closed(), "a description went from one to the other");
+    volume.script("shopt -s execfail; exec ./missing 2>/dev/null; echo still > c; cat c", "still");
+    assert!(volume.is_closed(), "an exec that failed");
+    volume.script("exec 7> d; rm d; echo x >&7; exec env -i /bin/true", "");
+    volume.script("ls; cat a", "a\nb\nc\none");
+    assert!(volume.is_closed(), "what a program without the volume left");
+    let _ = run(volume.command("bash").arg("-c").arg("cd /gannet; exec 7> e; kill -9 $$"));
+    assert!(!volume.is_closed());
+    volume.script("ls", "a\nb\nc\ne");
+    assert!(volume.is_closed(), "after a kill");
+    assert!(!std::fs::read_dir("/dev/shm").expect("names").any(|name| {
+        let name = name.expect("a name").file_name().to_string_lossy().into_owned();
+        name.starts_with("gannet-") && name.ends_with(&volume.nonce())
+    }));
+}

@@ -1,5 +1,7 @@
 //! Opening and closing a volume: the first participant recovers it or loads its saved maps, the last one saves them.
 //!
+//! When everybody was killed, the next one goes on with their arena if the volume still names it: then nothing needs recovery.
+//!
 //! An open volume names its arena in the state block, and every participant claims the volume itself: who finds it claimed
 //! and no arena (another container's `/dev/shm`) is refused.
 
@@ -8,8 +10,8 @@ use crate::disk::Disk;
 use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::NODE_WORDS;
-use crate::ops::{Core, Users, shared_error};
-use crate::places::{CONTROL_UNCERTAIN, Places};
+use crate::ops::{Core, Op, Users, shared_error};
+use crate::places::{CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
 use crate::space::{Extent, Space};
@@ -18,6 +20,7 @@ use gannet_media::DataHash;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{Errno, Error, NodeId, Result};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 
 /// How a volume is opened.
@@ -42,7 +45,16 @@ pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
 struct AllUsers {
     /// Weak, since it holds the session, which holds the engine.
     shared: Weak<Shared>,
-    others: Box<dyn Users>,
+    others: Arc<dyn Users>,
+}
+
+/// Users that can be named again, should opening be begun anew.
+struct SameUsers(Arc<dyn Users>);
+
+impl Users for SameUsers {
+    fn in_use(&self, node: NodeId) -> bool {
+        self.0.in_use(node)
+    }
 }
 
 impl Users for AllUsers {
@@ -57,7 +69,7 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
     let space = Storage::of(session.arena(), disk.geometry())?;
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
-    let users = Box::new(AllUsers { shared: Arc::downgrade(&shared), others: options.users });
+    let users = Box::new(AllUsers { shared: Arc::downgrade(&shared), others: Arc::from(options.users) });
     let core = Arc::new(Core { disk, places, space, copy_on_write, users });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
     Ok((core, shared))
@@ -93,17 +105,40 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         commit.store(ARENA_AT, arena)?;
         let _ = commit.fence();
     }
+    epoch_word(core, session)?.store(disk.epoch() as u64, Ordering::Relaxed);
     Ok(report)
 }
 
+fn epoch_word<'s>(core: &Core, session: &'s Session) -> Result<&'s gannet_shm::Word> {
+    session.word(core.places.control(CONTROL_EPOCH)).map_err(shared_error)
+}
+
+/// Frees inodes without names whose users were killed: nobody can come back to them.
+fn free_abandoned(core: &Core, session: &Session, shared: &Shared) -> Result<()> {
+    let op = Op::begin(core, session.thread().map_err(shared_error)?)?;
+    let mut outcome = Ok(());
+    let mut free = |node: NodeId| {
+        if outcome.is_ok() {
+            outcome = op.retire(node);
+        }
+    };
+    shared.forget_everybody(&mut free)?;
+    let suspects = session.arena().words(core.places.control(CONTROL_SUSPECTS), SUSPECTS_MAX).map_err(shared_error)?;
+    for suspect in suspects.iter().map(|word| word.load(Ordering::Relaxed)).filter(|&suspect| suspect != 0) {
+        free(NodeId::new(suspect >> 32, suspect as u32));
+    }
+    outcome
+}
+
 /// What the last participant does: saves the maps, unless somebody died in a way that left doubt.
-pub(crate) fn close_last(core: &Core, session: &Session) -> Result<()> {
+pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>) -> Result<()> {
     let disk = &core.disk;
     if disk.medium().is_read_only() {
         return Ok(());
     }
+    let abandoned = shared.map_or(Ok(()), |shared| free_abandoned(core, session, shared));
     let uncertain = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
-    if uncertain.load(Ordering::Relaxed) == 0 {
+    if uncertain.load(Ordering::Relaxed) == 0 && abandoned.is_ok() {
         save(core, session)?;
     }
     let mut commit = disk.begin();
@@ -230,9 +265,44 @@ impl FileGuard {
             return Err(Error::because(Errno::AGAIN, "the volume was attached twice"));
         };
         let threads = options.threads;
+        let users: Arc<dyn Users> = Arc::from(options.users);
+        let again = AttachOptions { users: Box::new(SameUsers(users.clone())), ..options };
+        self.options = Some(again);
+        let options = AttachOptions { users: Box::new(SameUsers(users)), ..options };
         let (core, shared) = assemble(disk, session, options)?;
         self.shared = Some(shared);
         Ok((core, threads))
+    }
+
+    /// Whether the arena is of the volume as it is: nobody else opened it since, nor recovered or repaired it.
+    fn is_current(&self, session: &Session, arena: ArenaIdentity) -> Result<bool> {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        disk.refresh_epoch()?;
+        let places = Places::of(session.arena())?;
+        let epoch = session.word(places.control(CONTROL_EPOCH)).map_err(shared_error)?.load(Ordering::Relaxed);
+        Ok(disk.load(ARENA_AT)? == arena.0 && disk.load(CLEAN_AT)? == 0 && epoch == disk.epoch() as u64)
+    }
+
+    fn adopt(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<bool> {
+        if !self.is_current(session, arena)? {
+            return Ok(false);
+        }
+        let Some(disk) = &self.disk else { return Ok(false) };
+        recover::refuse_read_only(disk)?;
+        // Children of the dead that never used the volume still have it claimed for this very arena.
+        if !claim(disk, false)? {
+            return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
+        }
+        let medium = disk.medium().clone();
+        let (core, _) = self.take_disk(session)?;
+        if session.reap_dead().is_err() {
+            // What they left cannot be settled: the medium alone counts.
+            self.shared = None;
+            self.disk = Some(Disk::open(medium)?);
+            return Ok(false);
+        }
+        self.core = Some(core);
+        Ok(true)
     }
 
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
@@ -244,6 +314,7 @@ impl FileGuard {
             ));
         }
         self.report = open_first(&core, session, arena.0, threads)?;
+        note_volume(&core.disk, session);
         self.core = Some(core);
         Ok(())
     }
@@ -286,16 +357,36 @@ impl VolumeGuard for FileGuard {
         self.first_of_all(session, arena).map_err(gannet_shm::Error::owner)
     }
 
+    fn adopted(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> gannet_shm::Result<bool> {
+        self.adopt(session, arena).map_err(gannet_shm::Error::owner)
+    }
+
     fn joined(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> gannet_shm::Result<()> {
         self.joined_others(session, arena).map_err(gannet_shm::Error::owner)
     }
 
     fn last(&mut self, session: &Session, _arena: ArenaIdentity) -> gannet_shm::Result<()> {
         match &self.core {
-            Some(core) => close_last(core, session).map_err(gannet_shm::Error::owner),
+            Some(core) => close_last(core, session, self.shared.as_deref()).map_err(gannet_shm::Error::owner),
             None => Ok(()),
         }
     }
+}
+
+/// Tells the arena where the volume's file is, so that it can be removed should both its users and the file go.
+fn note_volume(disk: &Disk, session: &Session) {
+    let Some(descriptor) = disk.medium().descriptor() else { return };
+    let path = rustix::fs::readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new());
+    if let (Ok(path), Ok(status)) = (path, rustix::fs::fstat(descriptor)) {
+        session.note_volume(path.as_bytes(), status.st_dev, status.st_ino);
+    }
+}
+
+/// Whether all who had the volume on this medium open were killed, and the next can go on with their arena.
+pub fn is_left_open(medium: &gannet_media::Medium) -> bool {
+    let Ok(disk) = Disk::open(medium.clone()) else { return false };
+    disk.load(ARENA_AT).is_ok_and(|arena| arena != 0)
+        && identity(&disk).is_ok_and(|identity| Session::is_left_behind(identity).unwrap_or(false))
 }
 
 /// Which volume an arena belongs to: its identifier and the file that holds it, so that a copy has another.

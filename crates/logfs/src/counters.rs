@@ -6,7 +6,7 @@ use crate::ops::Op;
 use crate::places::{COUNTER_WORDS, THREADS};
 use gannet_media::Counters as MediumCounters;
 use gannet_shm::Ordering;
-use gannet_vfs::Result;
+use gannet_vfs::{NodeId, Result};
 
 /// What is counted: the index of its word.
 #[derive(Clone, Copy)]
@@ -20,6 +20,8 @@ pub(crate) enum Counter {
     Lines = 6,
     BytesStored = 7,
     PagesCollected = 8,
+    /// Not a counter: inode and generation of the last file that the thread made without a name.
+    LastUnnamed = 15,
 }
 
 /// What all processes have done on a volume since the first of them opened it.
@@ -53,6 +55,13 @@ impl Op<'_> {
     pub(crate) fn count(&self, counter: Counter, by: u64) {
         if let Some(word) = self.counters.get(counter as usize) {
             word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+        }
+    }
+
+    /// Notes the last file that the thread made without a name.
+    pub(crate) fn note_unnamed(&self, node: NodeId) {
+        if let Some(word) = self.counters.get(Counter::LastUnnamed as usize) {
+            word.store(node.number << 32 | node.generation as u64, Ordering::Release);
         }
     }
 

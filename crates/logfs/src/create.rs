@@ -126,6 +126,8 @@ impl<'s> Op<'s> {
         self.write_slot(&mut commit, &newborn, 0, 0)?;
         let _ = commit.fence();
         let node = newborn.node();
+        // Before its number leaves the thread's hands: who dies before it has opened the file leaves this.
+        self.note_unnamed(node);
         self.born(newborn, 0, 0)?;
         Ok(node)
     }

@@ -93,7 +93,7 @@ impl LogFs {
         })?;
         let incomplete = || volume_error(Error::because(Errno::IO, "attaching did not complete"));
         let core = guard.core.clone().ok_or_else(incomplete)?;
-        let shared = guard.shared.take().ok_or_else(incomplete)?;
+        let shared = guard.shared.clone().ok_or_else(incomplete)?;
         let report = guard.report;
         // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
         session.reap_dead().map_err(|error| OpenError::Shared { path: text.clone(), error })?;
@@ -135,7 +135,9 @@ impl LogFs {
                 Detached::Last => Ok(true),
                 Detached::OthersRemain => Ok(false),
             },
-            None if self.session.path().is_none() => attach::close_last(&self.core, &self.session).map(|()| true),
+            None if self.session.path().is_none() => {
+                attach::close_last(&self.core, &self.session, Some(&self.shared)).map(|()| true)
+            }
             None => Ok(false),
         }
     }

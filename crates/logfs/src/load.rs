@@ -10,7 +10,7 @@ use crate::format::slot::Slot;
 use crate::index::{Extents, FileExtent, Tree};
 use crate::log::{self, Met};
 use crate::ops::{Op, index_error};
-use crate::record::{Collection, Record, SHIFTED, State};
+use crate::record::{Collection, MAPPED, MAPPED_WRITABLY, Record, SHIFTED, State};
 use crate::replay::{InodeState, NamePlace, binding_key, xattr_key};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
@@ -71,7 +71,10 @@ impl<'s> Op<'s> {
         record.set_blocks(counts.blocks);
         record.set_entries(counts.entries);
         record.set_xattrs(counts.xattrs);
-        record.set_maps(maps);
+        // Somebody may have it mapped still.
+        let mapped =
+            if record.last_generation() == generation { record.maps() & (MAPPED | MAPPED_WRITABLY) } else { 0 };
+        record.set_maps(maps | mapped);
         record.set_target_place(target);
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };

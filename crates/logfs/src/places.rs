@@ -33,7 +33,15 @@ pub(crate) const CONTROL_CHUNK_LOCK: u64 = 1;
 pub(crate) const CONTROL_UNCERTAIN: u64 = 2;
 /// How many dead threads were settled.
 pub(crate) const CONTROL_TAKEOVERS: u64 = 3;
+/// The volume's epoch when the arena was made: another one means that somebody recovered or repaired the volume since.
+pub(crate) const CONTROL_EPOCH: u64 = 4;
+/// Inodes that a dead thread made without a name and may not have come to open: lines full of words, each inode and
+/// generation or 0. Who closes the volume looks at them.
+pub(crate) const CONTROL_SUSPECTS: u64 = 8;
+/// Words of suspects.
+pub(crate) const SUSPECTS_MAX: u64 = 64;
 const CONTROL_LINES: u64 = 16;
+const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LINES * LINE_BYTES);
 
 /// Words of counters that each thread slot has: two lines, so that no two threads share one.
 pub(crate) const COUNTER_WORDS: u64 = 16;

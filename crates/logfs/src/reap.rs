@@ -7,6 +7,7 @@
 //! the volume's maps are counted again at the next attach.
 
 use crate::append::HAND_COMMIT;
+use crate::counters::Counter;
 use crate::create::HAND_LINKS;
 use crate::disk::Disk;
 use crate::file_map::FileMap;
@@ -16,9 +17,10 @@ use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::log::{self, LogEnd, Met};
 use crate::ops::{Core, Op};
-use crate::places::{CONTROL_TAKEOVERS, CONTROL_UNCERTAIN};
+use crate::places::{CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};
 use crate::recover::kill;
 use crate::rename::HAND_PARENT;
+use crate::space::HAND_BLOCKS;
 use crate::storage::{self, HAND_INODES};
 use crate::survey::{Half, data_is_whole, decide_half};
 use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper};
@@ -59,9 +61,13 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let disk = &core.disk;
     let locked: Vec<u32> = dead.locks().filter_map(|at| core.places.inode_of_lock(at)).collect();
     let hands: Vec<_> = dead.hands().map(|(_, content)| content).collect();
-    // Also with nothing in hand: it may have made a file without a name that it did not come to open.
-    let word = dead.reaper().word(core.places.control(CONTROL_UNCERTAIN)).map_err(crate::ops::shared_error)?;
-    word.store(1, Ordering::Relaxed);
+    let ours = [HAND_COMMIT, HAND_LINKS, HAND_PARENT, HAND_INODES, HAND_BLOCKS];
+    if locked.is_empty() && !hands.iter().any(|hand| ours.contains(&hand.kind)) {
+        // It was in no operation of the engine. It may have made a file without a name that it did not come to open.
+        note_suspect(core, dead)?;
+    } else {
+        op.set_uncertain()?;
+    }
     let word = dead.reaper().word(core.places.control(CONTROL_TAKEOVERS)).map_err(crate::ops::shared_error)?;
     word.fetch_add(1, Ordering::Relaxed);
 
@@ -108,6 +114,34 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     for &inode in &locked {
         op.record(inode)?.unload();
     }
+    Ok(())
+}
+
+/// Remembers the last file without a name that the dead thread made, if it has none yet, for who closes the volume.
+fn note_suspect(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
+    let arena = dead.reaper().arena();
+    let at = core.places.counters_of(dead.slot()).add(Counter::LastUnnamed as u64 * 8);
+    let word = arena.word(at).map_err(crate::ops::shared_error)?;
+    let made = word.load(Ordering::Acquire);
+    let (inode, generation) = ((made >> 32) as u32, made as u32);
+    if made == 0 {
+        return Ok(());
+    }
+    if let Slot::Used { generation: found, links: 0, .. } = core.disk.slot(inode)?
+        && found == generation
+    {
+        let suspects = arena.words(core.places.control(CONTROL_SUSPECTS), SUSPECTS_MAX);
+        let mut suspects = suspects.map_err(crate::ops::shared_error)?.iter();
+        // Several may be at it for different dead threads.
+        let noted = suspects.any(|suspect| {
+            suspect.load(Ordering::Relaxed) == made
+                || suspect.compare_exchange(0, made, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if !noted {
+            Op::begin(core, dead.reaper())?.set_uncertain()?;
+        }
+    }
+    word.store(0, Ordering::Release);
     Ok(())
 }
 

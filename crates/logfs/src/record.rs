@@ -198,8 +198,14 @@ impl<'s> Record<'s> {
     /// Drops the record and its index: the next user loads them again. In this order a kill in between leaves a record
     /// that is not loaded.
     pub(crate) fn unload(&self) {
-        self.words[STATE].store(0, Ordering::Release);
+        self.words[STATE].store(self.last_generation() as u64, Ordering::Release);
         self.drop_index();
+    }
+
+    /// The generation that the record was loaded for last: what maps did to the inode is known by the record alone, and
+    /// outlives its being unloaded.
+    pub(crate) fn last_generation(&self) -> u32 {
+        self.load(STATE) as u32
     }
 
     /// Frees all nodes of the index at once.

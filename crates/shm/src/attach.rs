@@ -2,8 +2,8 @@
 //!
 //! All behind the gate (see `file`). The first participant builds a new arena and lets the volume's
 //! owner recover and initialise; the last one lets it write its summary and removes the arena, so
-//! the arena never outlives its last participant. What a killed last participant leaves is found
-//! by the next one, which starts anew.
+//! an arena without participants is what was left by processes that were killed. The next one goes on
+//! with it if the volume's owner finds that nothing has happened since; else it starts anew.
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -13,8 +13,8 @@ use crate::layout::{ArenaLayout, Computed};
 use crate::participant::{ParticipantId, Process, own_namespace};
 use crate::private::next_incarnation;
 use crate::session::{
-    ARENA_ID_AT, ArenaIdentity, BYTES_AT, Detached, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
-    VolumeGuard,
+    ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, Detached, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session,
+    UUID_AT, VolumeGuard,
 };
 use crate::slot::Kind;
 use crate::thread::{load_state, mark_dead};
@@ -35,9 +35,15 @@ impl Session {
                     return Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, None);
                 }
                 // Its last participant was killed.
+                if let Some(session) = Self::adopt(&path, &gate, layout.compute()?, &identity, guard)? {
+                    drop(gate);
+                    crate::leftovers::remove_leftovers();
+                    return Ok(session);
+                }
                 path.unlink()?;
             }
             if let Some(session) = Self::attach_first(&path, layout.compute()?, &identity, guard)? {
+                crate::leftovers::remove_leftovers();
                 return Ok(session);
             }
         }
@@ -62,8 +68,16 @@ impl Session {
         Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, Some((id, lock)))
     }
 
+    /// Whether an arena of this volume stands there whose users were all killed: attaching goes on with it if it can.
+    pub fn is_left_behind(identity: VolumeIdentity) -> Result<bool> {
+        match ArenaPath::new(&identity).open()? {
+            Some(fd) => Ok(!file::any_life(&fd)?),
+            None => Ok(false),
+        }
+    }
+
     /// Removes the arena of a volume whose last participant was killed; what it held of memory is
-    /// free then. Returns whether there was one. Attaching does the same first.
+    /// free then. Returns whether there was one. The next attach starts anew then.
     pub fn remove_stale(identity: VolumeIdentity) -> Result<bool> {
         let path = ArenaPath::new(&identity);
         let Some(gate) = path.gate()? else { return Ok(false) };
@@ -83,14 +97,31 @@ impl Session {
         Ok(session)
     }
 
-    fn attach_to_others(
+    /// Goes on with an arena that nobody has open any more; `None` if that cannot be.
+    fn adopt(
         path: &ArenaPath,
         gate: &Gate,
         layout: Computed,
         identity: &VolumeIdentity,
         guard: &mut dyn VolumeGuard,
-        kept: Option<(ParticipantId, LifeLock)>,
-    ) -> Result<Arc<Self>> {
+    ) -> Result<Option<Arc<Self>>> {
+        let boot = current_boot();
+        let Ok(session) = Self::open_existing(path, gate, layout, identity) else { return Ok(None) };
+        if boot == 0 || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot || session.join(true).is_err() {
+            return Ok(None);
+        }
+        match guard.adopted(&session, session.arena_identity()) {
+            Ok(true) => Ok(Some(session)),
+            other => {
+                session.mark_own_threads_dead(None)?;
+                session.leave_record();
+                other.map(|_| None)
+            }
+        }
+    }
+
+    /// Maps an arena that was made complete, after a look at its header.
+    fn open_existing(path: &ArenaPath, gate: &Gate, layout: Computed, identity: &VolumeIdentity) -> Result<Arc<Self>> {
         let other_version = || Error::OtherVersion { path: path.path.clone() };
         if path.stat(&gate.fd)?.st_size as u64 != layout.bytes {
             return Err(other_version());
@@ -107,6 +138,18 @@ impl Session {
         {
             return Err(path.foreign("its header is damaged"));
         }
+        Ok(session)
+    }
+
+    fn attach_to_others(
+        path: &ArenaPath,
+        gate: &Gate,
+        layout: Computed,
+        identity: &VolumeIdentity,
+        guard: &mut dyn VolumeGuard,
+        kept: Option<(ParticipantId, LifeLock)>,
+    ) -> Result<Arc<Self>> {
+        let session = Self::open_existing(path, gate, layout, identity)?;
         match kept {
             None => session.join(true)?,
             Some((id, lock)) => session.become_participant(id, Some(lock))?,
@@ -169,6 +212,7 @@ impl Session {
             (UUID_AT + 8, high),
             (NONCE_AT, identity.nonce),
             (ARENA_ID_AT, u64::from_le_bytes(id)),
+            (BOOT_AT, current_boot()),
             (MAGIC_AT, MAGIC),
         ] {
             self.arena.fixed(at).store(value, Ordering::Release);
@@ -274,6 +318,9 @@ impl Session {
             reapers.clear();
         }
         drop(gate);
+        if self.file.is_some() && matches!(result, Ok(Detached::Last)) {
+            crate::leftovers::remove_leftovers();
+        }
         result
     }
 
@@ -332,6 +379,18 @@ fn read_identity(fd: impl AsFd) -> Result<ArenaIdentity> {
     let mut bytes = [0u8; 8];
     let read = rustix::io::pread(fd, &mut bytes, ARENA_ID_AT).map_err(Error::system("read the arena"))?;
     Ok(ArenaIdentity(if read == 8 { u64::from_le_bytes(bytes) } else { 0 }))
+}
+
+/// A number for this boot of the machine; 0 if it is not to be had.
+fn current_boot() -> u64 {
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let path = "/proc/sys/kernel/random/boot_id";
+    let Ok(fd) = rustix::fs::open(path, flags, rustix::fs::Mode::empty()) else { return 0 };
+    let mut text = [0u8; 64];
+    match rustix::io::read(&fd, &mut text) {
+        Ok(length) if length >= 32 => crate::layout::checksum_of(&text[..length]),
+        _ => 0,
+    }
 }
 
 fn uuid_words(identity: &VolumeIdentity) -> [u64; 2] {

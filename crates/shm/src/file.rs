@@ -36,7 +36,7 @@ pub struct VolumeIdentity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArenaPath {
     pub(crate) path: String,
-    uid: u32,
+    pub(crate) uid: u32,
 }
 
 /// The gate, held. Dropped: open.
@@ -144,6 +144,12 @@ impl ArenaPath {
                 return Ok(Some(gate));
             }
         }
+    }
+
+    /// The gate of an open file if nobody has it.
+    pub(crate) fn gate_if_open(fd: OwnedFd) -> Result<Option<Gate>> {
+        let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
+        Ok(locked.then_some(Gate { fd }))
     }
 
     /// Whether the name still leads to this open file.

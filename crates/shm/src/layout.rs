@@ -61,7 +61,7 @@ impl Region {
 }
 
 /// Bumped with every change of the meaning of a shared word.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;
@@ -193,6 +193,13 @@ pub(crate) const fn align_up(bytes: u64, align: u64) -> u64 {
 
 /// FNV-1a: tells layouts apart; no adversary here, who can write the arena can write the volume.
 struct Checksum(u64);
+
+/// The same of a text.
+pub(crate) fn checksum_of(bytes: &[u8]) -> u64 {
+    let mut checksum = Checksum::new();
+    checksum.bytes(bytes);
+    checksum.0
+}
 
 impl Checksum {
     fn new() -> Self {

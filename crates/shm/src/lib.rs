@@ -8,6 +8,7 @@
 //! | `facade` | the atomics: real, counted by tests, or a model checker's |
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
 //! | `file`, `participant`, `session`, `attach`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `leftovers` | what killed processes left behind: arenas without a volume, meeting places |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
 //! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
@@ -38,6 +39,8 @@ mod fork;
 mod hand;
 #[cfg(not(loom))]
 mod layout;
+#[cfg(not(loom))]
+mod leftovers;
 #[cfg(not(loom))]
 mod life;
 #[cfg(not(loom))]
@@ -76,6 +79,7 @@ mod exports {
     pub use crate::fork::{ExecTicket, ForkTicket};
     pub use crate::hand::{Hand, HandContent};
     pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
+    pub use crate::leftovers::remove_leftovers;
     pub use crate::lock::{Guard, GuardSet};
     pub use crate::participant::{ParticipantId, ParticipantInfo};
     pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};

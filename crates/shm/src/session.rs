@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::error::Result;
 use crate::facade::{Ordering, Word};
 use crate::file::{ArenaPath, LifeLock};
-use crate::layout::{ArenaOffset, PAGE_BYTES, SLOT_BYTES};
+use crate::layout::{ArenaOffset, HEADER_BYTES, PAGE_BYTES, SLOT_BYTES};
 use crate::participant::{ParticipantId, ParticipantInfo, Participants, own_namespace};
 use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
@@ -25,6 +25,14 @@ pub(crate) const READY_AT: u64 = 56;
 const SLOT_HINT_AT: u64 = 64;
 const ROSTER_LOCK_AT: u64 = 128;
 const SLOTS_USED_AT: u64 = 192;
+/// Which boot of the machine the arena was made in; 0 if that is not known.
+pub(crate) const BOOT_AT: u64 = 256;
+/// Device and inode of the volume's file, and length and text of a path that led to it; length 0 if none is known.
+pub(crate) const VOLUME_DEVICE_AT: u64 = 264;
+pub(crate) const VOLUME_INODE_AT: u64 = 272;
+pub(crate) const VOLUME_PATH_LENGTH_AT: u64 = 280;
+pub(crate) const VOLUME_PATH_AT: u64 = 512;
+pub(crate) const VOLUME_PATH_BYTES_MAX: u64 = HEADER_BYTES - VOLUME_PATH_AT;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"GannetSh");
 
@@ -39,6 +47,15 @@ pub trait VolumeGuard {
     /// elsewhere, recover it unless clean, initialise the regions, record `arena` durably. Others
     /// wait meanwhile. If this process dies in here, the next participant starts again.
     fn first(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()>;
+
+    /// Everybody who had the volume open was killed (or executed another program), and their arena stands as they left it, in
+    /// this very boot. `true`: the volume names `arena` and nothing has happened to it since, all who are gone have been
+    /// settled ([`Session::reap_dead`]), and this process goes on with the arena as it is. `false`: start anew, as the first.
+    /// If this process dies in here, the next one is asked the same.
+    fn adopted(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<bool> {
+        let _ = (session, arena);
+        Ok(false)
+    }
 
     /// Others have the volume open: check that the volume names `arena`, or refuse.
     fn joined(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()>;
@@ -114,6 +131,28 @@ impl Session {
     /// Which arena this is.
     pub fn arena_identity(&self) -> ArenaIdentity {
         ArenaIdentity(self.arena.fixed(ARENA_ID_AT).load(Ordering::Relaxed))
+    }
+
+    /// Notes where the volume's file is: an arena whose users were all killed and whose volume is gone as well is removed by the
+    /// next who attaches anything ([`crate::remove_leftovers`]). Called by the first participant's guard.
+    pub fn note_volume(&self, path: &[u8], device: u64, inode: u64) {
+        let length = path.len() as u64;
+        if length == 0 || length > VOLUME_PATH_BYTES_MAX {
+            return;
+        }
+        self.arena.fixed(VOLUME_DEVICE_AT).store(device, Ordering::Relaxed);
+        self.arena.fixed(VOLUME_INODE_AT).store(inode, Ordering::Relaxed);
+        for (index, chunk) in path.chunks(8).enumerate() {
+            let mut word = [0u8; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.arena.fixed(VOLUME_PATH_AT + index as u64 * 8).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        self.arena.fixed(VOLUME_PATH_LENGTH_AT).store(length, Ordering::Release);
+    }
+
+    /// Whether this very process is a participant: a forked child is not before its first operation.
+    pub fn has_joined(&self) -> bool {
+        self.incarnation() != 0
     }
 
     pub(crate) fn file(&self) -> Option<&ArenaPath> {

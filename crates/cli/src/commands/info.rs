@@ -5,7 +5,7 @@ use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
 use crate::output::{print, size_text};
 use crate::volume;
-use gannet_logfs::{Description, describe};
+use gannet_logfs::{Description, describe, is_left_open};
 use gannet_media::Medium;
 use gannet_vfs::{FileSystem, Statistics};
 use serde_json::{Value, json};
@@ -88,10 +88,13 @@ fn usage(about: &Description, live: Option<&Result<Live, String>>) -> Option<(u6
     }
 }
 
-fn state(about: &Description, live: Option<&Result<Live, String>>) -> &'static str {
+fn state(medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> &'static str {
     match live {
         Some(_) => "open",
         None if about.closed_cleanly => "closed cleanly",
+        None if is_left_open(medium) => {
+            "left open by processes that were killed: the next use goes on with their state"
+        }
         None => "not closed cleanly: the next use recovers it",
     }
 }
@@ -121,7 +124,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         line("pages", &pages);
     }
     line("data", if about.copy_on_write { "copy-on-write" } else { "in place" });
-    line("state", state(about, live));
+    line("state", state(medium, about, live));
     line("uuid", &uuid_text(&about.uuid));
     match live {
         Some(Ok(live)) => {

@@ -59,6 +59,11 @@ fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     result
 }
 
+/// Whether anything of a volume is mapped.
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+}
+
 /// Takes the lock so that a forked child finds it free, or releases it.
 pub(crate) fn around_fork(before: bool) {
     if before {

@@ -246,6 +246,26 @@ pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool
     }
 }
 
+/// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
+/// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
+/// what is left, and the new program, told of the open descriptions, goes on with the arena.
+pub(crate) fn leave_before_exec(record: &mut Record) {
+    let Some(front) = front() else { return };
+    if table::current(record).iter().next().is_some() || maps::any() || !is_single_threaded() {
+        return;
+    }
+    for mount in &front.mounts {
+        let opened = mount.opened.load(Ordering::Acquire);
+        // SAFETY: published by `file_system` and freed only where no other thread is left.
+        let joined = !opened.is_null() && unsafe { (**opened).shared().session().has_joined() };
+        if joined {
+            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
+            // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
+            drop(unsafe { Box::from_raw(opened) });
+        }
+    }
+}
+
 /// What the next program is told of our descriptors.
 pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Vec<u8> {
     front().map_or_else(Vec::new, |front| front.inheritance(record, in_child))

@@ -90,6 +90,23 @@ impl Volume {
         self.directory.path().join("volume")
     }
 
+    /// From now on nobody holds it open but those who use it.
+    pub(crate) fn alone(&mut self) {
+        self.held = None;
+    }
+
+    /// Whether the last who had it open closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        let medium = Medium::open(&self.path(), gannet_media::OpenOptions::default()).expect("the file");
+        gannet_logfs::describe(&medium).expect("a volume").closed_cleanly
+    }
+
+    /// How the names of its arenas end.
+    pub(crate) fn nonce(&self) -> String {
+        use std::os::unix::fs::MetadataExt;
+        format!("{:06x}", self.path().metadata().expect("the file").ino() & 0xff_ffff)
+    }
+
     /// A command with the volume at /gannet.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut volumes = self.path().into_os_string();

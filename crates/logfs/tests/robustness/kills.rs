@@ -24,7 +24,7 @@ const RETURNED: u8 = 6;
 const OPERATIONS_FAST: u64 = 30_000;
 
 /// The operation `index` of a life: in a directory of its own, and under names of its own in the one that all share.
-fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, index: u64) {
+pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, index: u64) {
     let mut random = Random(life.wrapping_mul(0x1_0001) ^ index.wrapping_mul(0xD6E8_FEB8_6659_FD93));
     let file = format!("f{}", random.below(6));
     let other = format!("f{}", random.below(6));
@@ -95,7 +95,7 @@ fn clear(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) {
     }
 }
 
-fn directories(rig: &Rig<'_>, life: u64) -> (NodeId, NodeId) {
+pub(crate) fn directories(rig: &Rig<'_>, life: u64) -> (NodeId, NodeId) {
     let shared = rig.find(rig.root, "shared").unwrap_or_else(|| rig.directory(rig.root, "shared"));
     let text = format!("life{life}");
     (rig.find(rig.root, &text).unwrap_or_else(|| rig.directory(rig.root, &text)), shared)

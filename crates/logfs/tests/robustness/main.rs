@@ -16,6 +16,7 @@
 //! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
 //! | `kills` | processes that are killed |
+//! | `handover` | volumes that everybody left by dying |
 //! | `mutations` | stores, flushes and fences left out |
 
 mod abandonment;
@@ -23,6 +24,7 @@ mod churn;
 mod concurrency;
 mod crashes;
 mod enumeration;
+mod handover;
 mod kills;
 mod mutations;
 mod operations;

@@ -256,3 +256,71 @@ fn attaching_abandoned_after_any_store_hinders_nobody() {
         assert!(matches!(run_abandoned(&[], 1, || ()), Outcome::Completed(())));
     }
 }
+
+/// Goes on with what the dead left.
+#[derive(Default)]
+struct Adopts {
+    calls: Calls,
+    adopted: u32,
+}
+
+impl crate::VolumeGuard for Adopts {
+    fn first(&mut self, session: &Arc<Session>, arena: crate::ArenaIdentity) -> Result<()> {
+        self.calls.first(session, arena)
+    }
+    fn adopted(&mut self, session: &Arc<Session>, _: crate::ArenaIdentity) -> Result<bool> {
+        session.reap_dead()?;
+        self.adopted += 1;
+        self.calls.answer().map(|()| true)
+    }
+    fn joined(&mut self, session: &Arc<Session>, arena: crate::ArenaIdentity) -> Result<()> {
+        self.calls.joined(session, arena)
+    }
+    fn last(&mut self, session: &Session, arena: crate::ArenaIdentity) -> Result<()> {
+        self.calls.last(session, arena)
+    }
+}
+
+#[test]
+fn what_the_dead_left_goes_from_hand_to_hand() {
+    let id = identity(9);
+    let mut guard = Adopts::default();
+    let stores = after_every_store(|stores| {
+        guard = Adopts::default();
+        let session = Session::attach(id, &layout(), &mut guard).unwrap();
+        let (arena, lock) = (session.arena_identity(), session.arena().region("test").unwrap().start);
+        session.word(lock.add(64)).unwrap().store(stores + 1, Ordering::Relaxed);
+        std::mem::forget(session.thread().unwrap().lock(lock).unwrap());
+        assert!(!Session::is_left_behind(id).unwrap());
+        drop(session);
+        assert!(Session::is_left_behind(id).unwrap());
+        // One that dies while it takes over, or later, or not at all.
+        let mut second = Adopts::default();
+        let outcome = run_abandoned(&[], stores, || {
+            let session = Session::attach(id, &layout(), &mut second).unwrap();
+            session.thread().unwrap().lock(lock).unwrap().unlock();
+        });
+        let session = Session::attach(id, &layout(), &mut guard).unwrap();
+        assert_eq!(
+            (session.arena_identity(), guard.calls.first, guard.adopted),
+            (arena, 1, 1),
+            "after {stores} stores"
+        );
+        assert_eq!(session.word(lock.add(64)).unwrap().load(Ordering::Relaxed), stores + 1);
+        session.thread().unwrap().lock(lock).unwrap().unlock();
+        assert_eq!(session.participant_list().len(), 1);
+        assert_eq!(session.detach(&mut guard).unwrap(), Detached::Last);
+        assert!(left_behind(&id).is_empty());
+        outcome
+    });
+    assert!(stores > 20, "{stores}");
+    // A guard that fails leaves it to the next.
+    let mut guard = Adopts::default();
+    drop(Session::attach(id, &layout(), &mut guard).unwrap());
+    let mut refuses = Adopts { calls: Calls { refuse: true, ..Calls::default() }, adopted: 0 };
+    assert!(matches!(Session::attach(id, &layout(), &mut refuses), Err(Error::Owner(_))));
+    assert!(Session::is_left_behind(id).unwrap());
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    assert_eq!((guard.calls.first, guard.adopted), (1, 1));
+    session.detach(&mut guard).unwrap();
+}

@@ -92,6 +92,26 @@ impl Tables {
 }
 
 impl Shared {
+    /// Nobody uses any description any more, and none is in transit: the last process leaves, and the arena ends with it.
+    /// Calls `each` with the inode of every description, which is not [in use](Shared::in_use) from then on.
+    pub fn forget_everybody(&self, each: &mut dyn FnMut(crate::NodeId)) -> crate::Result<()> {
+        let thread = self.thread()?;
+        let tables = &self.tables;
+        let forget = |reference| -> Result<crate::NodeId> {
+            let object = tables.descriptions.object(reference)?;
+            let node = tables.node(&thread, object)?;
+            let guard = thread.lock(tables.bucket(node.number).lock())?;
+            tables.column(&thread, object)?.iter().for_each(|word| word.store(0, Ordering::Release));
+            thread.word(object.add(super::tables::description::EXTERNAL))?.store(0, Ordering::Release);
+            guard.unlock();
+            Ok(node)
+        };
+        for reference in tables.descriptions.live(thread.arena()).map_err(error_of)? {
+            each(forget(reference).map_err(error_of)?);
+        }
+        Ok(())
+    }
+
     /// Settles what dead processes and threads left, and frees what nobody uses any more.
     pub fn reap(&self, fs: &dyn FileSystem) -> crate::Result<()> {
         self.session().reap_dead().map_err(error_of)?;

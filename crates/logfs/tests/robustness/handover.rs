@@ -1,0 +1,290 @@
+//! Volumes that everybody left by dying: the next one goes on with the arena as it is, without recovery, and in the end the
+//! volume is closed as if nothing had happened. Where the arena is not the volume's any more, recovery.
+
+use crate::volume::{Mode, assert_sound, format, options};
+use crate::{Random, kills, long};
+use gannet_fstest::{Rig, name};
+use gannet_logfs::{LogFs, check};
+use gannet_media::{CreateOptions, Medium, OpenOptions};
+use gannet_vfs::{FileSystem, NewNode, Owner, WritePosition};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const VOLUME: &str = "GANNET_TEST_HANDOVER_VOLUME";
+const ROLE: &str = "GANNET_TEST_HANDOVER_ROLE";
+const READY: u8 = 7;
+
+/// A volume's file; removed in the end, with whatever arena is left.
+struct Volume(PathBuf);
+
+impl Volume {
+    fn new(name: &str) -> Self {
+        let path = PathBuf::from(format!("/dev/shm/gannet-test-handover-{name}-{}", std::process::id()));
+        let created = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
+        let medium = Medium::create(&path, 32 << 20, created, &mut |_| {}).expect("a file");
+        format(&medium, Mode::InPlace);
+        Self(path)
+    }
+
+    fn open(&self) -> LogFs {
+        LogFs::open(&self.0, false, options()).expect("open the volume")
+    }
+
+    /// Starts a child, waits until it is ready, lets it work for a while and kills it.
+    fn kill_one(&self, role: &str, after: Duration) {
+        let mut child = self.spawn(role);
+        std::thread::sleep(after);
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+
+    fn spawn(&self, role: &str) -> Child {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "handover::child", "--nocapture", "--test-threads=1"])
+            .env(VOLUME, &self.0)
+            .env(ROLE, role)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a child");
+        let out = child.stdout.as_mut().expect("a pipe");
+        assert!(out.bytes().any(|byte| byte.expect("a byte") == READY), "{role}: the child ended early");
+        child
+    }
+
+    fn assert_closed(&self, when: &str) {
+        let medium = Medium::open(&self.0, OpenOptions::default()).expect("open the file");
+        assert_sound(&medium, true, when);
+    }
+
+    /// Arenas of this volume.
+    fn arenas(&self) -> Vec<PathBuf> {
+        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&self.0).expect("the file"));
+        let names = std::fs::read_dir("/dev/shm").expect("/dev/shm").map(|entry| entry.expect("a name").path());
+        // The nonce mixes device and inode; the device is the same for all.
+        names.filter(|path| path.to_string_lossy().ends_with(&format!("{:06x}", inode & 0xff_ffff))).collect()
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        gannet_shm::remove_leftovers();
+    }
+}
+
+fn ready() {
+    rustix::io::write(std::io::stdout(), &[READY]).expect("say so");
+}
+
+fn forever() -> ! {
+    loop {
+        std::thread::sleep(Duration::from_secs(3600));
+    }
+}
+
+/// What a child does; nothing in any other run of the tests.
+#[test]
+fn child() {
+    let (Ok(path), Ok(role)) = (std::env::var(VOLUME), std::env::var(ROLE)) else { return };
+    let fs = LogFs::open(Path::new(&path), false, options()).expect("open the volume");
+    let rig = Rig::new(&fs);
+    match role.as_str() {
+        "idle" => {
+            let file = rig.find(rig.root, "file").unwrap_or_else(|| rig.file(rig.root, "file"));
+            rig.try_write(file, WritePosition::Append, b"one more line\n").expect("write");
+        }
+        "orphan" => {
+            let file = rig.file(rig.root, "orphan");
+            std::mem::forget(rig.hold(file));
+            rig.write(file, 0, &[5; 100_000]);
+            rig.unlink(rig.root, "orphan").expect("unlink");
+        }
+        "unnamed" => {
+            let new = NewNode::regular(0o600, Owner::default());
+            let file = fs.create_unnamed(rig.root, &new).expect("a file without a name");
+            rig.write(file, 0, &[6; 50_000]);
+        }
+        "work" => {
+            let life = u64::from(std::process::id());
+            let (own, shared) = kills::directories(&rig, life);
+            ready();
+            for index in 0.. {
+                kills::perform(&rig, own, shared, life, index);
+            }
+        }
+        other => panic!("no such role: {other}"),
+    }
+    ready();
+    forever();
+}
+
+#[test]
+fn after_a_kill_between_operations_nothing_is_recovered() {
+    let volume = Volume::new("idle");
+    drop(volume.open());
+    for round in 1..=3 {
+        volume.kill_one("idle", Duration::ZERO);
+        let fs = volume.open();
+        assert!(fs.recovery().is_none(), "round {round}: recovered");
+        let rig = Rig::new(&fs);
+        let file = rig.find(rig.root, "file").expect("what was written");
+        assert_eq!(rig.content(file), b"one more line\n".repeat(round));
+        // Every other time the next one is also killed, and the arena goes from hand to hand.
+        if round % 2 == 1 {
+            assert!(fs.detach().expect("detach"));
+            drop(fs);
+            volume.assert_closed("after a kill");
+            assert!(volume.open().recovery().is_none(), "round {round}: recovered after a clean detach");
+        } else {
+            drop(fs);
+            volume.kill_one("idle", Duration::ZERO);
+            volume.kill_one("idle", Duration::ZERO);
+            let fs = volume.open();
+            let rig = Rig::new(&fs);
+            rig.resize(rig.find(rig.root, "file").expect("the file"), 14 * round as u64).expect("resize");
+        }
+    }
+}
+
+#[test]
+fn the_survivor_of_an_idle_process_closes_cleanly() {
+    let volume = Volume::new("survivor");
+    let fs = volume.open();
+    volume.kill_one("idle", Duration::ZERO);
+    assert_eq!(fs.session().reap_dead().expect("reap").participants, 1);
+    assert!(fs.detach().expect("detach"));
+    volume.assert_closed("by the survivor");
+}
+
+#[test]
+fn what_the_killed_had_open_without_a_name_is_freed() {
+    let volume = Volume::new("orphans");
+    let fs = volume.open();
+    let rig = Rig::new(&fs);
+    rig.write(rig.file(rig.root, "first"), 0, b"makes the table of inodes");
+    let free = fs.statistics().expect("statistics");
+    for survivor in [true, false] {
+        let fs = if survivor { Some(volume.open()) } else { None };
+        for role in ["orphan", "unnamed", "unnamed", "orphan"] {
+            volume.kill_one(role, Duration::ZERO);
+        }
+        drop(fs);
+    }
+    assert!(fs.detach().expect("detach"), "the last");
+    drop(fs);
+    volume.assert_closed("with files that had no names");
+    for role in ["orphan", "unnamed"] {
+        volume.kill_one(role, Duration::ZERO);
+    }
+    let fs = volume.open();
+    assert!(fs.recovery().is_none());
+    fs.detach().expect("detach");
+    drop(fs);
+    volume.assert_closed("with files that had no names, and nobody left");
+    let fs = volume.open();
+    assert!(fs.recovery().is_none());
+    let now = fs.statistics().expect("statistics");
+    assert_eq!((now.blocks_free, now.inodes_free), (free.blocks_free, free.inodes_free));
+}
+
+#[test]
+fn kills_at_work_of_the_last_one_are_taken_over() {
+    let volume = Volume::new("work");
+    let mut random = Random(11);
+    let (mut adopted, rounds) = (0, if long() { 600 } else { 25 });
+    for _ in 0..rounds {
+        volume.kill_one("work", Duration::from_micros(random.below(15_000) as u64));
+        // Sometimes two in a row die without anybody in between.
+        if random.below(3) == 0 {
+            continue;
+        }
+        let medium = Medium::open(&volume.0, OpenOptions::default()).expect("open the file");
+        drop(medium);
+        let fs = volume.open();
+        adopted += u32::from(fs.recovery().is_none());
+        let rig = Rig::new(&fs);
+        for text in rig.list(rig.root).into_keys() {
+            let text = String::from_utf8(text).expect("text");
+            let directory = rig.find(rig.root, &text).expect("a name");
+            for text in rig.list(directory).into_keys() {
+                let node = fs.lookup(directory, name(std::str::from_utf8(&text).expect("text"))).expect("a name").node;
+                rig.attributes(node);
+            }
+        }
+        fs.detach().expect("detach");
+        drop(fs);
+        let medium = Medium::open(&volume.0, OpenOptions::default()).expect("open the file");
+        assert_sound(&medium, false, "after a kill at work");
+    }
+    assert!(adopted * 4 >= rounds, "{adopted} of {rounds} without recovery");
+}
+
+#[test]
+fn an_arena_that_is_not_the_volumes_any_more_is_not_believed() {
+    const ARENA_AT: u64 = 4096 + 3 * 64;
+    let volume = Volume::new("stale");
+    volume.kill_one("idle", Duration::ZERO);
+    assert_eq!(volume.arenas().len(), 1, "{:?}", volume.arenas());
+    let file = std::fs::OpenOptions::new().write(true).open(&volume.0).expect("the file");
+    // As if somebody without access to the arena had opened it since.
+    file.write_all_at(&77_u64.to_le_bytes(), ARENA_AT).expect("write");
+    let fs = volume.open();
+    assert!(fs.recovery().is_some(), "believed an arena of another opening");
+    fs.detach().expect("detach");
+    drop(fs);
+    volume.kill_one("idle", Duration::ZERO);
+    // A repair raises the epoch.
+    let medium = Medium::open(&volume.0, OpenOptions::default()).expect("open the file");
+    medium
+        .store_u64(gannet_media::MediumOffset(4096), medium.load_u64(gannet_media::MediumOffset(4096)).unwrap() + 1)
+        .unwrap();
+    drop(medium);
+    let fs = volume.open();
+    assert!(fs.recovery().is_some(), "believed an arena of another epoch");
+    fs.detach().expect("detach");
+    drop(fs);
+    volume.assert_closed("after recovery");
+    // Damage in what the dead left costs a recovery, no more.
+    volume.kill_one("idle", Duration::ZERO);
+    let arena = volume.arenas().pop().expect("an arena");
+    let file = std::fs::OpenOptions::new().write(true).open(arena).expect("the arena");
+    file.write_all_at(&[0xff; 4096], 0).expect("write");
+    let fs = volume.open();
+    assert!(fs.recovery().is_some());
+    let medium = Medium::open(&volume.0, OpenOptions::default()).expect("open the file");
+    let report = check(&medium, gannet_logfs::CheckOptions { repair: false, threads: 1 }, &mut |_| {});
+    assert!(report.is_ok());
+    assert!(fs.detach().expect("detach"));
+    assert!(volume.arenas().is_empty());
+}
+
+#[test]
+fn an_arena_without_a_volume_is_removed_by_the_next_of_any() {
+    let gone = Volume::new("gone");
+    gone.kill_one("idle", Duration::ZERO);
+    let arena = gone.arenas().pop().expect("an arena");
+    let kept = Volume::new("kept");
+    kept.kill_one("idle", Duration::ZERO);
+    let kept_arena = kept.arenas().pop().expect("an arena");
+    std::fs::remove_file(&gone.0).expect("remove");
+    let other = Volume::new("other");
+    let fs = other.open();
+    assert!(!arena.exists(), "the arena of a volume that is gone");
+    assert!(kept_arena.exists(), "the arena of a volume that is there");
+    // Meeting places of a volume go with its last user.
+    let identity = fs.statistics().expect("statistics").identity;
+    let uid = rustix::process::geteuid().as_raw();
+    let fifo = PathBuf::from(format!("/dev/shm/gannet-fifo-{uid}-{identity:x}-5-1"));
+    let stale = PathBuf::from(format!("/dev/shm/gannet-socket-{uid}-{:x}-5-1", 0xdead_u64));
+    for path in [&fifo, &stale] {
+        std::fs::write(path, b"").expect("write");
+    }
+    drop(kept.open());
+    assert!(fifo.exists() && !stale.exists());
+    drop(fs);
+    assert!(!fifo.exists());
+}
