@@ -7,6 +7,7 @@
 
 use crate::bits::Bits;
 use crate::disk::Disk;
+use crate::format::shares::SharedRun;
 use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::NODE_WORDS;
@@ -14,6 +15,7 @@ use crate::ops::{Core, Op, Users, shared_error};
 use crate::places::{CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
+use crate::shares::{Shares, read_list, save_list};
 use crate::space::{Extent, Space};
 use crate::storage::Storage;
 use gannet_media::DataHash;
@@ -81,9 +83,13 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
     disk.refresh_epoch()?;
     let blocks = core.space.blocks_in(session.arena())?;
     let inodes = core.space.inodes_in(session.arena())?;
+    let shares = Shares::of(&core.places, session.arena())?;
     let report = match load_saved(disk, &blocks, &inodes)? {
-        true => None,
-        false => {
+        Some(runs) => {
+            shares.load(&runs)?;
+            None
+        }
+        None => {
             recover::refuse_read_only(disk)?;
             // Asked for only here: to know the number of processors takes a dozen system calls.
             let threads = match threads {
@@ -93,6 +99,7 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
             let recovered = recover::recover(disk, threads)?;
             blocks.load(recovered.blocks.words().map(|word| !word));
             inodes.load(recovered.inodes.words().map(|word| !word));
+            shares.load(&recovered.shares)?;
             Some(recovered.report)
         }
     };
@@ -154,7 +161,19 @@ fn save(core: &Core, session: &Session) -> Result<()> {
     let inodes = core.space.inodes_in(session.arena())?;
     let (block_map_hash, _) = save_map(disk, &blocks, geometry.saved_blocks_start, geometry.blocks)?;
     let (inode_map_hash, inodes_free) = save_map(disk, &inodes, geometry.saved_inodes_start, geometry.inodes())?;
+    // Blocks that nobody has, and nobody gets until the next attach has read them.
+    let runs = Shares::of(&core.places, session.arena())?.runs()?;
+    let mut commit = disk.begin();
+    let mut next = geometry.replica();
+    let shares = save_list(disk, &mut commit, &runs, &mut || {
+        next = (geometry.first_free..next).rev().find(|&block| blocks.is_free(block))?;
+        Some(next)
+    })?;
+    let _ = commit.fence();
+    // Without room for the list the next attach counts.
+    let Some(shares) = shares else { return Ok(()) };
     let summary = Summary {
+        shares,
         blocks_free: blocks.free_blocks(),
         inodes_used: geometry.inodes() - inodes_free,
         block_map_hash,
@@ -207,8 +226,8 @@ fn map_hash(disk: &Disk, start_block: u64, length: u64) -> Result<u64> {
     Ok(hash.value())
 }
 
-/// The summary of a clean detach, if there was one and its maps are what it says.
-pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<Summary>> {
+/// The summary of a clean detach and what was shared then, if there was one and its maps are what it says.
+pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<(Summary, Vec<SharedRun>)>> {
     let clean = disk.load(CLEAN_AT)?;
     if clean == 0 {
         return Ok(None);
@@ -221,7 +240,10 @@ pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<Summary>> {
         && summary.epoch == disk.epoch() as u64
         && summary.block_map_hash == map_hash(disk, geometry.saved_blocks_start, geometry.blocks)?
         && summary.inode_map_hash == map_hash(disk, geometry.saved_inodes_start, geometry.inodes())?;
-    Ok(sound.then_some(summary))
+    if !sound {
+        return Ok(None);
+    }
+    Ok(read_list(disk, summary.shares)?.map(|runs| (summary, runs)))
 }
 
 /// A saved map: the numbers in use.
@@ -238,16 +260,15 @@ pub(crate) fn saved_map(disk: &Disk, start_block: u64, length: u64) -> Result<Bi
     Ok(Bits::from_words(length, words.into_iter()))
 }
 
-fn load_saved(disk: &Disk, blocks: &Space<'_>, inodes: &Space<'_>) -> Result<bool> {
-    if clean_summary(disk)?.is_none() {
-        return Ok(false);
-    }
+/// Loads the maps of a clean detach, if there are any; returns what was shared.
+fn load_saved(disk: &Disk, blocks: &Space<'_>, inodes: &Space<'_>) -> Result<Option<Vec<SharedRun>>> {
+    let Some((_, runs)) = clean_summary(disk)? else { return Ok(None) };
     let geometry = disk.geometry();
     let saved = saved_map(disk, geometry.saved_blocks_start, geometry.blocks)?;
     blocks.load(saved.words().map(|word| !word));
     let saved = saved_map(disk, geometry.saved_inodes_start, geometry.inodes())?;
     inodes.load(saved.words().map(|word| !word));
-    Ok(true)
+    Ok(Some(runs))
 }
 
 /// The callbacks of attaching and detaching, for a volume in a file.

@@ -9,7 +9,7 @@ use crate::format::geometry::Geometry;
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
-use crate::format::superblock::{Superblock, SuperblockError};
+use crate::format::superblock::{AT_CHECKSUM, AT_FEATURES_INCOMPATIBLE, Superblock, SuperblockError};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
 use gannet_media::{AccessError, Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
@@ -24,6 +24,8 @@ pub(crate) struct Disk {
     superblock: Superblock,
     geometry: Geometry,
     epoch: AtomicU64,
+    /// Incompatible features that the superblock is known to have.
+    features: AtomicU64,
     /// First block of each chunk of the inode table, as far as this process has looked it up: 0 is unknown. Chunks
     /// never move.
     chunks: Box<[AtomicU64]>,
@@ -88,7 +90,8 @@ impl Disk {
             return Err(Error::damaged("epoch", EPOCH_AT));
         }
         let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), chunks })
+        let features = AtomicU64::new(superblock.features_incompatible);
+        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), features, chunks })
     }
 
     /// The volume with a superblock and an epoch that the caller has found out by other means: for fsck, when the medium
@@ -99,7 +102,8 @@ impl Disk {
             return Err(Error::damaged("superblock", 0));
         }
         let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
-        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), chunks })
+        let features = AtomicU64::new(superblock.features_incompatible);
+        Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), features, chunks })
     }
 
     pub(crate) fn medium(&self) -> &Medium {
@@ -146,6 +150,62 @@ impl Disk {
         commit.store(EPOCH_AT, next)?;
         let _ = commit.fence();
         self.epoch.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the volume is known to use an incompatible feature.
+    pub(crate) fn has_feature(&self, feature: u64) -> bool {
+        self.features.load(Ordering::Relaxed) & feature == feature
+    }
+
+    /// Notes durably that the volume uses an incompatible feature: first in the superblock, then in its replica. The caller
+    /// sees to it that nobody else does so at the same time.
+    pub(crate) fn add_feature(&self, feature: u64) -> Result<()> {
+        let mut bytes = [0; BLOCK_BYTES as usize];
+        self.read_block(0, &mut bytes)?;
+        let present = Superblock::decode(&bytes).unwrap_or(self.superblock.clone());
+        let features_incompatible = present.features_incompatible | feature;
+        let superblock = Superblock { features_incompatible, ..present };
+        for block in [0, self.geometry.replica()] {
+            self.write_superblock(block, &superblock)?;
+        }
+        self.features.store(features_incompatible, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Puts right what a crash has left of [`Disk::add_feature`]: one copy of the superblock is behind the other.
+    pub(crate) fn settle_superblock(&self) -> Result<()> {
+        let mut bytes = [0; BLOCK_BYTES as usize];
+        self.read_block(0, &mut bytes)?;
+        // Which copy counts is what opening the volume decided.
+        let features_incompatible = self.features.load(Ordering::Relaxed);
+        let superblock = Superblock { features_incompatible, ..self.superblock.clone() };
+        for block in [0, self.geometry.replica()] {
+            self.read_block(block, &mut bytes)?;
+            if superblock.may_become(&bytes) {
+                self.write_superblock(block, &superblock)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores what of a copy of the superblock is different, durably.
+    fn write_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
+        let encoded = superblock.encode();
+        let mut found = [0; BLOCK_BYTES as usize];
+        self.read_block(block, &mut found)?;
+        if found == *encoded {
+            return Ok(());
+        }
+        let mut commit = self.begin();
+        if superblock.may_become(&found) {
+            for at in [AT_FEATURES_INCOMPATIBLE, AT_CHECKSUM] {
+                commit.store(block * BLOCK_BYTES + at as u64, crate::format::get_u64(&encoded[..], at))?;
+            }
+        } else {
+            commit.write(block * BLOCK_BYTES, &encoded[..])?;
+        }
+        let _ = commit.fence();
         Ok(())
     }
 

@@ -322,6 +322,17 @@ impl FileSystem for LogFs {
         self.op()?.seek(node, target, offset_bytes)
     }
 
+    fn clone_range(
+        &self,
+        from: NodeId,
+        from_offset_bytes: u64,
+        to: NodeId,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<()> {
+        self.change(|op| op.clone_range(from, from_offset_bytes, to, to_offset_bytes, length_bytes))
+    }
+
     fn extents(
         &self,
         node: NodeId,

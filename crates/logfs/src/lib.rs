@@ -9,8 +9,9 @@
 //! places, record    the arena: where things stand, what is known of each inode
 //! index, space      trees of names and blocks; free blocks and inode numbers
 //! ops               one operation of one thread: locks, optimistic reads
+//! shares            blocks that several files refer to
 //! load, append      an inode from its log into the arena; an entry into its log
-//! names, create, remove, rename, attributes, xattrs, read, write, resize, map
+//! names, create, remove, rename, attributes, xattrs, read, write, resize, clone, map
 //!                   the operations
 //! collect           logs kept short
 //! counters          what has been done, for people
@@ -25,6 +26,7 @@ mod attach;
 mod attributes;
 mod bits;
 mod check;
+mod clone;
 mod collect;
 mod counters;
 mod create;
@@ -50,6 +52,7 @@ mod remove;
 mod rename;
 mod replay;
 mod resize;
+mod shares;
 #[doc(hidden)]
 pub mod space;
 mod storage;

@@ -58,6 +58,9 @@ impl<'s> Op<'s> {
             }
             Ok(())
         })?;
+        if birth.file_type == FileType::Regular {
+            self.mark_shared(inode, record)?;
+        }
         record.set_state(&state);
         let is_directory = birth.file_type == FileType::Directory;
         record.set_links(if is_directory { counts.directories } else { links });

@@ -4,9 +4,10 @@
 //! the map is given back or its process is gone.
 
 use crate::format::BLOCK_BYTES;
-use crate::index::Mapping;
+use crate::index::{FileExtent, Mapping};
 use crate::ops::{Locked, Op, shared_error};
 use crate::record::{MAPPED, MAPPED_WRITABLY};
+use crate::shares::Shares;
 use crate::space::{Extent as SpaceExtent, PinOwner};
 use crate::storage;
 use gannet_media::MediumOffset;
@@ -38,6 +39,11 @@ impl<'s> Op<'s> {
         }
         let record = &locked.record;
         let size_end = record.size().next_multiple_of(BLOCK_BYTES);
+        if !medium.is_read_only() {
+            // A map shows what is written later: its blocks must be written in place.
+            self.unshare(&locked, offset / BLOCK_BYTES..end.min(size_end) / BLOCK_BYTES)?;
+            self.unshare_tail(&locked)?;
+        }
         if access == MapAccess::Write {
             self.fill_holes(&locked, offset / BLOCK_BYTES, end.min(size_end) / BLOCK_BYTES)?;
             self.seal(&locked)?;
@@ -135,19 +141,16 @@ impl<'s> Op<'s> {
     ) -> Result<()> {
         let locked = self.lock(node)?;
         self.regular(locked.state)?;
+        let shares = self.shares()?;
         let end = offset.saturating_add(length);
+        let mut outcome = Ok(());
         self.extents(locked.inode, &locked.record)
             .for_each_from(offset / BLOCK_BYTES, &mut |extent| {
-                let start = extent.file_block * BLOCK_BYTES;
-                start < end
-                    && sink(&Extent {
-                        file_offset_bytes: start,
-                        medium_offset_bytes: extent.block * BLOCK_BYTES,
-                        length_bytes: extent.count * BLOCK_BYTES,
-                        kind: ExtentKind::Data,
-                    })
+                outcome = tell_extent(&shares, extent, end, sink);
+                matches!(outcome, Ok(()))
             })
-            .map_err(crate::ops::index_error)
+            .map_err(crate::ops::index_error)?;
+        outcome.or_else(|stop| stop.map_or(Ok(()), Err))
     }
 
     /// A counter or flag of the whole volume.
@@ -155,4 +158,32 @@ impl<'s> Op<'s> {
         let word = self.thread.word(self.core.places.control(which)).map_err(shared_error)?;
         Ok(word.load(gannet_shm::Ordering::Relaxed))
     }
+}
+
+/// Tells an extent of a file, in parts where some of it is shared and some is not. `Err(None)` ends the telling.
+fn tell_extent(
+    shares: &Shares<'_>,
+    extent: FileExtent,
+    end: u64,
+    sink: &mut dyn FnMut(&Extent) -> bool,
+) -> std::result::Result<(), Option<Error>> {
+    let mut told = 0;
+    while told < extent.count {
+        let (shared, run) = match extent.shared {
+            true => shares.run(extent.block + told, extent.count - told).map_err(Some)?,
+            false => (false, extent.count),
+        };
+        let start = (extent.file_block + told) * BLOCK_BYTES;
+        let part = Extent {
+            file_offset_bytes: start,
+            medium_offset_bytes: (extent.block + told) * BLOCK_BYTES,
+            length_bytes: run * BLOCK_BYTES,
+            kind: if shared { ExtentKind::Shared } else { ExtentKind::Data },
+        };
+        if start >= end || !sink(&part) {
+            return Err(None);
+        }
+        told += run;
+    }
+    Ok(())
 }

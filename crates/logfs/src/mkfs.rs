@@ -105,5 +105,5 @@ fn close(disk: &Disk) -> Result<()> {
     for inode in [0, ROOT] {
         let _ = inodes.set(inode as u64);
     }
-    saved::save(disk, blocks.words(), inodes.words(), (geometry.blocks - blocks.count(), inodes.count()))
+    saved::save(disk, &blocks, &inodes, &[])
 }

@@ -6,12 +6,14 @@
 //! records   one for each possible inode, found by its number; memory is taken as they are touched
 //! nodes     of all indexes
 //! counters  what each thread slot has done
+//! shares    references to each block that has several
 //! ```
 //! `space` adds its own regions, for blocks and for inode numbers.
 
 use crate::format::geometry::Geometry;
 use crate::index::NODE_WORDS;
 use crate::ops::shared_error;
+use crate::shares;
 use gannet_shm::{Arena, ArenaLayout, ArenaOffset, Region};
 use gannet_vfs::Result;
 
@@ -40,6 +42,10 @@ pub(crate) const CONTROL_EPOCH: u64 = 4;
 pub(crate) const CONTROL_SUSPECTS: u64 = 8;
 /// Words of suspects.
 pub(crate) const SUSPECTS_MAX: u64 = 64;
+/// Not 0 once a block was shared since the volume was opened.
+pub(crate) const CONTROL_SHARES: u64 = 5;
+/// Taken while the superblock changes; after inode locks.
+pub(crate) const CONTROL_SUPERBLOCK_LOCK: u64 = 6;
 const CONTROL_LINES: u64 = 16;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LINES * LINE_BYTES);
 
@@ -57,6 +63,10 @@ pub(crate) struct Places {
     pub(crate) records: Region,
     pub(crate) nodes: Region,
     pub(crate) counters: Region,
+    /// References to each block, as far as there are several.
+    pub(crate) shares: Region,
+    /// A bit for each group of blocks that has any.
+    pub(crate) share_groups: Region,
 }
 
 impl Places {
@@ -70,6 +80,8 @@ impl Places {
             .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("records", geometry.inodes() * RECORD_BYTES, 4096)
             .region("nodes", nodes, 2 << 20)
+            .region("shares", (geometry.blocks * 4).next_multiple_of(8), 4096)
+            .region("share groups", geometry.blocks.div_ceil(shares::GROUP_BLOCKS * 64) * 8, LINE_BYTES)
     }
 
     /// Finds the regions again.
@@ -81,6 +93,8 @@ impl Places {
             records: region("records")?,
             nodes: region("nodes")?,
             counters: region("counters")?,
+            shares: region("shares")?,
+            share_groups: region("share groups")?,
         })
     }
 
@@ -93,7 +107,12 @@ impl Places {
     pub(crate) const fn stripe(&self, inode: u32, offset_bytes: u64) -> ArenaOffset {
         let mixed = (inode as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (offset_bytes / STRIPE_BYTES);
         let spread = mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93) >> 40;
-        self.stripes.start.add(spread % STRIPES * LINE_BYTES)
+        self.stripe_number(spread % STRIPES)
+    }
+
+    /// One of the [`STRIPES`] data locks.
+    pub(crate) const fn stripe_number(&self, number: u64) -> ArenaOffset {
+        self.stripes.start.add(number * LINE_BYTES)
     }
 
     /// The counters of a thread slot.

@@ -8,8 +8,10 @@ use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::geometry::Geometry;
 use crate::format::page::{AT_NEXT, LinePlace};
+use crate::format::shares::SharedRun;
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::shares::Counts;
 use crate::survey::{Half, Survey, Surveyed, decide_half, survey_inode};
 use gannet_vfs::{Errno, Error, FileType, Result};
 use std::collections::{HashMap, HashSet};
@@ -38,6 +40,8 @@ pub(crate) struct Recovered {
     pub(crate) blocks: Bits,
     /// Inodes in use.
     pub(crate) inodes: Bits,
+    /// Blocks with several references.
+    pub(crate) shares: Vec<SharedRun>,
     /// What was done.
     pub(crate) report: RecoveryReport,
 }
@@ -57,10 +61,33 @@ pub(crate) fn mark_fixed(disk: &Disk, blocks: &Bits) -> Result<()> {
 
 const fn drop_bool(_: bool) {}
 
-fn mark(surveyed: &Surveyed, mut each: impl FnMut(u64) -> bool) {
-    surveyed.pages.iter().for_each(|&page| drop_bool(each(page)));
-    for extent in surveyed.map.iter() {
-        (extent.block..extent.block + extent.count as u64).for_each(|block| drop_bool(each(block)));
+/// Blocks in use, and how often those that are shared are referred to.
+struct Used {
+    blocks: Bits,
+    shared: Counts,
+}
+
+fn data_blocks(surveyed: &Surveyed) -> impl Iterator<Item = u64> + '_ {
+    surveyed.map.iter().flat_map(|extent| extent.block..extent.block + extent.count as u64)
+}
+
+impl Used {
+    fn mark(&self, surveyed: &Surveyed) {
+        surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.set(page)));
+        for block in data_blocks(surveyed) {
+            if self.blocks.set(block) {
+                self.shared.again(block);
+            }
+        }
+    }
+
+    fn unmark(&self, surveyed: &Surveyed) {
+        surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.clear(page)));
+        for block in data_blocks(surveyed) {
+            if !self.shared.take(block) {
+                drop_bool(self.blocks.clear(block));
+            }
+        }
     }
 }
 
@@ -68,11 +95,11 @@ fn mark(surveyed: &Surveyed, mut each: impl FnMut(u64) -> bool) {
 /// been changed.
 pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
     let geometry: &Geometry = disk.geometry();
-    let blocks = Bits::new(geometry.blocks);
+    let used = Used { blocks: Bits::new(geometry.blocks), shared: Counts::default() };
     let inodes = Bits::new(geometry.inodes());
-    mark_fixed(disk, &blocks)?;
+    mark_fixed(disk, &used.blocks)?;
     let mut survey = Survey::of(disk, threads, &|surveyed| {
-        mark(surveyed, |block| blocks.set(block));
+        used.mark(surveyed);
         surveyed.pages = Vec::new();
         surveyed.map = Default::default();
     })?;
@@ -86,7 +113,7 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
     for &inode in &born {
         if let Slot::Used { generation, birth, links, parent, .. } = disk.slot(inode)? {
             let surveyed = survey_inode(disk, inode, generation, birth, links, parent)?;
-            mark(&surveyed, |block| blocks.set(block));
+            used.mark(&surveyed);
             match survey.inodes.binary_search_by_key(&inode, |other| other.inode) {
                 Ok(at) => survey.inodes[at] = surveyed,
                 Err(at) => survey.inodes.insert(at, surveyed),
@@ -106,7 +133,7 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
             free_slot(&mut commit, at, surveyed.generation)?;
             report.orphans_freed += 1;
             let again = survey_inode(disk, surveyed.inode, surveyed.generation, surveyed.state.birth, 0, 0)?;
-            mark(&again, |block| blocks.clear(block));
+            used.unmark(&again);
             continue;
         };
         drop_bool(inodes.set(surveyed.inode as u64));
@@ -134,8 +161,9 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
         free_slot(&mut commit, at, disk.load(at)? as u32)?;
     }
     let _ = commit.fence();
+    disk.settle_superblock()?;
     disk.raise_epoch()?;
-    Ok(Recovered { blocks, inodes, report })
+    Ok(Recovered { shares: used.shared.runs(), blocks: used.blocks, inodes, report })
 }
 
 /// What an inode's slot says of its links: a directory's are derived from its log whenever it is loaded, so its slot says

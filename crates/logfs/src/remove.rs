@@ -177,8 +177,15 @@ impl<'s> Op<'s> {
     /// Frees blocks of a file: first waits, stripe by stripe, for those who write to them in place or read them.
     pub(crate) fn free_extent(&self, inode: u32, extent: FileExtent, durable: &Durable) -> Result<()> {
         self.pass_stripes(inode, extent.file_block, extent.count)?;
-        let mut start = extent.block;
-        let mut left = extent.count;
+        if extent.shared {
+            return self.drop_shared(extent.block, extent.count, durable);
+        }
+        self.free_run(extent.block, extent.count, durable)
+    }
+
+    /// Frees a run of blocks, however long.
+    pub(crate) fn free_run(&self, mut start: u64, count: u64, durable: &Durable) -> Result<()> {
+        let mut left = count;
         while left > 0 {
             let count = left.min((1 << 24) - 1) as u32;
             self.free_blocks(Extent { start, count }, durable)?;

@@ -45,6 +45,7 @@ impl<'s> Op<'s> {
         let record = &locked.record;
         let before = record.size();
         let owned = locked.owned(self.core);
+        self.unshare_tail(locked)?;
         let tail = match self.mapping(locked.inode, record, before)? {
             Mapping::Blocks { block, .. } if !before.is_multiple_of(BLOCK_BYTES) => {
                 let end = size_bytes.min((before / BLOCK_BYTES + 1) * BLOCK_BYTES);
@@ -85,7 +86,13 @@ impl<'s> Op<'s> {
     }
 
     /// Unmaps blocks that the log says are unmapped, and frees them.
-    fn unmap_blocks(&self, locked: &Locked<'s>, file_block: u64, count: u64, durable: &Durable) -> Result<()> {
+    pub(crate) fn unmap_blocks(
+        &self,
+        locked: &Locked<'s>,
+        file_block: u64,
+        count: u64,
+        durable: &Durable,
+    ) -> Result<()> {
         if count == 0 {
             return Ok(());
         }
@@ -162,7 +169,7 @@ impl<'s> Op<'s> {
             }
             AllocateMode::Collapse => self.collapse(&locked, offset, end),
             AllocateMode::Insert => self.insert(&locked, offset, length),
-            AllocateMode::Unshare => Ok(()),
+            AllocateMode::Unshare => self.unshare(&locked, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)),
         }?;
         self.collect_some(&locked)?;
         locked.guard.unlock();
@@ -244,6 +251,7 @@ impl<'s> Op<'s> {
 
     /// Zeros the part of a block that is mapped, in place: `from..to` lie in one block and inside the file.
     fn zero_part(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
+        self.unshare(locked, from / BLOCK_BYTES..from / BLOCK_BYTES + 1)?;
         let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, from)? else { return Ok(()) };
         self.seal(locked)?;
         let stripe = self.thread.lock(self.core.places.stripe(locked.inode, from)).map_err(shared_error)?;

@@ -10,7 +10,7 @@ use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::index::{self, Mapping};
 use crate::ops::{Locked, Op, index_error, inode_number, shared_error};
-use crate::places::STRIPE_BYTES;
+use crate::places::{STRIPE_BYTES, STRIPES};
 use crate::read::left_of;
 use crate::record::MAPPED;
 use crate::space::Held;
@@ -201,7 +201,7 @@ impl<'s> Op<'s> {
             return Ok(None);
         }
         Ok(match self.mapping(inode, record, at)? {
-            Mapping::Hole { .. } => None,
+            Mapping::Hole { .. } | Mapping::Blocks { shared: true, .. } => None,
             Mapping::Blocks { block, count, .. } => {
                 Some((block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit)))
             }
@@ -220,12 +220,22 @@ impl<'s> Op<'s> {
         if at >= FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
-        let copy_on_write = self.is_copy_on_write(locked.record.flags(), locked.record.maps());
+        let mut copy_on_write = self.is_copy_on_write(locked.record.flags(), locked.record.maps());
         let mut end = at + (from.remaining() as u64).min(ENTRY_BYTES_MAX).min(FILE_BYTES_MAX - at);
         if !copy_on_write && at < size {
             // Bytes inside the file and bytes behind its end are different kinds of write.
             end = end.min(size);
             match self.mapping(locked.inode, &locked.record, at)? {
+                Mapping::Blocks { block, count, shared: true } => {
+                    let count = count.min(end.div_ceil(BLOCK_BYTES) - at / BLOCK_BYTES);
+                    let (reclaimed, run) = self.reclaim(&locked, at / BLOCK_BYTES, block, count)?;
+                    if reclaimed {
+                        self.seal(&locked)?;
+                        return self.retry_in_place(locked, node, at, from);
+                    }
+                    copy_on_write = true;
+                    end = end.min(at + left_of(run, at));
+                }
                 Mapping::Blocks { .. } => {
                     // It could be done in place but for the seal.
                     self.seal(&locked)?;
@@ -298,6 +308,8 @@ impl<'s> Op<'s> {
         if replaced.is_some_and(|(at, end)| (at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).contains(&last)) {
             return Ok(None);
         }
+        // It is written in place, behind the end.
+        self.unshare_tail(locked)?;
         Ok(match self.mapping(locked.inode, &locked.record, size)? {
             Mapping::Blocks { block, .. } => Some(block),
             Mapping::Hole { .. } => None,
@@ -432,6 +444,13 @@ impl<'s> Op<'s> {
     pub(crate) fn pass_stripes(&self, inode: u32, file_block: u64, count: u64) -> Result<()> {
         let from = file_block * BLOCK_BYTES / STRIPE_BYTES;
         let to = ((file_block + count) * BLOCK_BYTES).div_ceil(STRIPE_BYTES);
+        if to - from > 4 * STRIPES {
+            // So many that each is among them more than once.
+            for stripe in 0..STRIPES {
+                self.thread.lock(self.core.places.stripe_number(stripe)).map_err(shared_error)?.unlock();
+            }
+            return Ok(());
+        }
         for stripe in from..to {
             let at = self.core.places.stripe(inode, stripe * STRIPE_BYTES);
             self.thread.lock(at).map_err(shared_error)?.unlock();

@@ -6,8 +6,8 @@ use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Owner, Time};
 
-/// All but sharing blocks between files, and attributes larger than a log page.
-const FEATURES: Features = Features::all().difference(Features::CLONE).difference(Features::LARGE_XATTRS);
+/// All but attributes larger than a log page.
+const FEATURES: Features = Features::all().difference(Features::LARGE_XATTRS);
 /// Copy-on-write needs a fresh block for every write, so that blocks reserved beforehand do not help it.
 const COPY_ON_WRITE: Features = FEATURES.difference(Features::RESERVES);
 

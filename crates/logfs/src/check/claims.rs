@@ -7,12 +7,13 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
 use crate::format::state::SUMMARY_AT;
+use crate::shares::{Counts, read_list};
 use crate::survey::data_is_whole;
 use gannet_vfs::Result;
 use std::collections::{BTreeMap, HashSet};
 
 /// Blocks that somebody has, as runs that do not overlap: start to end.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Claims {
     runs: BTreeMap<u64, u64>,
 }
@@ -36,6 +37,14 @@ impl Claims {
         }
         self.runs.insert(new_start, new_end);
         taken
+    }
+
+    /// The parts of a run that are claimed.
+    fn taken(&self, start: u64, count: u64) -> Vec<(u64, u64)> {
+        let end = start + count;
+        let before = self.runs.range(..start).next_back();
+        let touching = before.into_iter().chain(self.runs.range(start..end));
+        touching.map(|(&from, &to)| (from.max(start), to.min(end))).filter(|&(from, to)| from < to).collect()
     }
 
     fn bits(&self, length: u64) -> Bits {
@@ -97,16 +106,20 @@ impl Model<'_> {
     }
 
     fn claim_data(&mut self, overlapping: &mut HashSet<u32>) {
-        let mut claims = self.fixed_claims();
+        let mut fixed = self.fixed_claims();
         for examined in self.inodes.values() {
             for &page in &examined.log.pages {
-                claims.claim(page, 1);
+                fixed.claim(page, 1);
             }
         }
+        // Of those who have a block, all but one know that they share it.
+        let mut claims = fixed.clone();
         let mut lost = Vec::new();
         for examined in self.inodes.values() {
             for run in examined.map.iter() {
-                for (from, to) in claims.claim(run.block, run.count as u64) {
+                let count = run.count as u64;
+                let taken = if run.shared { fixed.taken(run.block, count) } else { claims.claim(run.block, count) };
+                for (from, to) in taken {
                     lost.push((examined.inode, run.file_block + (from - run.block), from, to - from));
                 }
             }
@@ -121,7 +134,16 @@ impl Model<'_> {
             }
             overlapping.insert(inode);
         }
-        self.used = claims.bits(self.ground.disk.geometry().blocks);
+        self.used = fixed.bits(self.ground.disk.geometry().blocks);
+        let shared = Counts::default();
+        for run in self.inodes.values().flat_map(|examined| examined.map.iter()) {
+            for block in run.block..run.block + run.count as u64 {
+                if self.used.set(block) {
+                    shared.again(block);
+                }
+            }
+        }
+        self.shared = shared.runs();
     }
 
     /// Checks the data hash of every last entry that has one. Returns whether an entry was killed.
@@ -176,6 +198,20 @@ impl Model<'_> {
                 self.findings.damage("summary", SUMMARY_AT, 0, what, remedy);
             }
         }
+        match read_list(disk, summary.shares)? {
+            None => self.findings.damage(
+                "list of shared blocks",
+                summary.shares.block * BLOCK_BYTES,
+                0,
+                "it is damaged",
+                remedy,
+            ),
+            Some(list) if list != self.shared => {
+                let what = "it says something else than the logs";
+                self.findings.damage("list of shared blocks", summary.shares.block * BLOCK_BYTES, 0, what, remedy);
+            }
+            Some(_) => {}
+        }
         let at = geometry.saved_inodes_start * BLOCK_BYTES;
         if Map::Inodes.hash(disk)? != summary.inode_map_hash {
             self.findings.damage("saved inode map", at, 0, "its hash is wrong", remedy);
@@ -229,10 +265,12 @@ mod tests {
             let mut set = HashSet::new();
             for _ in 0..20 {
                 let (start, count) = (random(100), 1 + random(20));
+                let known = claims.taken(start, count);
                 let mut taken: Vec<u64> = claims.claim(start, count).iter().flat_map(|&(from, to)| from..to).collect();
                 taken.sort_unstable();
                 let expected: Vec<u64> = (start..start + count).filter(|block| set.contains(block)).collect();
                 assert_eq!(taken, expected);
+                assert_eq!(known.iter().flat_map(|&(from, to)| from..to).collect::<Vec<u64>>(), expected);
                 set.extend(start..start + count);
                 assert_eq!(claims.bits(200).count(), set.len() as u64);
             }

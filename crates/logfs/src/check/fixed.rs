@@ -8,7 +8,7 @@ use crate::disk::{Disk, access_error, superblock_error};
 use crate::format::geometry::{BLOCKS_MIN, Geometry};
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
-use crate::format::state::{EPOCH_AT, EPOCH_MAX};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX};
 use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
 use gannet_media::{Medium, MediumOffset};
@@ -23,6 +23,8 @@ pub(super) struct Superblocks {
     /// Features that forbid writing.
     pub(super) read_only: bool,
 }
+
+const HALF_NOTED: &str = "a crash came while a feature was noted in it; recovery copies it from the other";
 
 /// Reads both copies. Errors where there is no volume, or one that cannot be used.
 pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Superblocks> {
@@ -41,8 +43,25 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         _ => blocks - 1,
     };
     let second = read(replica_block)?;
+    // A feature is noted in one copy after the other; a crash may come in between.
+    let cut_short = |sound: &Superblock, block: u64| -> Result<bool> {
+        let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+        medium.read(MediumOffset(block * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
+        let clean = medium.load_u64(MediumOffset(CLEAN_AT)).map_err(access_error)?;
+        Ok(clean == 0 && sound.may_become(&bytes))
+    };
     let mut wrong_copies = Vec::new();
     let superblock = match (first, second) {
+        (Ok(first), second) if second.as_ref() != Ok(&first) && cut_short(&first, replica_block)? => {
+            findings.note("replica of the superblock", replica_block * BLOCK_BYTES, 0, HALF_NOTED);
+            wrong_copies.push(replica_block);
+            first
+        }
+        (Err(SuperblockError::Checksum), Ok(second)) if cut_short(&second, 0)? => {
+            findings.note("superblock", 0, 0, HALF_NOTED);
+            wrong_copies.push(0);
+            second
+        }
         (Ok(first), second) => {
             if second.as_ref() != Ok(&first) {
                 let what = match second {

@@ -131,8 +131,7 @@ fn mark_clean(disk: &Disk, model: &Model<'_>) -> Result<()> {
     model.inodes.keys().chain(&[0]).for_each(|&inode| {
         let _ = inodes.set(inode as u64);
     });
-    let counts = (disk.geometry().blocks - model.used.count(), inodes.count());
-    saved::save(disk, model.used.words(), inodes.words(), counts)
+    saved::save(disk, &model.used, &inodes, &model.shared)
 }
 
 fn report_of(model: &Model<'_>, closed_cleanly: bool) -> CheckReport {

@@ -12,6 +12,7 @@ use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::Owned;
 use crate::format::page::{Link, PageHeader};
+use crate::format::shares::SharedRun;
 use crate::format::slot::Slot;
 use crate::format::state::CLEAN_AT;
 use gannet_vfs::Result;
@@ -40,6 +41,8 @@ pub(super) struct Model<'d> {
     pub(super) held: HashMap<u32, (u64, u32)>,
     /// Blocks in use.
     pub(super) used: Bits,
+    /// Blocks that several files refer to.
+    pub(super) shared: Vec<SharedRun>,
     /// The highest epoch that was met.
     pub(super) epoch_seen: u32,
 }
@@ -73,6 +76,7 @@ impl<'d> Model<'d> {
             release: Vec::new(),
             held: HashMap::new(),
             used,
+            shared: Vec::new(),
             epoch_seen: 0,
         };
         model.read(threads, progress)?;

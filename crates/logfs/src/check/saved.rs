@@ -2,9 +2,12 @@
 //!
 //! Relies on nobody using the volume meanwhile.
 
+use crate::bits::Bits;
 use crate::disk::{Commit, Disk};
+use crate::format::shares::SharedRun;
 use crate::format::state::{CLEAN_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::shares::save_list;
 use gannet_media::DataHash;
 use gannet_vfs::Result;
 
@@ -78,21 +81,24 @@ pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary
     Ok(if fits { Ok(Some(summary)) } else { Err(()) })
 }
 
-/// Marks the volume as closed cleanly: the maps, then their summary, then the word that says so. `counts` are the free
-/// blocks and the inodes in use.
-pub(crate) fn save(
-    disk: &Disk,
-    blocks_used: impl Iterator<Item = u64>,
-    inodes_used: impl Iterator<Item = u64>,
-    counts: (u64, u64),
-) -> Result<()> {
+/// Marks the volume as closed cleanly: the maps and the list of what is shared, then their summary, then the word that says
+/// so. On a volume too full for the list it is left as it is: the next attach counts.
+pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: &[SharedRun]) -> Result<()> {
+    let geometry = *disk.geometry();
     let mut commit = disk.begin();
-    Map::Blocks.store(&mut commit, blocks_used)?;
-    Map::Inodes.store(&mut commit, inodes_used)?;
+    Map::Blocks.store(&mut commit, blocks_used.words())?;
+    Map::Inodes.store(&mut commit, inodes_used.words())?;
+    let mut next = geometry.replica();
+    let shares = save_list(disk, &mut commit, shared, &mut || {
+        next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;
+        Some(next)
+    })?;
     let _ = commit.fence();
+    let Some(shares) = shares else { return Ok(()) };
     let summary = Summary {
-        blocks_free: counts.0,
-        inodes_used: counts.1,
+        shares,
+        blocks_free: geometry.blocks - blocks_used.count(),
+        inodes_used: inodes_used.count(),
         block_map_hash: Map::Blocks.hash(disk)?,
         inode_map_hash: Map::Inodes.hash(disk)?,
         epoch: disk.epoch() as u64,

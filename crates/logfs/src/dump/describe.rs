@@ -60,6 +60,6 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         closed_cleanly: disk.load(CLEAN_AT)? != 0,
         in_use: disk.load(ARENA_AT)? != 0,
         // Inode 0 is nobody's and counts as in use.
-        usage: summary.map(|summary| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
+        usage: summary.map(|(summary, _)| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
     })
 }

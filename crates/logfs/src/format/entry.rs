@@ -36,7 +36,6 @@ pub(crate) const DIRECTORY_ENTRY_BYTES_MAX: usize =
 /// How many extents one write entry can hold.
 pub(crate) const EXTENTS_MAX: usize = (ENTRY_BYTES_MAX - AT_PAYLOAD - 16) / EXTENT_BYTES;
 /// How many extents one remap entry can hold.
-#[cfg(test)]
 pub(crate) const REMAP_EXTENTS_MAX: usize = (ENTRY_BYTES_MAX - AT_PAYLOAD - REMAP_BYTES) / EXTENT_BYTES;
 /// The longest symlink target, in bytes: what one page holds.
 pub(crate) const TARGET_BYTES_MAX: usize = ENTRY_BYTES_MAX - AT_PAYLOAD - 8;

@@ -7,6 +7,7 @@
 pub(crate) mod entry;
 pub(crate) mod geometry;
 pub(crate) mod page;
+pub(crate) mod shares;
 pub(crate) mod slot;
 pub(crate) mod state;
 pub(crate) mod superblock;
@@ -29,6 +30,7 @@ pub(crate) enum Tag {
     Summary = 6,
     Name = 7,
     Data = 8,
+    Shares = 9,
 }
 
 /// The secret of a volume: it keys all checksums, so that bytes which a user wrote into a file can never pass for

@@ -1,5 +1,6 @@
 //! Block 1: the words that change as a volume is opened and closed. Each is 8 bytes on its own line.
 
+use super::shares::ListLink;
 use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u64, put_u64};
 
 /// Byte offset of the state block.
@@ -29,6 +30,8 @@ pub(crate) struct Summary {
     pub(crate) inode_map_hash: u64,
     /// The epoch at the detach.
     pub(crate) epoch: u64,
+    /// The list of what is shared.
+    pub(crate) shares: ListLink,
 }
 
 impl Summary {
@@ -40,6 +43,8 @@ impl Summary {
         put_u64(&mut line, 16, self.block_map_hash);
         put_u64(&mut line, 24, self.inode_map_hash);
         put_u64(&mut line, 32, self.epoch);
+        put_u64(&mut line, 40, self.shares.block);
+        put_u64(&mut line, 48, self.shares.checksum);
         line
     }
 
@@ -51,6 +56,7 @@ impl Summary {
             block_map_hash: get_u64(line, 16),
             inode_map_hash: get_u64(line, 24),
             epoch: get_u64(line, 32),
+            shares: ListLink { block: get_u64(line, 40), checksum: get_u64(line, 48) },
         }
     }
 

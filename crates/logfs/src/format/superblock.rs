@@ -7,20 +7,22 @@ const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
 const AT_MAGIC: usize = 0;
 const AT_FEATURES_COMPATIBLE: usize = 8;
 const AT_FEATURES_READ_ONLY: usize = 16;
-const AT_FEATURES_INCOMPATIBLE: usize = 24;
+pub(crate) const AT_FEATURES_INCOMPATIBLE: usize = 24;
 const AT_UUID: usize = 32;
 const AT_LABEL: usize = 48;
 const AT_BLOCKS: usize = 112;
 const AT_KEY: usize = 120;
 const AT_CREATED: usize = 128;
 const AT_OPTIONS: usize = 136;
-const AT_CHECKSUM: usize = BLOCK_BYTES as usize - 8;
+pub(crate) const AT_CHECKSUM: usize = BLOCK_BYTES as usize - 8;
 
 /// The longest label, in bytes.
 pub(crate) const LABEL_BYTES_MAX: usize = 64;
 
-/// Features that change the format incompatibly; none exist beyond the base.
-pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = 0;
+/// Blocks can be referred to by several files, and logs can have remap entries. Set when that is first done.
+pub(crate) const FEATURE_SHARED: u64 = 1;
+/// Features that change the format incompatibly.
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
@@ -119,6 +121,18 @@ impl Superblock {
             created: get_u64(bytes, AT_CREATED) as i64,
             copy_on_write: options & OPTION_COPY_ON_WRITE != 0,
             emulate_persistence: options & OPTION_EMULATE != 0,
+        })
+    }
+
+    /// Whether a block is this superblock, or what a crash leaves while a feature is noted in it: each word that of before or
+    /// of after.
+    pub(crate) fn may_become(&self, bytes: &[u8; BLOCK_BYTES as usize]) -> bool {
+        let with = |features_incompatible: u64| Self { features_incompatible, ..self.clone() }.encode();
+        let (before, after) =
+            (with(self.features_incompatible & !FEATURE_SHARED), with(self.features_incompatible | FEATURE_SHARED));
+        (0..BLOCK_BYTES as usize).step_by(8).all(|at| {
+            let word = get_u64(bytes, at);
+            word == get_u64(&before[..], at) || word == get_u64(&after[..], at)
         })
     }
 

@@ -195,6 +195,27 @@ impl<'a> Space<'a> {
         Ok(())
     }
 
+    /// Whether somebody has pinned a block of an extent.
+    ///
+    /// # Errors
+    /// [`SpaceError::Invalid`], [`SpaceError::Shared`].
+    pub fn is_pinned(&self, thread: &Thread<'_>, extent: Extent) -> Result<bool, SpaceError> {
+        self.check(extent)?;
+        for (index, part) in self.parts(extent) {
+            if self.pool(index).control[PINS].load(Relaxed) == 0 {
+                continue;
+            }
+            let (guard, pool) = self.lock_pool(thread, index)?;
+            let start = part.start - pool.first_block;
+            let (pinned, until) = pool.pinned_until(start, start + u64::from(part.count));
+            guard.unlock();
+            if pinned || until < start + u64::from(part.count) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn back_pins(&self, index: u64) -> Result<(), SpaceError> {
         let layout = &self.layout;
         for (from, to) in [

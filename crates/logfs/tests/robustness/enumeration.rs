@@ -180,7 +180,7 @@ pub(crate) fn exercise(fs: &dyn FileSystem) {
     rig.rmdir(rig.root, "used").expect("rmdir");
     assert_eq!(&rig.content(file)[4000..4200], bytes(0x33, 200));
     rig.unlink(rig.root, "used.d").expect("unlink");
-    for path in ["/a", "/b", "/d1/f", "/sparse", "/cut", "/n"] {
+    for path in ["/a", "/b", "/d1/f", "/sparse", "/cut", "/n", "/o", "/c"] {
         let Ok(node) = at(&rig, path) else { continue };
         if rig.attributes(node).file_type == gannet_vfs::FileType::Regular {
             let mut content = rig.content(node);

@@ -72,6 +72,10 @@ pub(crate) fn populate(fs: &dyn FileSystem) {
     let cut = rig.file(rig.root, "cut");
     rig.write(cut, 0, &bytes(0xEE, 9000));
     rig.resize(cut, 5001).expect("truncate");
+    // Two that share blocks, the last one not full.
+    let (original, clone) = (rig.file(rig.root, "o"), rig.file(rig.root, "c"));
+    rig.write(original, 0, &bytes(6, 9000));
+    rig.fs.clone_range(original, 0, clone, 0, 9000).expect("clone");
 }
 
 fn operation(text: String, tear: Tear, run: impl Fn(&Rig<'_>) -> Result<()> + Send + Sync + 'static) -> Operation {
@@ -138,6 +142,12 @@ fn allocate(path: &'static str, mode: AllocateMode, offset: u64, length: u64) ->
     })
 }
 
+fn clone(from: &'static str, from_offset: u64, to: &'static str, to_offset: u64, length: u64) -> Operation {
+    operation(format!("clone {length} at {from_offset} of {from} to {to} at {to_offset}"), Tear::Whole, move |rig| {
+        rig.fs.clone_range(at(rig, from)?, from_offset, at(rig, to)?, to_offset, length)
+    })
+}
+
 fn set_xattr(path: &'static str, text: &'static str, length: usize) -> Operation {
     operation(format!("set {text} of {path} to {length} bytes"), Tear::Whole, move |rig| {
         rig.fs.set_xattr(at(rig, path)?, text.as_bytes(), &bytes(9, length), XattrMode::Any)
@@ -192,6 +202,8 @@ fn names(list: &mut Vec<Operation>) {
         remove("/e", RemoveKind::Directory),
         remove("/d2/sub", RemoveKind::Directory),
         remove("/n", RemoveKind::NonDirectory),
+        remove("/o", RemoveKind::NonDirectory),
+        remove("/c", RemoveKind::NonDirectory),
         remove("/m", RemoveKind::Directory),
     ]);
 }
@@ -212,6 +224,7 @@ fn renames(list: &mut Vec<Operation>) {
         ("/d2/sub", "/d1/sub"),
         ("/d2/sub", "/e"),
         ("/e", "/d2/sub/e"),
+        ("/o", "/c"),
         ("/d1", "/d2/sub/d1"),
         ("/n", "/d1/f"),
         ("/m", "/d1/m"),
@@ -254,6 +267,11 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/d2/x", Some(0), 8192, false),
         ("/d2/sub/y", None, 4096, false),
         ("/n", None, 77, false),
+        ("/o", Some(100), 50, false),
+        ("/o", Some(4000), 5000, false),
+        ("/c", Some(8990), 300, true),
+        ("/c", None, 20, false),
+        ("/o", Some(20_000), 10, false),
     ] {
         list.push(write(mode, path, offset, length, in_place));
     }
@@ -268,6 +286,9 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/cut", 5100),
         ("/cut", 12_000),
         ("/sparse", 8200),
+        ("/o", 5000),
+        ("/c", 0),
+        ("/c", 9100),
     ] {
         list.push(resize(path, size_bytes));
     }
@@ -287,8 +308,27 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/a", AllocateMode::Insert, 4096, 8192),
         ("/cut", AllocateMode::Insert, 0, 4096),
         ("/a", AllocateMode::Unshare, 0, 4096),
+        ("/o", AllocateMode::Unshare, 0, 9000),
+        ("/o", AllocateMode::PunchHole, 4096, 4096),
+        ("/c", AllocateMode::PunchHole, 100, 8950),
+        ("/c", AllocateMode::Collapse, 0, 4096),
+        ("/o", AllocateMode::Insert, 4096, 4096),
     ] {
         list.push(allocate(path, how, offset, length));
+    }
+    for (from, from_offset, to, to_offset, length) in [
+        ("/a", 0, "/b", 0, 10_000),
+        ("/a", 4096, "/d1/f", 0, 4096),
+        ("/sparse", 0, "/cut", 0, 12_288),
+        ("/b", 0, "/c", 8192, 100),
+        ("/a", 0, "/b", 8192, 4096),
+        ("/a", 0, "/o", 12_288, 8192),
+        ("/c", 0, "/o", 0, 9000),
+        ("/o", 0, "/c", 8192, 8192),
+        ("/o", 0, "/o", 4096, 4096),
+        ("/o", 0, "/n", 0, 9000),
+    ] {
+        list.push(clone(from, from_offset, to, to_offset, length));
     }
 }
 

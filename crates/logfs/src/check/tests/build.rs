@@ -255,8 +255,7 @@ impl Builder {
         self.logs.keys().chain(&[0]).for_each(|&inode| {
             let _ = inodes.set(inode as u64);
         });
-        let counts = (self.disk.geometry().blocks - used.count(), inodes.count());
-        saved::save(&self.disk, used.words(), inodes.words(), counts).unwrap();
+        saved::save(&self.disk, &used, &inodes, &[]).unwrap();
     }
 
     /// Takes the clean detach back.

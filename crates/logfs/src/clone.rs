@@ -1,0 +1,414 @@
+//! Sharing blocks between files (reflink), and ending that before somebody writes to them.
+//!
+//! Who shares blocks knows it by a mark in its map, which keeps writers in place away; `shares` has the numbers. A clone
+//! marks the source's blocks first, waits for who writes to them in place, adds the references, and then commits one entry in the
+//! target's log. The source's log says nothing: when a file is loaded its marks are made from the numbers.
+//!
+//! The mark may outlive the sharing. Who meets it asks the numbers, and takes it away if nobody else is left.
+
+use crate::disk::{Durable, access_error};
+use crate::format::BLOCK_BYTES;
+use crate::format::entry::{ENTRY_BYTES_MAX, Extents as EntryExtents, FileExtent, Payload, REMAP_EXTENTS_MAX};
+use crate::format::superblock::FEATURE_SHARED;
+use crate::index::{self, Mapping};
+use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::places::CONTROL_SUPERBLOCK_LOCK;
+use crate::record::{MAPPED_WRITABLY, Record};
+use crate::replay::TIMES_STAY;
+use crate::shares::Shares;
+use crate::space::Extent as SpaceExtent;
+use crate::write::FILE_BYTES_MAX;
+use gannet_media::MediumOffset;
+use gannet_vfs::{Errno, Error, NodeId, Result};
+use std::ops::Range;
+
+/// Blocks that are copied with one entry when sharing ends: bounds how long others wait.
+const COPY_BLOCKS_MAX: u64 = 16 << 10;
+/// Size of the buffer for an entry with one extent.
+const COPY_ENTRY_BYTES: usize = 64;
+
+/// A range of blocks of two files, in blocks: where it begins in each, and how long it is.
+#[derive(Clone, Copy)]
+struct Ranges {
+    from: u64,
+    to: u64,
+    count: u64,
+}
+
+/// Extents of the source, where they shall stand in the target.
+struct Batch {
+    list: [FileExtent; REMAP_EXTENTS_MAX],
+    count: usize,
+}
+
+impl Batch {
+    const fn new() -> Self {
+        Self { list: [FileExtent { file_block: 0, block: 0, count: 0, shared: true }; REMAP_EXTENTS_MAX], count: 0 }
+    }
+
+    fn list(&self) -> &[FileExtent] {
+        &self.list[..self.count]
+    }
+}
+
+impl<'s> Op<'s> {
+    /// The numbers of references.
+    pub(crate) fn shares(&self) -> Result<Shares<'s>> {
+        Shares::of(&self.core.places, self.thread.arena())
+    }
+
+    /// See `FileSystem::clone_range`.
+    pub(crate) fn clone_range(
+        &self,
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        let (source, target) = match self.lock_all([Some(from), Some(to)])? {
+            [Some(source), Some(target)] => (source, Some(target)),
+            [Some(source), None] | [None, Some(source)] => (source, None),
+            [None, None] => return Err(Error::new(Errno::STALE)),
+        };
+        let to = target.as_ref().unwrap_or(&source);
+        self.regular(source.state)?;
+        self.regular(to.state)?;
+        let (source_size, target_size) = (source.record.size(), to.record.size());
+        let from_end = from_offset.checked_add(length).ok_or(Error::new(Errno::INVAL))?;
+        let to_end = to_offset.checked_add(length).ok_or(Error::new(Errno::INVAL))?;
+        let whole = |offset: u64| offset.is_multiple_of(BLOCK_BYTES);
+        let ragged = !whole(length) && (from_end != source_size || to_end < target_size);
+        let overlap = target.is_none() && from_offset < to_end && to_offset < from_end;
+        if !whole(from_offset) || !whole(to_offset) || from_end > source_size || ragged || overlap {
+            return Err(Error::new(Errno::INVAL));
+        }
+        if to_end > FILE_BYTES_MAX {
+            return Err(Error::new(Errno::FBIG));
+        }
+        if length == 0 {
+            return Ok(());
+        }
+        let ranges = Ranges {
+            from: from_offset / BLOCK_BYTES,
+            to: to_offset / BLOCK_BYTES,
+            count: length.div_ceil(BLOCK_BYTES),
+        };
+        // Who has mapped blocks goes on to see them: they neither become another's nor are they replaced.
+        if self.is_pinned(&source, ranges.from..ranges.from + ranges.count)?
+            || self.is_pinned(to, ranges.to..ranges.to + ranges.count)?
+        {
+            return Err(Error::because(Errno::OPNOTSUPP, "the range is mapped by somebody"));
+        }
+        self.need_feature(FEATURE_SHARED)?;
+        if to_offset > target_size {
+            self.zero_behind_end(to)?;
+        }
+        let mut done = 0;
+        while done < ranges.count {
+            let rest = Ranges { from: ranges.from + done, to: ranges.to + done, count: ranges.count - done };
+            done += self.clone_some(&source, to, rest, to_end)?;
+        }
+        self.collect_some(to)
+    }
+
+    /// Clones as much of a range as one entry can say; returns how many blocks that was.
+    fn clone_some(&self, source: &Locked<'s>, target: &Locked<'s>, ranges: Ranges, to_end: u64) -> Result<u64> {
+        let mut batch = Batch::new();
+        let mut count = ranges.count;
+        self.extents(source.inode, &source.record)
+            .for_each_from(ranges.from, &mut |extent| {
+                if extent.file_block >= ranges.from + ranges.count {
+                    return false;
+                }
+                if batch.count == REMAP_EXTENTS_MAX {
+                    count = extent.file_block - ranges.from;
+                    return false;
+                }
+                let start = extent.file_block.max(ranges.from);
+                let end = (extent.file_block + extent.count).min(ranges.from + ranges.count);
+                batch.list[batch.count] = FileExtent {
+                    file_block: ranges.to + (start - ranges.from),
+                    block: extent.block + (start - extent.file_block),
+                    count: (end - start) as u32,
+                    shared: true,
+                };
+                batch.count += 1;
+                true
+            })
+            .map_err(index_error)?;
+        // From here on nobody begins to write to them in place.
+        self.set_shared(source, ranges.from, count, true)?;
+        self.pass_stripes(source.inode, ranges.from, count)?;
+        if source.record.maps() & MAPPED_WRITABLY != 0 {
+            let mut commit = self.disk().begin();
+            for extent in batch.list() {
+                commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
+            }
+            let _ = commit.fence();
+        }
+        let shares = self.shares()?;
+        for (added, extent) in batch.list().iter().enumerate() {
+            if let Err(error) = shares.add(extent.block, extent.count as u64) {
+                self.take_back(&batch.list()[..added])?;
+                return Err(error);
+            }
+        }
+        let size_bytes = target.record.size().max(to_end.min((ranges.to + count) * BLOCK_BYTES));
+        let payload =
+            Payload::Remap { size_bytes, file_block: ranges.to, count, extents: EntryExtents::List(batch.list()) };
+        let time = target.now();
+        match self.append_remap(target, time, &payload) {
+            Ok(durable) => {
+                let published = self.publish_remap(target, ranges.to, count, batch.list(), &durable);
+                target.record.touch(time);
+                target.record.set_size(size_bytes);
+                self.or_load_again(target, published)?;
+                Ok(count)
+            }
+            Err(error) => {
+                self.take_back(batch.list())?;
+                Err(error)
+            }
+        }
+    }
+
+    // Its buffer is on the stack only while it runs.
+    #[inline(never)]
+    fn append_remap(&self, target: &Locked<'s>, time: i64, payload: &Payload<'_>) -> Result<Durable> {
+        self.append(target, time, payload, &mut [0; ENTRY_BYTES_MAX])
+    }
+
+    /// Puts what a remap entry says into the map, and frees what was there before.
+    fn publish_remap(
+        &self,
+        target: &Locked<'s>,
+        file_block: u64,
+        count: u64,
+        list: &[FileExtent],
+        durable: &Durable,
+    ) -> Result<()> {
+        self.unmap_blocks(target, file_block, count, durable)?;
+        let extents = self.extents(target.inode, &target.record);
+        for extent in list {
+            let FileExtent { file_block, block, count, shared } = *extent;
+            let new = index::FileExtent { file_block, block, count: count as u64, shared };
+            let mut nodes = extents.reserve(file_block, new.count).map_err(index_error)?;
+            extents.map_extent(new, &mut nodes, &mut |_| {}).map_err(index_error)?;
+            drop(nodes);
+            target.record.set_blocks(target.record.blocks() + new.count);
+        }
+        Ok(())
+    }
+
+    /// What is durable has happened. Where the index could not follow it is dropped, and the next user loads the log; what
+    /// would have been freed is free after the next full count.
+    fn or_load_again(&self, locked: &Locked<'s>, published: Result<()>) -> Result<()> {
+        if published.is_err() {
+            self.set_uncertain()?;
+            locked.record.unload();
+        }
+        Ok(())
+    }
+
+    /// Takes references back that no entry has made.
+    fn take_back(&self, list: &[FileExtent]) -> Result<()> {
+        let shares = self.shares()?;
+        for extent in list {
+            for block in extent.block..extent.block + extent.count as u64 {
+                shares.drop_one(block)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in a file's map whether its blocks are shared.
+    fn set_shared(&self, locked: &Locked<'s>, file_block: u64, count: u64, shared: bool) -> Result<()> {
+        let extents = self.extents(locked.inode, &locked.record);
+        let mut nodes = extents.reserve_edges(file_block, count).map_err(index_error)?;
+        extents.set_shared(file_block, count, shared, &mut nodes).map_err(index_error)
+    }
+
+    /// Makes the marks of a file that was just loaded.
+    pub(crate) fn mark_shared(&self, inode: u32, record: &Record<'s>) -> Result<()> {
+        let shares = self.shares()?;
+        if !shares.any() {
+            return Ok(());
+        }
+        let extents = self.extents(inode, record);
+        let mut next = 0;
+        loop {
+            let mut found = None;
+            extents
+                .for_each_from(next, &mut |extent| {
+                    found = Some(extent);
+                    false
+                })
+                .map_err(index_error)?;
+            let Some(extent) = found else { return Ok(()) };
+            // A mark splits an extent; what was before `next` is done.
+            let skip = next.saturating_sub(extent.file_block);
+            let (is_shared, run) = shares.run(extent.block + skip, extent.count - skip)?;
+            if is_shared {
+                let start = extent.file_block + skip;
+                let mut nodes = extents.reserve_edges(start, run).map_err(index_error)?;
+                extents.set_shared(start, run, true, &mut nodes).map_err(index_error)?;
+            }
+            next = extent.file_block + skip + run;
+        }
+    }
+
+    /// For how many of the `count` blocks from `file_block` on, all marked and in a row at `block`, the same holds: they are
+    /// shared, or they no longer are, and then the mark is gone (`true`).
+    pub(crate) fn reclaim(&self, locked: &Locked<'s>, file_block: u64, block: u64, count: u64) -> Result<(bool, u64)> {
+        let (is_shared, run) = self.shares()?.run(block, count)?;
+        if !is_shared {
+            self.set_shared(locked, file_block, run, false)?;
+        }
+        Ok((!is_shared, run))
+    }
+
+    /// Gives a file blocks of its own where it shares some of a range: they can be written in place then.
+    pub(crate) fn unshare(&self, locked: &Locked<'s>, range: Range<u64>) -> Result<()> {
+        let mut next = range.start;
+        while next < range.end {
+            let (block, count) = match self.mapping(locked.inode, &locked.record, next * BLOCK_BYTES)? {
+                Mapping::Blocks { block, count, shared: true } => (block, count),
+                Mapping::Blocks { count, .. } | Mapping::Hole { count } => {
+                    next += count;
+                    continue;
+                }
+            };
+            let count = count.min(range.end - next).min(COPY_BLOCKS_MAX);
+            next += match self.reclaim(locked, next, block, count)? {
+                (true, run) => run,
+                (false, run) => self.copy_run(locked, next, block, run)?,
+            };
+        }
+        Ok(())
+    }
+
+    /// The same for the block that holds the file's end, if it is inside of one: what is behind the end is about to change.
+    pub(crate) fn unshare_tail(&self, locked: &Locked<'s>) -> Result<()> {
+        let size = locked.record.size();
+        if size.is_multiple_of(BLOCK_BYTES) {
+            return Ok(());
+        }
+        self.unshare(locked, size / BLOCK_BYTES..size / BLOCK_BYTES + 1)
+    }
+
+    /// Copies up to `count` blocks that a file shares; returns how many.
+    fn copy_run(&self, locked: &Locked<'s>, file_block: u64, block: u64, count: u64) -> Result<u64> {
+        let record = &locked.record;
+        let goal = self.block_behind(locked, file_block)?;
+        let held = self.allocate_blocks(count as u32, goal)?;
+        let (first, count) = (held.extent().start, held.extent().count as u64);
+        let entry = FileExtent { file_block, block: first, count: count as u32, shared: false };
+        let list = [entry];
+        // The size is what it was, and so are the times.
+        let payload = Payload::Write { size_bytes: record.size(), hash: None, extents: EntryExtents::List(&list) };
+        let mut displaced = crate::write::Displaced::new();
+        let committed = self.copy_and_commit(locked, block, &entry, &payload, &mut displaced);
+        let durable = match committed {
+            Ok(durable) => durable,
+            Err(error) => {
+                self.release_held(held)?;
+                return Err(error);
+            }
+        };
+        self.keep_held(held)?;
+        for &extent in &displaced.list[..displaced.count] {
+            self.free_extent(locked.inode, extent, &durable)?;
+        }
+        Ok(count)
+    }
+
+    fn copy_and_commit(
+        &self,
+        locked: &Locked<'s>,
+        block: u64,
+        entry: &FileExtent,
+        payload: &Payload<'_>,
+        displaced: &mut crate::write::Displaced,
+    ) -> Result<Durable> {
+        let count = entry.count as u64;
+        let extents = self.extents(locked.inode, &locked.record);
+        let mut nodes = extents.reserve(entry.file_block, count).map_err(index_error)?;
+        let prepared = self.prepare(locked, payload.lines(), true)?;
+        let (from, to) = (MediumOffset(block * BLOCK_BYTES), MediumOffset(entry.block * BLOCK_BYTES));
+        let copies = self.disk().begin();
+        if let Err(error) = self.disk().medium().copy_within(from, to, count * BLOCK_BYTES) {
+            return Err(self.cancel_with(prepared, access_error(error)));
+        }
+        let _ = copies.fence();
+        let mut commit = self.disk().begin();
+        self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, payload, &mut [0; COPY_ENTRY_BYTES])?;
+        let durable = commit.fence();
+        extents
+            .map(entry.file_block, entry.block, count, &mut nodes, &mut |old| displaced.push(old))
+            .map_err(index_error)?;
+        drop(nodes);
+        self.publish_entry(locked, prepared, &durable)?;
+        Ok(durable)
+    }
+
+    /// One reference less to shared blocks; those that had no other are freed.
+    pub(crate) fn drop_shared(&self, block: u64, count: u64, durable: &Durable) -> Result<()> {
+        let shares = self.shares()?;
+        let (mut free_from, end) = (block, block + count);
+        for at in block..end {
+            if !shares.drop_one(at)? {
+                self.free_run(free_from, at - free_from, durable)?;
+                free_from = at + 1;
+            }
+        }
+        self.free_run(free_from, end - free_from, durable)
+    }
+
+    /// What the last block holds behind the end of the file becomes zeros: the file grows over it with an entry that has no
+    /// hash.
+    fn zero_behind_end(&self, locked: &Locked<'s>) -> Result<()> {
+        let size = locked.record.size();
+        if size.is_multiple_of(BLOCK_BYTES) {
+            return Ok(());
+        }
+        self.unshare_tail(locked)?;
+        if let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, size)? {
+            let mut commit = self.disk().begin();
+            commit.zero(block * BLOCK_BYTES + size % BLOCK_BYTES, BLOCK_BYTES - size % BLOCK_BYTES)?;
+            let _ = commit.fence();
+        }
+        Ok(())
+    }
+
+    /// Whether somebody has mapped blocks of a file.
+    fn is_pinned(&self, locked: &Locked<'s>, range: Range<u64>) -> Result<bool> {
+        let space = self.core.space.blocks(self)?;
+        let mut outcome = Ok(false);
+        self.extents(locked.inode, &locked.record)
+            .for_each_from(range.start, &mut |extent| {
+                let start = extent.file_block.max(range.start);
+                let end = (extent.file_block + extent.count).min(range.end);
+                if start >= end {
+                    return false;
+                }
+                let blocks =
+                    SpaceExtent { start: extent.block + (start - extent.file_block), count: (end - start) as u32 };
+                outcome = space.is_pinned(&self.thread, blocks).map_err(crate::storage::error);
+                matches!(outcome, Ok(false))
+            })
+            .map_err(index_error)?;
+        outcome
+    }
+
+    /// Notes durably, once, that the volume uses a feature.
+    pub(crate) fn need_feature(&self, feature: u64) -> Result<()> {
+        if self.disk().has_feature(feature) {
+            return Ok(());
+        }
+        let lock = self.thread.lock(self.core.places.control(CONTROL_SUPERBLOCK_LOCK)).map_err(shared_error)?;
+        let outcome = self.disk().add_feature(feature);
+        lock.unlock();
+        outcome
+    }
+}
