@@ -25,6 +25,7 @@ pub(crate) enum Command {
     Stat(Stat),
     Run(Run),
     Mount(Mount),
+    Bench(Bench),
     Completion(Completion),
     Man(Man),
 }
@@ -159,6 +160,67 @@ pub(crate) struct Mount {
     /// Do not go to the background
     #[arg(long, short)]
     pub(crate) foreground: bool,
+}
+
+/// Measure this machine: Gannet beside tmpfs, the disk and others.
+///
+/// Each table is measured in rounds that take turns; figures are medians with their spread. What a machine lacks is skipped and
+/// named. Root is needed for nothing but ext4 and xfs in images of their own.
+#[derive(Debug, Args)]
+pub(crate) struct Bench {
+    /// The tables; all if none is named
+    #[arg(value_enum)]
+    pub(crate) what: Vec<BenchTable>,
+    /// Everything at its smallest: seconds instead of minutes, and figures that only show that it works
+    #[arg(long, short)]
+    pub(crate) quick: bool,
+    /// For programs; docs/bench.schema.json describes it
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a page with plots (index.html), each plot (.svg) and the figures (results.json) into this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
+    /// Tails and the medium's cost of each operation too: p50, p99, p99.99, fences, lines, bytes
+    #[arg(long, short)]
+    pub(crate) details: bool,
+    /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-mount, tmpfs, libfuse,
+    /// ext4, xfs, disk, or a name of --directory
+    #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
+    pub(crate) peers: Vec<String>,
+    /// Measure a directory as well, for instance dax=/mnt/pmem
+    #[arg(long, value_name = "NAME=DIR", value_parser = name_and_directory)]
+    pub(crate) directory: Vec<(String, PathBuf)>,
+    /// Rounds, of which the median is taken
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    pub(crate) rounds: u32,
+    /// Up to so many threads and processes
+    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
+    pub(crate) workers: u32,
+    /// Size of each volume
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) volume_size: Option<u64>,
+    /// Where volumes are made: a directory on persistent memory, for instance
+    #[arg(long, value_name = "DIR", default_value = "/dev/shm", value_hint = ValueHint::DirPath)]
+    pub(crate) medium: PathBuf,
+    /// A directory on the disk to compare with; where this program is, if none is named
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) disk: Option<PathBuf>,
+}
+
+/// What `gannet bench` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchTable {
+    /// Each operation by itself, beside the machine's limits; what a write consists of
+    Latency,
+    /// 4 KiB reads and writes by 1, 2, 4 … threads and processes
+    Threads,
+}
+
+fn name_and_directory(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => Ok((name.into(), path.into())),
+        _ => Err("expected NAME=DIR".into()),
+    }
 }
 
 /// Print completions for a shell.

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Stat(arguments) => commands::stat::run(&arguments),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Mount(arguments) => commands::mount::run(&arguments),
+        Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::Completion(arguments) => commands::documents::completion(&arguments),
         Command::Man(arguments) => commands::documents::man(&arguments),
     };

@@ -8,6 +8,7 @@
 //! * [`UserSlice`]: one range of addresses.
 //! * [`Source`], [`Destination`]: a list of ranges with a cursor, to copy from and to copy to.
 //! * [`Fault`]: how far a copy got.
+//! * [`MappedFile`]: a file mapped as programs do it, for measuring.
 //! * [`FaultRange`], [`register`], [`fixup`]: which instructions may fault, and where to go on when they do. Other crates
 //!   with copy loops of their own (the media) register theirs.
 
@@ -17,9 +18,11 @@ compile_error!("the fault-tolerant copies exist for x86-64 Linux only so far");
 pub mod copy;
 mod cursor;
 mod fault;
+mod mapped;
 mod slice;
 
 pub use copy::{CStringError, Fault};
 pub use cursor::{Destination, Source};
 pub use fault::{FaultRange, fixup, install_fault_handler, register};
+pub use mapped::MappedFile;
 pub use slice::UserSlice;

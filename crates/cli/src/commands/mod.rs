@@ -1,5 +1,6 @@
 //! The commands, one file each. Each returns the exit code, or why it failed.
 
+pub(crate) mod bench;
 pub(crate) mod documents;
 pub(crate) mod dump;
 pub(crate) mod fsck;

@@ -1,0 +1,84 @@
+//! `gannet bench`: the tables that the field has published, measured anew where the user is, of Gannet and its peers in turn.
+//!
+//! For: the command, which gives it settings and prints what it finds. May touch: directories of its own below those it is
+//! given, which it removes; loop devices and mounts of its own. Relies on the workload program (`work`, started as
+//! `gannet-workload`) and on the command's own `mkfs`, `run` and `mount`, as users do.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | `work` | the workload program's side: what is called, how often, how long it takes |
+//! | `peers` | the file systems beside each other |
+//! | `bench` | peers in turn, rounds, rows |
+//! | `floor`, `machine` | the machine's limits, its facts, settings that spoil figures |
+//! | `commands` | the tables |
+//! | `model`, `statistics` | rows; medians, spreads, quantiles |
+//! | `report` | tables as text; one HTML page with plots |
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod commands;
+mod floor;
+mod machine;
+pub mod model;
+mod peers;
+pub mod report;
+mod statistics;
+pub mod work;
+
+use bench::Bench;
+pub use bench::{BenchSettings, Progress};
+use model::{Report, Settings};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// A table, or a few, that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// Random 4 KiB reads and writes by threads and processes.
+    Threads,
+    /// Each operation by itself.
+    Latency,
+}
+
+/// All subjects.
+pub const SUBJECTS: &[Subject] = &[Subject::Latency, Subject::Threads];
+
+/// Measures. What cannot be measured here is named in the report, and is no error.
+pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnMut(Progress<'_>)) -> Report {
+    let machine = machine::look();
+    let mut bench = Bench::new(settings, observer);
+    let mut tables = Vec::new();
+    for subject in subjects {
+        tables.extend(match subject {
+            Subject::Threads => commands::threads::run(&mut bench),
+            Subject::Latency => commands::latency::run(&mut bench),
+        });
+    }
+    let workers = tables.iter().flat_map(|table| &table.rows).map(|row| row.workers).max().unwrap_or(1);
+    let mut warnings = machine::warnings(&machine, workers);
+    for facts in bench.facts.iter().filter(|facts| facts.medium.contains("4 KiB pages")) {
+        warnings.push(format!(
+            "{}: no huge pages: first touches and exits cost more (see \"huge pages\" in docs/guide.md)",
+            facts.name
+        ));
+    }
+    bench.skipped.sort();
+    Report {
+        format: "gannet-bench",
+        features: Vec::new(),
+        version: env!("CARGO_PKG_VERSION"),
+        time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+        machine,
+        settings: Settings {
+            quick: bench.settings.quick,
+            rounds: bench.settings.rounds,
+            spread: "median absolute deviation of the rounds",
+            volume_bytes: bench.settings.volume_bytes,
+            span_bytes: bench.span_bytes,
+        },
+        peers: bench.facts.clone(),
+        warnings,
+        skipped: bench.skipped.clone(),
+        tables,
+    }
+}

@@ -1,0 +1,210 @@
+//! The file systems that are measured beside each other, each made ready when it is first needed and removed at the end.
+//!
+//! | file | peers |
+//! | --- | --- |
+//! | `volumes` | Gannet under `run`: plain, emulated persistent memory, copy-on-write, aged; and mounted |
+//! | `kernel` | tmpfs, the disk, ext4 and xfs in images on it, directories that the user names |
+//! | `libfuse` | a file system in memory over libfuse, compiled here |
+//! | `worker` | the workload program at work for a peer |
+
+mod kernel;
+mod libfuse;
+mod volumes;
+pub(crate) mod worker;
+
+use crate::bench::Bench;
+use crate::model::PeerFacts;
+use gannet_logfs::{LogFs, VolumeCounters};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use worker::Worker;
+
+pub(crate) use volumes::{Gannet, make_volume};
+
+/// Where programs under `gannet run` see the volume.
+const PLACE: &str = "/gannet-bench-volume";
+
+/// The peers that are there without being asked for, in the order of columns.
+pub(crate) const ALL: [&str; 10] = [
+    "gannet",
+    "gannet-pmem",
+    "gannet-pmem-cow",
+    "gannet-aged",
+    "gannet-mount",
+    "tmpfs",
+    "libfuse",
+    "ext4",
+    "xfs",
+    "disk",
+];
+
+/// Those of them that a quick run has: what takes longer to make ready than to measure is left out.
+pub(crate) const QUICK: [&str; 6] = ["gannet", "gannet-pmem", "gannet-mount", "tmpfs", "libfuse", "disk"];
+
+/// How programs reach a peer.
+enum Access {
+    /// As a directory like any other.
+    Directory(PathBuf),
+    /// Under `gannet run`.
+    Run { gannet: PathBuf, volume: PathBuf },
+}
+
+/// What is undone in the end.
+enum Undo {
+    Remove(PathBuf),
+    /// Unmounted by whoever may; the image or the volume behind it goes with its directory.
+    Unmount(PathBuf),
+}
+
+/// A file system to be measured.
+pub(crate) struct Peer {
+    pub(crate) facts: PeerFacts,
+    access: Access,
+    /// The volume, if it is Gannet's.
+    volume: Option<PathBuf>,
+    undo: Vec<Undo>,
+    worker: Option<Worker>,
+    /// How large files may be, where less than elsewhere.
+    pub(crate) span_bytes_max: u64,
+}
+
+/// Makes a peer ready, or says why it cannot be had here.
+pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
+    if let Some((_, path)) = bench.settings.directories.iter().find(|(known, _)| known == name) {
+        return kernel::directory(name, path);
+    }
+    match name {
+        "gannet" => volumes::under_run(bench, name, Gannet::default()),
+        "gannet-pmem" => volumes::under_run(bench, name, Gannet { emulated: true, ..Gannet::default() }),
+        "gannet-pmem-cow" => {
+            volumes::under_run(bench, name, Gannet { emulated: true, copy_on_write: true, ..Gannet::default() })
+        }
+        "gannet-aged" => volumes::under_run(bench, name, Gannet { emulated: true, aged: true, ..Gannet::default() }),
+        "gannet-mount" => volumes::mounted(bench, name),
+        "tmpfs" => kernel::tmpfs(bench),
+        "disk" => kernel::disk(bench),
+        "ext4" | "xfs" => kernel::image(bench, name),
+        "libfuse" => libfuse::make(bench),
+        _ => Err(format!("no peer has this name; there are {} and those of --directory", ALL.join(", "))),
+    }
+}
+
+impl Peer {
+    /// A directory that programs of this peer can use.
+    pub(crate) fn directory(&self) -> &Path {
+        match &self.access {
+            Access::Directory(path) => path,
+            Access::Run { .. } => Path::new(PLACE),
+        }
+    }
+
+    /// A command that runs `program` where it sees the peer.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        match &self.access {
+            Access::Directory(_) => Command::new(program),
+            Access::Run { gannet, volume } => {
+                let mut command = Command::new(gannet);
+                let mut volume = OsString::from(volume);
+                volume.push(":");
+                volume.push(PLACE);
+                command.arg("run").arg(volume).arg("--").arg(program);
+                command
+            }
+        }
+    }
+
+    /// Whether it is under `gannet run`.
+    pub(crate) fn is_run(&self) -> bool {
+        matches!(self.access, Access::Run { .. })
+    }
+
+    /// The workload program, started if it is not at work.
+    pub(crate) fn worker(&mut self, workload: &Path) -> Result<&mut Worker, String> {
+        if self.worker.is_none() {
+            let directory = self.directory().join(format!("work-{}", std::process::id()));
+            let mut command = self.command(workload);
+            command.arg(directory).stderr(Stdio::null());
+            self.worker = Some(Worker::start(command)?);
+        }
+        self.worker.as_mut().ok_or_else(|| "the workload program did not start".into())
+    }
+
+    /// The file of its volume, if it is Gannet's.
+    pub(crate) fn volume_path(&self) -> Option<PathBuf> {
+        self.volume.clone()
+    }
+
+    /// Ends the workload program; the next use starts another.
+    pub(crate) fn rest(&mut self) {
+        self.worker = None;
+    }
+
+    /// The volume's counters can be looked at while somebody has it open.
+    pub(crate) fn counters(&self) -> Option<Counters> {
+        let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
+        gannet_open::open_volume(self.volume.as_ref()?, options).ok().map(Counters)
+    }
+}
+
+/// A look at a volume's counters.
+pub(crate) struct Counters(Arc<LogFs>);
+
+impl Counters {
+    pub(crate) fn now(&self) -> VolumeCounters {
+        self.0.counters().unwrap_or_default()
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.worker = None;
+        for undo in self.undo.drain(..).rev() {
+            // What cannot be undone is named by the next run of the program that finds it; nothing better can be done here.
+            match undo {
+                Undo::Remove(path) => {
+                    let _ = std::fs::remove_dir_all(path);
+                }
+                Undo::Unmount(path) => unmount(&path),
+            }
+        }
+    }
+}
+
+/// Unmounts, as root or as the user who mounted.
+fn unmount(path: &Path) {
+    for _ in 0..20 {
+        let as_user = quietly(Command::new("fusermount3").arg("-u").arg(path));
+        if as_user || quietly(Command::new("umount").arg(path)) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let _ = quietly(Command::new("fusermount3").args(["-u", "-z"]).arg(path))
+        || quietly(Command::new("umount").arg("-l").arg(path));
+}
+
+/// Runs a helper without its output; whether it succeeded.
+fn quietly(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+/// Runs a helper; if it fails, the first line of its complaint.
+fn helped(command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(said
+        .lines()
+        .find(|line| !line.trim().is_empty())
+        .map_or(format!("{program}: {}", output.status), str::to_owned))
+}

@@ -1,0 +1,124 @@
+//! Gannet's own volumes: made by the command itself, used under `gannet run` and through `gannet mount`.
+
+use super::{Access, Peer, Undo, helped};
+use crate::bench::Bench;
+use crate::model::PeerFacts;
+use crate::work::protocol::{Job, Limit};
+use gannet_media::{Medium, MediumKind, OpenOptions};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A volume's kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gannet {
+    /// Persistence instructions on memory that does not need them.
+    pub(crate) emulated: bool,
+    pub(crate) copy_on_write: bool,
+    /// Filled to 90 % and churned.
+    pub(crate) aged: bool,
+}
+
+/// Share of an aged volume that is full.
+const FULL: f64 = 0.9;
+
+/// Makes a volume at a path.
+pub(crate) fn make_volume(bench: &Bench, path: &Path, bytes: u64, kind: Gannet) -> Result<(), String> {
+    let mut command = Command::new(&bench.settings.gannet);
+    command.arg("mkfs").arg(path).arg("--size").arg(bytes.to_string());
+    if kind.emulated {
+        command.arg("--emulate-pmem");
+    }
+    if kind.copy_on_write {
+        command.args(["--data", "cow"]);
+    }
+    helped(&mut command)
+}
+
+fn facts(name: &str, path: &Path, kind: Gannet, how: &str) -> Result<PeerFacts, String> {
+    let options = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let medium = Medium::open(path, options).map_err(|error| error.to_string())?;
+    let on = match medium.kind() {
+        MediumKind::DeviceDax => "DAX device",
+        MediumKind::FileDax => "file on a DAX file system",
+        MediumKind::Memory => "memory (tmpfs)",
+        MediumKind::DiskFile => "file on a disk",
+        MediumKind::Simulated | MediumKind::SimulatedDiskFile => "simulated",
+    };
+    let pages = match medium.page_report(16).map(|report| report.usual_page_bytes()) {
+        Ok(4096) => ", 4 KiB pages",
+        Ok(_) => ", huge pages",
+        Err(_) => "",
+    };
+    let emulated = if kind.emulated { ", persistent memory emulated" } else { "" };
+    let aged = if kind.aged { ", aged to 90 % full" } else { "" };
+    Ok(PeerFacts {
+        name: name.into(),
+        about: format!("Gannet {how}{aged}"),
+        data: if kind.copy_on_write { "copy-on-write" } else { "in place" }.into(),
+        medium: format!("{on}{pages}{emulated}"),
+        survives: medium.kind().survives().into(),
+    })
+}
+
+fn volume(bench: &Bench, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), String> {
+    let directory = bench.medium_directory().join(name);
+    std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    let path = directory.join("volume");
+    let undo = Undo::Remove(directory);
+    make_volume(bench, &path, bench.settings.volume_bytes, kind)?;
+    Ok((path, undo))
+}
+
+/// A volume under `gannet run`.
+pub(super) fn under_run(bench: &Bench, name: &str, kind: Gannet) -> Result<Peer, String> {
+    let (path, undo) = volume(bench, name, kind)?;
+    let mut peer = Peer {
+        facts: facts(name, &path, kind, "run")?,
+        access: Access::Run { gannet: bench.settings.gannet.clone(), volume: path.clone() },
+        volume: Some(path),
+        undo: vec![undo],
+        worker: None,
+        span_bytes_max: u64::MAX,
+    };
+    if kind.aged {
+        age(bench, &mut peer)?;
+    }
+    Ok(peer)
+}
+
+/// Lets a volume grow old.
+fn age(bench: &Bench, peer: &mut Peer) -> Result<(), String> {
+    let bytes = bench.settings.volume_bytes;
+    let job = Job {
+        shape: "aged".into(),
+        size_bytes: 1,
+        span_bytes: (bytes as f64 * FULL) as u64,
+        files: 1,
+        workers: 1,
+        processes: false,
+        limit: Limit::Milliseconds(0),
+        member: None,
+    };
+    // What is free holds the files of what is measured.
+    peer.span_bytes_max = bytes / 40;
+    peer.worker(&bench.settings.workload)?.prepare(&job)
+}
+
+/// A volume mounted.
+pub(super) fn mounted(bench: &Bench, name: &str) -> Result<Peer, String> {
+    let (path, undo) = volume(bench, name, Gannet::default())?;
+    let facts = facts(name, &path, Gannet::default(), "mount")?;
+    let target = path.with_file_name("mounted");
+    std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
+    let mut peer = Peer {
+        facts,
+        access: Access::Directory(target.clone()),
+        volume: Some(path.clone()),
+        undo: vec![undo],
+        worker: None,
+        span_bytes_max: u64::MAX,
+    };
+    helped(Command::new(&bench.settings.gannet).arg("mount").arg(&path).arg(&target))?;
+    peer.undo.push(Undo::Unmount(target));
+    Ok(peer)
+}

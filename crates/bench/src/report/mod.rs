@@ -1,0 +1,5 @@
+//! What was found, for people: text, and one page with plots.
+
+mod text;
+
+pub use text::text;

@@ -1,0 +1,69 @@
+//! `gannet bench`: measures, and prints or writes what was found.
+
+use crate::arguments::{Bench, BenchTable};
+use crate::failure::Failure;
+use crate::output::{Progress, print};
+use gannet_bench::{BenchSettings, SUBJECTS, Subject};
+use std::path::{Path, PathBuf};
+
+const WORKLOAD: &str = "gannet-workload";
+
+/// Measures.
+pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
+    let gannet =
+        std::env::current_exe().map_err(|error| Failure::new(format_args!("where is this program? {error}")))?;
+    let subjects: Vec<Subject> = match &arguments.what[..] {
+        [] => SUBJECTS.to_vec(),
+        some => some.iter().map(|&table| subject(table)).collect(),
+    };
+    let settings = BenchSettings {
+        workload: find_workload(&gannet)?,
+        quick: arguments.quick,
+        rounds: arguments.rounds,
+        peers: arguments.peers.clone(),
+        directories: arguments.directory.clone(),
+        medium: arguments.medium.clone(),
+        memory: PathBuf::from("/dev/shm"),
+        disk: arguments.disk.clone().unwrap_or_else(|| disk(&gannet)),
+        volume_bytes: arguments.volume_size.unwrap_or(0),
+        workers_max: arguments.workers,
+        gannet,
+    };
+    let mut progress = Progress::new("{msg:44!} {wide_bar} {pos}/{len}");
+    let report = gannet_bench::run(&subjects, settings, &mut |step| progress.show(step.what, step.done, step.total));
+    drop(progress);
+    if arguments.json {
+        let text = serde_json::to_string_pretty(&report).map_err(Failure::new)?;
+        print(&(text + "\n"))?;
+    } else {
+        print(&gannet_bench::report::text(&report, arguments.details))?;
+    }
+    Ok(0)
+}
+
+fn subject(table: BenchTable) -> Subject {
+    match table {
+        BenchTable::Latency => Subject::Latency,
+        BenchTable::Threads => Subject::Threads,
+    }
+}
+
+/// The workload program: beside this one, or where packages put what only programs call.
+fn find_workload(gannet: &Path) -> Result<PathBuf, Failure> {
+    let directory = gannet.parent().unwrap_or(Path::new("."));
+    [directory.join(WORKLOAD), directory.join("../lib/gannet").join(WORKLOAD), directory.join("..").join(WORKLOAD)]
+        .into_iter()
+        .find(|path| path.is_file())
+        .and_then(|path| path.canonicalize().ok())
+        .ok_or_else(|| {
+            Failure::new(format_args!(
+                "{WORKLOAD} is not beside this program; `cargo build --release -p gannet-bench` makes it"
+            ))
+        })
+}
+
+/// A directory on the disk: where this program was built, or, if it is installed, where temporary files are kept long.
+fn disk(gannet: &Path) -> PathBuf {
+    let built = gannet.parent().filter(|path| path.components().any(|part| part.as_os_str() == "target"));
+    built.map_or_else(|| PathBuf::from("/var/tmp"), Path::to_owned)
+}

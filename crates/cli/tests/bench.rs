@@ -1,0 +1,77 @@
+//! `gannet bench`: each table at its smallest, so that none rots.
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::sync::Once;
+
+/// Runs the command, for two minutes at most.
+fn gannet(arguments: &[&str]) -> Output {
+    Command::new("timeout").args(["120", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
+}
+
+/// Builds what the command calls and cargo does not know it needs: the injected library and the workload program.
+fn build() {
+    static BUILD: Once = Once::new();
+    BUILD.call_once(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "gannet-preload", "-p", "gannet-bench", "--lib", "--bins"]);
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        if directory.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+    });
+}
+
+/// Runs a table and returns its report.
+fn report(table: &str) -> Value {
+    build();
+    let output = gannet(&["bench", table, "--quick", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["format"], "gannet-bench");
+    let rows = || report["tables"].as_array().unwrap().iter().flat_map(|table| table["rows"].as_array().unwrap());
+    for peer in ["gannet", "gannet-pmem", "tmpfs"] {
+        let mut of_peer = rows().filter(|row| row["peer"] == peer).peekable();
+        assert!(of_peer.peek().is_some(), "{table}: nothing of {peer}; skipped: {}", report["skipped"]);
+        // A part of something may be nothing.
+        assert!(
+            of_peer.all(|row| row["value"]["median"].as_f64().is_some_and(|value| value >= 0.0)),
+            "{table}, {peer}"
+        );
+    }
+    report
+}
+
+#[test]
+fn latency() {
+    let report = report("latency");
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    let row = |operation: &str, peer: &str| {
+        rows.iter()
+            .find(|row| row["operation"] == operation && row["peer"] == peer)
+            .unwrap_or_else(|| panic!("{operation}, {peer}"))
+    };
+    let write = row("overwrite 4 KiB", "gannet-pmem");
+    assert_eq!(write["cost"]["fences"], 1.0, "{write}");
+    assert_eq!(write["cost"]["bytes"], 4096.0, "{write}");
+    assert!(write["latency"]["samples"].as_u64().unwrap() > 0 && write["cpu_ns"]["median"].as_f64().unwrap() > 0.0);
+    assert_eq!(row("overwrite 4 KiB", "tmpfs")["cost"], Value::Null);
+    for (operation, peer) in [("overwrite 4 KiB", "floor"), ("system call", "floor"), ("empty driver", "driver")] {
+        assert!(row(operation, peer)["value"]["median"].as_f64().unwrap() > 0.0);
+    }
+    assert!(row("attach, others attached", "gannet")["value"]["median"].as_f64().unwrap() < 1e9);
+    let parts: Vec<_> = report["tables"][1]["rows"].as_array().unwrap().iter().map(|row| &row["operation"]).collect();
+    assert_eq!(parts, ["interception", "lookup and bookkeeping", "lock", "copy", "fence", "all"]);
+}
+
+#[test]
+fn threads() {
+    let report = report("threads");
+    for table in report["tables"].as_array().unwrap() {
+        let counts: Vec<_> = table["rows"].as_array().unwrap().iter().map(|row| row["x"].as_f64().unwrap()).collect();
+        assert!(counts.contains(&1.0) && counts.contains(&2.0), "{counts:?}");
+    }
+}
