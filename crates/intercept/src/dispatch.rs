@@ -35,8 +35,12 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     exec::release_memory(record);
     // A panic is a defect of ours; it must cost one call, not the program.
     let outcome = catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO));
-    // SAFETY: as above.
-    unsafe { *error_number = saved_error_number };
+    // SAFETY: as above. Only if need be: after a fork a store costs a fault.
+    unsafe {
+        if *error_number != saved_error_number {
+            *error_number = saved_error_number;
+        }
+    }
     if let Outcome::Done(result) = outcome {
         frame.rax = result as usize;
         // SAFETY: the entry was given the address of the trampoline's instruction.
@@ -88,9 +92,4 @@ unsafe extern "C" {
 fn error_number_address() -> *mut i32 {
     // SAFETY: no arguments, no effects.
     unsafe { __errno_location() }
-}
-
-/// Prepares the filter and the entry. At start.
-pub(crate) fn initialise() {
-    entry::initialise();
 }

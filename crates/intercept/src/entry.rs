@@ -118,6 +118,7 @@ pub(crate) fn entry_address() -> usize {
 
 /// Address of the entry that saves all vector state.
 pub(crate) fn entry_full_address() -> usize {
+    find_vector_state();
     gannet_entry_full as *const () as usize
 }
 
@@ -131,8 +132,9 @@ pub(crate) fn own_area() -> (usize, usize) {
     (&raw const gannet_own_area as usize, OWN_AREA_BYTES)
 }
 
-/// Finds out which vector state the processor and kernel have. Before the first entry.
-pub(crate) fn initialise() {
+/// Finds out which vector state the processor and kernel have: before a trampoline leads to the full entry, and only then, since
+/// it costs 30 µs in a virtual machine, whose host has to be asked.
+fn find_vector_state() {
     // AVX, opmask, upper halves of zmm0–15, zmm16–31; SSE is saved in the frame.
     const VECTOR_STATE: u64 = 0b1110_0110;
     let leaf = core::arch::x86_64::__cpuid(1);

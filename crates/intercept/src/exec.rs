@@ -39,8 +39,8 @@ pub(crate) fn release_memory(record: &mut Record) {
         front::libraries::after_exec(record);
     }
     for slot in &mut record.exec_memory {
-        let (start, length) = core::mem::take(slot);
-        if length != 0 {
+        if slot.1 != 0 {
+            let (start, length) = core::mem::take(slot);
             // SAFETY: our own map; the call that used it is over.
             unsafe { syscall(MUNMAP, [start, length]) };
         }

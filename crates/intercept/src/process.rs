@@ -9,7 +9,7 @@ use crate::front;
 use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
 use crate::signal;
-use crate::thread::Record;
+use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
@@ -81,6 +81,8 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
         if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && record.vfork_parent == 0 {
             front::before_vfork(record);
             record.vfork_parent = process_id();
+        } else {
+            thread::note_thread();
         }
         return Outcome::Pass;
     }
@@ -108,24 +110,31 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         }
         _ => {}
     }
-    let tickets = front::before_fork(record);
-    signal::before_fork();
-    run_fork_hook(true);
+    // A thread alone finds every lock of ours free, and its child with it.
+    let alone = thread::is_alone();
+    let tickets = front::before_fork(record, alone);
+    if !alone {
+        signal::before_fork();
+        run_fork_hook(true);
+    }
     // SAFETY: a process of its own memory: the child has a copy of this stack and goes on here as the parent does.
     let result = unsafe { crate::raw::syscall6(number, call) };
-    run_fork_hook(false);
-    signal::after_fork();
+    if !alone {
+        run_fork_hook(false);
+        signal::after_fork();
+    }
     if result == 0 {
+        thread::note_fork_in_child();
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(GETTID, []) as i32 };
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
-        front::after_fork_in_child(record, tickets);
+        front::after_fork_in_child(record, tickets, alone);
         if child_stack != 0 {
             frame.stack_pointer = child_stack;
         }
     } else {
-        front::after_fork_in_parent(result > 0, tickets);
+        front::after_fork_in_parent(result > 0, tickets, alone);
     }
     Outcome::Done(result)
 }
@@ -136,6 +145,7 @@ pub(crate) fn exit_thread(frame: &mut Frame, record: &mut Record) -> Outcome {
     let thread = unsafe { syscall(GETTID, []) as i32 };
     if thread == record.thread && record.vfork_parent == 0 {
         front::thread_exits();
+        thread::note_exit();
         frame.continuation = entry::thread_exit_address();
     }
     Outcome::Pass

@@ -1,7 +1,7 @@
 //! What happens when the injected library is loaded: before any other library's initialisers and before the program.
 
 use crate::thread::set_busy;
-use crate::{dispatch, environment, front, objects, signal};
+use crate::{environment, front, objects, signal};
 
 /// How the injected library opens a volume: the composition root above this crate.
 pub type OpenVolume = fn(&[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>>;
@@ -15,7 +15,6 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
     // SAFETY: the caller's promises.
     unsafe {
         if environment::initialise(environment) {
-            dispatch::initialise();
             signal::initialise();
             front::initialise(open);
             if let Some(preload) = environment::variable(environment, "LD_PRELOAD") {

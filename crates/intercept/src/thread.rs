@@ -6,7 +6,7 @@
 use crate::entry;
 use crate::number;
 use crate::raw::syscall;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// Stack the engine runs on.
 pub(crate) const ENGINE_STACK_BYTES: usize = 448 * 1024;
@@ -61,6 +61,35 @@ pub(crate) struct PathScratch {
     pub(crate) walk: gannet_vfs::namespace::PathBuffer,
 }
 
+/// How many threads of this process have a record, which is: have made a call that reached the handler, and live.
+static RECORDS: AtomicU32 = AtomicU32::new(0);
+
+/// The process has made a thread, which may come here any moment.
+static HAS_THREADS: AtomicBool = AtomicBool::new(false);
+
+/// Whether no other thread can be inside our code, or come there: then nobody else holds a lock of ours.
+pub(crate) fn is_alone() -> bool {
+    RECORDS.load(Ordering::Acquire) == 1 && !HAS_THREADS.load(Ordering::Acquire)
+}
+
+/// A thread is about to be made.
+pub(crate) fn note_thread() {
+    HAS_THREADS.store(true, Ordering::Release);
+}
+
+/// In the child of a fork: its thread is the only one.
+pub(crate) fn note_fork_in_child() {
+    if !is_alone() {
+        RECORDS.store(1, Ordering::Release);
+        HAS_THREADS.store(false, Ordering::Release);
+    }
+}
+
+/// A thread with a record ends.
+pub(crate) fn note_exit() {
+    RECORDS.fetch_sub(1, Ordering::AcqRel);
+}
+
 /// This thread's room for paths.
 ///
 /// # Safety
@@ -79,6 +108,7 @@ pub(crate) unsafe fn record<'a>() -> &'a mut Record {
     let record = unsafe { &mut *((*entry::thread_state()).record as *mut Record) };
     if !record.ready {
         record.ready = true;
+        RECORDS.fetch_add(1, Ordering::AcqRel);
         let bottom = (record as *mut Record as usize) - ENGINE_STACK_BYTES;
         // SAFETY: the lowest page of our own map, which nothing uses.
         unsafe { syscall(number::MPROTECT, [bottom, GUARD_BYTES, 0]) };

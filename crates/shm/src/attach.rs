@@ -302,6 +302,10 @@ impl Session {
     ///
     /// After an error of an owner or the guard this process has left all the same.
     pub fn detach(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
+        if self.file.is_some() && !self.is_member() && !self.detached.swap(true, Plain::Relaxed) {
+            // A forked child that never used the volume has nothing here.
+            return Ok(Detached::OthersRemain);
+        }
         // Before the gate, which a child that joins must pass as well.
         self.thread()?;
         let incarnation = self.incarnation();

@@ -127,5 +127,7 @@ pub(crate) fn closed(fs: &dyn FileSystem, file: &OpenFile) {
 
 /// A forked child has none of its parent's.
 pub(crate) fn after_fork_in_child() {
-    HAS_LOCKS.store(false, Ordering::Relaxed);
+    if HAS_LOCKS.load(Ordering::Relaxed) {
+        HAS_LOCKS.store(false, Ordering::Relaxed);
+    }
 }

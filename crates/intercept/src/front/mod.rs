@@ -299,15 +299,11 @@ pub(crate) fn after_exec(record: &mut Record) {
 /// Places that the file systems keep for the child of a fork.
 pub(crate) type Tickets = Vec<ForkTicket<'static>>;
 
-/// A fork begins: the child becomes a user of what its parent uses before it exists.
-pub(crate) fn before_fork(record: &Record) -> Tickets {
-    while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(number::SCHED_YIELD, []) };
+/// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
+pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
+    if !alone {
+        take_locks();
     }
-    maps::around_fork(true);
-    crate::objects::around_fork(true);
-    asynchronous::around_fork(true);
     let mut tickets = Vec::new();
     let Some(front) = front() else { return tickets };
     let table = table::current(record);
@@ -330,12 +326,29 @@ pub(crate) fn before_fork(record: &Record) -> Tickets {
     tickets
 }
 
-/// The child of a fork. What a `vfork` child saw as its own is now its own.
-pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
+/// So that the child finds none held by a thread that it does not have.
+fn take_locks() {
+    while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: gives the processor away.
+        unsafe { syscall(number::SCHED_YIELD, []) };
+    }
+    maps::around_fork(true);
+    crate::objects::around_fork(true);
+    asynchronous::around_fork(true);
+}
+
+fn release_locks() {
     OPENING.store(0, Ordering::Release);
     maps::around_fork(false);
     crate::objects::around_fork(false);
     asynchronous::around_fork(false);
+}
+
+/// The child of a fork. What a `vfork` child saw as its own is now its own.
+pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: bool) {
+    if !alone {
+        release_locks();
+    }
     locks::after_fork_in_child();
     table::adopt_private(record);
     for ticket in tickets {
@@ -347,11 +360,10 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets) {
 }
 
 /// The parent of a fork that succeeded or failed.
-pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets) {
-    OPENING.store(0, Ordering::Release);
-    maps::around_fork(false);
-    crate::objects::around_fork(false);
-    asynchronous::around_fork(false);
+pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) {
+    if !alone {
+        release_locks();
+    }
     for ticket in tickets {
         if !forked && let Some(front) = front() {
             for index in 0..front.mounts.len() {
@@ -398,19 +410,28 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     if in_child {
         return;
     }
+    let mut stays = false;
     for mount in &front.mounts {
-        let opened = mount.opened.swap(core::ptr::null_mut(), Ordering::AcqRel);
+        let opened = mount.opened.load(Ordering::Acquire);
+        // SAFETY: published by `file_system`, and freed below only.
+        if opened.is_null() || !unsafe { (**opened).shared().session().is_member() } {
+            // A forked child that did not use the volume: there is nothing to leave, and its memory goes with the process.
+            continue;
+        }
         // Other threads may still be inside it: they are given no chance to go on, but its memory must stay. Only a process
         // whose other threads are gone closes in order; otherwise the end of the process does.
-        if !opened.is_null() && is_single_threaded() {
-            // SAFETY: made by `Box::into_raw`; no other thread exists.
+        if thread::is_alone() || is_single_threaded() {
+            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
+            // SAFETY: made by `Box::into_raw`; no other thread is in here.
             drop(unsafe { Box::from_raw(opened) });
         } else {
-            mount.opened.store(opened, Ordering::Release);
+            stays = true;
         }
     }
-    // Behind the volumes, whose end uses what the thread keeps.
-    thread_exits();
+    if stays {
+        // Behind the volumes, whose end uses what the thread keeps.
+        thread_exits();
+    }
 }
 
 /// Whether this thread is the process's only one: then it has one link less in /proc/self/task, which is what this asks.
