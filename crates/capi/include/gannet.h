@@ -443,6 +443,25 @@ int gannet_ftruncate(struct gannet_volume *volume, int descriptor, int64_t lengt
 int gannet_fallocate(struct gannet_volume *volume, int descriptor, int mode, int64_t offset, int64_t length);
 
 /**
+ * Makes a range of `to` share the blocks of `from`: nothing is copied until one of them is written to. Both are open files of
+ * the volume, `from` for reading and `to` for writing. Offsets are multiples of 4096, and so is the length unless the range
+ * ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
+ * are shared or not; longer ones may be shared in part.
+ *
+ * Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EOPNOTSUPP while either range is mapped
+ * by somebody.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_clone_range(struct gannet_volume *volume,
+                       int from,
+                       uint64_t from_offset,
+                       int to,
+                       uint64_t to_offset,
+                       uint64_t length);
+
+/**
  * Makes stores through maps of the file durable, and on a medium that is not persistent memory, as far as it can, the rest.
  * What was written by calls is durable already.
  *

@@ -327,6 +327,34 @@ pub unsafe extern "C" fn gannet_fallocate(
     unsafe { run_plain("gannet_fallocate", volume, allocate) }
 }
 
+/// Makes a range of `to` share the blocks of `from`: nothing is copied until one of them is written to. Both are open files of
+/// the volume, `from` for reading and `to` for writing. Offsets are multiples of 4096, and so is the length unless the range
+/// ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
+/// are shared or not; longer ones may be shared in part.
+///
+/// Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EOPNOTSUPP while either range is mapped
+/// by somebody.
+///
+/// # Safety
+/// `volume` is attached or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_clone_range(
+    volume: *mut Volume,
+    from: c_int,
+    from_offset: u64,
+    to: c_int,
+    to_offset: u64,
+    length: u64,
+) -> c_int {
+    let clone = |volume: &Volume| {
+        let source = volume.with_open(from, |file| file.check_readable().map(|()| file.node))?;
+        let target = volume.with_open(to, |file| file.check_writable().map(|()| file.node))?;
+        volume.namespace().clone_range(source, from_offset, target, to_offset, length)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_clone_range", volume, clone) }
+}
+
 /// Makes stores through maps of the file durable, and on a medium that is not persistent memory, as far as it can, the rest.
 /// What was written by calls is durable already.
 ///

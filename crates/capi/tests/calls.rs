@@ -57,6 +57,16 @@ fn bytes_go_in_and_come_out() {
         assert_eq!(call!(gannet_lseek, volume, fd, 0, libc::SEEK_HOLE), 102_400);
         good!(gannet_fallocate, volume, fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 4096);
         assert_eq!(call!(gannet_lseek, volume, fd, 0, libc::SEEK_DATA), 4096);
+        let twin = good!(gannet_open, volume, c("twin").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+        good!(gannet_clone_range, volume, fd, 4096, twin, 0, 8192);
+        good!(gannet_pwrite, volume, twin, b"own".as_ptr().cast(), 3, 0);
+        assert_eq!(call!(gannet_pread, volume, fd, back.as_mut_ptr().cast(), 4, 4096), 4);
+        assert_eq!(back[..4], bytes[4096..4100]);
+        assert_eq!(call!(gannet_pread, volume, twin, back.as_mut_ptr().cast(), 8192, 0), 8192);
+        assert_eq!((&back[..3], &back[3..8192]), (&b"own"[..], &bytes[4099..12_288]));
+        assert_eq!(call!(gannet_clone_range, volume, fd, 1, twin, 0, 4096), -i64::from(libc::EINVAL));
+        assert_eq!(call!(gannet_clone_range, volume, fd, 0, 99, 0, 4096), -i64::from(libc::EBADF));
+        good!(gannet_close, volume, twin);
         good!(gannet_fsync, volume, fd);
         good!(gannet_sync, volume);
         assert_eq!(stat(&volume, "a").size, 1 << 20);

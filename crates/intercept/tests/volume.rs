@@ -328,3 +328,55 @@ fn a_lone_program_that_executes_another_leaves_nothing_to_recover() {
         name.starts_with("gannet-") && name.ends_with(&volume.nonce())
     }));
 }
+
+#[test]
+fn files_that_share_blocks() {
+    let volume = Volume::new(64);
+    volume.script(
+        "head -c 300000 /dev/zero | tr '\\0' x > a; cp --reflink=always a b; cmp a b && echo same; printf changed | dd of=b bs=1 seek=5000 conv=notrunc status=none
+         cmp a b | sed 's/.*differ: [a-z]*//'; cp --reflink=auto b c; rm b; dd if=c bs=1 skip=5000 count=7 status=none; echo; cp --reflink=always a /tmp/gannet-no 2>/dev/null || echo other; rm -f /tmp/gannet-no",
+        "same\n 5001, line 1\nchanged\nother",
+    );
+    volume.script(
+        r#"python3 - <<'P'
+import errno, fcntl, os, struct
+def shared(f):
+    request = bytearray(struct.pack('<QQIIII', 0, 2**63 - 1, 0, 0, 64, 0) + bytes(56 * 64))
+    fcntl.ioctl(f, 0xc020660b, request)
+    count = struct.unpack_from('<I', request, 20)[0]
+    extents = [struct.unpack_from('<QQQQQI', request, 32 + 56 * i) for i in range(count)]
+    return [(at, length, bool(flags & 0x2000)) for at, _, length, _, _, flags in extents], extents[-1][5] & 1
+def refused(call):
+    try: call()
+    except OSError as error: return errno.errorcode[error.errno]
+a, b = open('one', 'w+b'), open('two', 'w+b')
+a.write(b'y' * 12288); a.flush()
+fcntl.ioctl(b, 0x40049409, a.fileno())
+print(shared(a), os.fstat(b.fileno()).st_size)
+os.pwrite(b.fileno(), b'z', 4096)
+print(shared(b))
+fcntl.ioctl(b, 0x4020940d, struct.pack('<qQQQ', a.fileno(), 4096, 4096, 12288))
+print(os.fstat(b.fileno()).st_size, os.pread(b.fileno(), 1, 12288))
+def dedupe(at):
+    request = bytearray(struct.pack('<QQHHI', 0, 4096, 1, 0, 0) + struct.pack('<qQQiI', b.fileno(), at, 0, 0, 0))
+    fcntl.ioctl(a, 0xc0189436, request)
+    return struct.unpack_from('<QQi', request, 32)[1:]
+os.pwrite(b.fileno(), b'y' * 4096, 8192)
+print(dedupe(8192), dedupe(4096), dedupe(100))
+print(refused(lambda: fcntl.ioctl(b, 0x40049409, 0)), refused(lambda: fcntl.ioctl(b, 0x40049409, 999)),
+      refused(lambda: fcntl.ioctl(b, 0x40049409, os.open('.', 0))), refused(lambda: fcntl.ioctl(open('two'), 0x40049409, a.fileno())),
+      refused(lambda: fcntl.ioctl(b, 0x4020940d, struct.pack('<qQQQ', a.fileno(), 1, 4096, 0))))
+big = open('big', 'w+b'); big.write(os.urandom(200000)); big.flush(); big.seek(0)
+copy = open('copy', 'w+b')
+print(os.copy_file_range(big.fileno(), copy.fileno(), 10**9), os.lseek(big.fileno(), 0, 1), os.lseek(copy.fileno(), 0, 1), shared(copy)[0][0][2])
+print(open('big', 'rb').read() == open('copy', 'rb').read())
+P"#,
+        "([(0, 12288, True)], 1) 12288
+([(0, 4096, True), (4096, 4096, False), (8192, 4096, True)], 1)
+16384 b'y'
+(4096, 0) (0, 1) (0, -22)
+EXDEV EBADF EISDIR EBADF EINVAL
+200000 200000 200000 True
+True",
+    );
+}

@@ -6,7 +6,7 @@
 //!
 //! The mark may outlive the sharing. Who meets it asks the numbers, and takes it away if nobody else is left.
 
-use crate::disk::{Durable, access_error};
+use crate::disk::{Block, Durable, access_error};
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{ENTRY_BYTES_MAX, Extents as EntryExtents, FileExtent, Payload, REMAP_EXTENTS_MAX};
 use crate::format::superblock::FEATURE_SHARED;
@@ -26,6 +26,15 @@ use std::ops::Range;
 const COPY_BLOCKS_MAX: u64 = 16 << 10;
 /// Size of the buffer for an entry with one extent.
 const COPY_ENTRY_BYTES: usize = 64;
+
+/// What sharing is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sharing {
+    /// The target gets the source's bytes.
+    Clone,
+    /// The target has the same bytes already, or nothing happens.
+    IfEqual,
+}
 
 /// A range of blocks of two files, in blocks: where it begins in each, and how long it is.
 #[derive(Clone, Copy)]
@@ -57,15 +66,14 @@ impl<'s> Op<'s> {
         Shares::of(&self.core.places, self.thread.arena())
     }
 
-    /// See `FileSystem::clone_range`.
-    pub(crate) fn clone_range(
+    /// See `FileSystem::clone_range` and `FileSystem::dedupe_range`; returns whether the ranges share their blocks now.
+    pub(crate) fn share_range(
         &self,
-        from: NodeId,
-        from_offset: u64,
-        to: NodeId,
-        to_offset: u64,
+        (from, from_offset): (NodeId, u64),
+        (to, to_offset): (NodeId, u64),
         length: u64,
-    ) -> Result<()> {
+        sharing: Sharing,
+    ) -> Result<bool> {
         let (source, target) = match self.lock_all([Some(from), Some(to)])? {
             [Some(source), Some(target)] => (source, Some(target)),
             [Some(source), None] | [None, Some(source)] => (source, None),
@@ -80,14 +88,15 @@ impl<'s> Op<'s> {
         let whole = |offset: u64| offset.is_multiple_of(BLOCK_BYTES);
         let ragged = !whole(length) && (from_end != source_size || to_end < target_size);
         let overlap = target.is_none() && from_offset < to_end && to_offset < from_end;
-        if !whole(from_offset) || !whole(to_offset) || from_end > source_size || ragged || overlap {
+        let outside = from_end > source_size || sharing == Sharing::IfEqual && to_end > target_size;
+        if !whole(from_offset) || !whole(to_offset) || outside || ragged || overlap {
             return Err(Error::new(Errno::INVAL));
         }
         if to_end > FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
         if length == 0 {
-            return Ok(());
+            return Ok(true);
         }
         let ranges = Ranges {
             from: from_offset / BLOCK_BYTES,
@@ -100,6 +109,14 @@ impl<'s> Op<'s> {
         {
             return Err(Error::because(Errno::OPNOTSUPP, "the range is mapped by somebody"));
         }
+        if sharing == Sharing::IfEqual {
+            // From here on nobody writes to either in place.
+            self.begin_sharing(&source, ranges.from, ranges.count)?;
+            self.begin_sharing(to, ranges.to, ranges.count)?;
+            if !self.are_equal(&source, from_offset, to, to_offset, length)? {
+                return Ok(false);
+            }
+        }
         self.need_feature(FEATURE_SHARED)?;
         if to_offset > target_size {
             self.zero_behind_end(to)?;
@@ -107,13 +124,61 @@ impl<'s> Op<'s> {
         let mut done = 0;
         while done < ranges.count {
             let rest = Ranges { from: ranges.from + done, to: ranges.to + done, count: ranges.count - done };
-            done += self.clone_some(&source, to, rest, to_end)?;
+            done += self.clone_some(&source, to, rest, to_end, sharing)?;
         }
-        self.collect_some(to)
+        self.collect_some(to)?;
+        Ok(true)
+    }
+
+    /// Marks blocks of a file as shared, and waits for those who write to them in place.
+    fn begin_sharing(&self, locked: &Locked<'s>, file_block: u64, count: u64) -> Result<()> {
+        self.set_shared(locked, file_block, count, true)?;
+        self.pass_stripes(locked.inode, file_block, count)
+    }
+
+    /// Whether two ranges hold the same bytes.
+    fn are_equal(
+        &self,
+        source: &Locked<'s>,
+        from_offset: u64,
+        target: &Locked<'s>,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<bool> {
+        let (mut one, mut two) = ([0; BLOCK_BYTES as usize], [0; BLOCK_BYTES as usize]);
+        let mut at = 0;
+        while at < length {
+            let size = (length - at).min(BLOCK_BYTES) as usize;
+            self.block_of(source, from_offset + at, &mut one)?;
+            self.block_of(target, to_offset + at, &mut two)?;
+            if one[..size] != two[..size] {
+                return Ok(false);
+            }
+            at += BLOCK_BYTES;
+        }
+        Ok(true)
+    }
+
+    /// A block of a file, read under its lock.
+    fn block_of(&self, locked: &Locked<'s>, at: u64, bytes: &mut Block) -> Result<()> {
+        match self.mapping(locked.inode, &locked.record, at)? {
+            Mapping::Blocks { block, .. } => self.disk().read_block(block, bytes),
+            Mapping::Hole { .. } => {
+                bytes.fill(0);
+                Ok(())
+            }
+        }
     }
 
     /// Clones as much of a range as one entry can say; returns how many blocks that was.
-    fn clone_some(&self, source: &Locked<'s>, target: &Locked<'s>, ranges: Ranges, to_end: u64) -> Result<u64> {
+    fn clone_some(
+        &self,
+        source: &Locked<'s>,
+        target: &Locked<'s>,
+        ranges: Ranges,
+        to_end: u64,
+        sharing: Sharing,
+    ) -> Result<u64> {
         let mut batch = Batch::new();
         let mut count = ranges.count;
         self.extents(source.inode, &source.record)
@@ -137,9 +202,7 @@ impl<'s> Op<'s> {
                 true
             })
             .map_err(index_error)?;
-        // From here on nobody begins to write to them in place.
-        self.set_shared(source, ranges.from, count, true)?;
-        self.pass_stripes(source.inode, ranges.from, count)?;
+        self.begin_sharing(source, ranges.from, count)?;
         if source.record.maps() & MAPPED_WRITABLY != 0 {
             let mut commit = self.disk().begin();
             for extent in batch.list() {
@@ -157,11 +220,13 @@ impl<'s> Op<'s> {
         let size_bytes = target.record.size().max(to_end.min((ranges.to + count) * BLOCK_BYTES));
         let payload =
             Payload::Remap { size_bytes, file_block: ranges.to, count, extents: EntryExtents::List(batch.list()) };
-        let time = target.now();
+        let time = if sharing == Sharing::Clone { target.now() } else { TIMES_STAY };
         match self.append_remap(target, time, &payload) {
             Ok(durable) => {
                 let published = self.publish_remap(target, ranges.to, count, batch.list(), &durable);
-                target.record.touch(time);
+                if sharing == Sharing::Clone {
+                    target.record.touch(time);
+                }
                 target.record.set_size(size_bytes);
                 self.or_load_again(target, published)?;
                 Ok(count)

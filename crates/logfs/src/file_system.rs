@@ -1,6 +1,7 @@
 //! [`LogFs`]: the engine behind the `FileSystem` trait, for one volume that this process has open.
 
 use crate::attach::{self, AttachOptions, FileGuard};
+use crate::clone::Sharing;
 use crate::counters::{Counter, VolumeCounters};
 use crate::disk::Disk;
 use crate::ops::{Core, Op, shared_error};
@@ -330,7 +331,20 @@ impl FileSystem for LogFs {
         to_offset_bytes: u64,
         length_bytes: u64,
     ) -> Result<()> {
-        self.change(|op| op.clone_range(from, from_offset_bytes, to, to_offset_bytes, length_bytes))
+        let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
+        self.change(|op| op.share_range(from, to, length_bytes, Sharing::Clone)).map(|_| ())
+    }
+
+    fn dedupe_range(
+        &self,
+        from: NodeId,
+        from_offset_bytes: u64,
+        to: NodeId,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<bool> {
+        let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
+        self.change(|op| op.share_range(from, to, length_bytes, Sharing::IfEqual))
     }
 
     fn extents(

@@ -253,6 +253,18 @@ impl FileSystem for MemoryFs {
         self.tree().clone_range(from, from_offset_bytes, to, to_offset_bytes, length_bytes)
     }
 
+    /// Nothing is shared here, so the answer is all there is to it.
+    fn dedupe_range(
+        &self,
+        from: NodeId,
+        from_offset_bytes: u64,
+        to: NodeId,
+        to_offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<bool> {
+        self.shared_tree().are_equal(from, from_offset_bytes, to, to_offset_bytes, length_bytes)
+    }
+
     fn extents(
         &self,
         node: NodeId,

@@ -180,4 +180,39 @@ impl Tree {
         target.touch_modified(Time::now());
         Ok(())
     }
+
+    /// Whether two ranges hold the same bytes, under the rules of sharing them.
+    pub(crate) fn are_equal(
+        &self,
+        from: NodeId,
+        from_offset: u64,
+        to: NodeId,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<bool> {
+        let source = self.table.get(from)?.data(Errno::INVAL)?;
+        let target = self.table.get(to)?.data(Errno::INVAL)?;
+        let end = |offset: u64, size: u64| offset.checked_add(length).filter(|&end| end <= size);
+        let (Some(source_end), Some(target_end)) =
+            (end(from_offset, source.size_bytes()), end(to_offset, target.size_bytes()))
+        else {
+            return Err(Error::new(Errno::INVAL));
+        };
+        let whole = |value: u64| value.is_multiple_of(BLOCK_BYTES);
+        let at_ends = source_end == source.size_bytes() && target_end == target.size_bytes();
+        let overlap = from == to && from_offset < target_end && to_offset < source_end;
+        if !whole(from_offset) || !whole(to_offset) || !(whole(length) || at_ends) || overlap {
+            return Err(Error::new(Errno::INVAL));
+        }
+        let (mut one, mut two) = (vec![0; BLOCK_BYTES as usize], vec![0; BLOCK_BYTES as usize]);
+        for at in (0..length).step_by(BLOCK_BYTES as usize) {
+            let size = (length - at).min(BLOCK_BYTES) as usize;
+            source.read(from_offset + at, &mut Destination::from_slice(&mut one[..size]))?;
+            target.read(to_offset + at, &mut Destination::from_slice(&mut two[..size]))?;
+            if one[..size] != two[..size] {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
 }

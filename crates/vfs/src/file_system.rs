@@ -171,6 +171,19 @@ pub trait FileSystem: Send + Sync {
         not_supported()
     }
 
+    /// The same if both ranges hold the same bytes; returns whether they did. `to` changes in nothing that can be seen: its range
+    /// lies within it, and its times stay.
+    fn dedupe_range(
+        &self,
+        _from: NodeId,
+        _from_offset_bytes: u64,
+        _to: NodeId,
+        _to_offset_bytes: u64,
+        _length_bytes: u64,
+    ) -> Result<bool> {
+        not_supported()
+    }
+
     /// Tells the extents of a range in ascending order until `sink` returns `false`.
     fn extents(
         &self,

@@ -328,9 +328,17 @@ pub(crate) fn transfer(call: &Call<'_>) -> Answer {
             *slot = Some(u64::try_from(value).map_err(|_| Errno::INVAL)?);
         }
     }
-    let mut buffer = vec![0u8; STEP_BYTES.min(count.max(1))];
     let count = count.min(COUNT_MAX);
-    let mut moved = 0;
+    let mut moved = match (&source, &target) {
+        (End::Ours(source), End::Ours(target)) if call.number == COPY_FILE_RANGE => {
+            super::sharing::copy(call, source, target, offsets, count)?
+        }
+        _ => 0,
+    };
+    for slot in offsets.iter_mut().flatten() {
+        *slot += moved as u64;
+    }
+    let mut buffer = vec![0u8; STEP_BYTES.min((count - moved).max(1))];
     let result = loop {
         if moved == count {
             break Ok(());

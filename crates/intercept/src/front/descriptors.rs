@@ -1,7 +1,7 @@
 //! Descriptors as such: closing, duplicating, `fcntl`, `ioctl`, and the calls that hand them elsewhere.
 
 use super::call::{Answer, Call, done};
-use super::locks;
+use super::{locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -182,6 +182,9 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             memory::write_value(argument, &(left.min(i32::MAX as u64) as i32)).map_err(|_| Errno::FAULT)?;
             done(0)
         }
+        sharing::FICLONE | sharing::FICLONERANGE => sharing::clone(call, &file, request as u32 as usize, argument),
+        sharing::FIDEDUPERANGE => sharing::dedupe(call, &file, argument),
+        sharing::FIEMAP => sharing::extents(call, &file, argument),
         _ => Err(Errno::NOTTY),
     }
 }

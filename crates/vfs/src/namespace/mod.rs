@@ -13,7 +13,7 @@
 //! | `walk.rs` | path to place |
 //! | `access.rs` | may they |
 //! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
-//! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs` | the operations |
+//! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs`, `sharing.rs` | the operations |
 //!
 //! Of what the kernel does by administrator's setting, `protected_hardlinks` is always on (as distributions set it);
 //! `protected_symlinks`, `protected_regular` and `protected_fifos` are not done.
@@ -24,6 +24,7 @@ mod attributes;
 mod credentials;
 mod names;
 mod open;
+mod sharing;
 mod walk;
 mod xattrs;
 
@@ -31,6 +32,7 @@ pub use access::Access;
 pub use access_list::{ACCESS_LIST_ENTRIES_MAX, AccessList};
 pub use credentials::{Capabilities, Credentials};
 pub use open::{OpenFlags, Opened};
+pub use sharing::SHARED_COPY_BYTES_MIN;
 pub use walk::{Boundary, Last, LastMode, Left, PATH_BYTES_MAX, PathBuffer, Place, Resolution, ResolveFlags, Walker};
 
 use crate::FileSystem;

@@ -6,8 +6,10 @@ use crate::disk::Disk;
 use crate::file_map::hashed_ranges;
 use crate::format::entry::{Binding, Extents, FileExtent, LoggedAttributes, Owned, Partner, Payload, encode};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
+use crate::format::shares::SharedRun;
 use crate::format::slot::{AT_HEAD, AT_LINKS, AT_PARENT, Birth, SLOT_BYTES, encode_map_word};
 use crate::format::state::CLEAN_AT;
+use crate::format::superblock::FEATURE_SHARED;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::mkfs::{MakeOptions, make};
 use crate::recover::ROOT;
@@ -35,6 +37,7 @@ pub(super) struct Builder {
     next_block: u64,
     next_inode: u32,
     time: i64,
+    shared: Vec<SharedRun>,
 }
 
 pub(super) const VOLUME_BYTES: u64 = 1 << 20;
@@ -65,6 +68,7 @@ impl Builder {
             next_block,
             next_inode: 2,
             time: 2_000,
+            shared: Vec::new(),
         }
     }
 
@@ -225,6 +229,23 @@ impl Builder {
         blocks
     }
 
+    /// Makes a file share blocks of another, contiguous ones.
+    pub(super) fn share(&mut self, inode: u32, file_block: u64, blocks: &[u64]) {
+        self.disk.add_feature(FEATURE_SHARED).unwrap();
+        let count = blocks.len() as u32;
+        let extents = [FileExtent { file_block, block: blocks[0], count, shared: true }];
+        self.append(
+            inode,
+            &Payload::Remap {
+                size_bytes: (file_block + count as u64 + 1) * BLOCK_BYTES,
+                file_block,
+                count: count as u64 + 1,
+                extents: Extents::List(&extents),
+            },
+        );
+        self.shared.push(SharedRun { block: blocks[0], count, references: 2 });
+    }
+
     pub(super) fn attributes(&mut self, inode: u32, size_bytes: u64) {
         let attributes = LoggedAttributes {
             mode: 0o600,
@@ -255,7 +276,7 @@ impl Builder {
         self.logs.keys().chain(&[0]).for_each(|&inode| {
             let _ = inodes.set(inode as u64);
         });
-        saved::save(&self.disk, &used, &inodes, &[]).unwrap();
+        saved::save(&self.disk, &used, &inodes, &self.shared).unwrap();
     }
 
     /// Takes the clean detach back.
@@ -280,6 +301,7 @@ pub(super) struct Places {
     pub(super) inner: u32,
     pub(super) symlink: u32,
     pub(super) many: u32,
+    pub(super) twin: u32,
 }
 
 /// A volume with something of everything, closed cleanly.
@@ -314,6 +336,8 @@ pub(super) fn populated() -> (Builder, Places) {
     let gone = builder.create(ROOT, b"gone", FileType::Regular);
     builder.link(ROOT, b"gone too", gone);
     builder.unlink(ROOT, b"gone", gone);
+    let twin = builder.create(ROOT, b"twin", FileType::Regular);
+    builder.share(twin, 1, &file_blocks[1..]);
     builder.close();
-    (builder, Places { file, file_blocks, other, other_blocks, directory, inner, symlink, many })
+    (builder, Places { file, file_blocks, other, other_blocks, directory, inner, symlink, many, twin })
 }

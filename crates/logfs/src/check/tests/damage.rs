@@ -158,6 +158,28 @@ fn blocks_claimed_twice_stay_with_the_first() {
 }
 
 #[test]
+fn what_is_shared_survives_repair_and_one_who_does_not_say_so_is_enough() {
+    let (builder, places) = populated();
+    let whole = tree(&builder.medium);
+    // The owner's log is lost from its write on: who shares the blocks still has them.
+    let head = builder.disk.load(builder.slot_at(places.file) + AT_HEAD).unwrap();
+    let page = Link::decode(head).unwrap().block * BLOCK_BYTES;
+    builder.medium.store_u64(MediumOffset(page + LINE_BYTES + 8), 0).unwrap();
+    let report = repaired(&builder.medium);
+    assert!(!damage(&report).is_empty());
+    assert_eq!(tree(&builder.medium)["/twin"], whole["/twin"]);
+    // Another who shares with them is sound; so is the list that says three.
+    let (mut builder, places) = populated();
+    let third = builder.create(ROOT, b"third", FileType::Regular);
+    builder.share(third, 0, &places.file_blocks[1..]);
+    builder.close();
+    let report = repaired(&builder.medium);
+    assert!(damage(&report).iter().all(|finding| finding.contains("list of shared blocks")), "{:#?}", damage(&report));
+    let after = tree(&builder.medium);
+    assert_eq!(after["/third"].content[..4096], after["/twin"].content[4096..8192]);
+}
+
+#[test]
 fn names_that_cannot_be_are_removed() {
     let (mut builder, places) = populated();
     let whole = tree(&builder.medium);

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
-use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT};
+use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::log::{Met, walk};
 use crate::recover::ROOT;
@@ -34,6 +34,7 @@ fn fields() -> (Vec<u8>, Vec<Field>) {
             ("magic", 0, 8),
             ("compatible", 8, 8),
             ("read only", 16, 8),
+            ("incompatible", 24, 8),
             ("uuid", 32, 8),
             ("label", 48, 8),
             ("blocks", 112, 8),
@@ -64,7 +65,15 @@ fn fields() -> (Vec<u8>, Vec<Field>) {
         }
     }
 
-    let inodes = [ROOT, places.directory, places.inner, places.file, places.other, places.symlink, places.many];
+    let mut line = [0; LINE_BYTES as usize];
+    disk.read(SUMMARY_AT, &mut line).unwrap();
+    let list = Summary::decode(&line).shares.block * BLOCK_BYTES;
+    for word in 0..8 {
+        field(format!("list of shared blocks: word {word}"), list + word * 8, 8, false);
+    }
+
+    let inodes =
+        [ROOT, places.twin, places.directory, places.inner, places.file, places.other, places.symlink, places.many];
     for inode in inodes {
         let slot = builder.slot_at(inode);
         let Slot::Used { generation, birth, .. } = disk.slot(inode).unwrap() else { panic!() };
@@ -136,7 +145,8 @@ fn fields() -> (Vec<u8>, Vec<Field>) {
         field(format!("data of the last write, block {block}"), block * BLOCK_BYTES + 800, 8, false);
     }
     field("data of an older write".into(), places.other_blocks[0] * BLOCK_BYTES, 8, true);
-    let free_block = geometry.replica() - 1;
+    // The last one has the list of shared blocks.
+    let free_block = geometry.replica() - 2;
     field("free block".into(), free_block * BLOCK_BYTES, 8, true);
     (builder.image(), fields)
 }

@@ -1,0 +1,214 @@
+//! Files that share blocks: the `ioctl`s that make them, and the one that tells where a file's blocks lie; and copies between
+//! files of one volume that share instead.
+
+use super::call::{Answer, Call, done};
+use super::credentials;
+use super::data::{check_readable, check_writable};
+use super::table::OpenFile;
+use crate::memory;
+use crate::number::FCNTL;
+use crate::raw::{is_error, syscall};
+use gannet_vfs::namespace::{Namespace, SHARED_COPY_BYTES_MIN};
+use gannet_vfs::{Errno, Error, ExtentKind, FileType};
+
+/// `_IOW(0x94, 9, int)`.
+pub(crate) const FICLONE: usize = 0x4004_9409;
+/// `_IOW(0x94, 13, struct file_clone_range)`.
+pub(crate) const FICLONERANGE: usize = 0x4020_940d;
+/// `_IOWR(0x94, 54, struct file_dedupe_range)`.
+pub(crate) const FIDEDUPERANGE: usize = 0xc018_9436;
+/// `_IOWR('f', 11, struct fiemap)`.
+pub(crate) const FIEMAP: usize = 0xc020_660b;
+
+const O_APPEND: u32 = 0o2000;
+/// The kernel compares no more in one call.
+const DEDUPE_BYTES_MAX: u64 = 16 << 20;
+/// `struct file_dedupe_range` and one target of it, in bytes.
+const DEDUPE_BYTES: usize = 24;
+const DEDUPE_TARGET_BYTES: usize = 32;
+/// The kernel takes an argument of one page.
+const DEDUPE_TARGETS_MAX: u16 = ((4096 - DEDUPE_BYTES) / DEDUPE_TARGET_BYTES) as u16;
+const DEDUPE_DIFFERS: i32 = 1;
+
+const FIEMAP_BYTES: usize = 32;
+const FIEMAP_EXTENT_BYTES: usize = 56;
+const FIEMAP_FLAG_SYNC: u32 = 1;
+const FIEMAP_EXTENT_LAST: u32 = 1;
+const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
+
+fn errno(error: Error) -> Errno {
+    error.errno()
+}
+
+fn value_at<T: memory::Plain + Default>(address: usize, offset: usize) -> Result<T, Errno> {
+    let mut value = T::default();
+    memory::read_value(address.wrapping_add(offset), &mut value).map_err(|_| Errno::FAULT)?;
+    Ok(value)
+}
+
+fn put_at<T: memory::Plain>(address: usize, offset: usize, value: T) -> Result<(), Errno> {
+    memory::write_value(address.wrapping_add(offset), &value).map_err(|_| Errno::FAULT)
+}
+
+/// What both ends of sharing must be.
+fn check_ends(call: &Call<'_>, source: &OpenFile, target: &OpenFile) -> Result<(), Errno> {
+    if source.mount != target.mount {
+        return Err(Errno::XDEV);
+    }
+    for file in [source, target] {
+        match file.file_type {
+            FileType::Regular => {}
+            FileType::Directory => return Err(Errno::ISDIR),
+            _ => return Err(Errno::INVAL),
+        }
+    }
+    check_readable(source)?;
+    check_writable(target)?;
+    let info = call.file_system(target)?.shared().info(target.description).map_err(errno)?;
+    if info.status & O_APPEND != 0 { Err(Errno::BADF) } else { Ok(()) }
+}
+
+/// `FICLONE` and `FICLONERANGE` on `target`.
+pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument: usize) -> Answer {
+    let (source, from_offset, length, to_offset) = match request {
+        FICLONE => (argument as i32 as i64, 0, 0, 0),
+        _ => {
+            let source: i64 = value_at(argument, 0)?;
+            (source, value_at(argument, 8)?, value_at(argument, 16)?, value_at(argument, 24)?)
+        }
+    };
+    let source = usize::try_from(source).map_err(|_| Errno::BADF)?;
+    let Some(source) = call.open_file(source) else {
+        const F_GETFD: usize = 1;
+        // SAFETY: asks whether a descriptor of the host is open.
+        let closed = is_error(unsafe { syscall(FCNTL, [source, F_GETFD]) });
+        return Err(if closed { Errno::BADF } else { Errno::XDEV });
+    };
+    check_ends(call, &source, target)?;
+    let namespace = Namespace::new(call.file_system(target)?, credentials::effective());
+    namespace.clone_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)?;
+    done(0)
+}
+
+/// `FIDEDUPERANGE` on `source`: each target has its own answer.
+pub(crate) fn dedupe(call: &Call<'_>, source: &OpenFile, argument: usize) -> Answer {
+    let (from_offset, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
+    let mut count = [0; 2];
+    memory::read_bytes(argument.wrapping_add(16), &mut count).map_err(|_| Errno::FAULT)?;
+    let count = u16::from_le_bytes(count);
+    if count > DEDUPE_TARGETS_MAX {
+        return Err(Errno::NOMEM);
+    }
+    match source.file_type {
+        FileType::Regular => check_readable(source).map_err(|_| Errno::INVAL)?,
+        FileType::Directory => return Err(Errno::ISDIR),
+        _ => return Err(Errno::INVAL),
+    }
+    let length = length.min(DEDUPE_BYTES_MAX);
+    for index in 0..count as usize {
+        let at = argument.wrapping_add(DEDUPE_BYTES + index * DEDUPE_TARGET_BYTES);
+        let (target, to_offset): (i64, u64) = (value_at(at, 0)?, value_at(at, 8)?);
+        let attempt = || {
+            let target = usize::try_from(target).ok().and_then(|target| call.open_file(target)).ok_or(Errno::BADF)?;
+            if target.mount != source.mount {
+                return Err(Errno::XDEV);
+            }
+            let namespace = Namespace::new(call.file_system(&target)?, credentials::effective());
+            namespace.dedupe_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)
+        };
+        let (bytes, status) = match attempt() {
+            Ok(true) => (length, 0),
+            Ok(false) => (0, DEDUPE_DIFFERS),
+            Err(errno) => (0, -errno.raw_os_error()),
+        };
+        put_at(at, 16, bytes)?;
+        put_at(at, 24, status)?;
+    }
+    done(0)
+}
+
+/// `FS_IOC_FIEMAP`.
+pub(crate) fn extents(call: &Call<'_>, file: &OpenFile, argument: usize) -> Answer {
+    let (start, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
+    let (flags, room): (u32, u32) = (value_at(argument, 16)?, value_at(argument, 24)?);
+    if file.file_type != FileType::Regular {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if length == 0 || start >= i64::MAX as u64 {
+        return Err(if length == 0 { Errno::INVAL } else { Errno::FBIG });
+    }
+    if flags & !FIEMAP_FLAG_SYNC != 0 {
+        put_at(argument, 16, flags & !FIEMAP_FLAG_SYNC)?;
+        return Err(Errno::BADR);
+    }
+    let fs = call.file_system(file)?;
+    let (mut told, mut last) = (0_u32, None);
+    let mut outcome = Ok(());
+    let mut tell = |extent: &gannet_vfs::Extent| {
+        if room > 0 {
+            if told == room {
+                last = None;
+                return false;
+            }
+            let at = argument.wrapping_add(FIEMAP_BYTES + told as usize * FIEMAP_EXTENT_BYTES);
+            let shared = if extent.kind == ExtentKind::Shared { FIEMAP_EXTENT_SHARED } else { 0 };
+            let flags = shared;
+            outcome = memory::write_bytes(at, &[0; FIEMAP_EXTENT_BYTES])
+                .map_err(|_| Errno::FAULT)
+                .and_then(|()| put_at(at, 0, extent.file_offset_bytes))
+                .and_then(|()| put_at(at, 8, extent.medium_offset_bytes))
+                .and_then(|()| put_at(at, 16, extent.length_bytes))
+                .and_then(|()| put_at(at, 40, flags));
+            last = Some((at, flags));
+        }
+        told += 1;
+        outcome.is_ok()
+    };
+    fs.extents(file.node, start, length.min(i64::MAX as u64 - start), &mut tell).map_err(errno)?;
+    outcome?;
+    // The last of the file says so.
+    if let Some((at, flags)) = last {
+        let end = value_at::<u64>(at, 0)? + value_at::<u64>(at, 16)?;
+        let mut more = false;
+        fs.extents(file.node, end, i64::MAX as u64 - end.min(i64::MAX as u64), &mut |extent| {
+            more = extent.file_offset_bytes >= end;
+            !more
+        })
+        .map_err(errno)?;
+        if !more {
+            put_at(at, 40, flags | FIEMAP_EXTENT_LAST)?;
+        }
+    }
+    put_at(argument, 20, told)?;
+    done(0)
+}
+
+/// Shares as much as can be shared of a copy between two files of one volume; returns how many bytes that was. `at` are the
+/// offsets that the call names, `None` where it goes on at the description's.
+pub(crate) fn copy(
+    call: &Call<'_>,
+    source: &OpenFile,
+    target: &OpenFile,
+    at: [Option<u64>; 2],
+    count: usize,
+) -> Result<usize, Errno> {
+    if source.mount != target.mount || (count as u64) < SHARED_COPY_BYTES_MIN {
+        return Ok(0);
+    }
+    let fs = call.file_system(source)?;
+    let start = |file: &OpenFile, named: Option<u64>| match named {
+        Some(offset) => Ok(offset),
+        None => fs.shared().offset(file.description).map(|offset| offset.get()).map_err(errno),
+    };
+    let (from_offset, to_offset) = (start(source, at[0])?, start(target, at[1])?);
+    let namespace = Namespace::new(fs, credentials::effective());
+    let shared = namespace.copy_by_sharing(source.node, from_offset, target.node, to_offset, count as u64);
+    if shared > 0 {
+        for (file, named, offset) in [(source, at[0], from_offset), (target, at[1], to_offset)] {
+            if named.is_none() {
+                fs.shared().offset(file.description).map_err(errno)?.set(offset + shared);
+            }
+        }
+    }
+    Ok(shared as usize)
+}
