@@ -34,14 +34,35 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// A table, or a few, that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// Random 4 KiB reads and writes by threads and processes.
-    Threads,
     /// Each operation by itself.
     Latency,
+    /// Random 4 KiB reads and writes by threads and processes.
+    Threads,
+    /// FxMark's shapes.
+    Meta,
+    /// filebench's mixes.
+    Files,
+    /// Unmodified programs.
+    Apps,
+    /// Sequential and random reads and writes by size.
+    Bandwidth,
+    /// Short programs.
+    Exec,
+    /// Opening volumes.
+    Recovery,
 }
 
 /// All subjects.
-pub const SUBJECTS: &[Subject] = &[Subject::Latency, Subject::Threads];
+pub const SUBJECTS: &[Subject] = &[
+    Subject::Latency,
+    Subject::Threads,
+    Subject::Bandwidth,
+    Subject::Meta,
+    Subject::Files,
+    Subject::Apps,
+    Subject::Exec,
+    Subject::Recovery,
+];
 
 /// Measures. What cannot be measured here is named in the report, and is no error.
 pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnMut(Progress<'_>)) -> Report {
@@ -50,8 +71,14 @@ pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnM
     let mut tables = Vec::new();
     for subject in subjects {
         tables.extend(match subject {
-            Subject::Threads => commands::threads::run(&mut bench),
             Subject::Latency => commands::latency::run(&mut bench),
+            Subject::Threads => commands::threads::run(&mut bench),
+            Subject::Meta => commands::meta::run(&mut bench),
+            Subject::Files => commands::files::run(&mut bench),
+            Subject::Apps => commands::apps::run(&mut bench),
+            Subject::Bandwidth => commands::bandwidth::run(&mut bench),
+            Subject::Exec => commands::exec::run(&mut bench),
+            Subject::Recovery => commands::recovery::run(&mut bench),
         });
     }
     let workers = tables.iter().flat_map(|table| &table.rows).map(|row| row.workers).max().unwrap_or(1);

@@ -214,6 +214,18 @@ pub(crate) enum BenchTable {
     Latency,
     /// 4 KiB reads and writes by 1, 2, 4 … threads and processes
     Threads,
+    /// FxMark's shapes: private and shared files and directories, by threads and processes
+    Meta,
+    /// filebench's fileserver, varmail, webserver and webproxy
+    Files,
+    /// SQLite, Redis, RocksDB and PostgreSQL, where they are installed
+    Apps,
+    /// Sequential and random reads and writes of 1 KiB to 1 MiB
+    Bandwidth,
+    /// Many short programs, and a shell-heavy configure
+    Exec,
+    /// Opening a volume, closed cleanly and after a crash, by number and size of files
+    Recovery,
 }
 
 fn name_and_directory(text: &str) -> Result<(String, PathBuf), String> {

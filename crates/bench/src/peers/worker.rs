@@ -1,7 +1,9 @@
 //! The workload program at work for a peer: started once, asked often, ended when dropped.
 
 use crate::work::protocol::{Job, Measurement, Reply, Request};
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -34,6 +36,21 @@ impl Worker {
             });
         }
         Ok(Self { child, requests, replies })
+    }
+
+    /// Starts it as the leader of a group of processes.
+    pub(crate) fn start_group(mut command: Command) -> Result<Self, String> {
+        command.process_group(0);
+        Self::start(command)
+    }
+
+    /// Kills its whole group, which it must lead, as nothing that survives could.
+    pub(crate) fn kill_group(&mut self) {
+        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            // The group is there as long as its leader is not waited for.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.child.wait();
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, String> {

@@ -45,6 +45,12 @@ fn subject(table: BenchTable) -> Subject {
     match table {
         BenchTable::Latency => Subject::Latency,
         BenchTable::Threads => Subject::Threads,
+        BenchTable::Meta => Subject::Meta,
+        BenchTable::Files => Subject::Files,
+        BenchTable::Apps => Subject::Apps,
+        BenchTable::Bandwidth => Subject::Bandwidth,
+        BenchTable::Exec => Subject::Exec,
+        BenchTable::Recovery => Subject::Recovery,
     }
 }
 

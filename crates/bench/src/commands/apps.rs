@@ -1,0 +1,211 @@
+//! `bench apps`: databases as the distribution has them, unchanged, each synced at every transaction (unless said otherwise).
+
+use crate::bench::Bench;
+use crate::commands::programs::{Ran, installed, shell};
+use crate::commands::{postgresql, programs};
+use crate::model::{Cost, Table, Unit};
+use crate::statistics::spread;
+
+/// A program, and a script that measures it: `$1` is a fresh directory, `$2` how many, `$3` a directory of the host. It prints
+/// operations per second, or nothing if they are to be told from how long it runs.
+struct App {
+    name: &'static str,
+    programs: &'static [&'static str],
+    package: &'static str,
+    script: &'static str,
+    /// How many: in memory, on a disk, in a quick run.
+    counts: [u32; 3],
+    input: fn(u32) -> String,
+}
+
+const SQLITE: &str = "rm -rf \"$1\" && mkdir -p \"$1\" && sqlite3 \"$1/database\" > /dev/null && rm -r \"$1\"";
+
+fn sqlite(mode: &str, count: u32) -> String {
+    let mut text = format!(
+        "pragma journal_mode = {mode};\npragma synchronous = full;\ncreate table t(a integer primary key, b);\n"
+    );
+    for index in 0..count {
+        text += &format!(
+            "insert into t values({index}, 'a hundred bytes of a row, as benchmarks of key-value stores have them, nothing of which repeats {index}');\n"
+        );
+    }
+    text
+}
+
+const REDIS: &str = r#"rm -rf "$1" && mkdir -p "$1" && cd "$1"
+redis-server --port 0 --unixsocket "$3/redis" --dir "$1" --save '' --appendonly yes --appendfsync always > "$3/redis.log" 2>&1 &
+server=$!
+tries=0
+until redis-cli -s "$3/redis" ping > /dev/null 2>&1; do
+    tries=$((tries + 1)); [ $tries -lt 200 ] || { tail -n 1 "$3/redis.log" >&2; exit 1; }
+    sleep 0.02
+done
+redis-benchmark -s "$3/redis" -t set -n "$2" -c 1 --csv | sed -n 's/^"SET","\([0-9.]*\)".*/\1/p'
+kill $server
+wait $server || true
+cd / && rm -r "$1""#;
+
+const ROCKSDB_SYNC: &str = r#"rm -rf "$1" && mkdir -p "$1"
+db_bench --benchmarks=filluniquerandom --db="$1/db" --num="$2" --value_size=100 --sync=1 --compression_type=none 2> /dev/null |
+    sed -n 's/^filluniquerandom.* \([0-9]*\) ops\/sec.*/\1/p'
+rm -r "$1""#;
+
+const ROCKSDB: &str = r#"rm -rf "$1" && mkdir -p "$1"
+db_bench --benchmarks=filluniquerandom --db="$1/db" --num="$2" --value_size=100 --sync=0 --compression_type=none 2> /dev/null |
+    sed -n 's/^filluniquerandom.* \([0-9]*\) ops\/sec.*/\1/p'
+rm -r "$1""#;
+
+const APPS: &[App] = &[
+    App {
+        name: "SQLite insert, journal delete",
+        programs: &["sqlite3"],
+        package: "sqlite3",
+        script: SQLITE,
+        counts: [2000, 200, 50],
+        input: |count| sqlite("delete", count),
+    },
+    App {
+        name: "SQLite insert, journal truncate",
+        programs: &["sqlite3"],
+        package: "sqlite3",
+        script: SQLITE,
+        counts: [2000, 200, 50],
+        input: |count| sqlite("truncate", count),
+    },
+    App {
+        name: "SQLite insert, journal persist",
+        programs: &["sqlite3"],
+        package: "sqlite3",
+        script: SQLITE,
+        counts: [2000, 200, 50],
+        input: |count| sqlite("persist", count),
+    },
+    App {
+        name: "SQLite insert, journal WAL",
+        programs: &["sqlite3"],
+        package: "sqlite3",
+        script: SQLITE,
+        counts: [2000, 200, 50],
+        input: |count| sqlite("wal", count),
+    },
+    App {
+        name: "Redis set, fsync always",
+        programs: &["redis-server", "redis-benchmark", "redis-cli"],
+        package: "redis-server",
+        script: REDIS,
+        counts: [20_000, 1000, 200],
+        input: |_| String::new(),
+    },
+    App {
+        name: "RocksDB fill, WAL synced",
+        programs: &["db_bench"],
+        package: "rocksdb-tools",
+        script: ROCKSDB_SYNC,
+        counts: [20_000, 1000, 200],
+        input: |_| String::new(),
+    },
+    App {
+        name: "RocksDB fill, WAL not synced",
+        programs: &["db_bench"],
+        package: "rocksdb-tools",
+        script: ROCKSDB,
+        counts: [100_000, 100_000, 1000],
+        input: |_| String::new(),
+    },
+];
+
+/// Measures.
+pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
+    let quick = bench.settings.quick;
+    let wanted: &[&str] = if quick {
+        &["gannet", "gannet-pmem", "tmpfs"]
+    } else {
+        &["gannet", "gannet-pmem", "gannet-pmem-cow", "gannet-mount", "tmpfs", "libfuse", "ext4", "xfs", "disk"]
+    };
+    let names = bench.ready(wanted);
+    let rounds = if quick { 1 } else { bench.settings.rounds.min(3) };
+    let mut table = Table {
+        command: "apps",
+        title: "Unmodified programs".into(),
+        notes: vec!["one client, each operation a transaction of its own, synced unless said otherwise".into()],
+        unit: Unit::Rate,
+        x_name: None,
+        rows: Vec::new(),
+    };
+    let host = bench.memory_directory().join("host");
+    if let Err(why) = std::fs::create_dir_all(&host) {
+        bench.skip("apps", format!("{}: {why}", host.display()));
+        return vec![table];
+    }
+    for app in APPS {
+        if let Some(missing) = app.programs.iter().find(|program| installed(program).is_none()) {
+            bench.skip(format!("apps: {}", app.name), format!("{missing} is not installed (package {})", app.package));
+            continue;
+        }
+        measure(bench, &mut table, app, &names, rounds, &host.to_string_lossy());
+    }
+    if quick {
+        bench.skip("apps: PostgreSQL", "not in a quick run: making a database takes longer");
+    } else {
+        postgresql::run(bench, &mut table, &names, &host);
+    }
+    vec![table]
+}
+
+fn measure(bench: &mut Bench<'_>, table: &mut Table, app: &App, names: &[String], rounds: u32, host: &str) {
+    let mut found: Vec<(Vec<f64>, Option<Cost>)> = vec![Default::default(); names.len()];
+    let total = u64::from(rounds) * names.len() as u64;
+    for round in 0..rounds {
+        for (index, name) in names.iter().enumerate() {
+            bench.progress(&format!("apps: {}", app.name), u64::from(round) * names.len() as u64 + index as u64, total);
+            let on_disk = bench.facts.iter().any(|facts| facts.name == *name && facts.survives.starts_with("power"));
+            let count = app.counts[if bench.settings.quick { 2 } else { usize::from(on_disk) }];
+            match once(bench, app, name, count, host) {
+                Ok((rate, cost)) => {
+                    found[index].0.push(rate);
+                    found[index].1 = cost;
+                }
+                Err(why) => bench.skip(format!("apps: {}, {name}", app.name), why),
+            }
+        }
+    }
+    for (name, (rates, cost)) in names.iter().zip(found).filter(|(_, (rates, _))| !rates.is_empty()) {
+        let mut row = bench.row(app.name, name, spread(&rates));
+        row.cost = cost;
+        table.rows.push(row);
+    }
+}
+
+/// Operations per second, and what each cost the medium.
+fn once(bench: &mut Bench<'_>, app: &App, name: &str, count: u32, host: &str) -> Result<(f64, Option<Cost>), String> {
+    let workload = bench.settings.workload.clone();
+    let peer = bench.peer(name).ok_or("not ready")?;
+    // Keeps the volume open, so that its counters last.
+    peer.worker(&workload)?;
+    let counters = peer.counters();
+    let before = counters.as_ref().map(|counters| counters.now());
+    let ran = shell(bench, name, app.script, &[&count.to_string(), host], &(app.input)(count))?;
+    let after = counters.as_ref().map(|counters| counters.now());
+    let cost = before.zip(after).map(|(before, after)| {
+        let each = |before: u64, after: u64| after.wrapping_sub(before) as f64 / f64::from(count);
+        Cost {
+            fences: each(before.fences, after.fences),
+            lines: each(before.lines, after.lines),
+            bytes: each(before.bytes_stored, after.bytes_stored),
+        }
+    });
+    Ok((rate(&ran, count, app.name)?, cost))
+}
+
+/// What a program said, or what follows from how long it ran.
+pub(crate) fn rate(ran: &Ran, count: u32, app: &str) -> Result<f64, String> {
+    match ran.output.trim() {
+        "" if app.starts_with("SQLite") => Ok(f64::from(count) / ran.wall_ns * 1e9),
+        said => said.parse().map_err(|_| format!("no rate in what it printed: \"{said}\"")),
+    }
+}
+
+/// Whether all of some programs are there; else the first that is not.
+pub(crate) fn lacks<'a>(programs: &[&'a str]) -> Option<&'a str> {
+    programs.iter().copied().find(|program| programs::installed(program).is_none())
+}

@@ -1,0 +1,69 @@
+//! Whole programs, started where they see a peer: how long they run, what they say.
+
+use crate::bench::Bench;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Instant;
+
+/// A program that ran.
+pub(crate) struct Ran {
+    /// Time by the clock.
+    pub(crate) wall_ns: f64,
+    /// Processor time of it and what it started, in the resolution of `/proc`: ten milliseconds.
+    pub(crate) cpu_ns: f64,
+    /// What it printed.
+    pub(crate) output: String,
+}
+
+/// Processor time of children that have ended.
+fn children_cpu_ns() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // Behind the name, which may contain anything: user and system time of children are the 14th and 15th.
+    let after = text.rsplit_once(')').map_or("", |(_, after)| after);
+    let ticks: f64 = after.split(' ').skip(14).take(2).filter_map(|field| field.parse::<f64>().ok()).sum();
+    // 100 ticks a second on all of Linux's x86-64.
+    ticks * 1e7
+}
+
+/// Runs a shell script where it sees a peer, with arguments from `$1`, the first of which is a fresh directory there.
+pub(crate) fn shell(
+    bench: &mut Bench<'_>,
+    peer: &str,
+    script: &str,
+    arguments: &[&str],
+    input: &str,
+) -> Result<Ran, String> {
+    let peer = bench.peer(peer).ok_or("not ready")?;
+    let directory = peer.directory().join(format!("programs-{}", std::process::id()));
+    let mut command = peer.command(Path::new("/bin/sh"));
+    command.args(["-c", script, "bench"]).arg(&directory).args(arguments);
+    run(command, input)
+}
+
+/// Runs a command to its end.
+pub(crate) fn run(mut command: Command, input: &str) -> Result<Ran, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (begun, cpu) = (Instant::now(), children_cpu_ns());
+    let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+    if let Some(mut pipe) = child.stdin.take() {
+        // A program that does not read to the end says itself why.
+        let _ = pipe.write_all(input.as_bytes());
+    }
+    let Output { status, stdout, stderr } = child.wait_with_output().map_err(|error| format!("{program}: {error}"))?;
+    let wall_ns = begun.elapsed().as_nanos() as f64;
+    if !status.success() {
+        let said = String::from_utf8_lossy(&stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word why").to_owned();
+        return Err(format!("{status}: {last}"));
+    }
+    let output = String::from_utf8_lossy(&stdout).into_owned();
+    Ok(Ran { wall_ns, cpu_ns: children_cpu_ns() - cpu, output })
+}
+
+/// Whether a program is installed: where it is.
+pub(crate) fn installed(program: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(program)).find(|path| path.is_file())
+}
