@@ -85,7 +85,7 @@ impl<'a> Bench<'a> {
             settings.volume_bytes = usual.min(free / 12).max(64 << 20) >> 20 << 20;
         }
         if settings.rounds == 0 {
-            settings.rounds = if settings.quick { 3 } else { 7 };
+            settings.rounds = if settings.quick { 2 } else { 7 };
         }
         if settings.workers_max == 0 {
             let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
@@ -240,7 +240,10 @@ impl<'a> Bench<'a> {
                 table.rows.push(row);
             } else {
                 let text = if processes { "processes" } else { "threads" };
-                table.notes.push(format!("empty driver, {workers} {text}: {:.0} ns per call", row.value.median));
+                let begin = format!("empty driver, {workers} {text}: ");
+                if !table.notes.iter().any(|note| note.starts_with(&begin)) {
+                    table.notes.push(format!("{begin}{:.0} ns per call", row.value.median));
+                }
             }
         }
         for floor in floors {

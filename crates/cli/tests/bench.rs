@@ -28,7 +28,9 @@ fn build() {
 /// Runs a table and returns its report.
 fn report(table: &str) -> Value {
     build();
-    let output = gannet(&["bench", table, "--quick", "--json"]);
+    // All peers once; where there are many figures, those without which the others say nothing.
+    let peers: &[&str] = if table == "latency" { &[] } else { &["--peers", "gannet,gannet-pmem,gannet-mount,tmpfs"] };
+    let output = gannet(&[&["bench", table, "--quick", "--json"], peers].concat());
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(report["format"], "gannet-bench");
@@ -73,5 +75,68 @@ fn threads() {
     for table in report["tables"].as_array().unwrap() {
         let counts: Vec<_> = table["rows"].as_array().unwrap().iter().map(|row| row["x"].as_f64().unwrap()).collect();
         assert!(counts.contains(&1.0) && counts.contains(&2.0), "{counts:?}");
+    }
+}
+
+#[test]
+fn meta() {
+    let report = report("meta");
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    for shape in ["DWAL", "DWOM", "DRBH", "MRPM", "MRDM", "MWCM", "MWUL", "MWRM"] {
+        assert!(rows.iter().any(|row| row["operation"] == shape && row["peer"] == "gannet"), "{shape}");
+    }
+}
+
+#[test]
+fn files() {
+    let report = report("files");
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    for mix in ["fileserver", "varmail", "webserver", "webproxy"] {
+        let row = rows.iter().find(|row| row["operation"] == mix && row["peer"] == "gannet-pmem");
+        assert!(row.is_some_and(|row| row["workers"] == 4), "{mix}; skipped: {}", report["skipped"]);
+    }
+}
+
+#[test]
+fn bandwidth() {
+    let report = report("bandwidth");
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["operation"] == "write random" && row["x"] == 1_048_576.0));
+}
+
+#[test]
+fn exec() {
+    let report = report("exec");
+    assert_eq!(report["tables"][0]["rows"].as_array().unwrap().iter().filter(|row| row["peer"] == "gannet").count(), 2);
+}
+
+#[test]
+fn apps() {
+    build();
+    let output = gannet(&["bench", "apps", "--quick", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    // What is not installed is skipped and named; what is, works.
+    let rows = report["tables"][0]["rows"].as_array().unwrap();
+    for app in ["SQLite insert, journal WAL", "Redis set, fsync always", "RocksDB fill, WAL synced"] {
+        let skipped = report["skipped"].as_array().unwrap();
+        let lacks = skipped.iter().any(|one| {
+            one["what"] == format!("apps: {app}") && one["why"].as_str().unwrap().contains("is not installed")
+        });
+        let measured = rows.iter().any(|row| row["operation"] == app && row["peer"] == "gannet");
+        assert!(measured != lacks, "{app}; skipped: {skipped:?}");
+    }
+}
+
+#[test]
+fn recovery() {
+    build();
+    let output = gannet(&["bench", "recovery", "--quick", "--json"]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["skipped"], Value::Array(Vec::new()));
+    for table in report["tables"].as_array().unwrap() {
+        let rows = table["rows"].as_array().unwrap();
+        for operation in ["closed cleanly", "after a crash"] {
+            assert_eq!(rows.iter().filter(|row| row["operation"] == operation).count(), 2, "{table}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Tables for a terminal: a matrix of operations and peers, and behind it the tails and what a call costs the medium.
 
 use crate::model::{Report, Row, Table, Unit};
+use crate::peers;
 
 /// A time for people, three digits.
 pub(crate) fn time(nanoseconds: f64) -> String {
@@ -49,7 +50,7 @@ pub(crate) fn unit_name(unit: Unit) -> &'static str {
     }
 }
 
-/// Columns: peers in the order in which they appear.
+/// Columns: peers in their usual order, then those that the user named.
 pub(crate) fn columns(table: &Table) -> Vec<&str> {
     let mut all: Vec<&str> = Vec::new();
     for row in &table.rows {
@@ -57,8 +58,13 @@ pub(crate) fn columns(table: &Table) -> Vec<&str> {
             all.push(&row.peer);
         }
     }
+    let usual = |name: &str| peers::ALL.iter().position(|known| *known == name);
     // What is no file system comes last.
-    all.sort_by_key(|name| (*name == "floor") as u8 + 2 * (*name == "driver") as u8);
+    all.sort_by_key(|name| match *name {
+        "driver" => usize::MAX,
+        "floor" => usize::MAX - 1,
+        name => usual(name).unwrap_or(peers::ALL.len()),
+    });
     all
 }
 

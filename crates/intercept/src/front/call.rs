@@ -69,14 +69,26 @@ impl Call<'_> {
     }
 
     /// Does `work` at the place a path leads to, if that is in a volume. `at` is the call in its `*at` form, with the
-    /// positions of directory and path; that is made instead when the path leads out of a volume.
+    /// positions of directory and path; that is made instead when the path leads out of a volume. The walk is made again where
+    /// somebody removes meanwhile what it found: `work` says ESTALE then, and has done nothing yet.
     pub(crate) fn at_path(
         &self,
         at: AtForm,
         mode: LastMode,
         flags: ResolveFlags,
         scratch: &mut PathScratch,
-        work: impl FnOnce(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+        mut work: impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+    ) -> Answer {
+        again(|| self.at_path_once(at, mode, flags, scratch, &mut work))
+    }
+
+    fn at_path_once(
+        &self,
+        at: AtForm,
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &mut PathScratch,
+        work: &mut impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];
@@ -102,6 +114,22 @@ impl Call<'_> {
     pub(crate) fn file_system(&self, file: &OpenFile) -> Result<&'static dyn FileSystem, Errno> {
         self.front.file_system(file.mount)
     }
+}
+
+/// How often a path is walked anew when others remove what it led to.
+const WALKS_MAX: usize = 100;
+
+/// Does what begins with a walk, and again while it finds what others remove meanwhile; then there is nothing, as ever for a path
+/// from a directory that was removed.
+#[inline]
+pub(crate) fn again(mut attempt: impl FnMut() -> Answer) -> Answer {
+    for _ in 0..WALKS_MAX {
+        match attempt() {
+            Err(Errno::STALE) => {}
+            answer => return answer,
+        }
+    }
+    Err(Errno::NOENT)
 }
 
 /// A call in its form with a directory descriptor.

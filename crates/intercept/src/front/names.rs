@@ -1,6 +1,6 @@
 //! Names: opening, making, removing, renaming, linking.
 
-use super::call::{Answer, AtForm, CWD, Call, done};
+use super::call::{Answer, AtForm, CWD, Call, again, done};
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
@@ -55,6 +55,18 @@ fn open_with(
     scratch: &mut PathScratch,
     pipe: &mut PathScratch,
 ) -> Answer {
+    again(|| open_once(call, at, flags, mode, resolve, scratch, pipe))
+}
+
+fn open_once(
+    call: &mut Call<'_>,
+    at: AtForm,
+    flags: OpenFlags,
+    mode: u32,
+    resolve: ResolveFlags,
+    scratch: &mut PathScratch,
+    pipe: &mut PathScratch,
+) -> Answer {
     let table = call.table();
     let (walk, more) = match Namespace::open_mode(flags) {
         Ok((walk, more)) => (walk, more | resolve),
@@ -96,13 +108,9 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
     };
     let unlinkable = flags.contains(OpenFlags::TMPFILE | OpenFlags::EXCL);
     let access = if unlinkable { access | AccessMode::UNLINKABLE } else { access };
-    let description = fs.shared().open(fs, opened.node, access, flags.bits() & STATUS_FLAGS).map_err(|error| {
-        match error.errno() {
-            // Somebody removed it in between.
-            Errno::STALE => Errno::NOENT,
-            errno => errno,
-        }
-    })?;
+    // ESTALE if somebody removed it in between: the walk is made again.
+    let description =
+        fs.shared().open(fs, opened.node, access, flags.bits() & STATUS_FLAGS).map_err(|error| error.errno())?;
     let file = OpenFile {
         description,
         mount,
