@@ -27,7 +27,8 @@ use std::sync::{Arc, Weak};
 
 /// How a volume is opened.
 pub struct AttachOptions {
-    /// Bound on the memory of all indexes, in bytes.
+    /// Bound on the memory of all indexes, in bytes; when it is used up the indexes not used for longest are dropped. Whoever
+    /// opens the volume first decides, for all who join.
     pub index_bytes_max: u64,
     /// Data is written copy-on-write, whatever the volume says; or not; or as it says.
     pub copy_on_write: Option<bool>,
@@ -37,9 +38,13 @@ pub struct AttachOptions {
     pub users: Box<dyn Users>,
 }
 
+const NODE_BYTES: u64 = NODE_WORDS as u64 * 8;
+
 /// The layout of the arena of a volume.
 pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
-    let layout = Places::layout(disk.geometry(), index_bytes_max.max(NODE_WORDS as u64 * 8 * 64));
+    // More than this a volume of this size never needs: two nodes for each inode.
+    let useful = disk.geometry().inodes().saturating_mul(2 * NODE_BYTES).saturating_add(4 << 20);
+    let layout = Places::layout(disk.geometry(), index_bytes_max.clamp(64 * NODE_BYTES, useful));
     Shared::layout(Storage::layout(layout, disk.geometry()), &SharedLimits::default())
 }
 
@@ -67,7 +72,7 @@ impl Users for AllUsers {
 
 /// Puts the engine together over a session that has just been made.
 pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<(Arc<Core>, Arc<Shared>)> {
-    let places = Places::of(session.arena())?;
+    let places = Places::of(session.arena(), disk.geometry())?;
     let space = Storage::of(session.arena(), disk.geometry())?;
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
@@ -81,6 +86,8 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
 pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: usize) -> Result<Option<RecoveryReport>> {
     let disk = &core.disk;
     disk.refresh_epoch()?;
+    core.places.reserve(session.arena())?;
+    core.space.reserve(session.arena())?;
     let blocks = core.space.blocks_in(session.arena())?;
     let inodes = core.space.inodes_in(session.arena())?;
     let shares = Shares::of(&core.places, session.arena())?;
@@ -299,7 +306,7 @@ impl FileGuard {
     fn is_current(&self, session: &Session, arena: ArenaIdentity) -> Result<bool> {
         let Some(disk) = &self.disk else { return Ok(false) };
         disk.refresh_epoch()?;
-        let places = Places::of(session.arena())?;
+        let places = Places::of(session.arena(), disk.geometry())?;
         let epoch = session.word(places.control(CONTROL_EPOCH)).map_err(shared_error)?.load(Ordering::Relaxed);
         Ok(disk.load(ARENA_AT)? == arena.0 && disk.load(CLEAN_AT)? == 0 && epoch == disk.epoch() as u64)
     }

@@ -221,10 +221,12 @@ impl<'s> Op<'s> {
                 }
             })?;
         let inode = number.extent().start as u32;
-        let prepared = self.ensure_chunk(inode).and_then(|()| match self.disk().slot(inode)? {
-            Slot::Free { generation } => Ok(generation),
-            _ => Err(Error::damaged("a free inode's slot is in use", self.disk().slot_at(inode)?.unwrap_or(0))),
-        });
+        // Its record's memory too, for nothing may fail once the birth is durable.
+        let prepared =
+            self.ensure_chunk(inode).and_then(|()| self.record(inode)).and_then(|_| match self.disk().slot(inode)? {
+                Slot::Free { generation } => Ok(generation),
+                _ => Err(Error::damaged("a free inode's slot is in use", self.disk().slot_at(inode)?.unwrap_or(0))),
+            });
         let generation = match prepared {
             Ok(generation) => generation.max(1),
             Err(error) => {

@@ -28,6 +28,19 @@ pub struct LogFs {
     report: Option<RecoveryReport>,
 }
 
+/// Memory that the state shared by all processes of a volume takes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// All of it, as the system counts; 0 for a volume that one process has alone.
+    pub bytes: u64,
+    /// For indexes.
+    pub index_bytes: u64,
+    /// The bound on that.
+    pub index_bytes_max: u64,
+    /// How many indexes were dropped to make room for others.
+    pub indexes_dropped: u64,
+}
+
 /// Why a volume could not be opened: an error of the file system, or of its medium.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -146,6 +159,20 @@ impl LogFs {
     /// What all processes have done on the volume since the first of them opened it.
     pub fn counters(&self) -> Result<VolumeCounters> {
         self.op()?.counters()
+    }
+
+    /// What the state shared by all processes takes.
+    pub fn memory(&self) -> Result<SharedMemory> {
+        let op = self.op()?;
+        let pool = op.node_pool();
+        let (backed, indexes_dropped) = pool.usage();
+        let node_bytes = crate::index::NODE_WORDS as u64 * 8;
+        Ok(SharedMemory {
+            bytes: self.session.arena().memory_bytes(),
+            index_bytes: backed * node_bytes,
+            index_bytes_max: pool.capacity() * node_bytes,
+            indexes_dropped,
+        })
     }
 
     /// Runs an operation that changes something, and counts it.

@@ -64,7 +64,7 @@ pub use attach::{AttachOptions, is_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};
-pub use file_system::{LogFs, OpenError, open_medium};
+pub use file_system::{LogFs, OpenError, SharedMemory, open_medium};
 pub use mkfs::{MakeOptions, make};
 pub use ops::{NoUsers, Users};
 pub use recover::RecoveryReport;

@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
 use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
-use crate::places::{COUNTER_WORDS, Places, RECORD_WORDS};
+use crate::places::{COUNTER_WORDS, Places, RECORD_BYTES, RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
 use gannet_shm::{Guard, Ordering, Thread, Word};
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
@@ -113,7 +113,24 @@ pub(crate) fn index_error(error: IndexError) -> Error {
 
 impl PoolHost for Op<'_> {
     fn current_epoch(&self, owner: u32) -> Option<u32> {
-        self.record_of(owner).map(|record| record.epoch_acquire())
+        // What has no memory was never loaded.
+        self.record_of(owner).filter(|_| self.is_backed(owner)).map(|record| record.epoch_acquire())
+    }
+
+    fn last_used(&self, owner: u32) -> u64 {
+        self.record_of(owner).filter(|_| self.is_backed(owner)).map_or(u64::MAX, |record| record.last_used())
+    }
+
+    fn evict(&self, owner: u32, epoch: u32) -> bool {
+        let Some(record) = self.record_of(owner).filter(|_| owner != 0 && self.is_backed(owner)) else { return false };
+        let Ok(Some(guard)) = self.thread.try_lock(self.core.places.record(owner)) else { return false };
+        let is_current = record.epoch() == epoch;
+        if is_current {
+            // Everything but what maps did is known from the log, and that is kept.
+            record.unload();
+        }
+        guard.unlock();
+        is_current
     }
 
     fn back_words(&self, first: usize, count: usize) -> bool {
@@ -146,7 +163,7 @@ impl<'s> Op<'s> {
 
     #[inline]
     fn record_of(&self, inode: u32) -> Option<Record<'s>> {
-        let start = inode as usize * RECORD_WORDS as usize;
+        let start = self.core.places.backed_words as usize + inode as usize * RECORD_WORDS as usize;
         self.records.get(start..start + RECORD_WORDS as usize).map(Record::new)
     }
 
@@ -155,14 +172,50 @@ impl<'s> Op<'s> {
     pub(crate) fn record(&self, inode: u32) -> Result<Record<'s>> {
         match inode {
             0 => Err(Error::new(Errno::STALE)),
-            _ => self.record_of(inode).ok_or(Error::new(Errno::STALE)),
+            _ => match self.record_of(inode) {
+                Some(record) if self.is_backed(inode) => Ok(record),
+                Some(record) => self.back_record(inode).map(|()| record),
+                None => Err(Error::new(Errno::STALE)),
+            },
         }
+    }
+
+    /// Whether the record of an inode, whose number is in bounds, has memory behind it.
+    #[inline(always)]
+    fn is_backed(&self, inode: u32) -> bool {
+        let group = inode as u64 / RECORDS_BACKED_TOGETHER;
+        self.records
+            .get((group / 64) as usize)
+            .is_some_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0)
+    }
+
+    /// Gets memory for a record and its neighbours.
+    #[cold]
+    #[inline(never)]
+    fn back_record(&self, inode: u32) -> Result<()> {
+        let places = &self.core.places;
+        let group = inode as u64 / RECORDS_BACKED_TOGETHER;
+        let first = places.record((group * RECORDS_BACKED_TOGETHER) as u32);
+        let end = places.records.start.get() + places.records.bytes;
+        let bytes = (RECORDS_BACKED_TOGETHER * RECORD_BYTES).min(end.saturating_sub(first.get()));
+        self.thread.arena().reserve(first, bytes).map_err(shared_error)?;
+        if let Some(word) = self.records.get((group / 64) as usize) {
+            word.fetch_or(1 << (group % 64), Ordering::AcqRel);
+        }
+        Ok(())
     }
 
     /// The index of an inode: of names and extended attributes, or of blocks and extended attributes.
     #[inline]
     pub(crate) fn tree<'o>(&'o self, inode: u32, record: &Record<'s>) -> Tree<'o> {
-        Tree::new(NodePool::new(self.nodes, self), inode, record.epoch(), record.root())
+        let pool = NodePool::new(self.nodes, self);
+        record.note_used(pool.era());
+        Tree::new(pool, inode, record.epoch(), record.root())
+    }
+
+    /// The pool of index nodes.
+    pub(crate) fn node_pool(&self) -> NodePool<'_> {
+        NodePool::new(self.nodes, self)
     }
 
     /// The block map of a file.
@@ -187,7 +240,8 @@ impl<'s> Op<'s> {
         let guard = self.thread.lock(self.core.places.record(inode)).map_err(shared_error)?;
         let state = match record.state() {
             Some(state) => state,
-            None => self.load(inode, &record)?,
+            // What was built of the index before an error is nobody's.
+            None => self.load(inode, &record).inspect_err(|_| record.drop_index())?,
         };
         Ok(Locked { guard, record, inode, state })
     }

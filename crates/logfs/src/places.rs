@@ -3,10 +3,10 @@
 //! ```text
 //! control   words of the whole volume, each on its own line
 //! stripes   data locks, each on its own line: hashed by inode and 64 KiB of the file
-//! records   one for each possible inode, found by its number; memory is taken as they are touched
-//! nodes     of all indexes
 //! counters  what each thread slot has done
 //! shares    references to each block that has several
+//! records   one for each possible inode, found by its number, behind a bit for each 64 of them: they have memory
+//! nodes     of all indexes; the last region, whose size the first participant chooses
 //! ```
 //! `space` adds its own regions, for blocks and for inode numbers.
 
@@ -20,6 +20,8 @@ use gannet_vfs::Result;
 /// Words of an inode's record.
 pub(crate) const RECORD_WORDS: u64 = 32;
 pub(crate) const RECORD_BYTES: u64 = RECORD_WORDS * 8;
+/// Records that get memory together: 16 KiB.
+pub(crate) const RECORDS_BACKED_TOGETHER: u64 = 64;
 /// Number of data locks.
 pub(crate) const STRIPES: u64 = 4096;
 /// Bytes of a file that share a data lock.
@@ -55,12 +57,19 @@ pub(crate) const COUNTER_WORDS: u64 = 16;
 pub(crate) const THREADS: u32 = 4096;
 const PARTICIPANTS: u32 = 1024;
 
+/// Words of the bits that say which records have memory: whole pages.
+fn backed_words(inodes: u64) -> u64 {
+    inodes.div_ceil(RECORDS_BACKED_TOGETHER).div_ceil(64).next_multiple_of(512)
+}
+
 /// Offsets of the regions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     control: Region,
     stripes: Region,
     pub(crate) records: Region,
+    /// Words at the beginning of the records' region that say which records have memory.
+    pub(crate) backed_words: u64,
     pub(crate) nodes: Region,
     pub(crate) counters: Region,
     /// References to each block, as far as there are several.
@@ -78,19 +87,20 @@ impl Places {
             .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
             .region("stripes", STRIPES * LINE_BYTES, LINE_BYTES)
             .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
-            .region("records", geometry.inodes() * RECORD_BYTES, 4096)
-            .region("nodes", nodes, 2 << 20)
+            .region("records", backed_words(geometry.inodes()) * 8 + geometry.inodes() * RECORD_BYTES, 4096)
             .region("shares", (geometry.blocks * 4).next_multiple_of(8), 4096)
             .region("share groups", geometry.blocks.div_ceil(shares::GROUP_BLOCKS * 64) * 8, LINE_BYTES)
+            .tail("nodes", nodes, 2 << 20)
     }
 
     /// Finds the regions again.
-    pub(crate) fn of(arena: &Arena) -> Result<Self> {
+    pub(crate) fn of(arena: &Arena, geometry: &Geometry) -> Result<Self> {
         let region = |name| arena.region(name).map_err(shared_error);
         Ok(Self {
             control: region("control")?,
             stripes: region("stripes")?,
             records: region("records")?,
+            backed_words: backed_words(geometry.inodes()),
             nodes: region("nodes")?,
             counters: region("counters")?,
             shares: region("shares")?,
@@ -122,12 +132,22 @@ impl Places {
 
     /// The record of an inode, whose number the caller has checked.
     pub(crate) const fn record(&self, inode: u32) -> ArenaOffset {
-        self.records.start.add(inode as u64 * RECORD_BYTES)
+        self.records.start.add(self.backed_words * 8 + inode as u64 * RECORD_BYTES)
+    }
+
+    /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail.
+    pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
+        let whole = [self.control, self.stripes, self.counters, self.share_groups];
+        for region in whole.into_iter().chain([Region { bytes: self.backed_words * 8, ..self.records }]) {
+            arena.allocate(region.start, region.bytes).map_err(shared_error)?;
+        }
+        Ok(())
     }
 
     /// The inode whose record's lock stands at `at`, if it is one.
     pub(crate) fn inode_of_lock(&self, at: ArenaOffset) -> Option<u32> {
-        let within = at.get().checked_sub(self.records.start.get())?;
-        (within < self.records.bytes && within.is_multiple_of(RECORD_BYTES)).then_some((within / RECORD_BYTES) as u32)
+        let within = at.get().checked_sub(self.record(0).get())?;
+        (within < self.records.bytes - self.backed_words * 8 && within.is_multiple_of(RECORD_BYTES))
+            .then_some((within / RECORD_BYTES) as u32)
     }
 }

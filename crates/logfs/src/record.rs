@@ -19,7 +19,8 @@ const SIZE: usize = 3;
 const MODE: usize = 4;
 const OWNER: usize = 5;
 const DEVICE: usize = 6;
-const CREATED: usize = 7;
+/// Era of the node pool in which the index was last used: a hint that everybody stores, also without the lock.
+const USED: usize = 7;
 const MODIFIED: usize = 8;
 const CHANGED: usize = 9;
 const ACCESSED: usize = 10;
@@ -54,6 +55,9 @@ const TARGET: usize = 23;
 const COLLECT: usize = 24;
 /// Pages seen in the high half, live lines of the pass in the low.
 const COLLECT_SEEN: usize = 25;
+
+/// Birth.
+const CREATED: usize = 26;
 
 /// It was mapped for writing since it was loaded: `fsync` has something to write back.
 pub(crate) const MAPPED_WRITABLY: u64 = 1;
@@ -193,6 +197,19 @@ impl<'s> Record<'s> {
         let access_list = if state.has_access_list { STATE_ACCESS_LIST } else { 0 };
         let word = state.generation as u64 | (state.file_type as u64) << 32 | STATE_LOADED | access_list;
         self.words[STATE].store(word, Ordering::Release);
+    }
+
+    /// Notes that the index is used in this era.
+    #[inline(always)]
+    pub(crate) fn note_used(&self, era: u64) {
+        if self.load(USED) != era {
+            self.store(USED, era);
+        }
+    }
+
+    /// See [`Record::note_used`].
+    pub(crate) fn last_used(&self) -> u64 {
+        self.load(USED)
     }
 
     /// Drops the record and its index: the next user loads them again. In this order a kill in between leaves a record

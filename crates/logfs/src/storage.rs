@@ -46,6 +46,14 @@ impl Storage {
         Ok(Self { blocks: (start("blocks")?, blocks), inodes: (start("inodes")?, inodes) })
     }
 
+    /// Gets memory for both maps, so that touching them cannot fail.
+    pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
+        for (start, layout) in [self.blocks, self.inodes] {
+            arena.allocate(start, layout.bytes_at_once()).map_err(shared_error)?;
+        }
+        Ok(())
+    }
+
     /// The map of blocks.
     pub(crate) fn blocks<'s>(&self, op: &Op<'s>) -> Result<Space<'s>> {
         self.blocks_in(op.thread.arena())

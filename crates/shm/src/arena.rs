@@ -6,6 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::facade::{Word, Word32};
+use crate::file::ArenaPath;
 use crate::layout::{ArenaOffset, Computed, HUGE_PAGE_BYTES, PAGE_BYTES, Region, align_up};
 use rustix::fd::BorrowedFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -17,6 +18,7 @@ pub struct Arena {
     base: *mut u8,
     bytes: u64,
     layout: Computed,
+    file: Option<ArenaPath>,
 }
 
 // SAFETY: the mapping lives as long as the value and is only ever accessed through atomics.
@@ -26,7 +28,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Maps `fd`, whose size is the layout's, or anonymous shared memory.
-    pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>) -> Result<Self> {
+    pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>, file: Option<&ArenaPath>) -> Result<Self> {
         let bytes = layout.bytes;
         let doing = "map the arena";
         // Reserve more than needed, so that the arena can start at a huge-page boundary.
@@ -60,7 +62,7 @@ impl Arena {
         }
         unmap(reserved as usize, head);
         unmap(base as usize + bytes as usize, tail);
-        Ok(Self { base: base.cast(), bytes, layout })
+        Ok(Self { base: base.cast(), bytes, layout, file: file.cloned() })
     }
 
     /// Size in bytes.
@@ -142,10 +144,30 @@ impl Arena {
         // SAFETY: a range inside our shared mapping; populating does not change contents.
         match unsafe { madvise(self.address(start).cast(), len, Advice::LinuxPopulateWrite) } {
             Ok(()) => Ok(()),
-            // Kernels before 5.14; there a full /dev/shm shows as SIGBUS.
-            Err(rustix::io::Errno::INVAL) => Ok(()),
+            // Kernels before 5.14.
+            Err(rustix::io::Errno::INVAL) => self.allocate(at, bytes),
             Err(_) => Err(Error::Full { what: "page of the arena" }),
         }
+    }
+
+    /// Like [`Arena::reserve`] for a large range of which some is touched later, by whomever: without its page faults now. In
+    /// a private arena there is nothing to be done but to hope.
+    pub fn allocate(&self, at: ArenaOffset, bytes: u64) -> Result<()> {
+        let end = at.get().checked_add(bytes).filter(|end| *end <= self.bytes);
+        end.ok_or_else(|| out_of_bounds(at, bytes))?;
+        let Some(file) = self.file.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
+        let file = file.open()?.ok_or(Error::Detached)?;
+        match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, at.get(), bytes) {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => Err(Error::Full { what: "page of the arena" }),
+            Err(errno) => Err(Error::system("get memory for the arena")(errno)),
+        }
+    }
+
+    /// Memory that the arena has taken from the system, in bytes; 0 for a private arena.
+    pub fn memory_bytes(&self) -> u64 {
+        let file = self.file.as_ref().and_then(|file| file.open().ok().flatten());
+        file.and_then(|file| rustix::fs::fstat(&file).ok()).map_or(0, |status| status.st_blocks as u64 * 512)
     }
 
     /// Asks for huge pages behind a range, best effort; whole 2 MiB pages only. With `now`, what is

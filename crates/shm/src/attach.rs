@@ -32,10 +32,12 @@ impl Session {
         loop {
             if let Some(gate) = path.gate()? {
                 if file::any_life(&gate.fd)? {
-                    return Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, None);
+                    let layout = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+                    return Self::attach_to_others(&path, &gate, layout, &identity, guard, None);
                 }
                 // Its last participant was killed.
-                if let Some(session) = Self::adopt(&path, &gate, layout.compute()?, &identity, guard)? {
+                let found = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+                if let Some(session) = Self::adopt(&path, &gate, found, &identity, guard)? {
                     drop(gate);
                     crate::leftovers::remove_leftovers();
                     return Ok(session);
@@ -65,7 +67,8 @@ impl Session {
         }
         let lock = LifeLock::keep(&life)?;
         drop(life);
-        Self::attach_to_others(&path, &gate, layout.compute()?, &identity, guard, Some((id, lock)))
+        let layout = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+        Self::attach_to_others(&path, &gate, layout, &identity, guard, Some((id, lock)))
     }
 
     /// Whether an arena of this volume stands there whose users were all killed: attaching goes on with it if it can.
@@ -89,7 +92,7 @@ impl Session {
 
     /// An arena without a volume: only this process and children forked from it can reach it.
     pub fn private(layout: &ArenaLayout) -> Result<Arc<Self>> {
-        let arena = Arena::map(layout.compute()?, None)?;
+        let arena = Arena::map(layout.compute()?, None, None)?;
         let session = Self::build(arena, None)?;
         session.write_header(&VolumeIdentity { uuid: [0; 16], nonce: 0 });
         session.arena.fixed(READY_AT).store(1, Ordering::Release);
@@ -376,7 +379,7 @@ impl Session {
 /// inherit the mapping and with it whatever its open file has locked.
 fn map_again(path: &ArenaPath, layout: Computed) -> Result<Arena> {
     let fd = path.open()?.ok_or(Error::Detached)?;
-    Arena::map(layout, Some(fd.as_fd()))
+    Arena::map(layout, Some(fd.as_fd()), Some(path))
 }
 
 fn read_identity(fd: impl AsFd) -> Result<ArenaIdentity> {

@@ -90,6 +90,7 @@ pub struct ArenaLayout {
     participants: u32,
     threads: u32,
     wanted: Vec<(String, u64, u64)>,
+    tail: Option<(String, u64, u64)>,
 }
 
 impl Default for ArenaLayout {
@@ -101,7 +102,7 @@ impl Default for ArenaLayout {
 impl ArenaLayout {
     /// No regions yet; room for the default numbers of processes and threads.
     pub fn new() -> Self {
-        Self { participants: PARTICIPANTS_DEFAULT, threads: THREADS_DEFAULT, wanted: Vec::new() }
+        Self { participants: PARTICIPANTS_DEFAULT, threads: THREADS_DEFAULT, wanted: Vec::new(), tail: None }
     }
 
     /// Other bounds on processes (1–65535) and threads (1–[`THREADS_MAX`]).
@@ -118,14 +119,29 @@ impl ArenaLayout {
         self
     }
 
+    /// Adds the last region, whose size the first participant chooses: who joins finds `bytes` as that one said. At most one.
+    pub fn tail(mut self, name: &str, bytes: u64, align: u64) -> Self {
+        self.tail = Some((name.to_owned(), bytes, align));
+        self
+    }
+
     /// Computes all offsets.
     pub(crate) fn compute(&self) -> Result<Computed> {
+        self.compute_with(None)
+    }
+
+    /// The same for an arena whose size is known.
+    pub(crate) fn compute_for(&self, arena_bytes: u64) -> Result<Computed> {
+        self.compute_with(Some(arena_bytes))
+    }
+
+    fn compute_with(&self, arena_bytes: Option<u64>) -> Result<Computed> {
         let participants_at = HEADER_BYTES;
         let slots_at = align_up(participants_at + u64::from(self.participants) * PARTICIPANT_BYTES, PAGE_BYTES);
         let lives_at = align_up(slots_at + u64::from(self.threads) * SLOT_BYTES, PAGE_BYTES);
         let mut end = lives_at + u64::from(self.threads) * PAGE_BYTES;
         let mut entries: Vec<Entry> = Vec::with_capacity(self.wanted.len());
-        for (name, bytes, align) in &self.wanted {
+        for (name, bytes, align) in self.wanted.iter().chain(&self.tail) {
             let bad = || Error::Region(name.clone());
             if !align.is_power_of_two() || *align < 8 || entries.iter().any(|e| e.name == *name) {
                 return Err(bad());
@@ -134,24 +150,29 @@ impl ArenaLayout {
                 return Err(bad());
             }
             let start = align_up(end, (*align).max(64));
+            let is_tail = entries.len() == self.wanted.len();
+            let bytes = match arena_bytes {
+                Some(arena_bytes) if is_tail => arena_bytes.saturating_sub(start),
+                _ => align_up(*bytes, if is_tail { PAGE_BYTES } else { 1 }),
+            };
             end = start + bytes;
             if end > ARENA_BYTES_MAX {
                 return Err(bad());
             }
-            let region = Region { start: ArenaOffset(start), bytes: *bytes };
+            let region = Region { start: ArenaOffset(start), bytes };
             entries.push(Entry { name: name.clone(), align: *align, region });
         }
         let bytes = align_up(end, PAGE_BYTES);
         let mut checksum = Checksum::new();
-        for number in [FORMAT, u64::from(self.participants), u64::from(self.threads), SLOT_BYTES, bytes] {
+        for number in [FORMAT, u64::from(self.participants), u64::from(self.threads), SLOT_BYTES] {
             checksum.number(number);
         }
-        for entry in &entries {
+        for (index, entry) in entries.iter().enumerate() {
             checksum.number(entry.name.len() as u64);
             checksum.bytes(entry.name.as_bytes());
             checksum.number(entry.align);
             checksum.number(entry.region.start.get());
-            checksum.number(entry.region.bytes);
+            checksum.number(if index < self.wanted.len() { entry.region.bytes } else { u64::MAX });
         }
         Ok(Computed {
             participants: self.participants,

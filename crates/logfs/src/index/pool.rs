@@ -6,6 +6,10 @@
 //! with a compare-and-swap of its header. An inode's epoch only rises, so a header that is stale once is stale for
 //! ever, and the compare-and-swap cannot hit a node that became live again. There is no list of free nodes that a
 //! killed process could break: what it had claimed is freed when the epoch of the inode it worked on is raised.
+//!
+//! When all nodes are live, somebody's index is dropped: of the owners met in a short stretch of the region the one whose
+//! index was used longest ago. *Eras* tell: the pool's era rises as searches go round the region, and who uses an index
+//! notes the era it saw if that is another than the one noted.
 
 use core::cell::Cell;
 use gannet_shm::{Ordering::*, Word, fence};
@@ -25,6 +29,19 @@ pub trait PoolHost {
     /// Makes sure that `count` words of the region from `first` on have memory behind them. Called before nodes
     /// there are used for the first time. False if the system has none.
     fn back_words(&self, first: usize, count: usize) -> bool;
+
+    /// The era that the last user of the index of `owner` noted. A hint.
+    fn last_used(&self, owner: u32) -> u64 {
+        let _ = owner;
+        0
+    }
+
+    /// Drops the whole index of `owner`, whose nodes are then free, unless somebody is at work on it or its epoch is not
+    /// `epoch` any more: then false. Waits for nobody: the caller may hold any locks.
+    fn evict(&self, owner: u32, epoch: u32) -> bool {
+        let _ = (owner, epoch);
+        false
+    }
 }
 
 /// A host that only knows epochs; for a region that has memory behind it.
@@ -38,14 +55,23 @@ impl<F: Fn(u32) -> Option<u32>> PoolHost for F {
     }
 }
 
-/// Nodes that are given memory at once: 2 MiB.
-const NODES_PER_CHUNK: u64 = (2 << 20) / (8 * NODE_WORDS as u64);
+/// Nodes that are given memory at once: at first 64 KiB, then a quarter of what there is, 2 MiB at the most.
+const CHUNK_NODES_MIN: u64 = (64 << 10) / (8 * NODE_WORDS as u64);
+const CHUNK_NODES_MAX: u64 = (2 << 20) / (8 * NODE_WORDS as u64);
+/// Nodes looked at before somebody's index is dropped to get one.
+const SEARCHED: u64 = 64;
 
 // Words of the region's first node.
 /// The greatest number handed out for the first time so far.
 const HIGH_WATER: usize = 0;
 /// Nodes below this number have memory behind them.
 const BACKED: usize = 1;
+/// How often searches went round the region.
+const ERA: usize = 2;
+/// Nodes looked at by searches in this era.
+const LOOKED_AT: usize = 3;
+/// Indexes dropped to make room.
+const EVICTED: usize = 4;
 
 /// A view of the node region. Cheap to make and to copy; one can be made for each operation.
 #[derive(Clone, Copy)]
@@ -113,7 +139,8 @@ impl<'a> NodePool<'a> {
     #[cold]
     fn back_more(&self) -> bool {
         let (limit, backed) = (self.limit(), self.backed());
-        let next = (backed / NODES_PER_CHUNK + 1).saturating_mul(NODES_PER_CHUNK).min(limit);
+        let chunk = (backed / 4).clamp(CHUNK_NODES_MIN, CHUNK_NODES_MAX).next_power_of_two();
+        let next = (backed / chunk + 1).saturating_mul(chunk).min(limit);
         let first = backed as usize * NODE_WORDS;
         if next <= backed || !self.host.back_words(first, next as usize * NODE_WORDS - first) {
             return false;
@@ -172,19 +199,87 @@ impl<'a> NodePool<'a> {
                     return Some(number);
                 }
             }
-            if let Some(number) = self.claim_new(header) {
-                return Some(number);
+            match self.claim_new(header) {
+                Some(number) => Some(number),
+                None => self.search(header, &hints.cursor),
             }
-            let backed = self.backed().max(1);
-            for _ in 1..backed {
-                let number = (hints.cursor.get() + 1) % backed;
-                hints.cursor.set(number);
+        })
+    }
+
+    /// A node that is free again, or one of an index that is dropped for it. Goes on where the thread's last search ended,
+    /// once round the region at the most.
+    #[cold]
+    fn search(&self, header: u64, cursor: &Cell<u64>) -> Option<u32> {
+        let backed = self.backed().max(1);
+        let mut looked_at = 0;
+        while looked_at < backed {
+            // The owner whose index was used longest ago, with a node of it.
+            let mut oldest: Option<(u64, u64, u64)> = None;
+            let (mut last_owner, stretch) = (0, SEARCHED.min(backed - looked_at));
+            for _ in 0..stretch {
+                let number = (cursor.get() + 1) % backed;
+                cursor.set(number);
                 if self.claim(number, header) {
                     return Some(number as u32);
                 }
+                let Some(seen) = self.node(number).map(|node| node.header().load(Relaxed)) else { continue };
+                // Neighbours often belong together, and one's own is in use.
+                if seen == last_owner || seen >> 32 == header >> 32 || seen == 0 {
+                    continue;
+                }
+                last_owner = seen;
+                let used = self.host.last_used((seen >> 32) as u32);
+                if oldest.is_none_or(|(before, ..)| used < before) {
+                    oldest = Some((used, number, seen));
+                }
             }
-            None
-        })
+            looked_at += stretch;
+            self.pass(stretch, backed);
+            let Some((_, number, seen)) = oldest else { continue };
+            if self.evict_for(number, seen, header) {
+                return Some(number as u32);
+            }
+            // Somebody is at work on it: then any other of them.
+            for back in 0..stretch {
+                let number = (cursor.get() + backed - back) % backed;
+                let Some(seen) = self.node(number).map(|node| node.header().load(Relaxed)) else { continue };
+                if seen >> 32 != header >> 32 && self.evict_for(number, seen, header) {
+                    return Some(number as u32);
+                }
+            }
+        }
+        None
+    }
+
+    /// Drops the index that `number` belongs to and takes that node.
+    fn evict_for(&self, number: u64, seen: u64, header: u64) -> bool {
+        if !self.host.evict((seen >> 32) as u32, seen as u32) {
+            return false;
+        }
+        if let Some(evicted) = self.words.get(EVICTED) {
+            evicted.fetch_add(1, Relaxed);
+        }
+        self.claim(number, header)
+    }
+
+    /// Counts what a search looked at, and with it the eras.
+    fn pass(&self, nodes: u64, backed: u64) {
+        let (Some(era), Some(looked_at)) = (self.words.get(ERA), self.words.get(LOOKED_AT)) else { return };
+        if looked_at.fetch_add(nodes, Relaxed).saturating_add(nodes) >= backed {
+            looked_at.store(0, Relaxed);
+            era.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The current era: what a user of an index notes.
+    #[inline(always)]
+    pub fn era(&self) -> u64 {
+        self.words.get(ERA).map_or(0, |word| word.load(Relaxed))
+    }
+
+    /// Nodes that have memory behind them, and indexes that were dropped to make room.
+    pub fn usage(&self) -> (u64, u64) {
+        (self.backed(), self.control(EVICTED))
     }
 
     /// Frees a node that belongs to `header`; anything else is left alone.

@@ -4,16 +4,60 @@
 use crate::enumeration::exercise;
 use crate::operations::{Operation, all, populate};
 use crate::state::{State, capture};
-use crate::volume::{MODES, Mode, assert_sound, attach, image, open};
+use crate::volume::{MODES, Mode, assert_sound, attach, image, open, options};
 use crate::{Failures, Random, long};
+use gannet_fstest::Rig;
+use gannet_logfs::{AttachOptions, LogFs};
+use gannet_media::{Medium, Simulation};
 use gannet_shm::testing::{Outcome, run_abandoned, store_point};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// What the operations begin with.
+struct Start {
+    image: Vec<u8>,
+    /// All nodes are taken, so that every operation drops other inodes' indexes.
+    crowded: bool,
+}
+
+/// More files than there are nodes at the least.
+const CROWD: usize = 64;
+
+impl Start {
+    fn new(mode: Mode, crowded: bool) -> Self {
+        let fill = |fs: &LogFs| {
+            populate(fs);
+            let rig = Rig::new(fs);
+            if crowded {
+                let directory = rig.directory(rig.root, "crowd");
+                for number in 0..CROWD {
+                    rig.write(rig.file(directory, &format!("{number}")), 0, &[number as u8; 600]);
+                }
+            }
+        };
+        Self { image: image(mode, fill), crowded }
+    }
+
+    fn open(&self) -> (LogFs, Simulation) {
+        if !self.crowded {
+            return open(&self.image);
+        }
+        let (medium, simulation) = Medium::simulated_from_image(&self.image);
+        let least = AttachOptions { index_bytes_max: 0, ..options() };
+        let fs = LogFs::open_private(medium, least).expect("attach");
+        let rig = Rig::new(&fs);
+        let directory = rig.find(rig.root, "crowd").expect("the crowd");
+        for number in 0..CROWD {
+            rig.content(rig.find(directory, &format!("{number}")).expect("one of the crowd"));
+        }
+        (fs, simulation)
+    }
+}
+
 /// Abandons a thread in `operation` after so many stores, and the first that settles it after so many (0: it is not).
 /// Whether the operation came to its end before.
-fn abandon(image: &[u8], operation: &Operation, after: &State, stores: u64, reaper_stores: u64) -> bool {
-    let (fs, simulation) = open(image);
+fn abandon(start: &Start, operation: &Operation, after: &State, stores: u64, reaper_stores: u64) -> bool {
+    let (fs, simulation) = start.open();
     let before = capture(&fs).expect("the state before").without_times();
     simulation.set_hook(Some(Arc::new(|_| store_point())));
     let session = fs.session().clone();
@@ -45,14 +89,14 @@ fn abandon(image: &[u8], operation: &Operation, after: &State, stores: u64, reap
     completed
 }
 
-fn everything(mode: Mode, part: usize) {
+fn everything(mode: Mode, part: usize, every: usize, crowded: bool) {
     let began = Instant::now();
-    let image = image(mode, |fs| populate(fs));
+    let start = Start::new(mode, crowded);
     let (mut workloads, mut ends, mut failed) = (0, 0, Failures::default());
     let mut random = Random(mode as u64);
-    for operation in all(mode).iter().skip(part).step_by(2) {
+    for operation in all(mode).iter().skip(part).step_by(every) {
         // What it leads to, and how many stores that takes.
-        let (fs, simulation) = open(&image);
+        let (fs, simulation) = start.open();
         let mark = simulation.mark();
         let _ = operation.apply(&fs);
         let medium_stores = simulation.stores_in(mark..simulation.mark()) as u64;
@@ -71,7 +115,7 @@ fn everything(mode: Mode, part: usize) {
                 stores += if step == 1 { 1 } else { 1 + random.below(step as usize) as u64 };
                 let reaper_stores = if random.below(2) == 0 { 0 } else { 1 + random.below(80) as u64 };
                 ends += 1;
-                if abandon(&image, operation, &after, stores, reaper_stores) {
+                if abandon(&start, operation, &after, stores, reaper_stores) {
                     break;
                 }
             }
@@ -85,10 +129,16 @@ fn everything(mode: Mode, part: usize) {
 
 #[test]
 fn a_thread_may_end_anywhere() {
-    MODES.into_iter().for_each(|mode| everything(mode, 0));
+    MODES.into_iter().for_each(|mode| everything(mode, 0, 2, false));
 }
 
 #[test]
 fn a_thread_may_end_anywhere_else() {
-    MODES.into_iter().for_each(|mode| everything(mode, 1));
+    MODES.into_iter().for_each(|mode| everything(mode, 1, 2, false));
+}
+
+#[test]
+fn a_thread_may_end_anywhere_while_it_makes_room() {
+    let every = if long() { 1 } else { 7 };
+    MODES.into_iter().for_each(|mode| everything(mode, 3, every, true));
 }

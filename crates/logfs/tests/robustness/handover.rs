@@ -50,8 +50,8 @@ impl Volume {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a child");
-        let out = child.stdout.as_mut().expect("a pipe");
-        assert!(out.bytes().any(|byte| byte.expect("a byte") == READY), "{role}: the child ended early");
+        let mut out = std::io::BufReader::with_capacity(1, child.stdout.as_mut().expect("a pipe"));
+        assert!(out.by_ref().bytes().any(|byte| byte.expect("a byte") == READY), "{role}: the child ended early");
         child
     }
 

@@ -8,7 +8,7 @@ use crate::operations::bytes;
 use crate::volume::{Mode, assert_sound, attach, format, options};
 use crate::{Random, long};
 use gannet_fstest::{Rig, name};
-use gannet_logfs::LogFs;
+use gannet_logfs::{AttachOptions, LogFs};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
 use gannet_vfs::{AllocateMode, FileType, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition, XattrMode};
 use std::collections::BTreeMap;
@@ -195,17 +195,26 @@ impl Drop for RemoveAtEnd {
 
 #[test]
 fn killed_processes_lose_nothing_and_stop_nobody() {
+    campaign("kills", options(), if long() { 5000 } else { 200 });
+}
+
+#[test]
+fn killed_processes_do_no_harm_when_indexes_are_dropped_all_the_time() {
+    campaign("evictions", AttachOptions { index_bytes_max: 0, ..options() }, if long() { 2000 } else { 60 });
+}
+
+/// Children join and have what memory the parent says.
+fn campaign(text: &str, options: AttachOptions, kills: u64) {
     let began = Instant::now();
-    let path = PathBuf::from(format!("/dev/shm/gannet-test-kills-{}", std::process::id()));
+    let path = PathBuf::from(format!("/dev/shm/gannet-test-{text}-{}", std::process::id()));
     let _remove = RemoveAtEnd(path.clone());
     let created = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
     let medium = Medium::create(&path, 64 << 20, created, &mut |_| {}).expect("a file");
     format(&medium, Mode::CopyOnWrite);
     drop(medium);
-    let fs = LogFs::open(&path, false, options()).expect("open the volume");
+    let fs = LogFs::open(&path, false, options).expect("open the volume");
     let rig = Rig::new(&fs);
     directories(&rig, 0);
-    let kills = if long() { 5000 } else { 200 };
     let mut random = Random(3);
     let mut next = 1;
     let mut start = || {
@@ -239,7 +248,7 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
     fs.session().reap_dead().expect("reaping");
     drop(fs);
     // Somebody was killed: the next recovers, and then everything that is not in the tree is free.
-    let fs = LogFs::open(&path, false, options()).expect("open again");
+    let fs = LogFs::open(&path, false, crate::volume::options()).expect("open again");
     assert!(fs.recovery().is_some());
     let rig = Rig::new(&fs);
     assert_eq!(rig.list(rig.root).len(), 2, "the shared directory and the parent's");
@@ -249,7 +258,7 @@ fn killed_processes_lose_nothing_and_stop_nobody() {
     let report = assert_sound(&medium, true, "after all kills");
     assert_eq!((report.inodes, report.directories), (3, 3));
     println!(
-        "kills: {kills} of processes, {at_work} at work, {operations} operations, {takeovers} takeovers, the longest stall {longest:?}, {:.1} s",
+        "{text}: {kills} of processes, {at_work} at work, {operations} operations, {takeovers} takeovers, the longest stall {longest:?}, {:.1} s",
         began.elapsed().as_secs_f64()
     );
     assert!(at_work > kills / 8 && takeovers > kills / 2, "{at_work} killed at work, {takeovers} takeovers");

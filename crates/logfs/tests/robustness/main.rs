@@ -16,6 +16,7 @@
 //! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
 //! | `kills` | processes that are killed |
+//! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
 //! | `mutations` | stores, flushes and fences left out |
 
@@ -24,6 +25,7 @@ mod churn;
 mod concurrency;
 mod crashes;
 mod enumeration;
+mod eviction;
 mod handover;
 mod kills;
 mod mutations;
