@@ -61,7 +61,7 @@ struct gannet_attach_options {
      */
     uint32_t reserved;
     /**
-     * Bound on the shared memory for indexes in bytes, the same for all processes that have the volume attached; 0: 1 GiB.
+     * Bound on the shared memory for indexes in bytes; who attaches the volume first decides. 0: 1 GiB.
      */
     uint64_t index_bytes_max;
 };

@@ -33,7 +33,7 @@ pub struct AttachOptions {
     pub flags: u32,
     /// 0.
     pub reserved: u32,
-    /// Bound on the shared memory for indexes in bytes, the same for all processes that have the volume attached; 0: 1 GiB.
+    /// Bound on the shared memory for indexes in bytes; who attaches the volume first decides. 0: 1 GiB.
     pub index_bytes_max: u64,
 }
 

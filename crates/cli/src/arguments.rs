@@ -135,6 +135,9 @@ pub(crate) struct Run {
     /// Where the program sees the first volume
     #[arg(long, hide = true)]
     pub(crate) at: Option<PathBuf>,
+    /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    pub(crate) arena_max: u64,
     /// Start the program in this directory
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
@@ -157,6 +160,9 @@ pub(crate) struct Mount {
     /// Options as of mount(8), separated by commas: ro, allow_other, noatime, noexec, ...
     #[arg(long, short, default_value = "")]
     pub(crate) options: String,
+    /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    pub(crate) arena_max: u64,
     /// Do not go to the background
     #[arg(long, short)]
     pub(crate) foreground: bool,

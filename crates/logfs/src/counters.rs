@@ -47,6 +47,14 @@ pub struct VolumeCounters {
     pub pages_collected: u64,
     /// Dead threads settled.
     pub takeovers: u64,
+    /// Locks that were not free at once.
+    pub lock_waits: u64,
+    /// How often a thread had to sleep for one.
+    pub lock_sleeps: u64,
+    /// How long it took to get those, in nanoseconds together.
+    pub lock_slept_ns: u64,
+    /// Indexes dropped to make room for others.
+    pub indexes_dropped: u64,
 }
 
 impl Op<'_> {
@@ -84,6 +92,7 @@ impl Op<'_> {
             let words = all.iter().skip(counter as usize).step_by(COUNTER_WORDS as usize);
             words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
         };
+        let locks = self.thread.session().lock_counters();
         Ok(VolumeCounters {
             reads: sum(Counter::Reads),
             bytes_read: sum(Counter::BytesRead),
@@ -95,6 +104,10 @@ impl Op<'_> {
             bytes_stored: sum(Counter::BytesStored),
             pages_collected: sum(Counter::PagesCollected),
             takeovers: self.control(crate::places::CONTROL_TAKEOVERS)?,
+            lock_waits: locks.waits,
+            lock_sleeps: locks.sleeps,
+            lock_slept_ns: locks.slept_ns,
+            indexes_dropped: self.node_pool().usage().1,
         })
     }
 }

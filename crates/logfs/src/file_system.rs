@@ -161,6 +161,11 @@ impl LogFs {
         self.op()?.counters()
     }
 
+    /// What a lock that somebody waits for protects, for people.
+    pub fn lock_text(&self, lock: gannet_shm::ArenaOffset) -> String {
+        self.core.places.lock_text(lock)
+    }
+
     /// What the state shared by all processes takes.
     pub fn memory(&self) -> Result<SharedMemory> {
         let op = self.op()?;

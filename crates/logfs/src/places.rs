@@ -144,6 +144,18 @@ impl Places {
         Ok(())
     }
 
+    /// What a lock protects, for people.
+    pub(crate) fn lock_text(&self, at: ArenaOffset) -> String {
+        let within = |region: &Region| at.get().checked_sub(region.start.get()).is_some_and(|by| by < region.bytes);
+        match self.inode_of_lock(at) {
+            Some(inode) => format!("inode {inode}"),
+            None if within(&self.stripes) => "the data of a file".to_owned(),
+            None if at == self.control(CONTROL_RENAME_LOCK) => "moving directories".to_owned(),
+            None if at == self.control(CONTROL_CHUNK_LOCK) => "making room for inodes".to_owned(),
+            None => format!("shared state at {at}"),
+        }
+    }
+
     /// The inode whose record's lock stands at `at`, if it is one.
     pub(crate) fn inode_of_lock(&self, at: ArenaOffset) -> Option<u32> {
         let within = at.get().checked_sub(self.record(0).get())?;

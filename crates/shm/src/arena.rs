@@ -146,7 +146,7 @@ impl Arena {
             Ok(()) => Ok(()),
             // Kernels before 5.14.
             Err(rustix::io::Errno::INVAL) => self.allocate(at, bytes),
-            Err(_) => Err(Error::Full { what: "page of the arena" }),
+            Err(_) => Err(Error::Full { what: "page of shared memory: /dev/shm is full" }),
         }
     }
 
@@ -159,7 +159,9 @@ impl Arena {
         let file = file.open()?.ok_or(Error::Detached)?;
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, at.get(), bytes) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => Err(Error::Full { what: "page of the arena" }),
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
+                Err(Error::Full { what: "page of shared memory: /dev/shm is full" })
+            }
             Err(errno) => Err(Error::system("get memory for the arena")(errno)),
         }
     }

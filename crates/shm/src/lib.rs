@@ -83,7 +83,7 @@ mod exports {
     pub use crate::lock::{Guard, GuardSet};
     pub use crate::participant::{ParticipantId, ParticipantInfo};
     pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
-    pub use crate::report::{ThreadInfo, Waiting};
+    pub use crate::report::{LockCounters, ThreadInfo, Waiting};
     pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
     pub use crate::slab::{Held, HeldByDead, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
     pub use crate::slot::{HANDS_MAX, LOCKS_MAX};

@@ -15,7 +15,9 @@ use crate::layout::ArenaOffset;
 use crate::lock_word;
 use crate::reap::Verdict;
 use crate::session::Session;
-use crate::slot::{self, LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, WAITERS, WAITING_ON};
+use crate::slot::{
+    self, LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, SLEEPS, SLEPT_NS, WAITERS, WAITING_ON, WAITING_SINCE, WAITS,
+};
 use crate::thread::{Thread, load_state};
 use rustix::thread::futex;
 use std::sync::atomic::AtomicU32;
@@ -129,7 +131,9 @@ impl<'s> Thread<'s> {
 fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Result<u64> {
     let me = session.at_slot(slot);
     let mut slept = false;
-    let mut began = Instant::now();
+    let first = Instant::now();
+    let mut began = first;
+    count(&me, WAITS, 1);
     let mut spins = 0u32;
     loop {
         let found = match lock_word::try_acquire(word, slot) {
@@ -137,6 +141,8 @@ fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Re
                 if slept {
                     // Others may sleep on it; the one that woke us woke nobody else.
                     me.words()[WAITERS].store(1, Ordering::Relaxed);
+                    count(&me, SLEEPS, 1);
+                    count(&me, SLEPT_NS, first.elapsed().as_nanos() as u64);
                 }
                 return Ok(held);
             }
@@ -162,6 +168,9 @@ fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Re
             continue;
         }
         if session.reap_slot(&me, owner, slept)? == Verdict::Alive {
+            if !slept {
+                me.words()[WAITING_SINCE].store(coarse_ns(), Ordering::Relaxed);
+            }
             sleep(&me, word, at, found, owner);
             slept = true;
         }
@@ -170,6 +179,18 @@ fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Re
         }
         began = Instant::now();
     }
+}
+
+/// Adds to a count of the thread's slot, which it alone stores to.
+fn count(me: &Thread<'_>, which: usize, by: u64) {
+    let word = &me.words()[which];
+    word.store(word.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// The coarse monotonic clock.
+pub(crate) fn coarse_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Whether the slot can be the owner of the lock at `at`: it is in use and meant to take it. If

@@ -3,10 +3,11 @@
 
 use crate::facade::Ordering;
 use crate::layout::ArenaOffset;
+use crate::lock::coarse_ns;
 use crate::lock_word;
 use crate::participant::ParticipantInfo;
 use crate::session::Session;
-use crate::slot::{self, Kind, PARTICIPANT, TID, WAITING_ON};
+use crate::slot::{self, Kind, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS};
 use crate::thread::load_state;
 
 /// A thread, for people.
@@ -29,8 +30,21 @@ pub struct Waiting {
     pub waiter: ThreadInfo,
     /// For which lock.
     pub lock: ArenaOffset,
+    /// For how long, in nanoseconds, to a few milliseconds.
+    pub waited_ns: u64,
     /// Who has it, if somebody has it now.
     pub owner: Option<ThreadInfo>,
+}
+
+/// What all threads have met at locks since the arena was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LockCounters {
+    /// Locks that were not free at once.
+    pub waits: u64,
+    /// How often somebody had to sleep for one.
+    pub sleeps: u64,
+    /// How long those took together, in nanoseconds.
+    pub slept_ns: u64,
 }
 
 impl Session {
@@ -46,9 +60,28 @@ impl Session {
             let lock = ArenaOffset::new(at);
             let owner = lock_word::owner(self.word(lock).ok()?.load(Ordering::Relaxed));
             let owner = owner.filter(|owner| *owner < self.arena().layout().threads);
-            Some(Waiting { waiter: self.thread_info(slot), lock, owner: owner.map(|owner| self.thread_info(owner)) })
+            let since = slot::words(self.arena(), slot)[WAITING_SINCE].load(Ordering::Relaxed);
+            Some(Waiting {
+                waiter: self.thread_info(slot),
+                lock,
+                waited_ns: coarse_ns().saturating_sub(since),
+                owner: owner.map(|owner| self.thread_info(owner)),
+            })
         };
         (0..self.slots_used()).filter_map(waits).collect()
+    }
+
+    /// What all threads have met at locks.
+    pub fn lock_counters(&self) -> LockCounters {
+        let mut sum = LockCounters::default();
+        for slot in 0..self.slots_used() {
+            let words = slot::words(self.arena(), slot);
+            let load = |which: usize| words[which].load(Ordering::Relaxed);
+            sum.waits = sum.waits.wrapping_add(load(WAITS));
+            sum.sleeps = sum.sleeps.wrapping_add(load(SLEEPS));
+            sum.slept_ns = sum.slept_ns.wrapping_add(load(SLEPT_NS));
+        }
+        sum
     }
 
     fn thread_info(&self, slot: u32) -> ThreadInfo {

@@ -37,7 +37,13 @@ pub(crate) const HANDS: usize = LOCK_INTENTS + LOCKS_MAX;
 pub(crate) const HAND_WORDS: usize = 3;
 /// Words of a slot, padding included.
 pub(crate) const SLOT_WORDS: usize = SLOT_BYTES as usize / 8;
-const _: () = assert!(HANDS + HANDS_MAX * HAND_WORDS <= SLOT_WORDS);
+/// Counts of the threads that had the slot: locks that were not free, and waits that ended asleep, and those in nanoseconds.
+pub(crate) const WAITS: usize = HANDS + HANDS_MAX * HAND_WORDS;
+pub(crate) const SLEEPS: usize = WAITS + 1;
+pub(crate) const SLEPT_NS: usize = WAITS + 2;
+/// Since when the thread sleeps on a lock, in nanoseconds of the coarse monotonic clock; it counts while `WAITING_ON` does.
+pub(crate) const WAITING_SINCE: usize = WAITS + 3;
+const _: () = assert!(WAITING_SINCE < SLOT_WORDS);
 
 /// The bit of the life word that says that the thread is dead: the kernel's FUTEX_OWNER_DIED.
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;

@@ -5,7 +5,7 @@ use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
 use crate::output::{print, size_text};
 use crate::volume;
-use gannet_logfs::{Description, describe, is_left_open};
+use gannet_logfs::{Description, SharedMemory, describe, is_left_open};
 use gannet_media::Medium;
 use gannet_vfs::{FileSystem, Statistics};
 use serde_json::{Value, json};
@@ -24,6 +24,7 @@ struct Live {
     participants: Vec<Participant>,
     waiting: Vec<String>,
     takeovers: u64,
+    memory: SharedMemory,
 }
 
 /// Describes a volume.
@@ -63,9 +64,11 @@ fn live(path: &Path) -> Result<Live, String> {
         .map(|waiting| {
             let text =
                 |info: gannet_shm::ThreadInfo| thread(info.tid, info.process.map(|process| process.name), info.stopped);
+            let lock = volume.lock_text(waiting.lock);
+            let waits = format!("{} waits {} ms for {lock}", text(waiting.waiter), waiting.waited_ns / 1_000_000);
             match waiting.owner {
-                Some(owner) => format!("{} waits for {}", text(waiting.waiter), text(owner)),
-                None => format!("{} waits", text(waiting.waiter)),
+                Some(owner) => format!("{waits}, held by {}", text(owner)),
+                None => waits,
             }
         })
         .collect();
@@ -74,6 +77,7 @@ fn live(path: &Path) -> Result<Live, String> {
         participants,
         waiting,
         takeovers: volume.takeovers().map_err(|error| error.to_string())?,
+        memory: volume.memory().map_err(|error| error.to_string())?,
     })
 }
 
@@ -132,6 +136,12 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
                 let where_from = if participant.same_namespace { "" } else { " (another PID namespace)" };
                 line("in use by", &format!("{} {}{where_from}", participant.pid, participant.name));
             }
+            let memory = &live.memory;
+            let (taken, indexes) = (size_text(memory.bytes), size_text(memory.index_bytes));
+            line(
+                "memory",
+                &format!("{taken} shared, {indexes} of it for indexes (at most {})", size_text(memory.index_bytes_max)),
+            );
             live.waiting.iter().for_each(|waiting| line("waiting", waiting));
         }
         Some(Err(why)) => line("in use", &format!("by whom cannot be found out: {why}")),
@@ -170,6 +180,9 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         }),
         "waiting": live.map(|live| live.waiting.clone()),
         "takeovers": live.map(|live| live.takeovers),
+        "shared_bytes": live.map(|live| live.memory.bytes),
+        "index_bytes": live.map(|live| live.memory.index_bytes),
+        "index_bytes_max": live.map(|live| live.memory.index_bytes_max),
     })
 }
 

@@ -20,7 +20,11 @@ pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
     if !arguments.foreground {
         return in_background(arguments);
     }
-    let open = gannet_open::Options { read_only: options.read_only, ..gannet_open::Options::default() };
+    let open = gannet_open::Options {
+        read_only: options.read_only,
+        index_bytes_max: arguments.arena_max,
+        ..gannet_open::Options::default()
+    };
     let volume = gannet_open::open(&arguments.volume, open).map_err(Failure::new)?;
     let mounted = Arc::new(serve(volume, &arguments.directory, &options).map_err(Failure::new)?);
     mounted.notices().iter().for_each(|notice| print(notice));
@@ -47,6 +51,7 @@ fn in_background(arguments: &Mount) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(fail)?;
     let mut command = Command::new(program);
     command.args(["mount", "--foreground", "--options"]).arg(&arguments.options);
+    command.args(["--arena-max", &arguments.arena_max.to_string()]);
     command.arg("--").arg(&arguments.volume).arg(&arguments.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(fail)?;

@@ -34,7 +34,10 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
     // attach instead of a scan. It also says at once what is wrong with a volume.
     let volumes = mounts
         .iter()
-        .map(|mount| gannet_open::open(Path::new(&mount.volume), gannet_open::Options::default()))
+        .map(|mount| {
+            let options = gannet_open::Options { index_bytes_max: arguments.arena_max, ..Default::default() };
+            gannet_open::open(Path::new(&mount.volume), options)
+        })
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::new)?;
     let options = LaunchOptions {

@@ -75,6 +75,8 @@ fn totals(volume: &LogFs, counters: &VolumeCounters) -> Result<String, gannet_vf
          medium     {} stored, {} fences, {} lines\n  \
          collected  {} log pages\n  \
          takeovers  {} dead threads settled\n  \
+         waits      {} for locks, {} of them asleep, {} ms\n  \
+         indexes    {} dropped for want of memory\n  \
          free       {}\n",
         counters.reads,
         size_text(counters.bytes_read),
@@ -86,6 +88,10 @@ fn totals(volume: &LogFs, counters: &VolumeCounters) -> Result<String, gannet_vf
         counters.lines,
         counters.pages_collected,
         counters.takeovers,
+        counters.lock_waits,
+        counters.lock_sleeps,
+        counters.lock_slept_ns / 1_000_000,
+        counters.indexes_dropped,
         free_text(volume)?,
     ))
 }
@@ -103,6 +109,10 @@ fn as_json(volume: &LogFs, counters: &VolumeCounters) -> Result<serde_json::Valu
         "bytes_stored": counters.bytes_stored,
         "pages_collected": counters.pages_collected,
         "takeovers": counters.takeovers,
+        "lock_waits": counters.lock_waits,
+        "lock_sleeps": counters.lock_sleeps,
+        "lock_slept_ns": counters.lock_slept_ns,
+        "indexes_dropped": counters.indexes_dropped,
         "blocks_free": statistics.blocks_free,
         "block_bytes": statistics.block_bytes,
     }))
