@@ -5,6 +5,7 @@
 //! | `GANNET_RUN_LIBRARY` | path of the injected library |
 //! | `GANNET_RUN_VOLUMES` | volume and place, volume and place…, separated by [`SEPARATOR`] |
 //! | `GANNET_RUN_CACHE` | directory of the plans |
+//! | `GANNET_RUN_PROGRAM` | the path of the program, if it is a volume's |
 //! | `GANNET_RUN_DESCRIPTORS` | descriptors inherited through `execve`, see [`crate::front`] |
 //!
 //! `GANNET_RUN_VOLUMES` may be empty: then everything passes.
@@ -20,6 +21,7 @@ pub(crate) struct Settings {
     library: Vec<u8>,
     volumes: Vec<u8>,
     descriptors: Vec<u8>,
+    program: Vec<u8>,
     cache: Option<CachePath>,
 }
 
@@ -41,6 +43,10 @@ impl Settings {
     /// What was inherited through `execve`.
     pub(crate) fn descriptors(&self) -> &[u8] {
         &self.descriptors
+    }
+    /// The path of the program that this process runs, empty if it is the host's.
+    pub(crate) fn program(&self) -> &[u8] {
+        &self.program
     }
     /// Bytes of all of it.
     pub(crate) fn total_bytes(&self) -> usize {
@@ -95,6 +101,7 @@ pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
         library,
         volumes: value("GANNET_RUN_VOLUMES").unwrap_or_default(),
         descriptors: value("GANNET_RUN_DESCRIPTORS").unwrap_or_default(),
+        program: value("GANNET_RUN_PROGRAM").unwrap_or_default(),
         // SAFETY: the caller's promise.
         cache: CachePath::directory(|name| unsafe { variable(environment, name) }),
     };

@@ -153,10 +153,13 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         kept_bytes = length;
     }
     let descriptors = front::inheritance(record, in_child);
-    let needed = (count + 8) * 8 + settings.total_bytes() + descriptors.len() + kept_bytes + 8192;
+    let (address, length) = core::mem::take(&mut record.exec_path);
+    let mut program = vec![0u8; length];
+    memory::read_bytes(address, &mut program).map_err(|_| EFAULT)?;
+    let needed = (count + 9) * 8 + settings.total_bytes() + program.len() + descriptors.len() + kept_bytes + 8192;
     let scratch = Scratch::new(record, needed);
     let mut scratch = scratch.ok_or(ENOMEM)?;
-    let words = scratch.words(count + 8).ok_or(ENOMEM)?;
+    let words = scratch.words(count + 9).ok_or(ENOMEM)?;
     let mut used = 0;
     for index in 0..count {
         let mut entry = 0usize;
@@ -193,6 +196,9 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
     if let Some(cache) = settings.cache() {
         add(scratch.string(&[b"GANNET_RUN_CACHE=", cache.text()]))?;
+    }
+    if !program.is_empty() {
+        add(scratch.string(&[b"GANNET_RUN_PROGRAM=", &program]))?;
     }
     if !descriptors.is_empty() {
         add(scratch.string(&[b"GANNET_RUN_DESCRIPTORS=", &descriptors]))?;

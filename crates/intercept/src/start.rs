@@ -16,6 +16,7 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
     unsafe {
         if environment::initialise(environment) {
             signal::initialise();
+            name_process();
             front::initialise(open);
             if let Some(preload) = environment::variable(environment, "LD_PRELOAD") {
                 front::libraries::close_preloaded(preload);
@@ -29,4 +30,16 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
         }
     }
     set_busy(false);
+}
+
+/// The kernel calls a program that it executes from a memory file by the number of a descriptor.
+fn name_process() {
+    const PR_SET_NAME: usize = 15;
+    let program = environment::settings().map_or(&b""[..], environment::Settings::program);
+    if !program.is_empty() {
+        let mut name = program.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+        name.push(0);
+        // SAFETY: a string that ends in zero.
+        unsafe { crate::raw::syscall(crate::number::PRCTL, [PR_SET_NAME, name.as_ptr() as usize]) };
+    }
 }

@@ -380,3 +380,28 @@ EXDEV EBADF EISDIR EBADF EINVAL
 True",
     );
 }
+
+#[test]
+fn running_programs_are_not_written_to_and_know_where_they_are() {
+    let volume = Volume::new(128);
+    volume.script("runs() { until [[ $(readlink /proc/$!/exe) == /memfd* ]]; do sleep 0.01; done; }
+        cp /bin/sleep s; ./s 20 & runs; (echo x >> s) 2>&1 | grep -o 'Text file busy'; truncate -s 0 s 2>/dev/null || echo busy
+        kill -9 $!; wait $! 2>/dev/null; echo x >> s && echo written; cp /bin/true t; exec 5>>t; ./t 2>&1 | grep -o 'Text file busy'; exec 5>&-; ./t && echo runs
+        cp /bin/bash b; ./b -c 'echo in b; exec sleep 0.1' & wait; echo >> b && echo after exec",
+        "Text file busy\nbusy\nwritten\nText file busy\nruns\nin b\nafter exec");
+    volume.script("cp /bin/readlink r; mkdir d; ln -s ../r d/l; ./r /proc/self/exe; d/l /proc/self/exe; cd d; ../r -f /proc/self/exe; cp /bin/cat mycat; ./mycat /proc/self/comm",
+        "/gannet/r\n/gannet/r\n/gannet/r\nmycat");
+}
+
+#[test]
+fn random_work_by_several_processes() {
+    let (_directory, program) = compile("exercise");
+    let long = std::env::var_os("GANNET_LONG").is_some();
+    let operations = if long { "1000000" } else { "10000" };
+    let volume = Volume::new(64);
+    for (seed, processes) in [("1", "1"), ("2", "2"), ("3", "4")] {
+        let mut command = volume.command_with_time(program.to_str().expect("UTF-8"), if long { 1800 } else { 60 });
+        let output = run(command.args(["/gannet/f", seed, operations, processes]));
+        check(&output, &format!("seed {seed}, {processes} processes"), "same");
+    }
+}

@@ -28,7 +28,9 @@ pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let at = AtForm { number: TRUNCATE, arguments: [path, size, 0, 0, 0, CWD], directory: 5, path: 0 };
     call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, _, place| {
         let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
-        let node = place.existing().map_err(|error| error.errno())?.node;
+        let found = place.existing().map_err(|error| error.errno())?;
+        let node = found.node;
+        super::running::check_not_running(namespace.fs(), node, found.file_type)?;
         namespace.truncate(node, size).map_err(|error| error.errno())?;
         done(0)
     })

@@ -143,7 +143,7 @@ pub(crate) fn content_of_descriptor(record: &Record, descriptor: usize) -> Optio
 /// A memory file with a copy that the new program inherits.
 fn copy(front: &Front, mount: usize, node: NodeId) -> Option<i32> {
     const F_DUPFD: usize = 0;
-    let made = super::programs::memory_file(front, mount, node).ok()?;
+    let made = super::programs::memory_file(front, mount, node, "gannet-library").ok()?;
     // SAFETY: our own descriptors.
     unsafe {
         let moved = syscall(FCNTL, [made as usize, F_DUPFD, DESCRIPTOR_MIN]);

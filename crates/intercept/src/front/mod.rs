@@ -29,6 +29,7 @@ pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod programs;
 pub(crate) mod rendezvous;
+pub(crate) mod running;
 pub(crate) mod sharing;
 pub(crate) mod status;
 pub(crate) mod table;

@@ -79,7 +79,12 @@ fn open_once(
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
             Namespace::open_mode(flags).map_err(|error| error.errno())?;
-            let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
+            let fs = call.front.file_system(mount)?;
+            let writes = flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC);
+            if let Some(found) = place.found.filter(|_| writes && !flags.contains(OpenFlags::PATH)) {
+                super::running::check_not_running(fs, found.node, found.file_type)?;
+            }
+            let namespace = Namespace::new(fs, credentials::effective());
             (mount, namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?)
         }
         Target::Descriptor(descriptor) => {
@@ -277,6 +282,14 @@ pub(crate) fn symlink(
 /// `readlink`, `readlinkat`.
 pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, path, address, room, ..] = at.arguments;
+    if let Some(program) = super::running::own_path(path) {
+        let length = program.len().min(room);
+        if (room as i32) <= 0 {
+            return Err(Errno::INVAL);
+        }
+        memory::write_bytes(address, &program[..length]).map_err(|_| Errno::FAULT)?;
+        return done(length);
+    }
     let table = call.table();
     let directory = at.arguments[0] as i32;
     let flags = ResolveFlags::EMPTY_PATH;

@@ -13,7 +13,7 @@ use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::{self, PathScratch, Record};
 use gannet_usermem::Destination;
-use gannet_vfs::namespace::{Access, Namespace};
+use gannet_vfs::namespace::{Access, Last, Namespace, Place};
 use gannet_vfs::{Errno, FileType, NodeId};
 
 const HEAD_BYTES: usize = 4096;
@@ -25,8 +25,8 @@ const ARGUMENTS_MAX: usize = 1 << 20;
 enum Program {
     /// On the host, under this path (relative ones as the program gave them).
     Host(Vec<u8>),
-    /// In a volume.
-    Volume(usize, NodeId),
+    /// In a volume: mount, inode, and the path it is known by.
+    Volume(usize, NodeId, Vec<u8>),
 }
 
 /// Looks at what is to be executed and changes the call's arguments if needed.
@@ -63,10 +63,13 @@ fn prepare(
             Program::Host(given.clone())
         }
         Target::HostPath(path) => Program::Host(path[..path.len() - 1].to_vec()),
-        Target::Place(mount, place) => Program::Volume(mount, place.existing().map_err(|error| error.errno())?.node),
+        Target::Place(mount, place) => {
+            let node = place.existing().map_err(|error| error.errno())?.node;
+            Program::Volume(mount, node, path_of(&call, mount, &place, directory, &given))
+        }
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
-            Program::Volume(file.mount, file.node)
+            Program::Volume(file.mount, file.node, front.path_of(&file).unwrap_or_default())
         }
     };
     // What the interpreter is told to run: the path as given, or the descriptor.
@@ -97,7 +100,7 @@ fn prepare(
                     }
                 }
             },
-            Program::Volume(mount, node) => read_volume(front, *mount, *node, &mut head)?,
+            Program::Volume(mount, node, _) => read_volume(front, *mount, *node, &mut head)?,
         };
         head.truncate(length);
         let interpreter = interpreter_of(&head);
@@ -137,7 +140,7 @@ fn prepare(
         let path = &script;
         let origin = path.iter().rposition(|byte| *byte == b'/').map_or(&b"."[..], |slash| &path[..slash]);
         let content = match &program {
-            Program::Volume(mount, node) => libraries::content(front, *mount, *node),
+            Program::Volume(mount, node, _) => libraries::content(front, *mount, *node),
             Program::Host(path) => read_whole_host(path),
         };
         if let Some(content) = content {
@@ -148,16 +151,16 @@ fn prepare(
         return Ok(());
     }
     let arguments = frame.arguments[argument_position];
-    let new_arguments = put_arguments(record, &prefix, arguments, &program)?;
+    let new_arguments = put_arguments(call.record, &prefix, arguments, &program)?;
     match program {
         Program::Host(_) => {
             frame.rax = EXECVE;
             frame.arguments = [new_arguments.path, new_arguments.list, environment, 0, 0, 0];
         }
-        Program::Volume(mount, node) => {
+        Program::Volume(mount, node, _) => {
             const AT_EMPTY_PATH: usize = 0x1000;
-            let descriptor = memory_file(front, mount, node)?;
-            record.exec_descriptor = (crate::process::process_id(), descriptor);
+            let descriptor = memory_file(front, mount, node, &super::running::begin(front, mount, node)?)?;
+            call.record.exec_descriptor = (crate::process::process_id(), descriptor);
             frame.rax = EXECVEAT;
             frame.arguments =
                 [descriptor as usize, new_arguments.path, new_arguments.list, environment, AT_EMPTY_PATH, 0];
@@ -172,10 +175,36 @@ fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut Pat
     let none = gannet_vfs::namespace::ResolveFlags::empty();
     let follow = gannet_vfs::namespace::LastMode::Follow;
     match front.resolve(call.table(), super::paths::AT_FDCWD, text.as_ptr() as usize, follow, none, scratch)? {
-        Target::Place(mount, place) => Ok(Program::Volume(mount, place.existing().map_err(|e| e.errno())?.node)),
+        Target::Place(mount, place) => {
+            let node = place.existing().map_err(|e| e.errno())?.node;
+            Ok(Program::Volume(mount, node, path_of(call, mount, &place, CWD, path)))
+        }
         Target::HostPath(path) => Ok(Program::Host(path[..path.len() - 1].to_vec())),
         Target::Host | Target::Descriptor(_) => Ok(Program::Host(path.to_vec())),
     }
+}
+
+/// The path that a program of a volume is known by: as it was given, made absolute, unless it was given by a symbolic link's.
+fn path_of(call: &Call<'_>, mount: usize, place: &Place<'_>, directory: usize, given: &[u8]) -> Vec<u8> {
+    let given = given.strip_suffix(b"\0").unwrap_or(given);
+    let directory_path = |node| call.front.path_of_directory(mount, node).unwrap_or_default();
+    let last = given.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let mut whole = match place.last {
+        Last::Name(name) if name.bytes() != last => {
+            let mut path = directory_path(place.directory);
+            path.push(b'/');
+            path.extend_from_slice(name.bytes());
+            return path;
+        }
+        _ if given.first() == Some(&b'/') => Vec::new(),
+        _ if directory == CWD => call.table().directory().map_or_else(Vec::new, |(_, node)| directory_path(node)),
+        _ => call.open_file(directory).map_or_else(Vec::new, |file| directory_path(file.node)),
+    };
+    whole.push(b'/');
+    whole.extend_from_slice(given);
+    let mut normal = Vec::with_capacity(whole.len());
+    super::paths::normalise(&whole, &mut normal);
+    normal
 }
 
 /// The interpreter and its argument that a `#!` line names.
@@ -250,12 +279,13 @@ fn read_volume(front: &Front, mount: usize, node: NodeId, head: &mut [u8]) -> Re
 }
 
 /// A copy of a program of a volume that the kernel can execute.
-pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId) -> Result<i32, Errno> {
+pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId, name: &str) -> Result<i32, Errno> {
     const MFD_CLOEXEC: usize = 1;
     const MFD_EXEC: usize = 0x10;
     const STEP_BYTES: usize = 1 << 20;
     let fs = front.file_system(mount)?;
-    let name = c"gannet-program".as_ptr() as usize;
+    let name = format!("{name}\0");
+    let name = name.as_ptr() as usize;
     // SAFETY: a string that ends in zero.
     let mut descriptor = unsafe { syscall(MEMFD_CREATE, [name, MFD_CLOEXEC | MFD_EXEC]) };
     if is_error(descriptor) {
@@ -318,13 +348,14 @@ fn put_arguments(
             return Err(Errno::TOOBIG);
         }
     }
-    let path: &[u8] = match program {
-        Program::Host(path) => path,
-        Program::Volume(..) => b"",
+    let (path, known_by): (&[u8], &[u8]) = match program {
+        Program::Host(path) => (path, b""),
+        Program::Volume(_, _, path) => (b"", path),
     };
-    let text: usize = prefix.iter().map(|part| part.len() + 1).sum::<usize>() + path.len() + 1;
+    let text: usize = prefix.iter().map(|part| part.len() + 1).sum::<usize>() + path.len() + known_by.len() + 2;
     let mut room = Scratch::new(record, text + (count + prefix.len() + 2) * 8 + 64).ok_or(Errno::NOMEM)?;
     let path = room.string(&[path]).ok_or(Errno::NOMEM)?;
+    record.exec_path = (room.string(&[known_by]).ok_or(Errno::NOMEM)?, known_by.len());
     if prefix.is_empty() {
         return Ok(Arguments { path, list: arguments });
     }

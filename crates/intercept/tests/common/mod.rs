@@ -109,9 +109,14 @@ impl Volume {
 
     /// A command with the volume at /gannet.
     pub(crate) fn command(&self, program: &str) -> Command {
+        self.command_with_time(program, 60)
+    }
+
+    /// Likewise, with so many seconds until it is killed.
+    pub(crate) fn command_with_time(&self, program: &str, seconds: u32) -> Command {
         let mut volumes = self.path().into_os_string();
         volumes.push("\x1f/gannet");
-        let mut command = intercepted(program);
+        let mut command = intercepted_with_time(program, seconds);
         command.env("GANNET_RUN_VOLUMES", volumes);
         command
     }
@@ -126,9 +131,14 @@ impl Volume {
 
 /// A command under interception without a volume.
 pub(crate) fn intercepted(program: &str) -> Command {
+    intercepted_with_time(program, 60)
+}
+
+/// Likewise, with so many seconds until it is killed.
+pub(crate) fn intercepted_with_time(program: &str, seconds: u32) -> Command {
     let mut command = Command::new("timeout");
     // What hangs is a failure, not a hang of the tests.
-    command.args(["-s", "KILL", "60", program]);
+    command.args(["-s", "KILL", &seconds.to_string(), program]);
     command.env("LD_PRELOAD", library()).env("GANNET_RUN_LIBRARY", library()).env("GANNET_RUN_VOLUMES", "");
     command.env("LC_ALL", "C").env("HOME", "/nonexistent").env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null());

@@ -157,6 +157,26 @@ impl Shared {
         look().unwrap_or(true)
     }
 
+    /// Whether anybody uses an inode by a description with any bit of `access`. The dead count until they are reaped.
+    pub fn is_open_for(&self, node: NodeId, access: AccessMode) -> Result<bool> {
+        let thread = self.thread()?;
+        let look = || -> gannet_shm::Result<bool> {
+            let bucket = self.tables.bucket(node.number);
+            let guard = thread.lock(bucket.lock())?;
+            let mut found = false;
+            self.tables.walk(&thread, bucket, Chain::Descriptions, |_, object| {
+                let opened = thread.word(object.add(at::ACCESS))?.load(Ordering::Relaxed);
+                found = opened & access.bits() != 0
+                    && self.tables.node(&thread, object)? == node
+                    && self.tables.is_used(&thread, object)?;
+                Ok(!found)
+            })?;
+            guard.unlock();
+            Ok(found)
+        };
+        look().map_err(error_of)
+    }
+
     /// Makes this process a user of a description that another one has: the receiver's side of passing a descriptor. `EBADF`
     /// if nobody uses it any more.
     pub fn adopt(&self, description: Description) -> Result<()> {

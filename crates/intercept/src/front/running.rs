@@ -1,0 +1,108 @@
+//! Programs of volumes that are running: nobody may write to them (ETXTBSY), what is open for writing cannot be executed, and
+//! `/proc/self/exe` names their path.
+//!
+//! They run from memory files whose names say which inode they are copies of, so that the kernel's own view of who
+//! runs what, `/proc/PID/exe`, is asked: nothing is kept that a killed process could leave behind. It is asked only when an
+//! existing file that somebody may execute is opened for writing or cut.
+
+use super::Front;
+use crate::environment;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use gannet_vfs::shared::AccessMode;
+use gannet_vfs::{Errno, FileSystem, FileType, NodeId};
+
+/// The name of the memory file that a program runs from; as a link it begins with `/memfd:`.
+fn name_of(fs: &dyn FileSystem, node: NodeId) -> Result<String, Errno> {
+    let identity = fs.statistics().map_err(|error| error.errno())?.identity;
+    Ok(format!("gannet-program:{identity:x}:{}:{}.", node.number, node.generation))
+}
+
+/// `ETXTBSY` if a file is a running program. Before it is opened for writing, or cut.
+pub(crate) fn check_not_running(fs: &dyn FileSystem, node: NodeId, file_type: FileType) -> Result<(), Errno> {
+    const EXECUTABLE: u32 = 0o111;
+    if file_type != FileType::Regular {
+        return Ok(());
+    }
+    let known = fs.permissions(node).map_err(|error| error.errno())?;
+    if known.mode & EXECUTABLE == 0 {
+        return Ok(());
+    }
+    let wanted = format!("/memfd:{}", name_of(fs, node)?);
+    if anybody_runs(wanted.as_bytes()) { Err(Errno::TXTBSY) } else { Ok(()) }
+}
+
+/// A program of a volume is about to be executed: the name for its memory file, `ETXTBSY` if it is open for writing.
+pub(crate) fn begin(front: &Front, mount: usize, node: NodeId) -> Result<String, Errno> {
+    let fs = front.file_system(mount)?;
+    let is_written = || fs.shared().is_open_for(node, AccessMode::WRITE).map_err(|error| error.errno());
+    if is_written()? {
+        // Or was, by somebody who was killed just now.
+        let _ = fs.shared().reap(fs);
+        if is_written()? {
+            return Err(Errno::TXTBSY);
+        }
+    }
+    name_of(fs, node)
+}
+
+/// Whether any process runs a program whose link in `/proc` begins so.
+fn anybody_runs(wanted: &[u8]) -> bool {
+    const O_DIRECTORY_CLOEXEC: usize = 0o2200000;
+    // SAFETY: a path that ends in zero; the descriptor just made; a buffer of that length.
+    unsafe {
+        let descriptor = syscall(OPEN, [c"/proc".as_ptr() as usize, O_DIRECTORY_CLOEXEC, 0]);
+        if is_error(descriptor) {
+            return false;
+        }
+        let mut buffer = vec![0u8; 32 * 1024];
+        let mut found = false;
+        loop {
+            let length = syscall(GETDENTS64, [descriptor as usize, buffer.as_mut_ptr() as usize, buffer.len()]);
+            if length <= 0 || found {
+                break;
+            }
+            let mut rest = &buffer[..length as usize];
+            // Each entry: inode, cookie, length, type, name.
+            while let Some(head) = rest.get(..19) {
+                let entry_bytes = usize::from(u16::from_le_bytes([head[16], head[17]])).clamp(19, rest.len());
+                let name = &rest[19..entry_bytes];
+                found |= name.first().is_some_and(u8::is_ascii_digit) && runs(name, wanted);
+                rest = &rest[entry_bytes..];
+            }
+        }
+        syscall(CLOSE, [descriptor as usize]);
+        found
+    }
+}
+
+fn runs(process: &[u8], wanted: &[u8]) -> bool {
+    let mut path = b"/proc/".to_vec();
+    path.extend(process.iter().take_while(|byte| **byte != 0));
+    path.extend_from_slice(b"/exe\0");
+    let mut link = [0u8; 128];
+    // SAFETY: a path that ends in zero, and a buffer of that length.
+    let length = unsafe { syscall(READLINK, [path.as_ptr() as usize, link.as_mut_ptr() as usize, link.len()]) };
+    usize::try_from(length).is_ok_and(|length| link[..length].starts_with(wanted))
+}
+
+/// Whether a path names the program that this process runs, by way of `/proc`.
+fn is_own_program(path: &[u8]) -> bool {
+    let Some(rest) = path.strip_prefix(b"/proc/") else { return false };
+    let Some(who) = rest.strip_suffix(b"/exe") else { return false };
+    who == b"self"
+        || who == b"thread-self"
+        || super::paths::parse_number(who) == usize::try_from(crate::process::process_id()).ok()
+}
+
+/// The path of the program that this process runs, if that is a volume's and `path` asks for it.
+pub(crate) fn own_path(address: usize) -> Option<&'static [u8]> {
+    let program = environment::settings()?.program();
+    if program.is_empty() {
+        return None;
+    }
+    let mut path = [0u8; 64];
+    let path = memory::read_string(address, &mut path).ok()?;
+    is_own_program(path).then_some(program)
+}
