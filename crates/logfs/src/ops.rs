@@ -88,6 +88,9 @@ pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
         gannet_shm::Error::OtherVersion { .. } => {
             Error::because(Errno::BUSY, "the volume is open in processes of another version of Gannet; end them first")
         }
+        gannet_shm::Error::Exclusive { .. } => {
+            Error::because(Errno::BUSY, "a process has the volume mounted for itself: unmount it first")
+        }
         gannet_shm::Error::Detached => Error::because(Errno::SHUTDOWN, "the volume is no longer attached"),
         gannet_shm::Error::Deadlock(at) => Error::damaged("shared state: a lock is taken twice", at.get()),
         gannet_shm::Error::Corrupt { what, at } => Error::damaged(what, at),

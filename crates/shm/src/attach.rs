@@ -153,6 +153,9 @@ impl Session {
         kept: Option<(ParticipantId, LifeLock)>,
     ) -> Result<Arc<Self>> {
         let session = Self::open_existing(path, gate, layout, identity)?;
+        if kept.is_none() {
+            session.recall_caching()?;
+        }
         match kept {
             None => session.join(true)?,
             Some((id, lock)) => session.become_participant(id, Some(lock))?,

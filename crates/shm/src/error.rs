@@ -33,6 +33,12 @@ pub enum Error {
         /// The arena.
         path: String,
     },
+    /// A process has the volume for itself.
+    #[error("process {pid} has the volume mounted for itself (cache=exclusive or writeback): unmount it first")]
+    Exclusive {
+        /// Its process id, as it sees itself; 0 if unknown.
+        pid: u32,
+    },
     /// A shared structure holds what nobody can have stored.
     #[error("damaged shared state: {what} at arena offset {at:#x}")]
     Corrupt {

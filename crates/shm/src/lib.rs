@@ -9,6 +9,7 @@
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
 //! | `file`, `participant`, `session`, `attach`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
 //! | `leftovers` | what killed processes left behind: arenas without a volume, meeting places |
+//! | `caching` | one who is alone may let others remember; who joins recalls it |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
 //! | `slot`, `thread`, `life` | a thread's record; finding it; the kernel's mark of death |
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
@@ -29,6 +30,8 @@ mod slab_word;
 mod arena;
 #[cfg(not(loom))]
 mod attach;
+#[cfg(not(loom))]
+mod caching;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -73,6 +76,7 @@ mod volume_lock;
 #[cfg(not(loom))]
 mod exports {
     pub use crate::arena::Arena;
+    pub use crate::caching::{CachingState, CachingTerms};
     pub use crate::error::{Error, Result};
     pub use crate::facade::{Ordering, Word, Word32, fence};
     pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};

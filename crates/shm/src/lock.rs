@@ -309,7 +309,7 @@ pub(crate) fn wake_all(word: &Word) {
 }
 
 /// The half of a lock word that changes with every use, for the kernel to compare.
-fn low_half(word: &Word) -> &AtomicU32 {
+pub(crate) fn low_half(word: &Word) -> &AtomicU32 {
     let address = std::ptr::from_ref(word).cast::<AtomicU32>();
     let index = usize::from(cfg!(target_endian = "big"));
     // SAFETY: one half of a live, aligned word; the reference only carries the address to the kernel.

@@ -115,6 +115,13 @@ fn child() {
             say("held");
             sleep_forever();
         }
+        "cache" => {
+            let session = attach(&mut guard);
+            let (deadline, lease) = (Duration::from_secs(600), Duration::from_millis(300));
+            assert!(session.claim_caching(crate::CachingTerms::Revocable { deadline, lease }).unwrap());
+            say("cached");
+            sleep_forever();
+        }
         "steps" => {
             let session = attach(&mut guard);
             say("begun");

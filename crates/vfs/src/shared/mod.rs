@@ -18,8 +18,10 @@
 //! | `offset.rs` | the shared offset and the status flags |
 //! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
 //! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
+//! | `caching.rs` | whether a front end's clients may remember |
 //! | `reaping.rs` | what becomes of the dead |
 
+mod caching;
 mod description;
 mod file_locks;
 mod offset;
@@ -34,6 +36,7 @@ use gannet_shm::{ArenaLayout, ReapStage, Session, Thread};
 
 use crate::{Errno, Error, Result};
 
+pub use caching::{CachingState, CachingTerms};
 pub use description::{AccessMode, Description, DescriptionInfo};
 pub use file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
 pub use gannet_shm as shm;
