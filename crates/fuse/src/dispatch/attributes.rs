@@ -37,14 +37,17 @@ impl Dispatcher {
         attributes
     }
 
-    pub(super) fn get_attributes(&self, header: &Header) -> Result<FixedReply> {
-        let attributes = self.file_system.attributes(self.node(header.node)?)?;
-        Ok(reply::attributes(&self.shown(attributes), self.validity()))
+    pub(super) fn get_attributes(&self, header: &Header, by_file: bool) -> Result<FixedReply> {
+        let mut attributes = self.file_system.attributes(self.node(header.node)?)?;
+        if by_file {
+            self.refresh_pages(header.node, &mut attributes);
+        }
+        Ok(reply::attributes(&self.shown(attributes), self.attribute_validity(header.node)))
     }
 
     pub(super) fn get_extended_attributes(&self, header: &Header) -> Result<FixedReply> {
         let attributes = self.file_system.attributes(self.node(header.node)?)?;
-        Ok(reply::extended_attributes(&self.shown(attributes), self.validity()))
+        Ok(reply::extended_attributes(&self.shown(attributes), self.attribute_validity(header.node)))
     }
 
     pub(super) fn set_attributes(&self, header: &Header, request: &SetAttrRequest) -> Result<FixedReply> {
@@ -104,7 +107,7 @@ impl Dispatcher {
         if self.policy.set_user_id && (owner_changes || change.size_bytes.is_some()) {
             self.drop_capabilities(node);
         }
-        Ok(reply::attributes(&self.shown(attributes), self.validity()))
+        Ok(reply::attributes(&self.shown(attributes), self.unguarded_validity()))
     }
 
     /// Removes file capabilities, as a change of owner or content does.

@@ -6,8 +6,9 @@ use gannet_vfs::{
     SyncScope, WriteFlags, WritePosition,
 };
 
-use super::Dispatcher;
 use super::names::UNCHANGEABLE;
+use super::nodes::OpenMode;
+use super::{CachePolicy, Dispatcher};
 use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OPEN_KILL_SUIDGID, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
 use crate::protocol::request::Header;
@@ -24,11 +25,16 @@ const CLONE_BYTES_MAX: u64 = 1 << 30;
 const CLONE_ALIGNMENT_BYTES: u64 = 4096;
 
 impl Dispatcher {
-    pub(super) fn open_reply_flags(&self) -> OpenReplyFlags {
-        if self.exclusive() {
-            OpenReplyFlags::KEEP_CACHE
-        } else {
-            OpenReplyFlags::DIRECT_IO | OpenReplyFlags::PARALLEL_DIRECT_WRITES
+    /// How the kernel shall treat a regular file that it has just opened.
+    pub(super) fn note_handle(&self, id: u64, handle: u64) -> OpenReplyFlags {
+        let mode = match self.policy.cache {
+            CachePolicy::Automatic => self.note_open(id, handle),
+            CachePolicy::Coherent => OpenMode::Direct,
+            CachePolicy::Exclusive { .. } => OpenMode::Cached,
+        };
+        match mode {
+            OpenMode::Cached => OpenReplyFlags::KEEP_CACHE,
+            OpenMode::Direct => OpenReplyFlags::DIRECT_IO | OpenReplyFlags::PARALLEL_DIRECT_WRITES,
         }
     }
 
@@ -52,7 +58,8 @@ impl Dispatcher {
             let change = AttributeChange { size_bytes: Some(0), mode, ..AttributeChange::default() };
             self.file_system.set_attributes(node, &change)?;
         }
-        Ok(reply::opened(self.open_handle(node, flags)?, self.open_reply_flags()))
+        let handle = self.open_handle(node, flags)?;
+        Ok(reply::opened(handle, self.note_handle(header.node, handle)))
     }
 
     pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {

@@ -14,10 +14,12 @@
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
 //! | `users.rs` | open files, as others who share the volume see them |
+//! | `caching.rs` | what the kernel may remember, and until when |
 //! | `nodes.rs` | node ids and reference counts |
 
 mod acl;
 mod attributes;
+mod caching;
 mod data;
 mod directory;
 mod locks;
@@ -38,6 +40,8 @@ use crate::protocol::init::{Agreement, Answer, Wishes, negotiate};
 use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::{BulkOperation, Header, InitRequest, Operation, Request};
 use crate::protocol::wire::{FixedReply, Malformed};
+use caching::Caching;
+pub(crate) use caching::Kernel;
 use locks::Locks;
 pub(crate) use locks::Wait;
 use nodes::Nodes;
@@ -49,10 +53,12 @@ const XATTR_NAME_BYTES_MAX: usize = 255;
 /// What the kernel may remember.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CachePolicy {
-    /// Nothing: others change the volume, and their changes are seen at once.
+    /// Names, attributes and pages while nobody else has the volume open; nothing from the moment somebody has.
     #[default]
+    Automatic,
+    /// Nothing: others change the volume, and their changes are seen at once.
     Coherent,
-    /// Everything: this mount is the only one to use the volume.
+    /// Everything: nobody else can open the volume while it is mounted.
     Exclusive {
         /// Also what was written, until `fsync`, `close` or memory pressure. Faster; what was not synced dies with
         /// the machine's memory *and with the server*.
@@ -72,6 +78,8 @@ pub(crate) struct Policy {
     pub(crate) local_locks: bool,
     /// Set-user-id programs count on this mount, so file capabilities do too.
     pub(crate) set_user_id: bool,
+    /// How long somebody who opens the volume waits for an automatic mount to stop caching.
+    pub(crate) cache_deadline: std::time::Duration,
 }
 
 /// What a transport does with a request that was dispatched.
@@ -97,6 +105,7 @@ pub(crate) struct Dispatcher {
     agreement: OnceLock<Agreement>,
     users: Users,
     locks: Locks,
+    caching: Caching,
     relief: OnceLock<Relief>,
 }
 
@@ -114,6 +123,7 @@ impl Dispatcher {
             agreement: OnceLock::new(),
             users: Users::default(),
             locks: Locks::default(),
+            caching: Caching::default(),
             relief: OnceLock::new(),
         }
     }
@@ -121,7 +131,7 @@ impl Dispatcher {
     /// Answers INIT; must happen before anything else.
     pub(crate) fn initialize(&self, offer: &InitRequest, ring: bool) -> Answer {
         let (exclusive, writeback) = match self.policy.cache {
-            CachePolicy::Coherent => (false, false),
+            CachePolicy::Automatic | CachePolicy::Coherent => (false, false),
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
         let wishes = Wishes { exclusive, writeback, locks: !exclusive && !self.policy.local_locks, ring };
@@ -148,11 +158,6 @@ impl Dispatcher {
 
     fn exclusive(&self) -> bool {
         matches!(self.policy.cache, CachePolicy::Exclusive { .. })
-    }
-
-    /// For how long names and attributes hold.
-    fn validity(&self) -> Validity {
-        if self.exclusive() { EXCLUSIVE } else { Validity::NONE }
     }
 
     fn node(&self, id: u64) -> Result<NodeId> {
@@ -233,13 +238,13 @@ impl Dispatcher {
                 self.write(header, offset_bytes, write_flags, open_flags, data)?
             }
             Operation::Lookup { name } => self.lookup(header, name)?,
-            Operation::GetAttr => self.get_attributes(header)?,
+            Operation::GetAttr { by_file } => self.get_attributes(header, by_file)?,
             Operation::StatX { .. } => self.get_extended_attributes(header)?,
             Operation::Open { flags, open_flags } => self.open(header, flags, open_flags)?,
             Operation::Flush { lock_owner, .. } => self.flush(header, lock_owner)?,
             Operation::Release { handle, .. } | Operation::ReleaseDirectory { handle } => {
                 self.drop_locks_of_handle(header.node, handle);
-                self.close_handle(handle);
+                self.close_handle(header.node, handle);
                 return done();
             }
             Operation::Forget { count } => {

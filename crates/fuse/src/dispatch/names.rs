@@ -6,7 +6,7 @@ use gannet_vfs::{
 
 use super::Dispatcher;
 use super::acl::{self, AccessList};
-use crate::protocol::reply;
+use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
 
@@ -33,7 +33,13 @@ impl Dispatcher {
     /// The reply that tells the kernel about an inode under a name.
     pub(super) fn entry(&self, node: NodeId) -> Result<FixedReply> {
         let (id, attributes) = self.hold(node)?;
-        Ok(reply::entry(id, &attributes, self.validity(), self.validity()))
+        Ok(reply::entry(id, &attributes, self.name_validity(), self.attribute_validity(id)))
+    }
+
+    /// The same for a name that was just made.
+    fn new_entry(&self, node: NodeId) -> Result<FixedReply> {
+        let (id, attributes) = self.hold(node)?;
+        Ok(reply::entry(id, &attributes, self.name_validity(), self.unguarded_validity()))
     }
 
     fn retire(&self, node: NodeId) {
@@ -70,8 +76,9 @@ impl Dispatcher {
                     Err(error) if error.errno() == Errno::STALE => {}
                     outcome => return outcome,
                 },
-                Err(error) if error.errno() == Errno::NOENT && self.exclusive() => {
-                    return Ok(reply::negative_entry(self.validity()));
+                Err(error) if error.errno() == Errno::NOENT => {
+                    let validity = self.name_validity();
+                    return if validity == Validity::NONE { Err(error) } else { Ok(reply::negative_entry(validity)) };
                 }
                 Err(error) => return Err(error),
             }
@@ -157,17 +164,17 @@ impl Dispatcher {
         let file_type = FileType::from_bits((mode >> 12) as u8 & 15).ok_or(Error::new(Errno::INVAL))?;
         let mut new = NewNode::of_type(file_type, mode & 0o7777, Owner::default());
         new.device = reply::decode_device(device);
-        self.entry(self.make(header, Some(name), new, umask)?)
+        self.new_entry(self.make(header, Some(name), new, umask)?)
     }
 
     pub(super) fn make_directory(&self, header: &Header, name: &[u8], mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::directory(mode & 0o7777, Owner::default());
-        self.entry(self.make(header, Some(name), new, umask)?)
+        self.new_entry(self.make(header, Some(name), new, umask)?)
     }
 
     pub(super) fn make_symlink(&self, header: &Header, name: &[u8], target: &[u8]) -> Result<FixedReply> {
         let new = NewNode { target, ..NewNode::of_type(FileType::Symlink, 0o777, Owner::default()) };
-        self.entry(self.make(header, Some(name), new, 0)?)
+        self.new_entry(self.make(header, Some(name), new, 0)?)
     }
 
     pub(super) fn create(&self, header: &Header, name: &[u8], flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
@@ -188,13 +195,14 @@ impl Dispatcher {
     fn opened_entry(&self, node: NodeId, flags: u32) -> Result<FixedReply> {
         // Opened first: a file without a name lives by its users.
         let handle = self.open_handle(node, flags)?;
-        match self.entry(node) {
+        match self.new_entry(node) {
             Ok(mut reply) => {
-                reply.put(reply::opened(handle, self.open_reply_flags()).bytes());
+                let flags = self.note_handle(self.nodes.id(node), handle);
+                reply.put(reply::opened(handle, flags).bytes());
                 Ok(reply)
             }
             Err(error) => {
-                self.close_handle(handle);
+                self.close_handle(self.nodes.id(node), handle);
                 Err(error)
             }
         }
@@ -242,7 +250,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.file_system.link(node, directory, Name::new(name)?)?;
-        self.entry(node)
+        self.new_entry(node)
     }
 
     pub(super) fn read_link(&self, header: &Header, out: &mut [u8]) -> Result<usize> {

@@ -46,10 +46,37 @@ struct Tabled {
     made: u64,
 }
 
+/// Pages of the file were never in the kernel: it was not opened since the kernel knows it.
+const NO_PAGES: u32 = u32::MAX;
+/// The kernel may have pages of the file that others have changed since.
+const ANY_PAGES: u32 = 0;
+
+/// What is known about an inode that the kernel holds.
+#[derive(Clone, Copy)]
+struct Record {
+    lookups: u64,
+    /// Open files that go through the kernel's pages, and those that pass them by; of automatic mounts only.
+    cached_opens: u32,
+    direct_opens: u32,
+    /// How often it was opened directly.
+    direct_serial: u32,
+    /// The epoch of caching in which the kernel's pages are right ([`ANY_PAGES`], [`NO_PAGES`]).
+    pages_epoch: u32,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum OpenMode {
+    /// Through the kernel's pages.
+    Cached,
+    /// Past them.
+    Direct,
+}
+
 /// The references of one mount.
 pub(crate) struct Nodes {
     root: NodeId,
-    lookups: [Mutex<IdMap<u64>>; SHARDS],
+    records: [Mutex<IdMap<Record>>; SHARDS],
     tabled: Mutex<Tabled>,
 }
 
@@ -59,11 +86,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Nodes {
     pub(crate) fn new(root: NodeId) -> Self {
-        Self { root, lookups: std::array::from_fn(|_| Mutex::default()), tabled: Mutex::default() }
+        Self { root, records: std::array::from_fn(|_| Mutex::default()), tabled: Mutex::default() }
     }
 
-    fn shard(&self, id: u64) -> &Mutex<IdMap<u64>> {
-        &self.lookups[(id ^ id >> 32) as usize % SHARDS]
+    fn shard(&self, id: u64) -> &Mutex<IdMap<Record>> {
+        &self.records[(id ^ id >> 32) as usize % SHARDS]
     }
 
     /// The id under which the kernel knows `node`.
@@ -99,7 +126,80 @@ impl Nodes {
     /// Notes that the kernel is about to be told of `id` once more.
     pub(crate) fn hold(&self, id: u64) {
         if id != ROOT_ID {
-            *lock(self.shard(id)).entry(id).or_insert(0) += 1;
+            let unknown =
+                Record { lookups: 0, cached_opens: 0, direct_opens: 0, direct_serial: 0, pages_epoch: NO_PAGES };
+            lock(self.shard(id)).entry(id).or_insert(unknown).lookups += 1;
+        }
+    }
+
+    /// Notes that a file is being opened. Through the kernel's pages only if caching is allowed in this `epoch`, all pages
+    /// that the kernel may have are right, and nobody passes them by.
+    pub(crate) fn opened(&self, id: u64, epoch: Option<u32>) -> OpenMode {
+        let mut shard = lock(self.shard(id));
+        let Some(record) = shard.get_mut(&id) else { return OpenMode::Direct };
+        if let Some(epoch) = epoch
+            && record.direct_opens == 0
+            && (record.pages_epoch == epoch || record.pages_epoch == NO_PAGES)
+        {
+            record.pages_epoch = epoch;
+            record.cached_opens += 1;
+            return OpenMode::Cached;
+        }
+        record.direct_opens += 1;
+        record.direct_serial = record.direct_serial.wrapping_add(1);
+        record.pages_epoch = ANY_PAGES;
+        OpenMode::Direct
+    }
+
+    /// Notes that an open file is gone.
+    pub(crate) fn closed(&self, id: u64, mode: OpenMode) {
+        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
+            let opens = match mode {
+                OpenMode::Cached => &mut record.cached_opens,
+                OpenMode::Direct => &mut record.direct_opens,
+            };
+            *opens = opens.saturating_sub(1);
+        }
+    }
+
+    /// Whether programs read a file through pages that may be wrong: each read must ask, and drop them.
+    pub(crate) fn reads_old_pages(&self, id: u64, epoch: Option<u32>) -> bool {
+        let shard = lock(self.shard(id));
+        shard.get(&id).is_some_and(|record| record.cached_opens > 0 && epoch != Some(record.pages_epoch))
+    }
+
+    /// The files that are open through the kernel's pages.
+    pub(crate) fn with_cached_opens(&self) -> Vec<u64> {
+        self.chosen(|record| record.cached_opens > 0)
+    }
+
+    /// The files of which the kernel may have wrong pages, and that nobody has open past them.
+    pub(crate) fn to_cleanse(&self, epoch: u32) -> Vec<u64> {
+        let clean = [epoch, NO_PAGES];
+        self.chosen(|record| record.direct_opens == 0 && !clean.contains(&record.pages_epoch))
+    }
+
+    fn chosen(&self, choose: impl Fn(&Record) -> bool) -> Vec<u64> {
+        let mut chosen = Vec::new();
+        for shard in &self.records {
+            chosen.extend(lock(shard).iter().filter(|(_, record)| choose(record)).map(|(&id, _)| id));
+        }
+        chosen
+    }
+
+    /// Has `drop_pages` drop the kernel's pages of a file, and notes that those to come are right.
+    pub(crate) fn cleanse(&self, id: u64, epoch: u32, drop_pages: impl FnOnce()) {
+        let serial_of = |record: &Record| (record.direct_opens == 0).then_some(record.direct_serial);
+        let before = lock(self.shard(id)).get(&id).and_then(serial_of);
+        if before.is_none() {
+            return;
+        }
+        // Not under the lock: dropping pages may wait for requests that are served meanwhile.
+        drop_pages();
+        if let Some(record) = lock(self.shard(id)).get_mut(&id)
+            && serial_of(record) == before
+        {
+            record.pages_epoch = epoch;
         }
     }
 
@@ -110,9 +210,9 @@ impl Nodes {
             return;
         }
         let mut shard = lock(self.shard(id));
-        let Some(held) = shard.get_mut(&id) else { return };
-        *held = held.saturating_sub(count);
-        if *held == 0 {
+        let Some(record) = shard.get_mut(&id) else { return };
+        record.lookups = record.lookups.saturating_sub(count);
+        if record.lookups == 0 {
             shard.remove(&id);
             if let Ok(node) = self.node(id) {
                 retire(node);
@@ -136,7 +236,7 @@ impl Nodes {
 
     /// Drops all references: the mount is gone.
     pub(crate) fn forget_all(&self, mut retire: impl FnMut(NodeId)) {
-        for shard in &self.lookups {
+        for shard in &self.records {
             for (id, _) in lock(shard).drain() {
                 if let Ok(node) = self.node(id) {
                     retire(node);
@@ -148,7 +248,7 @@ impl Nodes {
 
     /// How many inodes the kernel holds references to, besides the root.
     pub(crate) fn held(&self) -> usize {
-        self.lookups.iter().map(|shard| lock(shard).len()).sum()
+        self.records.iter().map(|shard| lock(shard).len()).sum()
     }
 }
 

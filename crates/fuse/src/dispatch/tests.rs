@@ -34,6 +34,9 @@ fn dispatcher(cache: CachePolicy) -> (Arc<MemoryFs>, Arc<Dispatcher>) {
     let dispatcher = Arc::new(Dispatcher::new(file_system.clone(), policy));
     let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags: InitFlags::all() };
     assert!(matches!(dispatcher.initialize(&offer, true), Answer::Agreed(..)));
+    if dispatcher.automatic() {
+        assert!(dispatcher.begin_caching());
+    }
     (file_system, dispatcher)
 }
 
@@ -172,6 +175,7 @@ fn random_requests_leave_nothing_behind() {
     let requests = if std::env::var_os("GANNET_LONG").is_some() { 2_000_000 } else { 20_000 };
     for seed in 1..=4 {
         storm(CachePolicy::Coherent, seed, requests);
+        storm(CachePolicy::Automatic, seed, requests);
         storm(CachePolicy::Exclusive { writeback: seed % 2 == 0 }, seed, requests);
     }
 }

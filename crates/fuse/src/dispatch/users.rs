@@ -5,21 +5,22 @@
 //! gets: others do not free the inode then, and locks have an owner. On an exclusive mount nobody else could. When this mount
 //! itself removes a name, it keeps the inode with a description for as long as the kernel does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use gannet_vfs::shared::{AccessMode, Description};
 use gannet_vfs::{NodeId, Result};
 
 use super::Dispatcher;
+use super::nodes::OpenMode;
 
 const SHARDS: usize = 16;
 
 /// What this mount has open.
 #[derive(Default)]
 pub(super) struct Users {
-    /// Handles of open files.
-    handles: [Mutex<HashSet<u64>>; SHARDS],
+    /// Handles of open files and directories; for files of automatic mounts also how the kernel opened them.
+    handles: [Mutex<HashMap<u64, Option<OpenMode>>>; SHARDS],
     /// Descriptions that keep inodes without names, by the kernel's id.
     kept: Mutex<HashMap<u64, Description>>,
 }
@@ -29,8 +30,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Users {
-    fn shard(&self, handle: u64) -> &Mutex<HashSet<u64>> {
+    fn shard(&self, handle: u64) -> &Mutex<HashMap<u64, Option<OpenMode>>> {
         &self.handles[(handle ^ handle >> 16) as usize % SHARDS]
+    }
+
+    pub(super) fn set_mode(&self, handle: u64, mode: OpenMode) {
+        lock(self.shard(handle)).insert(handle, Some(mode));
     }
 }
 
@@ -47,14 +52,18 @@ impl Dispatcher {
         };
         let file_system = &*self.file_system;
         let handle = file_system.shared().open(file_system, node, access, flags)?.word();
-        lock(self.users.shard(handle)).insert(handle);
+        lock(self.users.shard(handle)).insert(handle, None);
         Ok(handle)
     }
 
-    /// The file behind a handle was closed by its last user.
-    pub(super) fn close_handle(&self, handle: u64) {
-        if lock(self.users.shard(handle)).remove(&handle) {
+    /// The file that the kernel knows as `id` and opened as `handle` was closed by its last user.
+    pub(super) fn close_handle(&self, id: u64, handle: u64) {
+        let known = lock(self.users.shard(handle)).remove(&handle);
+        if let Some(mode) = known {
             self.close_description(handle);
+            if let Some(mode) = mode {
+                self.nodes.closed(id, mode);
+            }
         }
     }
 
@@ -82,7 +91,7 @@ impl Dispatcher {
     /// The mount is gone.
     pub(super) fn drop_users(&self) {
         for shard in &self.users.handles {
-            for handle in lock(shard).drain() {
+            for (handle, _) in lock(shard).drain() {
                 self.close_description(handle);
             }
         }

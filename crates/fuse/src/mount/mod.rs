@@ -10,13 +10,19 @@ mod options;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use gannet_vfs::FileSystem;
+use gannet_vfs::shared::CachingTerms;
 use rustix::io::Errno;
 
-use crate::dispatch::{Dispatcher, Policy};
+use crate::dispatch::{CachePolicy, Dispatcher, Policy};
 use crate::transport::{Session, StartError, Transport};
 pub use options::MountOptions;
+
+/// How long whoever opens a volume waits for a mount to stop caching, unless an option says otherwise. No shorter than what the
+/// kernel remembers may last.
+const CACHE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// Why a mount failed: one line, with what to do about it where we know.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +48,8 @@ pub enum MountError {
     Helper(String),
     #[error("{target}: mounting failed: {1}", target = .0.display())]
     Mount(PathBuf, Errno),
+    #[error("others have the volume open: cache=exclusive and cache=writeback need it alone")]
+    NotAlone,
     #[error("{0}")]
     Session(String),
     #[error("{target}: {1}", target = .0.display())]
@@ -73,6 +81,7 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     let mut notices = Vec::new();
     let target = prepare_target(target, &mut notices)?;
     let kind = file_system.kind();
+    let claim = Claim::make(&file_system, options.cache)?;
     let (device, by_helper) = match kernel::mount(&target, kind, options) {
         Err(MountError::Permission(_) | MountError::DevicePermission) if !rustix::process::geteuid().is_root() => {
             (helper::mount(&target, kind, options)?, true)
@@ -85,8 +94,9 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         group: options.group,
         set_user_id: options.allow_set_user_id,
         local_locks: options.local_locks,
+        cache_deadline: options.cache_deadline.unwrap_or(CACHE_DEADLINE),
     };
-    let dispatcher = Arc::new(Dispatcher::new(file_system, policy));
+    let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&file_system), policy));
     let threads = options.threads.unwrap_or_else(default_threads);
     let session = match start(device, &dispatcher, options.transport, threads) {
         Ok(session) => session,
@@ -96,7 +106,37 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         }
     };
     let transport = session.transport();
+    claim.keep();
     Ok(Mounted { target, by_helper, session: Mutex::new(Some(session)), transport, dispatcher, notices })
+}
+
+/// The claim of an exclusive mount to be alone, until the session has it.
+struct Claim(Option<Arc<dyn FileSystem>>);
+
+impl Claim {
+    fn make(file_system: &Arc<dyn FileSystem>, cache: CachePolicy) -> Result<Self, MountError> {
+        if !matches!(cache, CachePolicy::Exclusive { .. }) {
+            return Ok(Self(None));
+        }
+        match file_system.shared().claim_caching(CachingTerms::Firm) {
+            Ok(true) => Ok(Self(Some(Arc::clone(file_system)))),
+            Ok(false) => Err(MountError::NotAlone),
+            Err(error) => Err(MountError::Session(error.to_string())),
+        }
+    }
+
+    /// The session gives it up at its end.
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(file_system) = &self.0 {
+            file_system.shared().give_up_caching();
+        }
+    }
 }
 
 fn start(

@@ -1,5 +1,7 @@
 //! What a mount can be asked for, as a structure and as the words of `mount -o`.
 
+use std::time::Duration;
+
 use crate::dispatch::CachePolicy;
 use crate::transport::Transport;
 
@@ -27,6 +29,8 @@ pub struct MountOptions {
     pub group: Option<u32>,
     /// What the kernel may remember.
     pub cache: CachePolicy,
+    /// How long somebody who opens the volume waits for this mount to stop caching (automatic mounts); 2 seconds by default.
+    pub cache_deadline: Option<Duration>,
     /// Locks exclude programs behind this mount only, not those who use the volume in other ways. Saves a request at each close.
     pub local_locks: bool,
     /// Which way requests take.
@@ -63,11 +67,18 @@ impl MountOptions {
                 "fsname" => self.source = value.unwrap_or_default().into(),
                 "cache" => {
                     self.cache = match value {
+                        Some("automatic") => CachePolicy::Automatic,
                         Some("coherent") => CachePolicy::Coherent,
                         Some("exclusive") => CachePolicy::Exclusive { writeback: false },
                         Some("writeback") => CachePolicy::Exclusive { writeback: true },
-                        _ => return Err(format!("{word}: coherent, exclusive or writeback")),
+                        _ => return Err(format!("{word}: automatic, coherent, exclusive or writeback")),
                     };
+                }
+                "cache_deadline" => {
+                    let seconds: Option<f64> = value.and_then(|value| value.parse().ok());
+                    let deadline = seconds.filter(|seconds| (0.0..=600.0).contains(seconds));
+                    let deadline = deadline.ok_or_else(|| format!("{word}: seconds, 0 to 600"))?;
+                    self.cache_deadline = Some(Duration::from_secs_f64(deadline));
                 }
                 "locks" => {
                     self.local_locks = match value {
@@ -112,7 +123,7 @@ mod tests {
         let mut options = MountOptions::default();
         options
             .parse(
-                "rw,noatime,uid=5,,gid=6,allow_other,cache=writeback,transport=classic,threads=3,x-foo=1,locks=local",
+                "rw,noatime,uid=5,,gid=6,allow_other,cache=writeback,transport=classic,threads=3,x-foo=1,locks=local,cache_deadline=1.5",
             )
             .unwrap();
         let expected = MountOptions {
@@ -124,6 +135,7 @@ mod tests {
             transport: Transport::Classic,
             threads: Some(3),
             local_locks: true,
+            cache_deadline: Some(Duration::from_millis(1500)),
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
@@ -137,5 +149,7 @@ mod tests {
         assert!(options.parse("ro,speed=11").unwrap_err().starts_with("speed=11"));
         assert!(options.parse("uid=root").unwrap_err().contains("number"));
         assert!(options.parse("cache=maybe").is_err());
+        assert!(options.parse("cache_deadline=-1").is_err());
+        assert!(options.parse("cache_deadline=NaN").is_err());
     }
 }

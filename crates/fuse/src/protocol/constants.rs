@@ -142,6 +142,8 @@ bitflags::bitflags! {
     }
 }
 
+/// GETATTR: asked for by an open file, which is about to be read or written.
+pub const GETATTR_FH: u32 = 1;
 /// OPEN and CREATE: the opener lacks CAP_FSETID and truncates.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// SETXATTR: the setter of an access ACL loses set-group-id.

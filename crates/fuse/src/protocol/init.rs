@@ -71,6 +71,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         | InitFlags::EXPORT_SUPPORT
         | InitFlags::HAS_IOCTL_DIR
         | InitFlags::ASYNC_DIO
+        | InitFlags::CACHE_SYMLINKS
         | InitFlags::DONT_MASK
         | InitFlags::POSIX_ACL
         | InitFlags::HANDLE_KILLPRIV_V2
@@ -79,7 +80,6 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
     if wishes.exclusive {
         wanted |= InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
-            | InitFlags::CACHE_SYMLINKS
             | InitFlags::EXPLICIT_INVAL_DATA
             | InitFlags::NO_OPEN_SUPPORT
             | InitFlags::NO_OPENDIR_SUPPORT;

@@ -4,7 +4,7 @@
 //! them one after the other ([`Request::parse_contiguous`]), the ring in two buffers ([`Request::parse_split`]). Every
 //! access is bounds-checked; nothing is trusted to end where it should.
 
-use super::constants::{IN_HEADER_BYTES, InitFlags, Opcode, SetAttrValid, WriteRequestFlags};
+use super::constants::{GETATTR_FH, IN_HEADER_BYTES, InitFlags, Opcode, SetAttrValid, WriteRequestFlags};
 use super::request::{
     BulkOperation, ForgetList, Header, InitRequest, IoctlInput, LockRequest, Operation, Request, SetAttrRequest,
 };
@@ -91,7 +91,7 @@ impl<'a> Request<'a> {
                 let wanted_bytes = (word(0)? as usize).checked_mul(16).ok_or(Malformed)?;
                 Operation::BatchForget { entries: ForgetList(payload.get(..wanted_bytes).ok_or(Malformed)?) }
             }
-            Opcode::GetAttr => Operation::GetAttr,
+            Opcode::GetAttr => Operation::GetAttr { by_file: word(0)? & GETATTR_FH != 0 },
             Opcode::StatX => Operation::StatX { flags: word(16)?, mask: word(20)? },
             Opcode::SetAttr => Operation::SetAttr(SetAttrRequest {
                 valid: SetAttrValid::from_bits_retain(word(0)?),

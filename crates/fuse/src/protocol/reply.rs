@@ -180,6 +180,17 @@ pub fn ioctl_result(result: i32) -> FixedReply {
     reply
 }
 
+/// `fuse_notify_inval_inode_out` with its header: the kernel shall forget attributes and pages of an inode.
+pub fn drop_pages(node: u64) -> [u8; OUT_HEADER_BYTES + 24] {
+    /// `FUSE_NOTIFY_INVAL_INODE`, where an error stands in a reply; and no request's name.
+    const INVALIDATE_INODE: i32 = 2;
+    let mut message = [0; OUT_HEADER_BYTES + 24];
+    message[..OUT_HEADER_BYTES].copy_from_slice(&out_header(0, -INVALIDATE_INODE, 24));
+    message[OUT_HEADER_BYTES..OUT_HEADER_BYTES + 8].copy_from_slice(&node.to_le_bytes());
+    // From byte 0 to the end: offset 0, length 0.
+    message
+}
+
 /// Directory entries, packed into a reply until it is full.
 pub struct DirectoryWriter<'a> {
     out: &'a mut [u8],
@@ -296,6 +307,16 @@ mod tests {
         assert_eq!(header[..4], 16u32.to_le_bytes());
         assert_eq!(header[4..8], (-2i32).to_le_bytes());
         assert_eq!(header[8..], 0x1122u64.to_le_bytes());
+    }
+
+    #[test]
+    fn notifications_carry_their_code_and_no_name() {
+        let message = drop_pages(0x55);
+        assert_eq!(message[..4], 40u32.to_le_bytes());
+        assert_eq!(message[4..8], 2i32.to_le_bytes());
+        assert_eq!(message[8..16], [0; 8]);
+        assert_eq!(message[16..24], 0x55u64.to_le_bytes());
+        assert_eq!(message[24..], [0; 16]);
     }
 
     #[test]

@@ -102,7 +102,10 @@ pub enum Operation<'a> {
     BatchForget {
         entries: ForgetList<'a>,
     },
-    GetAttr,
+    GetAttr {
+        /// An open file is about to be read or written.
+        by_file: bool,
+    },
     StatX {
         flags: u32,
         mask: u32,

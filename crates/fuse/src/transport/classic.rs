@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
+use super::notify::{Turn, Turns};
 use super::{guarded, reply_header};
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::protocol::constants::OUT_HEADER_BYTES;
@@ -23,6 +24,7 @@ pub(super) struct Channel {
     device: Arc<OwnedFd>,
     request: Aligned,
     reply: Aligned,
+    turn: Arc<Turn>,
 }
 
 /// A buffer of which a certain byte lies at the beginning of a page, so that data is copied from and to whole pages.
@@ -55,7 +57,7 @@ fn clone_device(device: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Channel {
-    pub(super) fn clone_of(device: &Arc<OwnedFd>, agreement: &Agreement) -> rustix::io::Result<Self> {
+    pub(super) fn clone_of(device: &Arc<OwnedFd>, agreement: &Agreement, turns: &Turns) -> rustix::io::Result<Self> {
         let device = match clone_device(device) {
             Ok(clone) => clone,
             // Where the device cannot be opened again (fusermount3 opened it for us), share it.
@@ -66,12 +68,20 @@ impl Channel {
             device: Arc::new(device),
             request: Aligned::new(payload_bytes + PAGE_BYTES, WRITE_HEAD_BYTES),
             reply: Aligned::new(payload_bytes + OUT_HEADER_BYTES, OUT_HEADER_BYTES),
+            turn: turns.add(None),
         })
     }
 
     /// Serves one request. `EAGAIN` when there is none and the device does not block.
     fn serve_one(&mut self, dispatcher: &Arc<Dispatcher>) -> rustix::io::Result<()> {
         let length_bytes = rustix::io::read(&self.device, &mut *self.request.get())?;
+        self.turn.step();
+        let answered = self.answer(dispatcher, length_bytes);
+        self.turn.step();
+        answered
+    }
+
+    fn answer(&mut self, dispatcher: &Arc<Dispatcher>, length_bytes: usize) -> rustix::io::Result<()> {
         let (request, reply) = (&self.request.get()[..length_bytes], self.reply.get());
         let mut unique = 0;
         let outcome = guarded(|| {

@@ -6,6 +6,7 @@
 
 mod classic;
 mod memory;
+mod notify;
 mod ring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +26,7 @@ use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
 use classic::Channel;
+use notify::{Notifier, Turns};
 
 /// Which way requests take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -56,6 +58,7 @@ pub(crate) enum StartError {
 /// The threads that serve a mount.
 pub(crate) struct Session {
     threads: Vec<JoinHandle<()>>,
+    turns: Turns,
     transport: Transport,
     dispatcher: Arc<Dispatcher>,
 }
@@ -97,11 +100,28 @@ impl Session {
             (_, Ok(())) => true,
         };
         let device = Arc::new(device);
+        // Threads that a failure ends on the way do not end the session.
+        dispatcher.enter();
+        let _starting = Leaving(Arc::clone(&dispatcher));
+        if dispatcher.automatic() {
+            dispatcher.begin_caching();
+        }
         let agreement = handshake(&device, &dispatcher, ring)?;
-        let mut session = Self { threads: Vec::new(), transport: Transport::Classic, dispatcher };
+        Self::start_threads(&device, &agreement, dispatcher, transport, threads)
+    }
+
+    fn start_threads(
+        device: &Arc<OwnedFd>,
+        agreement: &Agreement,
+        dispatcher: Arc<Dispatcher>,
+        transport: Transport,
+        threads: usize,
+    ) -> Result<Self, StartError> {
+        let mut session =
+            Self { threads: Vec::new(), turns: Turns::default(), transport: Transport::Classic, dispatcher };
         let mut on_ring = false;
         if agreement.flags.contains(InitFlags::OVER_IO_URING) {
-            on_ring = session.start_ring(&device, &agreement)?;
+            on_ring = session.start_ring(device, agreement)?;
             if !on_ring && transport == Transport::Ring {
                 return Err(StartError::NoRing("the kernel refused the queues"));
             }
@@ -111,7 +131,7 @@ impl Session {
         } else {
             let cores = allowed_cores();
             for index in 0..threads.max(1) {
-                let channel = Channel::clone_of(&device, &agreement)?;
+                let channel = Channel::clone_of(device, agreement, &session.turns)?;
                 let dispatcher = Arc::clone(&session.dispatcher);
                 let core = cores.get(index % cores.len().max(1)).copied();
                 session.spawn(format!("fuse-{index}"), move || {
@@ -121,6 +141,12 @@ impl Session {
                     channel.serve(&dispatcher);
                 })?;
             }
+        }
+        if session.dispatcher.automatic() {
+            let notifier = Notifier::new(device, session.turns.clone())?;
+            let dispatcher = Arc::clone(&session.dispatcher);
+            let watch = Builder::new().name("fuse-watch".into()).spawn(move || dispatcher.watch_caching(&notifier))?;
+            session.threads.push(watch);
         }
         Ok(session)
     }
@@ -133,8 +159,9 @@ impl Session {
         for core in 0..cores {
             let (device, dispatcher) = (Arc::clone(device), Arc::clone(&self.dispatcher));
             let (report, payload_bytes_max) = (report.clone(), agreement.payload_bytes_max());
+            let turns = self.turns.clone();
             self.spawn(format!("fuse-ring-{core}"), move || {
-                ring::serve(core, &device, &dispatcher, payload_bytes_max, &report);
+                ring::serve(core, &device, &dispatcher, payload_bytes_max, &turns, &report);
             })?;
         }
         drop(report);
@@ -142,7 +169,7 @@ impl Session {
         if registered < usize::from(cores) {
             return Ok(false);
         }
-        let aside = Arc::new(classic::Aside::new(Channel::clone_of(device, agreement)?)?);
+        let aside = Arc::new(classic::Aside::new(Channel::clone_of(device, agreement, &self.turns)?)?);
         let for_relief = (Arc::clone(&aside), Arc::downgrade(&self.dispatcher));
         self.dispatcher.set_relief(Box::new(move || {
             for_relief
@@ -156,8 +183,22 @@ impl Session {
     }
 
     fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), StartError> {
-        self.threads.push(Builder::new().name(name).spawn(body)?);
-        Ok(())
+        self.dispatcher.enter();
+        let leaving = Leaving(Arc::clone(&self.dispatcher));
+        let serve = move || {
+            let _leaving = leaving;
+            body();
+        };
+        match Builder::new().name(name).spawn(serve) {
+            Ok(thread) => {
+                self.threads.push(thread);
+                Ok(())
+            }
+            Err(error) => {
+                // The closure, and what it held, is gone already: it has left.
+                Err(error.into())
+            }
+        }
     }
 
     /// Which way requests take in fact.
@@ -172,6 +213,15 @@ impl Session {
             let _ = thread.join();
         }
         self.dispatcher.finish();
+    }
+}
+
+/// Says that a thread serves no more, however it ended.
+struct Leaving(Arc<Dispatcher>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

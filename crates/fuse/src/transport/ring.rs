@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::memory::Pages;
+use super::notify::{Turn, Turns};
 use super::{guarded, reply_header};
 use crate::dispatch::{Dispatcher, Outcome, Wait};
 use crate::protocol::constants::OUT_HEADER_BYTES;
@@ -141,7 +142,7 @@ enum Served {
 }
 
 /// Outcomes of requests that waited, on their way back to the thread of their queue.
-struct Inbox {
+pub(super) struct Inbox {
     event: OwnedFd,
     outcomes: Mutex<Vec<(usize, Outcome)>>,
 }
@@ -157,6 +158,11 @@ impl Inbox {
 
     fn put(&self, index: usize, outcome: Outcome) {
         self.outcomes.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Has the thread send what it has, and take a turn.
+    pub(super) fn nudge(&self) {
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 
@@ -192,6 +198,9 @@ struct Queue {
     entries: Vec<Entry>,
     payload_bytes_max: usize,
     inbox: Arc<Inbox>,
+    turn: Arc<Turn>,
+    /// Entries whose requests wait.
+    waiting: usize,
     /// Entries that the kernel did not take, or took back.
     lost: usize,
 }
@@ -202,10 +211,11 @@ pub(super) fn serve(
     device: &OwnedFd,
     dispatcher: &Arc<Dispatcher>,
     payload_bytes_max: usize,
+    turns: &Turns,
     report: &Sender<bool>,
 ) {
     super::pin(usize::from(core));
-    let mut queue = Queue::new(core, device, payload_bytes_max);
+    let mut queue = Queue::new(core, device, payload_bytes_max, turns);
     let registered = queue.as_mut().is_some_and(Queue::register);
     let _ = report.send(registered);
     if registered && let Some(queue) = &mut queue {
@@ -214,12 +224,13 @@ pub(super) fn serve(
 }
 
 impl Queue {
-    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize) -> Option<Self> {
+    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize, turns: &Turns) -> Option<Self> {
         let ring = build_ring().ok()?;
         ring.submitter().register_files(&[device.as_raw_fd()]).ok()?;
         let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
         let inbox = Arc::new(Inbox::new().ok()?);
-        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, lost: 0 })
+        let turn = turns.add(Some(Arc::clone(&inbox)));
+        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, turn, waiting: 0, lost: 0 })
     }
 
     /// Puts a command into the submission queue, making room if need be. False when the ring is broken.
@@ -263,6 +274,8 @@ impl Queue {
                     if matches!(Errno::from_io_error(&error), Some(Errno::INTR | Errno::AGAIN | Errno::BUSY)) => {}
                 Err(_) => return,
             }
+            // Everything that was answered so far has reached the kernel.
+            self.turn.step();
             completed.extend(self.ring.completion().map(|completion| (completion.user_data(), completion.result())));
             for (name, result) in completed.drain(..) {
                 let alive = match (name, result) {
@@ -283,9 +296,13 @@ impl Queue {
             Served::Command(command) => self.push(&command),
             Served::Waits(wait) => {
                 // The entry is occupied until the wait ends; another one takes its place, or a queue full of waiters would not
-                // hear of the unlock that they wait for.
+                // hear of the unlock that they wait for. Places of earlier waiters are used again.
                 let inbox = Arc::clone(&self.inbox);
                 wait.start(move |outcome| inbox.put(index, outcome));
+                self.waiting += 1;
+                if self.entries.len() - self.waiting >= QUEUE_DEPTH {
+                    return true;
+                }
                 match Entry::new(self.payload_bytes_max) {
                     Ok(entry) => {
                         let command = entry.register(self.core, self.entries.len());
@@ -301,6 +318,7 @@ impl Queue {
     fn answer_waiters(&mut self) -> bool {
         for (index, outcome) in self.inbox.take() {
             let Some(entry) = self.entries.get_mut(index) else { return false };
+            self.waiting = self.waiting.saturating_sub(1);
             let command = entry.answer(self.core, index, &outcome);
             if !self.push(&command) {
                 return false;

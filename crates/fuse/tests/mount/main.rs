@@ -173,7 +173,7 @@ fn ways() -> Result<Vec<String>, String> {
                 }
             }
         }
-        for cache in ["coherent", "exclusive", "writeback"] {
+        for cache in ["automatic", "coherent", "exclusive", "writeback"] {
             ways.push(format!("transport={transport},cache={cache}"));
         }
     }

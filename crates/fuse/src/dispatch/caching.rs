@@ -1,0 +1,218 @@
+//! Automatic caching: the kernel may remember while nobody else has the volume open.
+//!
+//! Whether it may is the claim of `vfs::shared` ([`gannet_vfs::shared::Shared::claim_caching`]), looked at for each reply that
+//! says for how long something holds. All such times are short ([`LEASE_MILLISECONDS`]), so a claim that ends is forgotten by
+//! the kernel without being told, also when this server is stopped. What has no time, the pages of files that are open, is
+//! dropped by notifications, and until they are closed each read of them asks first (GETATTR): the answer shows another time of
+//! modification each time, and the kernel drops its pages for that.
+//!
+//! Replies that the kernel believes whatever happened since (of SETATTR and of what makes inodes) give attributes no time.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use gannet_vfs::shared::{CachingState, CachingTerms};
+use gannet_vfs::{Attributes, Time};
+
+use super::nodes::OpenMode;
+use super::{CachePolicy, Dispatcher};
+use crate::protocol::reply::Validity;
+
+/// For how long the kernel believes what it was told on an automatic mount.
+const LEASE_MILLISECONDS: u32 = 250;
+/// How much longer it may take until it stops: its clock has ticks, and begins with what it was told a little later.
+const LEASE_SLACK: Duration = Duration::from_millis(50);
+const LEASE: Validity = Validity { seconds: 0, nanoseconds: LEASE_MILLISECONDS * 1_000_000 };
+/// For how long nobody else must have had the volume open before the kernel may remember again: programs come in bursts.
+const ALONE_FOR: Duration = Duration::from_secs(1);
+/// How often the watch looks around when nobody wakes it.
+const WATCH: Duration = Duration::from_millis(250);
+/// After so many files whose pages are dropped, the watch looks whether it is needed elsewhere.
+const CLEANSE_BATCH: usize = 32;
+
+/// What the watch asks of a transport.
+pub(crate) trait Kernel {
+    /// Has the kernel write back and drop all pages of a file. May wait for requests that other threads serve.
+    fn drop_pages(&self, id: u64);
+    /// Waits until all requests that are being served now have been answered; less if `give_up` says so.
+    fn wait_for_answers(&self, give_up: &dyn Fn() -> bool);
+}
+
+/// The state of automatic caching on one mount.
+#[derive(Default)]
+pub(super) struct Caching {
+    /// Counts the claims; tells which of them the kernel's pages are of.
+    epoch: AtomicU32,
+    /// When a time was given last, in milliseconds of the monotonic clock.
+    leased_at_ms: AtomicU64,
+    /// Makes times of modification that differ.
+    strange_times: AtomicU32,
+    /// Threads that serve; with the last the watch ends.
+    serving: AtomicUsize,
+    ended: AtomicBool,
+    watch: Mutex<Option<Thread>>,
+}
+
+fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+impl Dispatcher {
+    /// Whether the kernel may remember while nobody else has the volume open.
+    pub(crate) fn automatic(&self) -> bool {
+        self.policy.cache == CachePolicy::Automatic
+    }
+
+    /// The epoch, if the kernel may remember now what it is told.
+    fn epoch(&self) -> Option<u32> {
+        let may = self.automatic() && self.file_system.shared().caching_holds();
+        may.then(|| self.caching.epoch.load(Ordering::SeqCst))
+    }
+
+    fn lease(&self) -> Validity {
+        let now = now_ms();
+        if self.caching.leased_at_ms.load(Ordering::Relaxed) != now {
+            self.caching.leased_at_ms.store(now, Ordering::SeqCst);
+        }
+        LEASE
+    }
+
+    /// For how long a name holds.
+    pub(super) fn name_validity(&self) -> Validity {
+        match self.policy.cache {
+            CachePolicy::Exclusive { .. } => super::EXCLUSIVE,
+            CachePolicy::Coherent => Validity::NONE,
+            CachePolicy::Automatic if self.epoch().is_some() => self.lease(),
+            CachePolicy::Automatic => Validity::NONE,
+        }
+    }
+
+    /// For how long attributes hold, of the inode that the kernel knows as `id`.
+    pub(super) fn attribute_validity(&self, id: u64) -> Validity {
+        match self.policy.cache {
+            CachePolicy::Automatic => match self.epoch() {
+                Some(epoch) if !self.nodes.reads_old_pages(id, Some(epoch)) => self.lease(),
+                _ => Validity::NONE,
+            },
+            _ => self.name_validity(),
+        }
+    }
+
+    /// The same in a reply that the kernel believes even if it is older than what it knows.
+    pub(super) fn unguarded_validity(&self) -> Validity {
+        if self.automatic() { Validity::NONE } else { self.name_validity() }
+    }
+
+    /// An open file is about to be read through the kernel's pages, or written: if those pages may be wrong, it is shown a
+    /// time of modification that it has not seen, and drops them.
+    pub(super) fn refresh_pages(&self, id: u64, attributes: &mut Attributes) {
+        const SPAN_NS: i64 = 10_000;
+        if !self.automatic() || !self.nodes.reads_old_pages(id, self.epoch()) {
+            return;
+        }
+        let truth = attributes.modified.0;
+        let base = truth - truth.rem_euclid(SPAN_NS);
+        let mut shown = truth;
+        while shown == truth {
+            shown = base + i64::from(self.caching.strange_times.fetch_add(1, Ordering::Relaxed)) % SPAN_NS;
+        }
+        attributes.modified = Time(shown);
+    }
+
+    /// Notes an open file of an automatic mount; says how the kernel shall open it.
+    pub(super) fn note_open(&self, id: u64, handle: u64) -> OpenMode {
+        let mode = self.nodes.opened(id, self.epoch());
+        self.users.set_mode(handle, mode);
+        mode
+    }
+
+    /// Lets the kernel remember if nobody else has the volume open.
+    pub(crate) fn begin_caching(&self) -> bool {
+        let next = self.caching.epoch.load(Ordering::SeqCst) % (u32::MAX - 1) + 1;
+        self.caching.epoch.store(next, Ordering::SeqCst);
+        let lease = Duration::from_millis(u64::from(LEASE_MILLISECONDS)) + LEASE_SLACK;
+        let terms = CachingTerms::Revocable { deadline: self.policy.cache_deadline, lease };
+        self.file_system.shared().claim_caching(terms).unwrap_or(false)
+    }
+
+    /// Watches who has the volume open, and lets the kernel remember or forget, until the mount ends.
+    pub(crate) fn watch_caching(&self, kernel: &dyn Kernel) {
+        *self.watch() = Some(std::thread::current());
+        let shared = self.file_system.shared();
+        let mut alone_since = None;
+        while !self.caching.ended.load(Ordering::SeqCst) {
+            match shared.caching_state() {
+                CachingState::Holds => {
+                    self.cleanse(kernel);
+                    shared.wait_while_caching(WATCH);
+                }
+                CachingState::Recalled => {
+                    self.answer_recall(kernel);
+                    alone_since = None;
+                }
+                CachingState::None => {
+                    if !shared.is_alone().unwrap_or(false) {
+                        alone_since = None;
+                    } else if alone_since.get_or_insert_with(Instant::now).elapsed() >= ALONE_FOR
+                        && self.begin_caching()
+                    {
+                        continue;
+                    }
+                    std::thread::park_timeout(WATCH);
+                }
+            }
+        }
+        shared.give_up_caching();
+    }
+
+    /// Somebody wants to join. No new reply says that something holds, since that looks at the claim; those on their way must
+    /// arrive and expire, pages must go.
+    fn answer_recall(&self, kernel: &dyn Kernel) {
+        let ended = || self.caching.ended.load(Ordering::SeqCst);
+        kernel.wait_for_answers(&ended);
+        for id in self.nodes.with_cached_opens() {
+            if ended() {
+                break;
+            }
+            kernel.drop_pages(id);
+        }
+        let lease_ms = u64::from(LEASE_MILLISECONDS) + LEASE_SLACK.as_millis() as u64;
+        let expires_ms = self.caching.leased_at_ms.load(Ordering::SeqCst) + lease_ms;
+        std::thread::sleep(Duration::from_millis(expires_ms.saturating_sub(now_ms()).min(lease_ms)));
+        self.file_system.shared().give_up_caching();
+    }
+
+    /// Files whose pages may be wrong can be read through them again when they were dropped.
+    fn cleanse(&self, kernel: &dyn Kernel) {
+        let Some(epoch) = self.epoch() else { return };
+        for batch in self.nodes.to_cleanse(epoch).chunks(CLEANSE_BATCH) {
+            if self.epoch() != Some(epoch) || self.caching.ended.load(Ordering::SeqCst) {
+                return;
+            }
+            batch.iter().for_each(|&id| self.nodes.cleanse(id, epoch, || kernel.drop_pages(id)));
+        }
+    }
+
+    fn watch(&self) -> std::sync::MutexGuard<'_, Option<Thread>> {
+        self.caching.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A thread begins to serve.
+    pub(crate) fn enter(&self) {
+        self.caching.serving.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread serves no more. With the last one everything ends that works for them.
+    pub(crate) fn leave(&self) {
+        if self.caching.serving.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.caching.ended.store(true, Ordering::SeqCst);
+            self.file_system.shared().give_up_caching();
+            if let Some(thread) = &*self.watch() {
+                thread.unpark();
+            }
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What the server tells the kernel unasked, and how it knows that its answers have arrived.
+//!
+//! Notifications are written to `/dev/fuse`, with either transport. A thread's [`Turn`] tells when what it was serving has been
+//! answered: replies leave by a system call of that thread, so nobody else can know.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::ring::Inbox;
+use crate::dispatch::Kernel;
+use crate::protocol::reply::drop_pages;
+
+/// How often who waits for a thread looks.
+const LOOK: Duration = Duration::from_micros(100);
+
+/// What one serving thread has answered.
+pub(super) struct Turn {
+    /// Of a thread on `/dev/fuse`: odd while it serves. Of one on a ring: grows when it has sent what it had.
+    count: AtomicU64,
+    /// Wakes a thread on a ring, which sends its answers when it goes to sleep and says so when it wakes.
+    inbox: Option<Arc<Inbox>>,
+}
+
+impl Turn {
+    /// A step, by the thread itself. Before it looks at anything that an answer depends on.
+    pub(super) fn step(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wait(&self, give_up: &dyn Fn() -> bool) {
+        let before = self.count.load(Ordering::SeqCst);
+        match &self.inbox {
+            None if before.is_multiple_of(2) => return,
+            None => {}
+            Some(inbox) => inbox.nudge(),
+        }
+        while self.count.load(Ordering::SeqCst) == before && !give_up() {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// The turns of all threads that serve a session.
+#[derive(Clone, Default)]
+pub(super) struct Turns(Arc<Mutex<Vec<Arc<Turn>>>>);
+
+impl Turns {
+    /// The turn of a new thread.
+    pub(super) fn add(&self, inbox: Option<Arc<Inbox>>) -> Arc<Turn> {
+        let turn = Arc::new(Turn { count: AtomicU64::new(0), inbox });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&turn));
+        turn
+    }
+}
+
+/// The way to the kernel for what it did not ask.
+pub(super) struct Notifier {
+    device: OwnedFd,
+    turns: Turns,
+}
+
+impl Notifier {
+    pub(super) fn new(device: &OwnedFd, turns: Turns) -> rustix::io::Result<Self> {
+        Ok(Self { device: device.try_clone().map_err(|_| Errno::MFILE)?, turns })
+    }
+}
+
+impl Kernel for Notifier {
+    fn drop_pages(&self, id: u64) {
+        // An inode that the kernel does not have any more has no pages; a connection that has ended neither.
+        let _ = rustix::io::write(&self.device, &drop_pages(id));
+    }
+
+    fn wait_for_answers(&self, give_up: &dyn Fn() -> bool) {
+        let turns = self.turns.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        turns.iter().for_each(|turn| turn.wait(give_up));
+    }
+}
