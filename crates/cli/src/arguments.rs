@@ -148,17 +148,24 @@ pub(crate) struct Run {
 
 /// Mount a volume for all programs, through the kernel.
 ///
-/// Stays until it is unmounted (umount or fusermount3 -u), or, in the foreground, until it is interrupted.
+/// Stays until it is unmounted (umount or fusermount3 -u), or, in the foreground, until it is interrupted. While no other
+/// process has the volume open, the kernel caches; from the moment one has, everybody sees every change at once.
 #[derive(Debug, Args)]
 pub(crate) struct Mount {
-    /// The volume, or memory: for one that lasts as long as the mount
+    /// The volume; absent with --memory
     #[arg(value_hint = ValueHint::FilePath)]
-    pub(crate) volume: PathBuf,
+    pub(crate) volume: Option<PathBuf>,
     /// The directory to mount on
     #[arg(value_hint = ValueHint::DirPath)]
-    pub(crate) directory: PathBuf,
-    /// Options as of mount(8), separated by commas: ro, allow_other, noatime, noexec, ...
-    #[arg(long, short, default_value = "")]
+    pub(crate) directory: Option<PathBuf>,
+    /// Options as of mount(8), separated by commas
+    ///
+    /// ro, rw, noatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
+    /// write), fsname=NAME; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
+    /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
+    /// mount to stop caching (2); locks=shared or local; transport=automatic, ring or classic; threads=N. What fstab
+    /// adds for others (x-..., nofail, _netdev) is ignored.
+    #[arg(long, short, default_value = "", verbatim_doc_comment, hide_default_value = true)]
     pub(crate) options: String,
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
@@ -166,6 +173,15 @@ pub(crate) struct Mount {
     /// Do not go to the background
     #[arg(long, short)]
     pub(crate) foreground: bool,
+    /// Mount an empty file system in memory, gone with the mount, of that many MiB (1024)
+    #[arg(long, value_name = "MIB", num_args = 0..=1, require_equals = true, default_missing_value = "1024")]
+    pub(crate) memory: Option<u64>,
+    /// Make `mount -t fuse.gannet` and fstab work, by a link to this program in the directory where mount(8) looks
+    #[arg(long, value_name = "DIRECTORY", num_args = 0..=1, require_equals = true, default_missing_value = "/sbin")]
+    pub(crate) install_helper: Option<PathBuf>,
+    /// Leave the session of the terminal
+    #[arg(long, hide = true)]
+    pub(crate) detached: bool,
 }
 
 /// Measure this machine: Gannet beside tmpfs, the disk and others.

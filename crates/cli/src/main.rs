@@ -27,6 +27,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     failure::report_panics();
+    let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(words) = commands::mount::helper::called(&words) {
+        return end(commands::mount::helper::run(words));
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => return refuse(&error),
@@ -43,6 +47,10 @@ fn main() -> ExitCode {
         Command::Completion(arguments) => commands::documents::completion(&arguments),
         Command::Man(arguments) => commands::documents::man(&arguments),
     };
+    end(outcome)
+}
+
+fn end(outcome: Result<u8, Failure>) -> ExitCode {
     match outcome {
         Ok(code) => ExitCode::from(code),
         Err(Failure { code, message }) => {

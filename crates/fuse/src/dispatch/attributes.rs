@@ -34,6 +34,11 @@ impl Dispatcher {
     pub(super) fn shown(&self, mut attributes: Attributes) -> Attributes {
         attributes.owner.user = self.policy.user.unwrap_or(attributes.owner.user);
         attributes.owner.group = self.policy.group.unwrap_or(attributes.owner.group);
+        if let Some(umask) = self.policy.umask
+            && attributes.file_type != FileType::Symlink
+        {
+            attributes.mode = attributes.mode & !0o777 | 0o777 & !umask;
+        }
         attributes
     }
 

@@ -74,6 +74,8 @@ pub(crate) struct Policy {
     pub(crate) user: Option<u32>,
     /// All files appear to be this group's.
     pub(crate) group: Option<u32>,
+    /// The permission bits that all files appear to lack; they appear to have all others.
+    pub(crate) umask: Option<u32>,
     /// The kernel keeps locks, for this mount alone.
     pub(crate) local_locks: bool,
     /// Set-user-id programs count on this mount, so file capabilities do too.
@@ -134,7 +136,8 @@ impl Dispatcher {
             CachePolicy::Automatic | CachePolicy::Coherent => (false, false),
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
-        let wishes = Wishes { exclusive, writeback, locks: !exclusive && !self.policy.local_locks, ring };
+        let locks = !exclusive && !self.policy.local_locks;
+        let wishes = Wishes { exclusive, writeback, locks, access_lists: self.policy.umask.is_none(), ring };
         let answer = negotiate(offer, wishes);
         if let Answer::Agreed(agreement, _) = answer {
             let _ = self.agreement.set(agreement);

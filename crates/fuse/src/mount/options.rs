@@ -5,6 +5,42 @@ use std::time::Duration;
 use crate::dispatch::CachePolicy;
 use crate::transport::Transport;
 
+/// What mount(8) and fstab add for themselves, what is always so here, and what has no meaning here.
+const IGNORED: &[&str] = &[
+    "_netdev",
+    "async",
+    "auto",
+    "comment",
+    "default_permissions",
+    "defaults",
+    "diratime",
+    "dirsync",
+    "group",
+    "helper",
+    "lazytime",
+    "loud",
+    "noauto",
+    "nodiratime",
+    "nofail",
+    "nogroup",
+    "nolazytime",
+    "nonempty",
+    "noowner",
+    "norelatime",
+    "nostrictatime",
+    "nouser",
+    "nousers",
+    "owner",
+    "relatime",
+    "silent",
+    "strictatime",
+    "subtype",
+    "sync",
+    "uhelper",
+    "user",
+    "users",
+];
+
 /// How to mount. The default is what an ordinary user gets: `nosuid,nodev`, for the mounting user alone, coherent.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountOptions {
@@ -27,6 +63,8 @@ pub struct MountOptions {
     pub user: Option<u32>,
     /// All files appear to be this group's.
     pub group: Option<u32>,
+    /// The permission bits that all files lack; they have all others then, and no access control lists.
+    pub umask: Option<u32>,
     /// What the kernel may remember.
     pub cache: CachePolicy,
     /// How long somebody who opens the volume waits for this mount to stop caching (automatic mounts); 2 seconds by default.
@@ -95,18 +133,12 @@ impl MountOptions {
                         _ => return Err(format!("{word}: automatic, classic or ring")),
                     };
                 }
-                // What mount(8) and fstab add, and what is always so.
-                "defaults"
-                | "auto"
-                | "noauto"
-                | "nofail"
-                | "_netdev"
-                | "user"
-                | "nouser"
-                | "users"
-                | "relatime"
-                | "default_permissions" => {}
-                key if key.starts_with("x-") => {}
+                "umask" => {
+                    let mask = value.and_then(|value| u32::from_str_radix(value, 8).ok());
+                    let mask = mask.filter(|mask| mask & !0o777 == 0);
+                    self.umask = Some(mask.ok_or_else(|| format!("{word}: an octal number up to 777 is needed"))?);
+                }
+                key if key.starts_with("x-") || key.starts_with("X-") || IGNORED.contains(&key) => {}
                 _ => return Err(format!("{word}: unknown mount option")),
             }
         }
@@ -139,6 +171,8 @@ mod tests {
             ..MountOptions::default()
         };
         assert_eq!(options, expected);
+        options.parse("_netdev,nofail,x-systemd.automount,x-systemd.requires=a.service,user=me,umask=022").unwrap();
+        assert_eq!(options, MountOptions { umask: Some(0o22), ..expected });
         options.parse("ro,suid,nosuid").unwrap();
         assert!(options.read_only && !options.allow_set_user_id);
     }
@@ -147,6 +181,8 @@ mod tests {
     fn what_is_not_understood_is_named() {
         let mut options = MountOptions::default();
         assert!(options.parse("ro,speed=11").unwrap_err().starts_with("speed=11"));
+        assert!(options.parse("umask=9").is_err());
+        assert!(options.parse("umask=1000").is_err());
         assert!(options.parse("uid=root").unwrap_err().contains("number"));
         assert!(options.parse("cache=maybe").is_err());
         assert!(options.parse("cache_deadline=-1").is_err());

@@ -18,6 +18,8 @@ pub struct Wishes {
     pub writeback: bool,
     /// The server keeps record locks and `flock` locks.
     pub locks: bool,
+    /// Access control lists count.
+    pub access_lists: bool,
     /// The server is ready to serve the ring.
     pub ring: bool,
 }
@@ -73,7 +75,6 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         | InitFlags::ASYNC_DIO
         | InitFlags::CACHE_SYMLINKS
         | InitFlags::DONT_MASK
-        | InitFlags::POSIX_ACL
         | InitFlags::HANDLE_KILLPRIV_V2
         | InitFlags::SETXATTR_EXT
         | InitFlags::INIT_EXT;
@@ -88,6 +89,9 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         }
     } else {
         wanted |= InitFlags::ATOMIC_O_TRUNC | InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP;
+    }
+    if wishes.access_lists {
+        wanted |= InitFlags::POSIX_ACL;
     }
     if wishes.locks {
         wanted |= InitFlags::POSIX_LOCKS | InitFlags::FLOCK_LOCKS;
@@ -128,7 +132,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
 mod tests {
     use super::*;
 
-    const WISHES: Wishes = Wishes { exclusive: false, writeback: false, locks: false, ring: true };
+    const WISHES: Wishes = Wishes { exclusive: false, writeback: false, locks: false, access_lists: true, ring: true };
 
     fn agree(offer: &InitRequest, wishes: Wishes) -> (Agreement, FixedReply) {
         match negotiate(offer, wishes) {
@@ -146,7 +150,7 @@ mod tests {
         for bit in 0..64 {
             let offered = InitFlags::from_bits_retain(1 << bit);
             for exclusive in [false, true] {
-                let wishes = Wishes { exclusive, writeback: true, locks: true, ring: true };
+                let wishes = Wishes { exclusive, writeback: true, locks: true, access_lists: true, ring: true };
                 let (agreement, reply) = agree(&offer(offered), wishes);
                 assert!(offered.contains(agreement.flags), "bit {bit}");
                 assert_eq!(reply.bytes().len(), INIT_OUT_BYTES);

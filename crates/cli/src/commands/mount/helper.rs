@@ -1,0 +1,172 @@
+//! Being called by mount(8): for the type `fuse.gannet` it runs `/sbin/mount.fuse.gannet VOLUME DIRECTORY [-sfnv] [-o OPTIONS]`,
+//! or, where only fuse3 is installed, `mount.fuse3`, which runs `gannet VOLUME DIRECTORY -o OPTIONS`. Both are this program.
+
+use crate::failure::{Failure, USAGE};
+use gannet_fuse::MountOptions;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+/// The names under which this program is the helper.
+const NAMES: [&str; 2] = ["mount.fuse.gannet", "mount.gannet"];
+/// Exit codes of mount(8).
+const MOUNT_FAILED: u8 = 32;
+const MOUNT_USAGE: u8 = 1;
+
+/// What mount(8) asks for.
+#[derive(Debug, PartialEq, Eq)]
+struct Call {
+    volume: PathBuf,
+    directory: PathBuf,
+    words: Vec<String>,
+    /// Options that are not understood are left out.
+    sloppy: bool,
+    /// Nothing is to be done.
+    fake: bool,
+}
+
+/// The arguments after the program's name, if it is called as the helper.
+pub(crate) fn called(arguments: &[OsString]) -> Option<&[OsString]> {
+    let (name, rest) = arguments.split_first()?;
+    let name = Path::new(name).file_name()?.to_str()?;
+    // No command begins with a slash: that is a volume, and mount.fuse3 calls.
+    let by_fuse3 = rest.len() >= 2 && rest[0].to_str().is_some_and(|first| first.starts_with('/'));
+    (NAMES.contains(&name) || by_fuse3).then_some(rest)
+}
+
+/// Mounts as mount(8) wants it.
+pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Failure> {
+    let call = parse(arguments).map_err(|why| Failure::new(why).with_code(MOUNT_USAGE))?;
+    let words = understood(&call)?;
+    if call.fake {
+        return Ok(0);
+    }
+    let failed = |failure: Failure| {
+        let code = if failure.code == USAGE { MOUNT_USAGE } else { MOUNT_FAILED };
+        failure.with_code(code)
+    };
+    if call.words.iter().any(|word| word == "remount") {
+        return remount(&call.directory, &words).map_err(failed);
+    }
+    super::mount_for_others(&call.volume, &call.directory, &words).map_err(failed)
+}
+
+fn parse(arguments: &[OsString]) -> Result<Call, String> {
+    let mut paths = Vec::new();
+    let mut call =
+        Call { volume: PathBuf::new(), directory: PathBuf::new(), words: Vec::new(), sloppy: false, fake: false };
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        let text = argument.to_str().unwrap_or_default();
+        match text {
+            "-o" => {
+                let words = rest.next().and_then(|words| words.to_str()).ok_or("-o: options are needed")?;
+                call.words.extend(words.split(',').filter(|word| !word.is_empty()).map(str::to_owned));
+            }
+            "-t" | "-N" => _ = rest.next(),
+            "-r" => call.words.push("ro".into()),
+            "-w" => call.words.push("rw".into()),
+            _ if text.len() > 1 && text.starts_with('-') => {
+                for flag in text.chars().skip(1) {
+                    match flag {
+                        's' => call.sloppy = true,
+                        'f' => call.fake = true,
+                        'n' | 'v' => {}
+                        _ => return Err(format!("{text}: not understood")),
+                    }
+                }
+            }
+            _ => paths.push(PathBuf::from(argument)),
+        }
+    }
+    let [volume, directory] = <[PathBuf; 2]>::try_from(paths).map_err(|_| "usage: VOLUME DIRECTORY [-o OPTIONS]")?;
+    Ok(Call { volume, directory, ..call })
+}
+
+/// The options that are understood, as one word for `--options`.
+fn understood(call: &Call) -> Result<String, Failure> {
+    let mut kept = Vec::new();
+    for word in call.words.iter().map(String::as_str).filter(|word| *word != "remount") {
+        match MountOptions::default().parse(word) {
+            Ok(()) => kept.push(word),
+            Err(_) if call.sloppy => {}
+            Err(why) => return Err(Failure::new(why).with_code(MOUNT_USAGE)),
+        }
+    }
+    Ok(kept.join(","))
+}
+
+/// Changes the flags of a mount that is there: read-only, access times, and what may be executed.
+fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
+    use rustix::mount::MountFlags;
+    let mut options = MountOptions::default();
+    options.parse(words).map_err(Failure::new)?;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOATIME, options.no_access_time);
+    flags.set(MountFlags::NOEXEC, options.no_execute);
+    // What was not allowed when it was mounted is not allowed later.
+    let shown = mounted_flags(directory);
+    flags.set(MountFlags::NOSUID, !options.allow_set_user_id || shown.iter().any(|word| word == "nosuid"));
+    flags.set(MountFlags::NODEV, !options.allow_devices || shown.iter().any(|word| word == "nodev"));
+    let failed = |errno| Failure::new(format_args!("{}: remounting failed: {errno}", directory.display()));
+    rustix::mount::mount_remount(directory, flags, c"").map_err(failed)?;
+    Ok(0)
+}
+
+/// The words that the kernel shows for the mount on a directory.
+fn mounted_flags(directory: &Path) -> Vec<String> {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let full =
+        directory.canonicalize().unwrap_or_else(|_| directory.into()).display().to_string().replace(' ', "\\040");
+    let line = table.lines().rfind(|line| line.split(' ').nth(1) == Some(&full)).unwrap_or_default();
+    line.split(' ').nth(3).unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+/// Makes this program the helper: a link to it in the directory where mount(8) looks.
+pub(super) fn install(directory: &Path) -> Result<u8, Failure> {
+    let link = directory.join(NAMES[0]);
+    let failed = |error: std::io::Error| Failure::new(format_args!("{}: {error}", link.display()));
+    let program = std::env::current_exe().map_err(failed)?;
+    match std::fs::symlink_metadata(&link) {
+        Ok(there) if there.is_symlink() => std::fs::remove_file(&link).map_err(failed)?,
+        Ok(_) => return Err(Failure::new(format_args!("{}: exists and is no link", link.display()))),
+        Err(_) => {}
+    }
+    std::os::unix::fs::symlink(&program, &link).map_err(failed)?;
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn it_knows_when_it_is_the_helper() {
+        assert_eq!(called(&words("/sbin/mount.fuse.gannet v d -o ro")).unwrap().len(), 4);
+        assert!(called(&words("mount.gannet v d")).is_some());
+        assert!(called(&words("gannet /v /d -o ro")).is_some());
+        for line in ["gannet mount /v /d", "gannet", "gannet /v", "mount.fuse /v"] {
+            assert!(called(&words(line)).is_none(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_mount_says_is_understood() {
+        let call = parse(&words("/v /d -s -n -o rw,noatime -t fuse.gannet -o x-foo,bogus")).unwrap();
+        assert_eq!((call.volume.to_str(), call.directory.to_str()), (Some("/v"), Some("/d")));
+        assert!(call.sloppy && !call.fake);
+        assert_eq!(understood(&call).unwrap(), "rw,noatime,x-foo");
+        let strict = Call { sloppy: false, ..call };
+        let failure = understood(&strict).unwrap_err();
+        assert!(failure.message.contains("bogus") && failure.code == MOUNT_USAGE);
+        assert!(parse(&words("/v /d -fnv")).unwrap().fake);
+        assert_eq!(parse(&words("/v /d -r")).unwrap().words, ["ro"]);
+        for line in ["/v", "/v /d /e", "/v /d -x", "/v /d -o"] {
+            assert!(parse(&words(line)).is_err(), "{line}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! `gannet mount`: a volume at a directory, for every program, through the kernel.
+//!
+//! In the background it is served by another run of this program, which says on its standard output when the mount
+//! answers: a process that has threads cannot fork.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `mod` | mounting, in the foreground and in the background |
+//! | `helper` | being called by mount(8), and making that possible |
+//! | `trust` | whether set-user-id programs of a volume may count |
+//! | `notify` | telling a service manager that the mount answers |
+
+pub(crate) mod helper;
+mod notify;
+mod trust;
+
+use crate::arguments::Mount;
+use crate::failure::{Failure, USAGE, print};
+use gannet_fuse::{MountOptions, serve};
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+const READY: &[u8] = b"mounted\n";
+
+/// What is to be mounted where.
+struct Task {
+    volume: PathBuf,
+    directory: PathBuf,
+    options: MountOptions,
+    /// The options as they were given.
+    words: OsString,
+}
+
+impl Task {
+    fn new(volume: PathBuf, directory: PathBuf, words: &str) -> Result<Self, Failure> {
+        let mut options = MountOptions { source: volume.display().to_string(), ..MountOptions::default() };
+        options.parse(words).map_err(|why| Failure::new(why).with_code(USAGE))?;
+        Ok(Self { volume, directory, options, words: words.into() })
+    }
+}
+
+/// Mounts a volume.
+pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
+    if let Some(directory) = &arguments.install_helper {
+        return helper::install(directory);
+    }
+    let wrong = |why: &str| Failure::new(why).with_code(USAGE);
+    let paths = (&arguments.memory, &arguments.volume, &arguments.directory);
+    let (volume, directory) = match paths {
+        // With --memory there is no volume: the only path is the directory.
+        (Some(size), Some(directory), None) => (PathBuf::from(format!("memory:{size}")), directory.clone()),
+        (Some(_), _, _) => return Err(wrong("--memory is mounted on one directory")),
+        (None, Some(volume), Some(directory)) => (volume.clone(), directory.clone()),
+        _ => return Err(wrong("a volume and a directory to mount it on are needed")),
+    };
+    let task = Task::new(volume, directory, &arguments.options)?;
+    if arguments.detached {
+        // The terminal of whoever started this is not ours; failing means that there is none to lose.
+        let _ = rustix::process::setsid();
+    }
+    if arguments.foreground { in_foreground(&task) } else { in_background(&task) }
+}
+
+fn in_foreground(task: &Task) -> Result<u8, Failure> {
+    if task.options.allow_set_user_id || task.options.allow_devices {
+        trust::check(&task.volume)?;
+    }
+    let open = gannet_open::Options { read_only: task.options.read_only, ..gannet_open::Options::default() };
+    let volume = gannet_open::open(&task.volume, open).map_err(Failure::new)?;
+    let mounted = serve(volume, &task.directory, &task.options);
+    let mounted = Arc::new(mounted.map_err(Failure::new)?);
+    mounted.notices().iter().for_each(|notice| print(notice));
+    // Weak: the handler stays for ever, and the volume is closed when the last handle on it goes.
+    let at_signal = Arc::downgrade(&mounted);
+    let handled = ctrlc::set_handler(move || {
+        let Some(at_signal) = at_signal.upgrade() else { return };
+        if let Err(error) = at_signal.unmount() {
+            print(&format!("{error}; it will end when the last program lets go"));
+            let _ = at_signal.unmount_lazily();
+        }
+    });
+    handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))?;
+    // No directory is kept from being unmounted or removed by our standing in it.
+    let _ = std::env::set_current_dir("/");
+    // Whoever started this may not listen.
+    let mut out = std::io::stdout();
+    let _ = out.write_all(READY).and_then(|()| out.flush());
+    notify::ready(&format!("{} on {}", task.options.source, mounted.target().display()));
+    mounted.wait();
+    Ok(0)
+}
+
+/// Starts this program again, and waits until it says that the mount answers.
+fn in_background(task: &Task) -> Result<u8, Failure> {
+    let fail = |error: std::io::Error| Failure::new(format_args!("the serving process cannot be started: {error}"));
+    let program = std::env::current_exe().map_err(fail)?;
+    let mut command = Command::new(program);
+    command.args(["mount", "--foreground", "--detached", "--options"]).arg(&task.words);
+    command.arg("--").arg(&task.volume).arg(&task.directory);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(fail)?;
+    let mut said = [0; READY.len()];
+    let ready = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut said).is_ok());
+    if ready && said == READY {
+        return Ok(0);
+    }
+    let mut why = String::new();
+    if let Some(mut errors) = child.stderr.take() {
+        let _ = errors.read_to_string(&mut why);
+    }
+    let status = child.wait().map_err(fail)?;
+    let why = why.trim();
+    let why = why.strip_prefix("gannet: ").unwrap_or(why);
+    let why = if why.is_empty() { format!("the serving process ended: {status}") } else { why.to_owned() };
+    Err(Failure::new(why))
+}
+
+/// Mounts in the background, as a helper of mount(8) does.
+fn mount_for_others(volume: &Path, directory: &Path, words: &str) -> Result<u8, Failure> {
+    in_background(&Task::new(volume.into(), directory.into(), words)?)
+}
