@@ -165,7 +165,7 @@ pub(crate) struct Mount {
     /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
     /// mount to stop caching (2); locks=shared or local; transport=automatic, ring or classic; threads=N. What fstab
     /// adds for others (x-..., nofail, _netdev) is ignored.
-    #[arg(long, short, default_value = "", verbatim_doc_comment, hide_default_value = true)]
+    #[arg(long, short, default_value = "", hide_default_value = true)]
     pub(crate) options: String,
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]

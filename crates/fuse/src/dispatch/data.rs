@@ -2,20 +2,18 @@
 
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
-    AllocateMode, AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, SeekTarget,
-    SyncScope, WriteFlags, WritePosition,
+    AllocateMode, Errno, Error, FileType, InodeFlags, NodeId, Result, SeekTarget, SyncScope, WriteFlags, WritePosition,
 };
 
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
 use super::{CachePolicy, Dispatcher};
-use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OPEN_KILL_SUIDGID, OpenReplyFlags, WriteRequestFlags};
+use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
 
 const O_ACCMODE: u32 = 0o3;
-const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
 /// At most this many bytes are copied per request where blocks cannot be shared, so that a copy can be interrupted.
 const COPY_BYTES_MAX: u64 = 16 << 20;
@@ -38,25 +36,19 @@ impl Dispatcher {
         }
     }
 
-    pub(super) fn open(&self, header: &Header, flags: u32, open_flags: u32) -> Result<FixedReply> {
+    pub(super) fn open(&self, header: &Header, flags: u32) -> Result<FixedReply> {
         if self.agreed(InitFlags::NO_OPEN_SUPPORT) {
             // The kernel opens files by itself from now on: two requests less for each file.
             return Err(Error::new(Errno::NOSYS));
         }
         let node = self.node(header.node)?;
-        if flags & O_ACCMODE != 0 || flags & O_TRUNC != 0 {
+        if flags & O_ACCMODE != 0 {
             let inode_flags = self.file_system.permissions(node)?.flags;
-            let appends = flags & (O_APPEND | O_TRUNC) == O_APPEND;
             if inode_flags.contains(InodeFlags::IMMUTABLE)
-                || (inode_flags.contains(InodeFlags::APPEND_ONLY) && !appends)
+                || (inode_flags.contains(InodeFlags::APPEND_ONLY) && flags & O_APPEND == 0)
             {
                 return Err(UNCHANGEABLE);
             }
-        }
-        if flags & O_TRUNC != 0 && self.agreed(InitFlags::ATOMIC_O_TRUNC) {
-            let mode = if open_flags & OPEN_KILL_SUIDGID != 0 { ModeChange::DropSetId } else { ModeChange::Keep };
-            let change = AttributeChange { size_bytes: Some(0), mode, ..AttributeChange::default() };
-            self.file_system.set_attributes(node, &change)?;
         }
         let handle = self.open_handle(node, flags)?;
         Ok(reply::opened(handle, self.note_handle(header.node, handle)))

@@ -243,7 +243,7 @@ impl Dispatcher {
             Operation::Lookup { name } => self.lookup(header, name)?,
             Operation::GetAttr { by_file } => self.get_attributes(header, by_file)?,
             Operation::StatX { .. } => self.get_extended_attributes(header)?,
-            Operation::Open { flags, open_flags } => self.open(header, flags, open_flags)?,
+            Operation::Open { flags, .. } => self.open(header, flags)?,
             Operation::Flush { lock_owner, .. } => self.flush(header, lock_owner)?,
             Operation::Release { handle, .. } | Operation::ReleaseDirectory { handle } => {
                 self.drop_locks_of_handle(header.node, handle);

@@ -88,7 +88,8 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
             wanted |= InitFlags::WRITEBACK_CACHE;
         }
     } else {
-        wanted |= InitFlags::ATOMIC_O_TRUNC | InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP;
+        // Not ATOMIC_O_TRUNC: the kernel looks whether a file is being executed only after a server has truncated it.
+        wanted |= InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP;
     }
     if wishes.access_lists {
         wanted |= InitFlags::POSIX_ACL;
@@ -99,11 +100,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
     if wishes.ring {
         wanted |= InitFlags::OVER_IO_URING;
     }
-    let mut flags = wanted & offer.flags;
-    if wishes.exclusive && !flags.contains(InitFlags::NO_OPEN_SUPPORT) {
-        // Files will be opened by request after all, and may be truncated by it.
-        flags |= offer.flags & InitFlags::ATOMIC_O_TRUNC;
-    }
+    let flags = wanted & offer.flags;
     let pages_max = if flags.contains(InitFlags::MAX_PAGES) { TRANSFER_BYTES_MAX / PAGE_BYTES } else { 32 } as u16;
     let agreement = Agreement {
         minor: offer.minor.min(MINOR_MAX),
@@ -189,8 +186,6 @@ mod tests {
         let wishes = Wishes { exclusive: true, ..WISHES };
         let (exclusive, _) = agree(&offer(InitFlags::all()), wishes);
         assert!(exclusive.flags.contains(InitFlags::NO_OPEN_SUPPORT | InitFlags::EXPLICIT_INVAL_DATA));
-        assert!(!exclusive.flags.intersects(InitFlags::WRITEBACK_CACHE | InitFlags::ATOMIC_O_TRUNC));
-        let (older, _) = agree(&offer(InitFlags::ATOMIC_O_TRUNC), wishes);
-        assert!(older.flags.contains(InitFlags::ATOMIC_O_TRUNC));
+        assert!(!exclusive.flags.contains(InitFlags::WRITEBACK_CACHE));
     }
 }

@@ -1,0 +1,220 @@
+//! `gannet mount` on volumes: caching while alone and coherence beside others, the life of a mount, being mount(8)'s helper.
+//!
+//! Needs root and /dev/fuse; says so and does nothing where it has neither.
+
+mod caching;
+mod coherence;
+mod life;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Why no test of mounts can run here.
+fn hindrance() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("only root mounts without more ado");
+    }
+    (!Path::new("/dev/fuse").exists()).then_some("there is no /dev/fuse")
+}
+
+/// The transports that exist here.
+fn transports() -> &'static [&'static str] {
+    let ring =
+        std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring").is_ok_and(|value| value.trim() == "Y");
+    if ring { &["classic", "ring"] } else { &["classic"] }
+}
+
+/// Runs a test body with each transport, or says why it does not. One after the other: a child of this process closes, when
+/// it begins, what other tests have open on mounts, and would wait for servers that those have stopped.
+fn with_transports(body: impl Fn(&str)) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    match hindrance() {
+        Some(why) => eprintln!("skipped: {why}"),
+        None => transports().iter().for_each(|transport| body(transport)),
+    }
+}
+
+/// A volume in memory and a directory to mount it on.
+struct Bench {
+    directory: TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let bench = Self { directory: TempDir::new_in("/dev/shm").expect("a directory in memory") };
+        std::fs::create_dir(bench.at()).expect("a directory to mount on");
+        let made = gannet([OsStr::new("mkfs"), bench.volume().as_os_str(), OsStr::new("--size=64M")]);
+        assert!(made.status.success(), "{made:?}");
+        bench
+    }
+
+    fn volume(&self) -> PathBuf {
+        self.directory.path().join("volume")
+    }
+
+    /// Where it is mounted.
+    fn at(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// A path on the mount.
+    fn on(&self, name: &str) -> PathBuf {
+        self.at().join(name)
+    }
+
+    /// Serves the mount from a process that the test can stop and kill.
+    fn mount(&self, options: &str) -> Server {
+        self.try_mount(options).unwrap_or_else(|complaint| panic!("{complaint}"))
+    }
+
+    fn try_mount(&self, options: &str) -> Result<Server, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        command.args(["mount", "--foreground", "-o", options]).arg(self.volume()).arg(self.at());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the server starts");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("its output")).read_line(&mut line).expect("readable");
+        if line == "mounted\n" {
+            return Ok(Server { child, at: self.at() });
+        }
+        let output = child.wait_with_output().expect("it ends");
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// A shell under `gannet run` that executes lines, with the volume at /gannet.
+    fn shell(&self) -> Shell {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        command.arg("run").arg(self.volume()).args([
+            "--",
+            "sh",
+            "-c",
+            "while IFS= read -r line; do eval \"$line\"; echo \" =$?\"; done",
+        ]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell starts");
+        let out = BufReader::new(child.stdout.take().expect("its output"));
+        Shell { child, out }
+    }
+
+    /// Runs one command line under `gannet run`; its output.
+    fn run(&self, line: &str) -> String {
+        let output = gannet([
+            OsStr::new("run"),
+            self.volume().as_os_str(),
+            "--".as_ref(),
+            "sh".as_ref(),
+            "-c".as_ref(),
+            line.as_ref(),
+        ]);
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn check(&self) {
+        let output = gannet([OsStr::new("fsck"), self.volume().as_os_str()]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // Whatever a failed test left mounted.
+        let _ = rustix::mount::unmount(self.at(), rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
+fn gannet<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().expect("it runs")
+}
+
+/// A serving process.
+struct Server {
+    child: Child,
+    at: PathBuf,
+}
+
+impl Server {
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).expect("signalled");
+    }
+
+    /// Unmounts; the server must end well.
+    fn end(mut self) {
+        rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::empty()).expect("unmounted");
+        assert!(self.child.wait().expect("it ends").success());
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("gone");
+    }
+
+    /// How long its threads have run so far.
+    fn busy(&self) -> Duration {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("its threads");
+        let of_thread = |task: std::io::Result<std::fs::DirEntry>| {
+            let statistics = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            statistics.split_whitespace().next()?.parse::<u64>().ok()
+        };
+        Duration::from_nanos(tasks.filter_map(of_thread).sum())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A shell that others cannot see into.
+struct Shell {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Shell {
+    /// Runs a line, which must succeed; its output.
+    fn does(&mut self, line: &str) -> String {
+        writeln!(self.child.stdin.as_mut().expect("its input"), "{line}").expect("written");
+        let mut output = String::new();
+        loop {
+            let begin = output.len();
+            assert!(self.out.read_line(&mut output).expect("readable") > 0, "the shell ended at {line:?}");
+            if let Some(at) = output[begin..].rfind(" =") {
+                let code = output[begin + at + 2..].trim().to_owned();
+                output.truncate(begin + at);
+                assert_eq!(code, "0", "{line}: {output}");
+                return output;
+            }
+        }
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("it ends").success());
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Waits until `holds` does, ten seconds at most.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(10), "{what}: not within ten seconds");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    begin.elapsed()
+}
