@@ -110,6 +110,8 @@ impl Session {
     ) -> Result<Option<Arc<Self>>> {
         let boot = current_boot();
         let Ok(session) = Self::open_existing(path, gate, layout, identity) else { return Ok(None) };
+        // What a killed mount's kernel remembers is believed for a while.
+        session.recall_caching()?;
         if boot == 0 || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot || session.join(true).is_err() {
             return Ok(None);
         }

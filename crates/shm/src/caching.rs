@@ -18,14 +18,10 @@ use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word};
 use crate::lock::low_half;
 use crate::participant::ParticipantId;
-use crate::session::Session;
+use crate::session::{CACHING_AT, PATIENCE_AT, Session};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::time::{Duration, Instant};
-
-const CACHING_AT: u64 = 256;
-/// How long an answer may take and, in the high half, the lease: both in milliseconds.
-const PATIENCE_AT: u64 = 264;
 
 const NONE: u64 = 0;
 const MAY: u64 = 1;

@@ -31,6 +31,9 @@ pub(crate) const BOOT_AT: u64 = 256;
 pub(crate) const VOLUME_DEVICE_AT: u64 = 264;
 pub(crate) const VOLUME_INODE_AT: u64 = 272;
 pub(crate) const VOLUME_PATH_LENGTH_AT: u64 = 280;
+/// Whose readers may remember; and how long an answer may take, with the lease in the high half, both in milliseconds.
+pub(crate) const CACHING_AT: u64 = 320;
+pub(crate) const PATIENCE_AT: u64 = 328;
 pub(crate) const VOLUME_PATH_AT: u64 = 512;
 pub(crate) const VOLUME_PATH_BYTES_MAX: u64 = HEADER_BYTES - VOLUME_PATH_AT;
 

@@ -243,8 +243,9 @@ fn errors_are_one_line() {
     bench.check();
     // Without the device, and without permission.
     let script = "mount -t tmpfs none /dev && exec \"$0\" mount --foreground --memory \"$1\"";
-    let hidden =
-        Command::new("unshare").args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_gannet")]).arg(&at).output();
+    let elsewhere = tempfile::TempDir::new_in("/tmp").unwrap();
+    let program = env!("CARGO_BIN_EXE_gannet");
+    let hidden = Command::new("unshare").args(["-m", "sh", "-c", script, program]).arg(elsewhere.path()).output();
     match hidden {
         Ok(output) => assert!(one_line(&output).contains("there is no /dev/fuse here"), "{output:?}"),
         Err(error) => eprintln!("skipped: without /dev/fuse: unshare: {error}"),

@@ -121,8 +121,8 @@ fn a_damaged_word_keeps_nobody_out() {
     let id = identity(64);
     let first = attach(&id);
     for word in [1, 2, 4, 5, 0xff, u64::MAX, 0x7fff_ff01, 0xffff_ff03] {
-        first.arena.fixed(256).store(word, crate::Ordering::SeqCst);
-        first.arena.fixed(264).store(60, crate::Ordering::SeqCst);
+        first.arena.fixed(crate::session::CACHING_AT).store(word, crate::Ordering::SeqCst);
+        first.arena.fixed(crate::session::PATIENCE_AT).store(60, crate::Ordering::SeqCst);
         let began = Instant::now();
         leave(&attach(&id));
         assert!(began.elapsed() < Duration::from_secs(2), "{word:#x}");
