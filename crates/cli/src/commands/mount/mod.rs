@@ -32,13 +32,15 @@ struct Task {
     options: MountOptions,
     /// The options as they were given.
     words: OsString,
+    index_bytes_max: u64,
 }
 
 impl Task {
     fn new(volume: PathBuf, directory: PathBuf, words: &str) -> Result<Self, Failure> {
         let mut options = MountOptions { source: volume.display().to_string(), ..MountOptions::default() };
         options.parse(words).map_err(|why| Failure::new(why).with_code(USAGE))?;
-        Ok(Self { volume, directory, options, words: words.into() })
+        let index_bytes_max = gannet_open::Options::default().index_bytes_max;
+        Ok(Self { volume, directory, options, words: words.into(), index_bytes_max })
     }
 }
 
@@ -56,7 +58,7 @@ pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
         (None, Some(volume), Some(directory)) => (volume.clone(), directory.clone()),
         _ => return Err(wrong("a volume and a directory to mount it on are needed")),
     };
-    let task = Task::new(volume, directory, &arguments.options)?;
+    let task = Task { index_bytes_max: arguments.arena_max, ..Task::new(volume, directory, &arguments.options)? };
     if arguments.detached {
         // The terminal of whoever started this is not ours; failing means that there is none to lose.
         let _ = rustix::process::setsid();
@@ -68,7 +70,11 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     if task.options.allow_set_user_id || task.options.allow_devices {
         trust::check(&task.volume)?;
     }
-    let open = gannet_open::Options { read_only: task.options.read_only, ..gannet_open::Options::default() };
+    let open = gannet_open::Options {
+        read_only: task.options.read_only,
+        index_bytes_max: task.index_bytes_max,
+        ..gannet_open::Options::default()
+    };
     let volume = gannet_open::open(&task.volume, open).map_err(Failure::new)?;
     let mounted = serve(volume, &task.directory, &task.options);
     let mounted = Arc::new(mounted.map_err(Failure::new)?);
@@ -99,6 +105,7 @@ fn in_background(task: &Task) -> Result<u8, Failure> {
     let program = std::env::current_exe().map_err(fail)?;
     let mut command = Command::new(program);
     command.args(["mount", "--foreground", "--detached", "--options"]).arg(&task.words);
+    command.args(["--arena-max", &task.index_bytes_max.to_string()]);
     command.arg("--").arg(&task.volume).arg(&task.directory);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(fail)?;
