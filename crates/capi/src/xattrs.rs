@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 65536;
+const LIST_BYTES_MAX: usize = 65536;
 
 type NameRoom = [u8; NAME_BYTES_MAX + 1];
 const ROOM: NameRoom = [0; NAME_BYTES_MAX + 1];
@@ -55,8 +56,9 @@ fn list(namespace: &Namespace<'_, '_>, node: NodeId, into: &Output<u8>, size: us
         names.push(0);
     })?;
     if size != 0 {
-        if names.len() > size {
-            return Err(Error::new(Errno::RANGE));
+        if names.len() > size.min(LIST_BYTES_MAX) {
+            let room_is_no_help = size >= LIST_BYTES_MAX;
+            return Err(Error::new(if room_is_no_help { Errno::TOOBIG } else { Errno::RANGE }));
         }
         into.write(&names)?;
     }

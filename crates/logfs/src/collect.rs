@@ -151,7 +151,9 @@ impl<'s> Op<'s> {
                 }
                 Ok(lines)
             }
-            Payload::Xattr { name, value: Some(value) } => self.copy_xattr(locked, place, name, value),
+            Payload::Xattr { name, value: Some(_) } | Payload::LargeXattr { name, .. } => {
+                self.copy_xattr(locked, place, name, &entry.payload)
+            }
             Payload::Seal
             | Payload::Size { .. }
             | Payload::Attributes(_)
@@ -255,18 +257,17 @@ impl<'s> Op<'s> {
         }
     }
 
-    fn copy_xattr(&self, locked: &Locked<'s>, place: LinePlace, name: &[u8], value: &[u8]) -> Result<u32> {
+    fn copy_xattr(&self, locked: &Locked<'s>, place: LinePlace, name: &[u8], payload: &Payload<'_>) -> Result<u32> {
         let tree = self.tree(locked.inode, &locked.record);
         let (key, true) = self.xattr_place(&tree, name)? else { return Ok(0) };
         if tree.get(key).map_err(index_error)? != Some(place.0) {
             return Ok(0);
         }
-        let payload = Payload::Xattr { name, value: Some(value) };
         let prepared = self.prepare(locked, payload.lines(), true)?;
         let there = prepared.place();
         let mut commit = self.disk().begin();
         let mut buffer = [0; ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, locked, &prepared, locked.record.changed(), &payload, &mut buffer)?;
+        self.write_entry(&mut commit, locked, &prepared, locked.record.changed(), payload, &mut buffer)?;
         let durable = commit.fence();
         tree.replace(key, there.0).map_err(index_error)?;
         self.publish_entry(locked, prepared, &durable)?;

@@ -4,7 +4,7 @@
 //! Runs under the inode's lock. The index is built anew under a raised epoch, so whatever a dead writer left of the old
 //! one is nobody's.
 
-use crate::format::entry::{Entry, Owned, Payload};
+use crate::format::entry::{Entry, Owned, Payload, XattrValue};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
 use crate::index::{Extents, FileExtent, Tree};
@@ -51,6 +51,7 @@ impl<'s> Op<'s> {
                 self.index_entry(&tree, place, entry, &mut counts)?;
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
+                    Payload::LargeXattr { name: ACCESS_LIST, .. } => has_access_list = true,
                     Payload::Target(_) => target = target.or(Some(place)),
                     Payload::Shift { .. } => maps = SHIFTED,
                     _ => {}
@@ -153,18 +154,19 @@ impl<'s> Op<'s> {
                 let delta = if down { -distance_signed } else { distance_signed };
                 map.shift(file_block, delta, &mut nodes).map_err(index_error)?;
             }
-            Payload::Xattr { name, value } => {
+            Payload::Xattr { name, .. } | Payload::LargeXattr { name, .. } => {
                 let at = self.xattr_place(tree, name)?;
-                match (value, at) {
-                    (Some(_), (at, found)) => {
+                let is_set = !matches!(entry.payload, Payload::Xattr { value: None, .. });
+                match (is_set, at) {
+                    (true, (at, found)) => {
                         tree.insert(at, place.0, &mut nodes).map_err(index_error)?;
                         counts.xattrs += u64::from(!found);
                     }
-                    (None, (at, true)) => {
+                    (false, (at, true)) => {
                         tree.remove(at).map_err(index_error)?;
                         counts.xattrs -= 1;
                     }
-                    (None, (_, false)) => {}
+                    (false, (_, false)) => {}
                 }
             }
             Payload::Seal | Payload::Attributes(_) | Payload::Target(_) => {}
@@ -212,7 +214,7 @@ impl<'s> Op<'s> {
     }
 
     /// Calls `take` with name and value of the attribute entry at `place`.
-    pub(crate) fn xattr_entry<T>(&self, place: LinePlace, take: impl FnOnce(&[u8], &[u8]) -> T) -> Result<T> {
+    pub(crate) fn xattr_entry<T>(&self, place: LinePlace, take: impl FnOnce(&[u8], XattrValue<'_>) -> T) -> Result<T> {
         let mut block = [0; crate::format::BLOCK_BYTES as usize];
         let bytes = self.disk().read_entry(place, &mut block)?;
         let damaged = Error::damaged("extended attribute", place.offset_bytes());

@@ -22,7 +22,7 @@ use crate::recover::kill;
 use crate::rename::HAND_PARENT;
 use crate::space::HAND_BLOCKS;
 use crate::storage::{self, HAND_INODES};
-use crate::survey::{Half, data_is_whole, decide_half};
+use crate::survey::{Half, Values, data_is_whole, decide_half};
 use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
@@ -191,6 +191,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
     }
     // Again, as it stands now: what it refers to, and where it ends.
     let mut map = FileMap::default();
+    let mut values = Values::default();
     let mut names: HashMap<u64, (u32, u32)> = HashMap::new();
     let end = log::walk(disk, owned, birth.head, &mut |met| {
         match met {
@@ -199,6 +200,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
             }
             Met::Entry { entry, .. } => {
                 map.apply(&entry.payload);
+                values.apply(&entry.payload);
                 if let Payload::Bind { first, second, .. } = entry.payload {
                     for binding in [Some(first), second].into_iter().flatten() {
                         let key = crate::replay::binding_key(owned.key, &binding);
@@ -216,6 +218,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
     if birth.file_type == FileType::Regular {
         settled.blocks.extend(map.iter().flat_map(|extent| extent.block..extent.block + extent.count as u64));
     }
+    settled.blocks.extend(values.blocks());
     settled.named.extend(names.into_values());
     settled.ends.insert(inode, (generation, end.next_sequence));
     Ok(())

@@ -74,6 +74,7 @@ fn data_blocks(surveyed: &Surveyed) -> impl Iterator<Item = u64> + '_ {
 impl Used {
     fn mark(&self, surveyed: &Surveyed) {
         surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.set(page)));
+        surveyed.values.blocks().for_each(|block| drop_bool(self.blocks.set(block)));
         for block in data_blocks(surveyed) {
             if self.blocks.set(block) {
                 self.shared.again(block);
@@ -83,6 +84,7 @@ impl Used {
 
     fn unmark(&self, surveyed: &Surveyed) {
         surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.clear(page)));
+        surveyed.values.blocks().for_each(|block| drop_bool(self.blocks.clear(block)));
         for block in data_blocks(surveyed) {
             if !self.shared.take(block) {
                 drop_bool(self.blocks.clear(block));
@@ -102,6 +104,7 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
         used.mark(surveyed);
         surveyed.pages = Vec::new();
         surveyed.map = Default::default();
+        surveyed.values = Default::default();
     })?;
     if let Some(problem) = survey.problems.first() {
         return Err(problem.error);

@@ -152,6 +152,8 @@ impl<'s> Op<'s> {
                 .map_err(index_error)?;
             outcome?;
         }
+        // Before the log goes, whose entries say where they are.
+        self.free_values(locked, &durable)?;
         // The log's pages say where the next one is: each is read before it is given back.
         let owned = Owned { key: self.disk().key(), inode: locked.inode, generation: locked.state.generation };
         let mut outcome = Ok(());

@@ -57,7 +57,7 @@ impl InodeState {
                 self.logged = attributes;
                 self.changed = entry.time;
             }
-            Payload::Xattr { .. } => self.changed = entry.time,
+            Payload::Xattr { .. } | Payload::LargeXattr { .. } => self.changed = entry.time,
         }
     }
 

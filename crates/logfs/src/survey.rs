@@ -11,9 +11,10 @@ use crate::format::slot::{Birth, Slot};
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::log::{self, LogEnd, Met};
 use crate::replay::{InodeState, RANKS, binding_key};
+use crate::xattrs::is_sound_value;
 use gannet_media::DataHash;
 use gannet_vfs::{Error, FileType, Result};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,6 +43,45 @@ pub(crate) struct Surveyed {
     pub(crate) map: FileMap,
     /// Blocks of its log.
     pub(crate) pages: Vec<u64>,
+    /// Values of extended attributes that stand in blocks of their own.
+    pub(crate) values: Values,
+}
+
+/// Where the values of extended attributes stand that have blocks of their own, by name: runs of first block and count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Values {
+    by_name: BTreeMap<Box<[u8]>, Vec<(u64, u64)>>,
+}
+
+impl Values {
+    /// After one more entry.
+    pub(crate) fn apply(&mut self, payload: &Payload<'_>) {
+        match *payload {
+            Payload::Xattr { name, .. } => {
+                self.by_name.remove(name);
+            }
+            Payload::LargeXattr { name, value } => {
+                let runs = value.extents.iter().map(|extent| (extent.block, extent.count as u64));
+                self.by_name.insert(name.into(), runs.collect());
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets one.
+    pub(crate) fn remove(&mut self, name: &[u8]) {
+        self.by_name.remove(name);
+    }
+
+    /// All runs, with the attribute's name.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = (&[u8], u64, u64)> {
+        self.by_name.iter().flat_map(|(name, runs)| runs.iter().map(move |&(block, count)| (&name[..], block, count)))
+    }
+
+    /// All blocks.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = u64> {
+        self.runs().flat_map(|(_, block, count)| block..block + count)
+    }
 }
 
 /// The bindings of a directory by index key, after all entries but the last, and the last one apart, since it may have to
@@ -183,6 +223,7 @@ pub(crate) fn survey_inode(
         names: Names::default(),
         map: FileMap::default(),
         pages: Vec::new(),
+        values: Values::default(),
     };
     let mut size_before = 0;
     surveyed.end = log::walk(disk, owned, birth.head, &mut |met| {
@@ -212,8 +253,13 @@ pub(crate) fn survey_inode(
 
 /// Surveys again, leaving the last entry out: its data is not there, so neither is it.
 fn survey_without_last(disk: &Disk, owned: Owned, torn: Surveyed, birth: Birth) -> Result<Surveyed> {
-    let mut surveyed =
-        Surveyed { state: InodeState::new(&birth), map: FileMap::default(), names: Names::default(), ..torn };
+    let mut surveyed = Surveyed {
+        state: InodeState::new(&birth),
+        map: FileMap::default(),
+        names: Names::default(),
+        values: Values::default(),
+        ..torn
+    };
     surveyed.pages.clear();
     let last = surveyed.end.last;
     log::walk(disk, owned, birth.head, &mut |met| {
@@ -240,6 +286,7 @@ impl Surveyed {
             };
         }
         self.last = Last::default();
+        self.values.apply(&entry.payload);
         match entry.payload {
             Payload::Bind { first, second, birth, partner } => {
                 for binding in [Some(first), second].into_iter().flatten() {
@@ -270,6 +317,9 @@ impl Surveyed {
                     }
                 }
                 self.map.apply(&entry.payload);
+            }
+            Payload::LargeXattr { value, .. } if !is_sound_value(disk, &value) => {
+                return Err(Error::damaged("value of an extended attribute", place.offset_bytes()));
             }
             Payload::Shift { file_block, distance, .. } if file_block.max(distance) >= FILE_BLOCKS_MAX => {
                 return Err(Error::damaged("shift beyond the largest file", place.offset_bytes()));

@@ -1,19 +1,92 @@
-//! Extended attributes: entries of the inode's log, found through the inode's index.
+//! Extended attributes: entries of the inode's log, found through the inode's index. A value that does not fit an entry stands
+//! in blocks of its own, durable before the entry that refers to them.
 
-use crate::format::entry::{ENTRY_BYTES_MAX, Owned, Payload, XATTR_BYTES_MAX};
+use crate::disk::{Disk, Durable};
+use crate::format::BLOCK_BYTES;
+use crate::format::entry::{
+    ENTRY_BYTES_MAX, Extents, FileExtent, LargeValue, Owned, Payload, XATTR_BYTES_MAX, XattrValue,
+};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
+use crate::format::superblock::FEATURE_LARGE_XATTRS;
 use crate::load::ACCESS_LIST;
 use crate::log::{self, Met};
-use crate::ops::{Op, index_error};
+use crate::ops::{Locked, Op, index_error};
 use crate::record::State;
 use crate::replay::XATTR_KEYS;
+use crate::space::{Extent, Held};
 use gannet_vfs::{Errno, Error, NodeId, Result, XattrMode};
 
 /// The longest name of an extended attribute, in bytes.
 const NAME_BYTES_MAX: usize = 255;
 /// The longest value that Linux allows, in bytes (`XATTR_SIZE_MAX`).
 const VALUE_BYTES_MAX: usize = 64 << 10;
+
+/// Most pieces that a value's blocks lie in: each needs a hand while it is written.
+pub(crate) const VALUE_EXTENTS_MAX: usize = 12;
+
+/// Where the value of an attribute stands that has blocks of its own.
+#[derive(Clone, Copy)]
+pub(crate) struct ValueBlocks {
+    extents: [FileExtent; VALUE_EXTENTS_MAX],
+    count: usize,
+}
+
+impl Default for ValueBlocks {
+    fn default() -> Self {
+        Self { extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; VALUE_EXTENTS_MAX], count: 0 }
+    }
+}
+
+impl ValueBlocks {
+    fn push(&mut self, block: u64, count: u32) {
+        let file_block = self.count.checked_sub(1).map_or(0, |last| {
+            let last = self.extents[last];
+            last.file_block + last.count as u64
+        });
+        self.extents[self.count] = FileExtent { file_block, block, count, shared: false };
+        self.count += 1;
+    }
+}
+
+/// Blocks that were taken for a value.
+#[derive(Default)]
+struct NewValue {
+    list: ValueBlocks,
+    held: [Option<Held>; VALUE_EXTENTS_MAX],
+}
+
+impl NewValue {
+    fn release(&mut self, op: &Op<'_>) -> Result<()> {
+        self.held.iter_mut().filter_map(Option::take).try_for_each(|held| op.release_held(held))
+    }
+}
+
+/// Whether the blocks of a value are as many as it needs, in order, and on the volume.
+pub(crate) fn is_sound_value(disk: &Disk, value: &LargeValue<'_>) -> bool {
+    let mut blocks = 0;
+    let in_order = value.extents.len() <= VALUE_EXTENTS_MAX
+        && value.extents.iter().all(|extent| {
+            let follows = extent.file_block == blocks && !extent.shared;
+            blocks += extent.count as u64;
+            follows && extent.count > 0 && disk.geometry().is_allocatable_run(extent.block, extent.count as u64)
+        });
+    in_order && value.bytes as usize <= VALUE_BYTES_MAX && blocks == (value.bytes as u64).div_ceil(BLOCK_BYTES)
+}
+
+/// Reads a value out of its blocks.
+pub(crate) fn read_value(disk: &Disk, value: &LargeValue<'_>, into: &mut [u8]) -> Result<()> {
+    if !is_sound_value(disk, value) || into.len() != value.bytes as usize {
+        return Err(Error::damaged("value of an extended attribute", 0));
+    }
+    let mut rest = into;
+    for extent in value.extents.iter() {
+        let (part, after) = rest.split_at_mut(rest.len().min(extent.count as usize * BLOCK_BYTES as usize));
+        disk.read(extent.block * BLOCK_BYTES, part)?;
+        rest = after;
+    }
+    Ok(())
+}
 
 impl<'s> Op<'s> {
     /// Reads an attribute; see `FileSystem::xattr`.
@@ -26,12 +99,19 @@ impl<'s> Op<'s> {
             let (at, true) = self.xattr_place(&tree, name)? else { return Err(Error::new(Errno::NODATA)) };
             let place = tree.get(at).map_err(index_error)?.ok_or(Error::new(Errno::NODATA))?;
             self.xattr_entry(LinePlace(place), |_, found| {
+                let length = match found {
+                    XattrValue::Inline(found) => found.len(),
+                    XattrValue::Large(found) => found.bytes as usize,
+                };
                 if value.is_empty() {
-                    return Ok(found.len());
+                    return Ok(length);
                 }
-                let room = value.get_mut(..found.len()).ok_or(Error::new(Errno::RANGE))?;
-                room.copy_from_slice(found);
-                Ok(found.len())
+                let room = value.get_mut(..length).ok_or(Error::new(Errno::RANGE))?;
+                match found {
+                    XattrValue::Inline(found) => room.copy_from_slice(found),
+                    XattrValue::Large(found) => read_value(self.disk(), &found, room)?,
+                }
+                Ok(length)
             })?
         })
     }
@@ -60,9 +140,6 @@ impl<'s> Op<'s> {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Error::new(Errno::TOOBIG));
         }
-        if name.len() + value.len() > XATTR_BYTES_MAX {
-            return Err(Error::because(Errno::NOSPC, "an extended attribute has at most about 3900 bytes"));
-        }
         self.change_xattr(node, name, Some(value), mode)
     }
 
@@ -80,9 +157,37 @@ impl<'s> Op<'s> {
             (XattrMode::Replace, false) => return Err(Error::new(Errno::NODATA)),
             _ => {}
         }
-        let payload = Payload::Xattr { name, value };
+        let old = match tree.get(at).map_err(index_error)?.filter(|_| exists) {
+            Some(place) => self.value_blocks(LinePlace(place))?,
+            None => ValueBlocks::default(),
+        };
         let mut nodes = tree.reserve(&[at]).map_err(index_error)?;
-        let prepared = self.prepare(&locked, payload.lines(), true)?;
+        let large = value.filter(|value| name.len() + value.len() > XATTR_BYTES_MAX);
+        if large.is_some() {
+            self.need_feature(FEATURE_LARGE_XATTRS)?;
+        }
+        let mut blocks = match large {
+            Some(value) => self.write_value(value)?,
+            None => NewValue::default(),
+        };
+        let payload = match large {
+            Some(value) => Payload::LargeXattr {
+                name,
+                value: LargeValue {
+                    bytes: value.len() as u32,
+                    checksum: locked.owned(self.core).value_checksum(value),
+                    extents: Extents::List(&blocks.list.extents[..blocks.list.count]),
+                },
+            },
+            None => Payload::Xattr { name, value },
+        };
+        let prepared = match self.prepare(&locked, payload.lines(), true) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                blocks.release(self)?;
+                return Err(error);
+            }
+        };
         let time = locked.now();
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, &locked, &prepared, time, &payload, &mut [0; ENTRY_BYTES_MAX])?;
@@ -100,10 +205,84 @@ impl<'s> Op<'s> {
         if name == ACCESS_LIST {
             record.set_loaded(State { has_access_list: value.is_some(), ..locked.state });
         }
+        // While the commit hand still says what decides about them.
+        for held in blocks.held.iter_mut().filter_map(Option::take) {
+            self.keep_held(held)?;
+        }
         self.publish_entry(&locked, prepared, &durable)?;
+        self.free_value(&old, &durable)?;
         self.collect_some(&locked)?;
         locked.guard.unlock();
         Ok(())
+    }
+
+    /// Writes a value into blocks of its own, durably; nobody refers to them yet.
+    fn write_value(&self, value: &[u8]) -> Result<NewValue> {
+        let mut new = NewValue::default();
+        let mut commit = self.disk().begin();
+        let mut rest = value;
+        let mut goal = None;
+        while !rest.is_empty() {
+            let number = new.list.count;
+            let wanted = rest.len().div_ceil(BLOCK_BYTES as usize) as u32;
+            let held = match self.allocate_blocks(wanted, goal) {
+                Ok(held) if number < VALUE_EXTENTS_MAX => held,
+                Ok(held) => {
+                    self.release_held(held)?;
+                    new.release(self)?;
+                    return Err(Error::because(Errno::NOSPC, "free space is in too many pieces for the value"));
+                }
+                Err(error) => {
+                    new.release(self)?;
+                    return Err(error);
+                }
+            };
+            let Extent { start, count } = held.extent();
+            new.held[number] = Some(held);
+            new.list.push(start, count);
+            let (part, after) = rest.split_at(rest.len().min(count as usize * BLOCK_BYTES as usize));
+            commit.write(start * BLOCK_BYTES, part)?;
+            rest = after;
+            goal = Some(start + count as u64);
+        }
+        let _ = commit.fence();
+        Ok(new)
+    }
+
+    /// The blocks of an attribute's value, if it has any of its own.
+    pub(crate) fn value_blocks(&self, place: LinePlace) -> Result<ValueBlocks> {
+        self.xattr_entry(place, |_, value| {
+            let mut blocks = ValueBlocks::default();
+            if let XattrValue::Large(value) = value {
+                for extent in value.extents.iter().take(VALUE_EXTENTS_MAX) {
+                    blocks.push(extent.block, extent.count);
+                }
+            }
+            blocks
+        })
+    }
+
+    /// Frees the blocks of a value that nothing durable refers to any more.
+    pub(crate) fn free_value(&self, blocks: &ValueBlocks, durable: &Durable) -> Result<()> {
+        for extent in &blocks.extents[..blocks.count] {
+            self.free_run(extent.block, extent.count as u64, durable)?;
+        }
+        Ok(())
+    }
+
+    /// Frees the values of all attributes of an inode that is freed.
+    pub(crate) fn free_values(&self, locked: &Locked<'s>, durable: &Durable) -> Result<()> {
+        if locked.record.xattrs() == 0 {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        self.tree(locked.inode, &locked.record)
+            .for_each_from(XATTR_KEYS, &mut |_, place| {
+                outcome = self.value_blocks(LinePlace(place)).and_then(|blocks| self.free_value(&blocks, durable));
+                outcome.is_ok()
+            })
+            .map_err(index_error)?;
+        outcome
     }
 
     /// Where a symbolic link leads.

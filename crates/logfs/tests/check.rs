@@ -6,7 +6,7 @@ use gannet_logfs::{AttachOptions, CheckOptions, CheckReport, LogFs, MakeOptions,
 use gannet_media::{CreateOptions, Medium, MediumOffset};
 use gannet_vfs::{Owner, Time};
 
-const FEATURES: Features = Features::all().difference(Features::LARGE_XATTRS);
+const FEATURES: Features = Features::all();
 const VOLUME_BYTES: u64 = 8 << 20;
 
 fn memory() -> Medium {

@@ -6,8 +6,7 @@ use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Owner, Time};
 
-/// All but attributes larger than a log page.
-const FEATURES: Features = Features::all().difference(Features::LARGE_XATTRS);
+const FEATURES: Features = Features::all();
 /// Copy-on-write needs a fresh block for every write, so that blocks reserved beforehand do not help it.
 const COPY_ON_WRITE: Features = FEATURES.difference(Features::RESERVES);
 

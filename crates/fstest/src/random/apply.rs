@@ -249,7 +249,7 @@ impl Pair {
             }
             Operation::Xattr(_, index) => {
                 let text = xattr_name(*index);
-                let mut room = [0; 4096];
+                let mut room = [0; 1 << 16];
                 let real = rig.fs.xattr(node, text.as_bytes(), &mut room).map(|length| room[..length].to_vec());
                 let value = model.inode(id).xattrs.get(text.as_bytes());
                 same(real, value.cloned().ok_or(Errno::NODATA));
@@ -310,7 +310,7 @@ impl Pair {
             _ => {}
         }
         for (text, value) in &inode.xattrs {
-            let mut room = [0; 4096];
+            let mut room = [0; 1 << 16];
             let length = rig.fs.xattr(node, text, &mut room).expect("an extended attribute");
             assert_eq!(&room[..length], &value[..]);
         }

@@ -174,7 +174,8 @@ impl Operation {
             93..95 => Self::Clone(r.file(), r.blocks(8), r.file(), r.blocks(8), r.blocks(5)),
             95..98 => {
                 let mode = r.pick(&[XattrMode::Any, XattrMode::Any, XattrMode::Create, XattrMode::Replace]);
-                Self::SetXattr(r.target(), r.below(XATTRS), r.below(2000), mode)
+                let most = r.pick(&[200, 2000, 20_000]);
+                Self::SetXattr(r.target(), r.below(XATTRS), r.below(most), mode)
             }
             98..99 => Self::RemoveXattr(r.target(), r.below(XATTRS)),
             _ => Self::Xattr(r.target(), r.below(XATTRS)),
@@ -188,6 +189,7 @@ impl Operation {
             Self::Hold(..) => Features::USERS,
             Self::Allocate(..) => Features::ALLOCATE,
             Self::Clone(..) => Features::CLONE,
+            Self::SetXattr(_, _, length, _) if *length > 3000 => Features::XATTRS | Features::LARGE_XATTRS,
             Self::SetXattr(..) | Self::RemoveXattr(..) | Self::Xattr(..) => Features::XATTRS,
             _ => Features::empty(),
         }

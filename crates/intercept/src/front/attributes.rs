@@ -161,6 +161,7 @@ pub(crate) fn xattr_of_descriptor(call: &Call<'_>) -> Answer {
 
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
+const XATTR_LIST_MAX: usize = 65536;
 
 fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Answer {
     let [_, b, c, d, e, _] = call.arguments;
@@ -176,8 +177,9 @@ fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Ans
         if room == 0 {
             return done(names.len());
         }
-        if names.len() > room {
-            return Err(Errno::RANGE);
+        // A list that the kernel would not tell either, however much room there is.
+        if names.len() > room.min(XATTR_LIST_MAX) {
+            return Err(if room >= XATTR_LIST_MAX { Errno::TOOBIG } else { Errno::RANGE });
         }
         memory::write_bytes(address, &names).map_err(|_| Errno::FAULT)?;
         return done(names.len());

@@ -4,13 +4,14 @@ use super::model::Model;
 use super::saved::Map;
 use crate::bits::Bits;
 use crate::format::BLOCK_BYTES;
-use crate::format::entry::Owned;
+use crate::format::entry::{Entry, Owned, Payload};
 use crate::format::page::LinePlace;
 use crate::format::state::SUMMARY_AT;
 use crate::shares::{Counts, read_list};
 use crate::survey::data_is_whole;
+use crate::xattrs::read_value;
 use gannet_vfs::Result;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 /// Blocks that somebody has, as runs that do not overlap: start to end.
 #[derive(Clone, Default)]
@@ -112,6 +113,7 @@ impl Model<'_> {
                 fixed.claim(page, 1);
             }
         }
+        self.claim_values(&mut fixed);
         // Of those who have a block, all but one know that they share it.
         let mut claims = fixed.clone();
         let mut lost = Vec::new();
@@ -144,6 +146,37 @@ impl Model<'_> {
             }
         }
         self.shared = shared.runs();
+    }
+
+    /// Values of extended attributes: each in blocks of its own, and what was written there.
+    fn claim_values(&mut self, claims: &mut Claims) {
+        let mut lost: Vec<(u32, Box<[u8]>, u64, &'static str)> = Vec::new();
+        for examined in self.inodes.values() {
+            for (name, block, count) in examined.values.runs() {
+                if !claims.claim(block, count).is_empty() {
+                    lost.push((examined.inode, name.into(), block, "its blocks are already in use for something else"));
+                }
+            }
+        }
+        for examined in self.inodes.values() {
+            let names: BTreeSet<&[u8]> = examined.values.runs().map(|(name, ..)| name).collect();
+            for name in names {
+                let Some(&place) = examined.xattrs.get(name) else { continue };
+                if !value_is_whole(&self.ground, examined, place) {
+                    lost.push((examined.inode, name.into(), place.block(), "its checksum is wrong"));
+                }
+            }
+        }
+        for (inode, name, block, why) in lost {
+            let Some(examined) = self.inodes.get_mut(&inode) else { continue };
+            if examined.xattrs.remove(&name).is_some() {
+                let what = format!("\"{}\": {why}", name.escape_ascii());
+                let remedy = "the attribute is lost";
+                examined.values.remove(&name);
+                examined.rewrite = true;
+                self.findings.damage("value of an extended attribute", block * BLOCK_BYTES, inode, what, remedy);
+            }
+        }
     }
 
     /// Checks the data hash of every last entry that has one. Returns whether an entry was killed.
@@ -231,6 +264,18 @@ impl Model<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the blocks of an attribute's value hold what was written.
+fn value_is_whole(ground: &super::trace::Ground<'_>, examined: &super::examine::Examined, place: LinePlace) -> bool {
+    let owned = Owned { key: ground.disk.key(), inode: examined.inode, generation: examined.generation };
+    let mut block = [0; BLOCK_BYTES as usize];
+    let Ok(bytes) = ground.disk.read_entry(place, &mut block) else { return false };
+    let Some(Payload::LargeXattr { value, .. }) = Entry::decode(owned, bytes).map(|entry| entry.payload) else {
+        return false;
+    };
+    let mut found = vec![0; value.bytes as usize];
+    read_value(ground.disk, &value, &mut found).is_ok() && owned.value_checksum(&found) == value.checksum
 }
 
 fn compare(

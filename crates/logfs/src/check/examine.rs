@@ -10,7 +10,8 @@ use crate::format::entry::{Entry, Extents, FileExtent, Owned, Partner, Payload};
 use crate::format::page::LinePlace;
 use crate::format::slot::Birth;
 use crate::replay::{InodeState, RANKS, name_key};
-use crate::survey::FILE_BLOCKS_MAX;
+use crate::survey::{FILE_BLOCKS_MAX, Values};
+use crate::xattrs::is_sound_value;
 use gannet_vfs::{FileType, Name, Result};
 use std::collections::BTreeMap;
 
@@ -49,6 +50,8 @@ pub(super) struct Examined {
     pub(super) names: BTreeMap<u64, Bound>,
     /// Where each extended attribute stands.
     pub(super) xattrs: BTreeMap<Box<[u8]>, LinePlace>,
+    /// Values of extended attributes that stand in blocks of their own.
+    pub(super) values: Values,
     /// Where the pieces of a symbolic link's target stand, and how long they are.
     pub(super) targets: Vec<(LinePlace, u64)>,
     pub(super) map: FileMap,
@@ -101,6 +104,7 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
         last: LastEntry::default(),
         names: BTreeMap::new(),
         xattrs: BTreeMap::new(),
+        values: Values::default(),
         targets: Vec::new(),
         map: FileMap::default(),
         partners: Vec::new(),
@@ -241,7 +245,10 @@ impl Examined {
                     return Ok(Some(format!("a size of {} bytes", attributes.size_bytes)));
                 }
             }
-            Payload::Xattr { name, .. } => {
+            Payload::LargeXattr { value, .. } if !is_sound_value(ground.disk, &value) => {
+                return Ok(Some("the value of an extended attribute in blocks that cannot be".into()));
+            }
+            Payload::Xattr { name, .. } | Payload::LargeXattr { name, .. } => {
                 if name.is_empty() || name.len() > 255 || name.contains(&0) {
                     return Ok(Some(format!("\"{}\" is no name of an attribute", name.escape_ascii())));
                 }
@@ -310,11 +317,13 @@ impl Examined {
                     self.partners.push((entry.sequence, place, partner));
                 }
             }
-            Payload::Xattr { name, value } => {
-                match value {
-                    Some(_) => self.xattrs.insert(name.into(), place),
-                    None => self.xattrs.remove(name),
-                };
+            Payload::Xattr { name, value: None } => {
+                self.xattrs.remove(name);
+                self.values.apply(&entry.payload);
+            }
+            Payload::Xattr { name, .. } | Payload::LargeXattr { name, .. } => {
+                self.xattrs.insert(name.into(), place);
+                self.values.apply(&entry.payload);
             }
             Payload::Target(piece) => self.targets.push((place, piece.len() as u64)),
             Payload::Write { hash, .. } | Payload::Size { hash, .. } => {

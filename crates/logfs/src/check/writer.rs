@@ -146,7 +146,7 @@ pub(super) fn write_log<'d>(
     }
     for &place in examined.xattrs.values() {
         with_entry(ground, owned, place, &mut |payload| match payload {
-            Payload::Xattr { .. } => writer.append(time, payload),
+            Payload::Xattr { .. } | Payload::LargeXattr { .. } => writer.append(time, payload),
             _ => Ok(()),
         })?;
     }

@@ -237,6 +237,13 @@ fn dump_entry(out: &mut dyn Write, place: LinePlace, entry: &Entry<'_>) -> Resul
         Payload::Xattr { name, value: Some(value) } => {
             format!("attribute \"{}\" = \"{}\"", name.escape_ascii(), value.escape_ascii())
         }
+        Payload::LargeXattr { name, value } => {
+            let mut text = format!("attribute \"{}\" = {} bytes", name.escape_ascii(), value.bytes);
+            for extent in value.extents.iter() {
+                text += &format!(", in {} blocks from {}", extent.count, extent.block);
+            }
+            text
+        }
         Payload::Xattr { name, value: None } => format!("attribute \"{}\" removed", name.escape_ascii()),
         Payload::Target(target) => format!("target \"{}\"", target.escape_ascii()),
     };

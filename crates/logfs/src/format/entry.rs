@@ -25,6 +25,7 @@ const BIRTH_BYTES: usize = 32;
 const PARTNER_BYTES: usize = 16;
 const EXTENT_BYTES: usize = 16;
 const REMAP_BYTES: usize = 24;
+const LARGE_XATTR_BYTES: usize = 16;
 /// Set in an extent's first word if others may refer to its blocks as well.
 const EXTENT_SHARED: u64 = 1 << 39;
 
@@ -52,6 +53,7 @@ const KIND_SHIFT: u8 = 7;
 const KIND_XATTR: u8 = 8;
 const KIND_TARGET: u8 = 9;
 const KIND_REMAP: u8 = 10;
+const KIND_LARGE_XATTR: u8 = 11;
 
 const FLAG_BIRTH: u8 = 1;
 const FLAG_PARTNER: u8 = 2;
@@ -186,8 +188,35 @@ pub(crate) enum Payload<'a> {
         /// Its value; `None` if it is removed.
         value: Option<&'a [u8]>,
     },
+    /// An extended attribute is set to a value that stands in blocks of its own.
+    LargeXattr {
+        /// Its full name.
+        name: &'a [u8],
+        /// Where its value is.
+        value: LargeValue<'a>,
+    },
     /// Where a symbolic link leads. The first entry of its log.
     Target(&'a [u8]),
+}
+
+/// The value of an extended attribute that stands in blocks of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LargeValue<'a> {
+    /// Its length in bytes.
+    pub(crate) bytes: u32,
+    /// Its checksum ([`Owned::value_checksum`]).
+    pub(crate) checksum: u64,
+    /// Its blocks; `file_block` counts from the value's beginning.
+    pub(crate) extents: Extents<'a>,
+}
+
+/// An extended attribute as its entry says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum XattrValue<'a> {
+    /// The value stands in the entry.
+    Inline(&'a [u8]),
+    /// It stands in blocks of its own.
+    Large(LargeValue<'a>),
 }
 
 /// The extents of a write entry, as a list or as they stand on the medium.
@@ -251,6 +280,11 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
+    /// The checksum of an extended attribute's value that stands in blocks of its own.
+    pub(crate) fn value_checksum(self, value: &[u8]) -> u64 {
+        self.key.checksum(Tag::Value, (self.inode as u64) << 32 | self.generation as u64, 0, value)
+    }
+
     fn checksum(self, entry: &[u8]) -> u64 {
         let owner = (self.inode as u64) << 32 | self.generation as u64;
         self.key.checksum(Tag::Entry, owner, get_u64(entry, 0), &entry[AT_SEQUENCE..])
@@ -328,12 +362,13 @@ pub(crate) fn claimed_lines(bytes: &[u8]) -> Option<u32> {
 
 /// Name and value of an extended-attribute entry that was checked when its log was read, or may be another's by now: the
 /// caller validates. `None` where the bytes cannot be one.
-pub(crate) fn peek_xattr(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    if bytes.len() < AT_PAYLOAD + 8 || bytes[0] != KIND_XATTR {
+pub(crate) fn peek_xattr(bytes: &[u8]) -> Option<(&[u8], XattrValue<'_>)> {
+    if bytes.len() < LINE_BYTES as usize || (bytes[0] != KIND_XATTR && bytes[0] != KIND_LARGE_XATTR) {
         return None;
     }
     match Payload::get(bytes[0], bytes[1], 0, &bytes[AT_PAYLOAD..])? {
-        Payload::Xattr { name, value: Some(value) } => Some((name, value)),
+        Payload::Xattr { name, value: Some(value) } => Some((name, XattrValue::Inline(value))),
+        Payload::LargeXattr { name, value } => Some((name, XattrValue::Large(value))),
         _ => None,
     }
 }
@@ -389,6 +424,9 @@ impl<'a> Payload<'a> {
             Self::Attributes(_) => 40,
             Self::Shift { .. } => 24,
             Self::Xattr { name, value } => 8 + name.len() + value.map_or(0, <[u8]>::len),
+            Self::LargeXattr { name, value } => {
+                LARGE_XATTR_BYTES + padded(name.len()) + value.extents.len() * EXTENT_BYTES
+            }
             Self::Target(target) => 8 + target.len(),
         };
         (AT_PAYLOAD + payload_bytes).div_ceil(LINE_BYTES as usize) as u32
@@ -475,6 +513,14 @@ impl<'a> Payload<'a> {
                 out[8 + name.len()..8 + name.len() + value_bytes.len()].copy_from_slice(value_bytes);
                 (KIND_XATTR, if value.is_none() { FLAG_REMOVED } else { 0 })
             }
+            Self::LargeXattr { name, value } => {
+                put_u16(out, 0, name.len() as u16);
+                put_u32(out, 4, value.bytes);
+                put_u64(out, 8, value.checksum);
+                out[LARGE_XATTR_BYTES..LARGE_XATTR_BYTES + name.len()].copy_from_slice(name);
+                put_extents(&mut out[LARGE_XATTR_BYTES + name.len().next_multiple_of(8)..], &value.extents);
+                (KIND_LARGE_XATTR, 0)
+            }
             Self::Target(target) => {
                 put_u16(out, 0, target.len() as u16);
                 out[8..8 + target.len()].copy_from_slice(target);
@@ -518,6 +564,14 @@ impl<'a> Payload<'a> {
                 let name = bytes.get(8..name_end)?;
                 let value = bytes.get(name_end..name_end + value_bytes)?;
                 Self::Xattr { name, value: (flags & FLAG_REMOVED == 0).then_some(value) }
+            }
+            KIND_LARGE_XATTR => {
+                let name_bytes = get_u16(bytes, 0) as usize;
+                let name = bytes.get(LARGE_XATTR_BYTES..LARGE_XATTR_BYTES + name_bytes)?;
+                let extents = bytes.get(LARGE_XATTR_BYTES + name_bytes.next_multiple_of(8)..)?;
+                let value =
+                    LargeValue { bytes: get_u32(bytes, 4), checksum: get_u64(bytes, 8), extents: get_extents(extents) };
+                Self::LargeXattr { name, value }
             }
             KIND_TARGET => Self::Target(bytes.get(8..8 + get_u16(bytes, 0) as usize)?),
             _ => return None,
@@ -651,6 +705,10 @@ mod tests {
             Payload::Remap { size_bytes: 9, file_block: 4, count: 2, extents: Extents::List(&[]) },
             Payload::Xattr { name: b"user.a", value: Some(&LONG) },
             Payload::Xattr { name: b"user.a", value: None },
+            Payload::LargeXattr {
+                name: &LONG,
+                value: LargeValue { bytes: 1 << 16, checksum: 5, extents: Extents::List(&EXTENTS) },
+            },
             Payload::Target(b"/somewhere/else"),
         ]
     }
@@ -705,7 +763,7 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 *byte = (state >> 56) as u8;
             }
-            bytes[0] %= 12;
+            bytes[0] %= 13;
             bytes[2] %= 5;
             // A forged checksum leads into the payload's own checks.
             let lines = bytes[2] as usize;

@@ -31,6 +31,7 @@ pub(crate) enum Tag {
     Name = 7,
     Data = 8,
     Shares = 9,
+    Value = 10,
 }
 
 /// The secret of a volume: it keys all checksums, so that bytes which a user wrote into a file can never pass for

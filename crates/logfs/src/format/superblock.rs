@@ -21,8 +21,10 @@ pub(crate) const LABEL_BYTES_MAX: usize = 64;
 
 /// Blocks can be referred to by several files, and logs can have remap entries. Set when that is first done.
 pub(crate) const FEATURE_SHARED: u64 = 1;
+/// Extended attributes can stand in blocks of their own. Set when that is first done.
+pub(crate) const FEATURE_LARGE_XATTRS: u64 = 2;
 /// Features that change the format incompatibly.
-pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED;
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
@@ -124,16 +126,19 @@ impl Superblock {
         })
     }
 
-    /// Whether a block is this superblock, or what a crash leaves while a feature is noted in it: each word that of before or
+    /// Whether a block is this superblock, or what a crash leaves while features are noted in it: each word that of before or
     /// of after.
     pub(crate) fn may_become(&self, bytes: &[u8; BLOCK_BYTES as usize]) -> bool {
-        let with = |features_incompatible: u64| Self { features_incompatible, ..self.clone() }.encode();
-        let (before, after) =
-            (with(self.features_incompatible & !FEATURE_SHARED), with(self.features_incompatible | FEATURE_SHARED));
-        (0..BLOCK_BYTES as usize).step_by(8).all(|at| {
-            let word = get_u64(bytes, at);
-            word == get_u64(&before[..], at) || word == get_u64(&after[..], at)
-        })
+        // Any of those that are noted in passing may be the one.
+        let states: Vec<_> = (0..=FEATURES_INCOMPATIBLE_KNOWN)
+            .map(|noted| {
+                let features_incompatible = self.features_incompatible & !FEATURES_INCOMPATIBLE_KNOWN | noted;
+                Self { features_incompatible, ..self.clone() }.encode()
+            })
+            .collect();
+        (0..BLOCK_BYTES as usize)
+            .step_by(8)
+            .all(|at| states.iter().any(|state| get_u64(&state[..], at) == get_u64(bytes, at)))
     }
 
     /// The label as text.

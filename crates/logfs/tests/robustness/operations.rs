@@ -62,6 +62,8 @@ pub(crate) fn populate(fs: &dyn FileSystem) {
     rig.symlink(one, "s", b"../b").expect("symlink");
     let two = rig.directory(rig.root, "d2");
     rig.file(two, "x");
+    rig.fs.set_xattr(two, b"user.value", &bytes(10, 6000), XattrMode::Any).expect("set an attribute");
+    rig.fs.set_xattr(first, b"user.value", &bytes(11, 5000), XattrMode::Any).expect("set an attribute");
     let sub = rig.directory(two, "sub");
     let deep = rig.file(sub, "y");
     rig.write(deep, 0, &bytes(4, 4096));
@@ -350,6 +352,12 @@ fn attributes(list: &mut Vec<Operation>) {
         set_xattr("/b", "user.two", 10),
         set_xattr("/b", "user.one", 300),
         set_xattr("/d1", "user.large", 3000),
+        set_xattr("/b", "user.two", 9000),
+        set_xattr("/d1", "user.value", 5000),
+        set_xattr("/d2", "user.value", 20),
+        operation("remove user.value of /d2".into(), Tear::Whole, |rig| {
+            rig.fs.remove_xattr(at(rig, "/d2")?, b"user.value")
+        }),
         set_xattr("/a", "system.posix_acl_access", 28),
         operation("remove user.one of /b".into(), Tear::Whole, |rig| rig.fs.remove_xattr(at(rig, "/b")?, b"user.one")),
     ]);

@@ -35,7 +35,7 @@ fn walk(rig: &Rig<'_>, node: NodeId, parent: NodeId, path: String, state: &mut S
     rig.fs.list_xattrs(node, &mut |name| xattr_names.push(name.to_vec()))?;
     let mut xattrs = BTreeMap::new();
     for name in xattr_names {
-        let mut value = vec![0; 4096];
+        let mut value = vec![0; 1 << 16];
         let length = rig.fs.xattr(node, &name, &mut value)?;
         value.truncate(length);
         assert!(xattrs.insert(name, value).is_none(), "{path}: an attribute is told twice");

@@ -4,12 +4,14 @@ use super::super::saved;
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::file_map::hashed_ranges;
-use crate::format::entry::{Binding, Extents, FileExtent, LoggedAttributes, Owned, Partner, Payload, encode};
+use crate::format::entry::{
+    Binding, Extents, FileExtent, LargeValue, LoggedAttributes, Owned, Partner, Payload, encode,
+};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
 use crate::format::shares::SharedRun;
 use crate::format::slot::{AT_HEAD, AT_LINKS, AT_PARENT, Birth, SLOT_BYTES, encode_map_word};
 use crate::format::state::CLEAN_AT;
-use crate::format::superblock::FEATURE_SHARED;
+use crate::format::superblock::{FEATURE_LARGE_XATTRS, FEATURE_SHARED};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::mkfs::{MakeOptions, make};
 use crate::recover::ROOT;
@@ -246,6 +248,21 @@ impl Builder {
         self.shared.push(SharedRun { block: blocks[0], count, references: 2 });
     }
 
+    /// Gives an inode an attribute whose value stands in blocks of its own.
+    pub(super) fn large_xattr(&mut self, inode: u32, name: &[u8], value: &[u8]) -> u64 {
+        self.disk.add_feature(FEATURE_LARGE_XATTRS).unwrap();
+        let blocks: Vec<u64> = value.chunks(BLOCK_BYTES as usize).map(|_| self.take_block()).collect();
+        for (&block, part) in blocks.iter().zip(value.chunks(BLOCK_BYTES as usize)) {
+            self.write_bytes(block * BLOCK_BYTES, part);
+        }
+        let extents = [FileExtent { file_block: 0, block: blocks[0], count: blocks.len() as u32, shared: false }];
+        let owned = Owned { key: self.disk.key(), inode, generation: self.logs[&inode].generation };
+        let checksum = owned.value_checksum(value);
+        let value = LargeValue { bytes: value.len() as u32, checksum, extents: Extents::List(&extents) };
+        self.append(inode, &Payload::LargeXattr { name, value });
+        blocks[0]
+    }
+
     pub(super) fn attributes(&mut self, inode: u32, size_bytes: u64) {
         let attributes = LoggedAttributes {
             mode: 0o600,
@@ -302,6 +319,8 @@ pub(super) struct Places {
     pub(super) symlink: u32,
     pub(super) many: u32,
     pub(super) twin: u32,
+    /// First block of a large attribute of `twin`.
+    pub(super) value: u64,
 }
 
 /// A volume with something of everything, closed cleanly.
@@ -337,7 +356,8 @@ pub(super) fn populated() -> (Builder, Places) {
     builder.link(ROOT, b"gone too", gone);
     builder.unlink(ROOT, b"gone", gone);
     let twin = builder.create(ROOT, b"twin", FileType::Regular);
+    let value = builder.large_xattr(twin, b"user.large", &[0x33; 9000]);
     builder.share(twin, 1, &file_blocks[1..]);
     builder.close();
-    (builder, Places { file, file_blocks, other, other_blocks, directory, inner, symlink, many, twin })
+    (builder, Places { file, file_blocks, other, other_blocks, directory, inner, symlink, many, twin, value })
 }

@@ -144,6 +144,9 @@ fn fields() -> (Vec<u8>, Vec<Field>) {
     for &block in &places.file_blocks {
         field(format!("data of the last write, block {block}"), block * BLOCK_BYTES + 800, 8, false);
     }
+    for block in 0..3 {
+        field(format!("block {block} of a large attribute"), (places.value + block) * BLOCK_BYTES + 80, 8, false);
+    }
     field("data of an older write".into(), places.other_blocks[0] * BLOCK_BYTES, 8, true);
     // The last one has the list of shared blocks.
     let free_block = geometry.replica() - 2;

@@ -7,7 +7,7 @@ use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
 use crate::disk::Disk;
 use crate::file_system::LogFs;
-use crate::format::entry::{Extents, FileExtent, Payload, claimed_lines};
+use crate::format::entry::{Extents, FileExtent, LargeValue, Payload, claimed_lines};
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
@@ -330,6 +330,10 @@ fn extreme_numbers_are_survived() {
                 Payload::Unmap { file_block: one, count: two },
                 Payload::Remap { size_bytes: two, file_block: one, count: two, extents: Extents::List(&extents) },
                 Payload::Remap { size_bytes: one, file_block: one, count: two, extents: Extents::List(&sound) },
+                Payload::LargeXattr {
+                    name: b"user.x",
+                    value: LargeValue { bytes: two as u32, checksum: one, extents: Extents::List(&extents) },
+                },
                 Payload::Shift { file_block: one, distance: two, down: false, size_bytes: one },
                 Payload::Shift { file_block: one, distance: two, down: true, size_bytes: two },
             ] {
