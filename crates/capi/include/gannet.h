@@ -34,6 +34,12 @@
 #define GANNET_ATTACH_KEEP_SIGNAL_HANDLERS 8
 
 /**
+ * Reading does not move access times; else it moves them when they are not later than the times of modification and change,
+ * or a day old.
+ */
+#define GANNET_ATTACH_NO_ACCESS_TIMES 16
+
+/**
  * In place of a directory's descriptor: the volume's root.
  */
 #define GANNET_AT_ROOT -100

@@ -6,7 +6,7 @@ use crate::error;
 use crate::fork;
 use crate::memory::{Input, Output, Plain, Text};
 use crate::volume::Volume;
-use gannet_open::{Options, open};
+use gannet_open::{AccessTimes, Options, open};
 use gannet_vfs::namespace::PATH_BYTES_MAX;
 use gannet_vfs::{Errno, Error, Result, usermem};
 use std::ffi::{OsStr, c_char, c_int};
@@ -22,6 +22,9 @@ pub const GANNET_ATTACH_IN_PLACE: u32 = 4;
 /// No handlers for SIGSEGV and SIGBUS are installed. Then a bad pointer passed to this library ends the process instead of
 /// giving -EFAULT, and so does an access to a part of the medium that has failed.
 pub const GANNET_ATTACH_KEEP_SIGNAL_HANDLERS: u32 = 8;
+/// Reading does not move access times; else it moves them when they are not later than the times of modification and change,
+/// or a day old.
+pub const GANNET_ATTACH_NO_ACCESS_TIMES: u32 = 16;
 
 /// How a volume is attached. Set all to zero, then `size`.
 #[repr(C)]
@@ -82,7 +85,8 @@ fn options_of(input: &Input<AttachOptions>, size: &Input<usize>) -> Result<(Opti
     let known = GANNET_ATTACH_READ_ONLY
         | GANNET_ATTACH_COPY_ON_WRITE
         | GANNET_ATTACH_IN_PLACE
-        | GANNET_ATTACH_KEEP_SIGNAL_HANDLERS;
+        | GANNET_ATTACH_KEEP_SIGNAL_HANDLERS
+        | GANNET_ATTACH_NO_ACCESS_TIMES;
     if given.flags & !known != 0 || given.reserved != 0 {
         return Err(Error::because(Errno::INVAL, "flags that this library does not know"));
     }
@@ -97,7 +101,11 @@ fn options_of(input: &Input<AttachOptions>, size: &Input<usize>) -> Result<(Opti
         };
     let index_bytes_max = if given.index_bytes_max == 0 { INDEX_BYTES_USUAL } else { given.index_bytes_max };
     let read_only = given.flags & GANNET_ATTACH_READ_ONLY != 0;
-    Ok((Options { read_only, copy_on_write, index_bytes_max }, given.flags))
+    let access_times = match given.flags & GANNET_ATTACH_NO_ACCESS_TIMES {
+        0 => AccessTimes::Relative,
+        _ => AccessTimes::Never,
+    };
+    Ok((Options { read_only, copy_on_write, access_times, index_bytes_max }, given.flags))
 }
 
 /// Attaches; on failure the errno, and the sentence where there is one of its own.

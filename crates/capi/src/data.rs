@@ -60,8 +60,16 @@ impl Volume {
                     (offset + result.map_or(0, |count| count as u64), result)
                 })?,
             };
+            self.note_access(file);
             Ok(count as i64)
         })
+    }
+
+    /// What is read moves the access time, by the file system's rules.
+    pub(crate) fn note_access(&self, file: &OpenFile) {
+        if file.flags & libc::O_NOATIME as u32 == 0 {
+            self.fs().note_access(file.node);
+        }
     }
 
     fn write(&self, descriptor: i32, at: Option<u64>, mut from: Source<'_>) -> Result<i64> {

@@ -73,6 +73,7 @@ pub unsafe extern "C" fn gannet_readdir(
                 stored.is_ok()
             })?;
             stored?;
+            volume.note_access(file);
             told.put(&at)?;
             Ok(count as i64)
         })

@@ -138,6 +138,7 @@ pub unsafe extern "C" fn gannet_readlink(
             let mut target = [0; PATH_BYTES_MAX];
             let length = namespace.fs().read_link(node, &mut target)?.min(size).min(target.len());
             buffer.write(&target[..length])?;
+            namespace.fs().note_access(node);
             Ok(length as i64)
         })
     };

@@ -31,6 +31,8 @@ bitflags::bitflags! {
         const RESERVES = 128;
         /// Extended attributes of up to 64 KiB.
         const LARGE_XATTRS = 256;
+        /// Access times move by `relatime`.
+        const ACCESS_TIMES = 1024;
         /// What is cloned takes no space.
         const SHARING = 512;
     }

@@ -25,6 +25,18 @@ use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 
+/// When reading moves the time of access.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When it is not later than the times of modification and change, or a day old (`relatime`).
+    #[default]
+    Relative,
+    /// Never (`noatime`).
+    Never,
+    /// With every read (`strictatime`).
+    Always,
+}
+
 /// How a volume is opened.
 pub struct AttachOptions {
     /// Bound on the memory of all indexes, in bytes; when it is used up the indexes not used for longest are dropped. Whoever
@@ -32,6 +44,8 @@ pub struct AttachOptions {
     pub index_bytes_max: u64,
     /// Data is written copy-on-write, whatever the volume says; or not; or as it says.
     pub copy_on_write: Option<bool>,
+    /// When reading moves the time of access.
+    pub access_times: AccessTimes,
     /// Threads that recovery may use; 0: as many as there are processors.
     pub threads: usize,
     /// Who has inodes open.
@@ -77,7 +91,7 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
     let users = Box::new(AllUsers { shared: Arc::downgrade(&shared), others: Arc::from(options.users) });
-    let core = Arc::new(Core { disk, places, space, copy_on_write, users });
+    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times: options.access_times, users });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
     Ok((core, shared))
 }

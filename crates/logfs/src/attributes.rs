@@ -1,14 +1,20 @@
 //! Attributes: what `stat` says, and changing it.
 //!
 //! Three times have a word of their own on the medium, which operations elsewhere store without an entry in this inode's
-//! log: writes in place, changes of the link count, accesses. They count where they are later than what the log says.
+//! log: writes in place, changes of the link count, accesses. They count where they are later than the entry that set the
+//! time last.
 
+use crate::attach::AccessTimes;
+use crate::disk::access_error;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{LoggedAttributes, Payload};
 use crate::format::slot::{AT_ACCESSED, AT_CHANGED, AT_TOUCHED};
-use crate::ops::{Locked, Op};
-use crate::record::{Record, State};
+use crate::ops::{Core, Locked, Op, inode_number};
+use crate::places::RECORDS_BACKED_TOGETHER;
+use crate::record::{ACCESS_FRESH, Record, State};
 use crate::write::coarse_now;
+use gannet_media::MediumOffset;
+use gannet_shm::{Arena, Ordering};
 use gannet_vfs::{AttributeChange, Attributes, FileType, ModeChange, NodeId, Permissions, Result, Time, TimeChange};
 
 /// Bytes of the buffer for an attributes entry.
@@ -42,11 +48,47 @@ impl<'s> Op<'s> {
             sectors: record.blocks() * (BLOCK_BYTES / 512),
             block_bytes: BLOCK_BYTES as u32,
             flags: record.flags(),
-            accessed: Time(if accessed > changed { accessed } else { record.accessed() }),
-            modified: Time(if touched > changed { touched } else { record.modified() }),
+            accessed: Time(if accessed > record.accessed_since() { accessed } else { record.accessed() }),
+            modified: Time(if touched > record.modified_since() { touched } else { record.modified() }),
             changed: Time(changed.max(touched).max(changed_elsewhere)),
             created: Time(record.created()),
         })
+    }
+
+    /// The attributes that a log begins with, when what was before is to be forgotten: as they are, whatever words say.
+    pub(crate) fn snapshot(&self, locked: &Locked<'s>) -> Result<LoggedAttributes> {
+        let all = self.attributes_of(locked.inode, &locked.record, locked.state)?;
+        Ok(LoggedAttributes { modified: all.modified.0, accessed: all.accessed.0, ..locked.record.logged() })
+    }
+
+    /// Somebody reads: moves the time of access if the rules say so. One word, which the thread's next fence makes durable;
+    /// what fails leaves the time as it is. Nothing shared is written while the time need not move.
+    pub(crate) fn note_access(&self, node: NodeId) {
+        if let Ok(record) = inode_number(node).and_then(|inode| self.record(inode)) {
+            let _ = self.move_access_time(node, &record, coarse_now());
+        }
+    }
+
+    #[cold]
+    fn move_access_time(&self, node: NodeId, record: &Record<'s>, now: i64) -> Result<()> {
+        const DAY: i64 = 86_400_000_000_000;
+        if self.disk().medium().is_read_only() {
+            return Ok(());
+        }
+        let all = self.attributes(node)?;
+        let latest = all.modified.0.max(all.changed.0);
+        let mut accessed = all.accessed.0;
+        let moves =
+            self.core.access_times == AccessTimes::Always || accessed <= latest || now.saturating_sub(accessed) >= DAY;
+        if moves && accessed != now {
+            let at = self.slot_word(node.number as u32, AT_ACCESSED)?;
+            self.disk().medium().store_u64(MediumOffset(at), now as u64).map_err(access_error)?;
+            accessed = now;
+        }
+        if accessed > latest {
+            record.set_access_fresh(accessed.saturating_add(DAY));
+        }
+        Ok(())
     }
 
     /// What a permission check needs.
@@ -94,6 +136,27 @@ impl<'s> Op<'s> {
         self.append(locked, time, &Payload::Attributes(*logged), &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         locked.record.set_logged(logged, time);
         Ok(())
+    }
+}
+
+/// Whether an access need not move the inode's time of access, as far as one word says so.
+#[inline]
+pub(crate) fn access_is_fresh(core: &Core, arena: &Arena, node: NodeId) -> bool {
+    match core.access_times {
+        AccessTimes::Never => true,
+        AccessTimes::Always => false,
+        AccessTimes::Relative => {
+            let places = &core.places;
+            let record = places.record(node.number as u32);
+            // A record without memory behind it must not be touched.
+            let group = node.number / RECORDS_BACKED_TOGETHER;
+            let backed = places.inode_of_lock(record).is_some()
+                && arena
+                    .word(places.records.start.add(group / 64 * 8))
+                    .is_ok_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0);
+            let at = record.add(ACCESS_FRESH as u64 * 8);
+            backed && arena.word(at).is_ok_and(|word| coarse_now() < word.load(Ordering::Relaxed) as i64)
+        }
     }
 }
 

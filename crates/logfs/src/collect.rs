@@ -120,8 +120,7 @@ impl<'s> Op<'s> {
 
     /// All attributes, so that nothing of them depends on what was before.
     fn append_snapshot(&self, locked: &Locked<'s>) -> Result<()> {
-        let logged = locked.record.logged();
-        let payload = Payload::Attributes(logged);
+        let payload = Payload::Attributes(self.snapshot(locked)?);
         self.append(locked, locked.record.changed(), &payload, &mut [0; crate::attributes::ATTRIBUTES_ENTRY_BYTES])
             .map(|_| ())
     }

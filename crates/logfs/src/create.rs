@@ -192,7 +192,9 @@ impl<'s> Op<'s> {
     /// Stores an inode's link count, and the time of that.
     pub(crate) fn write_links(&self, commit: &mut Commit<'_>, inode: u32, links: u64, time: i64) -> Result<()> {
         commit.store(self.slot_word(inode, slot::AT_LINKS)?, links)?;
-        commit.store(self.slot_word(inode, slot::AT_CHANGED)?, time as u64)
+        commit.store(self.slot_word(inode, slot::AT_CHANGED)?, time as u64)?;
+        self.record(inode)?.set_access_fresh(0);
+        Ok(())
     }
 
     /// Requires a directory that has not been removed.

@@ -1,6 +1,7 @@
 //! [`LogFs`]: the engine behind the `FileSystem` trait, for one volume that this process has open.
 
 use crate::attach::{self, AttachOptions, FileGuard};
+use crate::attributes;
 use crate::clone::Sharing;
 use crate::counters::{Counter, VolumeCounters};
 use crate::disk::Disk;
@@ -337,6 +338,15 @@ impl FileSystem for LogFs {
         op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
         op.count_medium(before);
         outcome
+    }
+
+    fn note_access(&self, node: NodeId) {
+        // Nearly always one word says that there is nothing to do.
+        if !attributes::access_is_fresh(&self.core, self.session.arena(), node)
+            && let Ok(op) = self.op()
+        {
+            op.note_access(node);
+        }
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {

@@ -60,7 +60,7 @@ mod survey;
 mod write;
 mod xattrs;
 
-pub use attach::{AttachOptions, is_left_open};
+pub use attach::{AccessTimes, AttachOptions, is_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};

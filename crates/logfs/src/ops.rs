@@ -2,6 +2,7 @@
 //!
 //! Lock order: rename lock < inode locks by number < data stripes < chunk lock < pools of `space`.
 
+use crate::attach::AccessTimes;
 use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
@@ -21,6 +22,7 @@ pub(crate) struct Core {
     pub(crate) places: Places,
     pub(crate) space: crate::storage::Storage,
     pub(crate) copy_on_write: bool,
+    pub(crate) access_times: AccessTimes,
     pub(crate) users: Box<dyn Users>,
 }
 

@@ -58,6 +58,12 @@ const COLLECT_SEEN: usize = 25;
 
 /// Birth.
 const CREATED: usize = 26;
+/// Since when the logged time of modification holds: a write in place that is later counts instead.
+const MODIFIED_SINCE: usize = 28;
+/// The same for the time of access.
+const ACCESSED_SINCE: usize = 29;
+/// Until when an access need not move the time of access; 0 if that has to be looked at.
+pub(crate) const ACCESS_FRESH: usize = 30;
 
 /// It was mapped for writing since it was loaded: `fsync` has something to write back.
 pub(crate) const MAPPED_WRITABLY: u64 = 1;
@@ -140,6 +146,10 @@ impl<'s> Record<'s> {
         changed, set_changed, CHANGED, i64;
         /// Access, as it was set.
         accessed, set_accessed, ACCESSED, i64;
+        /// Since when the time of modification holds.
+        modified_since, set_modified_since, MODIFIED_SINCE, i64;
+        /// Since when the time of access holds.
+        accessed_since, set_accessed_since, ACCESSED_SINCE, i64;
         /// Device number.
         device, set_device, DEVICE, u64;
         /// Names of a file, or directories in a directory.
@@ -321,19 +331,32 @@ impl<'s> Record<'s> {
         self.set_modified(logged.modified);
         self.set_accessed(logged.accessed);
         self.set_changed(changed);
+        self.set_modified_since(changed);
+        self.set_accessed_since(changed);
+        self.set_access_fresh(0);
     }
 
     /// Stores everything that a log says, the index apart.
     pub(crate) fn set_state(&self, state: &InodeState) {
         self.set_logged(&state.logged, state.changed);
+        self.set_modified_since(state.modified_since);
+        self.set_accessed_since(state.accessed_since);
         self.set_size(state.logged.size_bytes);
         self.set_device(state.birth.device);
         self.set_created(state.birth.created);
     }
 
+    /// Notes until when an access need not move the time of access; 0 has it looked at. Stored without the lock, too.
+    #[inline(always)]
+    pub(crate) fn set_access_fresh(&self, until: i64) {
+        self.store(ACCESS_FRESH, until as u64);
+    }
+
     /// Notes that the data or the names changed.
     pub(crate) fn touch(&self, time: i64) {
         self.set_modified(time);
+        self.set_modified_since(time);
         self.set_changed(time);
+        self.set_access_fresh(0);
     }
 }

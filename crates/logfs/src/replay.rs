@@ -18,6 +18,10 @@ pub(crate) struct InodeState {
     pub(crate) logged: LoggedAttributes,
     /// Time of the inode's last change, as far as its own log knows.
     pub(crate) changed: i64,
+    /// Since when the time of modification holds: a write in place that is later, as the slot says, counts instead.
+    pub(crate) modified_since: i64,
+    /// The same for the time of access.
+    pub(crate) accessed_since: i64,
     /// Birth.
     pub(crate) birth: Birth,
 }
@@ -35,6 +39,8 @@ impl InodeState {
                 accessed: birth.created,
             },
             changed: birth.created,
+            modified_since: birth.created,
+            accessed_since: birth.created,
             birth: *birth,
         }
     }
@@ -56,6 +62,8 @@ impl InodeState {
             Payload::Attributes(attributes) => {
                 self.logged = attributes;
                 self.changed = entry.time;
+                self.modified_since = entry.time;
+                self.accessed_since = entry.time;
             }
             Payload::Xattr { .. } | Payload::LargeXattr { .. } => self.changed = entry.time,
         }
@@ -64,6 +72,7 @@ impl InodeState {
     fn touch(&mut self, time: i64) {
         if time != TIMES_STAY {
             self.logged.modified = time;
+            self.modified_since = time;
             self.changed = time;
         }
     }

@@ -157,6 +157,7 @@ impl<'s> Op<'s> {
         };
         if self.disk().load(touched_at)? != now as u64 {
             medium.store_u64(MediumOffset(touched_at), now as u64).map_err(access_error)?;
+            self.record(inode)?.set_access_fresh(0);
         }
         medium.fence();
         if written == 0 { Err(Error::new(Errno::FAULT)) } else { Ok(written) }

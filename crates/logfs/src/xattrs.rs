@@ -202,6 +202,7 @@ impl<'s> Op<'s> {
         let count = record.xattrs();
         record.set_xattrs(if value.is_none() { count.saturating_sub(1) } else { count + u64::from(!exists) });
         record.set_changed(time);
+        record.set_access_fresh(0);
         if name == ACCESS_LIST {
             record.set_loaded(State { has_access_list: value.is_some(), ..locked.state });
         }

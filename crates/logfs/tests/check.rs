@@ -15,8 +15,13 @@ fn memory() -> Medium {
 }
 
 fn attach(medium: &Medium) -> LogFs {
-    let options =
-        AttachOptions { index_bytes_max: 16 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let options = AttachOptions {
+        index_bytes_max: 16 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
     LogFs::open_private(medium.clone(), options).expect("attach")
 }
 

@@ -11,7 +11,13 @@ const FEATURES: Features = Features::all();
 const COPY_ON_WRITE: Features = FEATURES.difference(Features::RESERVES);
 
 fn options(index_bytes_max: u64) -> AttachOptions {
-    AttachOptions { index_bytes_max, copy_on_write: None, threads: 1, users: Box::new(NoUsers) }
+    AttachOptions {
+        index_bytes_max,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    }
 }
 
 /// As little as there can be: every operation makes room by dropping other indexes.

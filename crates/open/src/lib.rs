@@ -9,7 +9,7 @@ use gannet_vfs::{Error, FileSystem, Owner};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use gannet_logfs::OpenError;
+pub use gannet_logfs::{AccessTimes, OpenError};
 
 /// What a name of a volume means: `memory:` with an optional size in MiB is a file system in this process's memory (gone
 /// with it, not shared), everything else is the path of a volume's file or device.
@@ -22,13 +22,15 @@ pub struct Options {
     pub read_only: bool,
     /// Copy-on-write for all files (`Some(true)`), in place unless a file says otherwise (`Some(false)`), or as mkfs was told.
     pub copy_on_write: Option<bool>,
+    /// When reading moves the time of access.
+    pub access_times: AccessTimes,
     /// Bound on the shared memory of indexes, in bytes.
     pub index_bytes_max: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { read_only: false, copy_on_write: None, index_bytes_max: 1 << 30 }
+        Self { read_only: false, copy_on_write: None, access_times: AccessTimes::Relative, index_bytes_max: 1 << 30 }
     }
 }
 
@@ -51,6 +53,7 @@ pub fn open_volume(path: &Path, options: Options) -> Result<Arc<LogFs>, OpenErro
     let attach = AttachOptions {
         index_bytes_max: options.index_bytes_max,
         copy_on_write: options.copy_on_write,
+        access_times: options.access_times,
         threads: 0,
         users: Box::new(NoUsers),
     };

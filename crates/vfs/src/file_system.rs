@@ -123,10 +123,14 @@ pub trait FileSystem: Send + Sync {
 
     // ---- data ----
 
-    /// Reads at `offset_bytes` into `into`; `EISDIR` for a directory, `EINVAL` for other types. Access times follow `relatime`
-    /// or stand still, as the file system likes. Returns how many bytes, fewer than asked for only at the end of the file or
+    /// Reads at `offset_bytes` into `into`; `EISDIR` for a directory, `EINVAL` for other types. The access time stays: see
+    /// [`FileSystem::note_access`]. Returns how many bytes, fewer than asked for only at the end of the file or
     /// where the caller's memory ends.
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize>;
+
+    /// Says that a program has read from a file or directory, or where a link leads, and not through a descriptor with
+    /// `O_NOATIME`. The file system moves the access time then, by `relatime` unless it was told otherwise, or has none.
+    fn note_access(&self, _node: NodeId) {}
 
     /// Writes all of `from`. Writing no bytes changes nothing. `EISDIR`, `EINVAL`, `EFBIG` at or behind the largest size, `ENOSPC`
     /// when not a single byte fits.

@@ -74,8 +74,13 @@ fn main() {
     };
     make(&medium, &options).expect("mkfs");
     drop(medium);
-    let attach =
-        AttachOptions { index_bytes_max: 256 << 20, copy_on_write: None, threads: 2, users: Box::new(NoUsers) };
+    let attach = AttachOptions {
+        index_bytes_max: 256 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 2,
+        users: Box::new(NoUsers),
+    };
     let fs = LogFs::open(&path, false, attach).expect("attach");
     let root = fs.root();
     let none = WriteFlags::empty();

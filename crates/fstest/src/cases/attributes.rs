@@ -10,6 +10,8 @@ use crate::rig::OWNER;
 use crate::{Rig, fails, name};
 
 cases![
+    reading_moves_access_times needs ACCESS_TIMES,
+    times_do_not_go_back needs XATTRS,
     the_root_is_a_directory,
     a_new_inode_has_what_was_asked_for,
     every_type_can_be_made,
@@ -173,4 +175,66 @@ fn a_change_of_size_is_a_modification(rig: &Rig<'_>) {
     assert_eq!(rig.touched(&[node], || _ = rig.resize(node, 5).unwrap()), ["mc"]);
     let mode = AttributeChange { mode: ModeChange::Set(0o600), ..Default::default() };
     assert_eq!(rig.touched(&[node, rig.root], || _ = rig.fs.set_attributes(node, &mode).unwrap()), ["c", ""]);
+}
+
+fn reading_moves_access_times(rig: &Rig<'_>) {
+    let (file, directory) = (rig.file(rig.root, "f"), rig.directory(rig.root, "d"));
+    let link = rig.symlink(rig.root, "l", b"f").unwrap();
+    for node in [file, directory, link] {
+        let moves = |expected: bool, when: &str| {
+            let before = rig.attributes(node);
+            rig.tick();
+            rig.fs.note_access(node);
+            let after = rig.attributes(node);
+            assert_eq!(after.accessed > before.accessed, expected, "{when}");
+            assert_eq!((after.modified, after.changed), (before.modified, before.changed), "{when}");
+            assert!(after.accessed <= Time::now());
+        };
+        moves(true, "it was never read");
+        moves(false, "it was read since it was changed");
+        rig.tick();
+        rig.fs.set_attributes(node, &AttributeChange { user: Some(3), ..Default::default() }).unwrap();
+        moves(true, "its attributes changed");
+        moves(false, "again");
+        let past = TimeChange::Set(Time(1_000_000_000));
+        rig.fs.set_attributes(node, &AttributeChange { accessed: past, modified: past, ..Default::default() }).unwrap();
+        assert_eq!(rig.attributes(node).accessed, Time(1_000_000_000), "what is set is seen");
+        moves(true, "its time was set");
+        moves(false, "again");
+    }
+    for (what, change) in [
+        ("a write", &(|| rig.write(file, 0, b"some bytes")) as &dyn Fn()),
+        ("a write in place", &|| rig.write(file, 2, b"x")),
+        ("a link", &|| rig.fs.link(file, directory, crate::name("second")).unwrap()),
+        ("an unlink", &|| {
+            rig.unlink(directory, "second").unwrap();
+        }),
+    ] {
+        rig.tick();
+        let before = rig.attributes(file).accessed;
+        change();
+        assert_eq!(rig.attributes(file).accessed, before, "{what} is no access");
+        rig.tick();
+        rig.fs.note_access(file);
+        assert!(rig.attributes(file).accessed > before, "after {what}");
+    }
+}
+
+/// A change of one kind leaves the times of another kind as they were.
+fn times_do_not_go_back(rig: &Rig<'_>) {
+    let node = rig.file(rig.root, "f");
+    rig.write(node, 0, &[1; 5000]);
+    rig.tick();
+    rig.write(node, 10, b"in place");
+    let modified = rig.attributes(node).modified;
+    rig.tick();
+    rig.fs.set_xattr(node, b"user.a", b"b", gannet_vfs::XattrMode::Any).unwrap();
+    assert_eq!(rig.attributes(node).modified, modified);
+    rig.fs.link(node, rig.root, crate::name("g")).unwrap();
+    assert_eq!(rig.attributes(node).modified, modified);
+    // Enough for a log to be collected.
+    for round in 0..400_u32 {
+        rig.fs.set_xattr(node, b"user.a", &round.to_le_bytes(), gannet_vfs::XattrMode::Any).unwrap();
+    }
+    assert_eq!(rig.attributes(node).modified, modified);
 }

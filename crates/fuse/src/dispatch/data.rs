@@ -57,7 +57,9 @@ impl Dispatcher {
     pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
         let node = self.node(header.node)?;
         let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::INVAL))?;
-        self.file_system.read(node, offset_bytes, &mut Destination::from_slice(room))
+        let count = self.file_system.read(node, offset_bytes, &mut Destination::from_slice(room))?;
+        self.file_system.note_access(node);
+        Ok(count)
     }
 
     pub(super) fn write(

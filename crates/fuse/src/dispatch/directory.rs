@@ -57,6 +57,7 @@ impl Dispatcher {
             })?;
         }
         let used_bytes = writer.used_bytes();
+        self.file_system.note_access(directory);
         if plus {
             self.fill_entries(directory, &mut room[..used_bytes]);
         }

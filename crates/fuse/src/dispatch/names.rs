@@ -255,6 +255,9 @@ impl Dispatcher {
 
     pub(super) fn read_link(&self, header: &Header, out: &mut [u8]) -> Result<usize> {
         let room = out.len().min(4095);
-        self.file_system.read_link(self.node(header.node)?, &mut out[..room])
+        let node = self.node(header.node)?;
+        let length = self.file_system.read_link(node, &mut out[..room])?;
+        self.file_system.note_access(node);
+        Ok(length)
     }
 }

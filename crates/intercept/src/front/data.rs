@@ -147,7 +147,17 @@ fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: De
             (offset + result.map_or(0, |count| count as u64), result)
         })?,
     };
+    note_access(fs, file);
     done(count)
+}
+
+/// What is read moves the access time, by the file system's rules.
+#[inline]
+pub(crate) fn note_access(fs: &dyn FileSystem, file: &OpenFile) {
+    const O_NOATIME: u32 = 0o1000000;
+    if file.flags & O_NOATIME == 0 {
+        fs.note_access(file.node);
+    }
 }
 
 /// `write`, `pwrite64`, `writev`, `pwritev`, `pwritev2`.
@@ -398,6 +408,7 @@ fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u
             let fs = call.file_system(file)?;
             let mut into = Destination::from_slice(buffer);
             let mut read = |offset| fs.read(file.node, offset, &mut into).map_err(|error| error.errno());
+            note_access(fs, file);
             match at {
                 Some(offset) => read(offset),
                 None => with_offset(fs, file, |offset| {

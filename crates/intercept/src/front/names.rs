@@ -305,6 +305,7 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             let fs = call.front.file_system(mount)?;
             let length = fs.read_link(node, &mut target).map_err(|error| error.errno())?.min(room).min(target.len());
             memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
+            fs.note_access(node);
             done(length)
         }
         Target::Descriptor(descriptor) => {

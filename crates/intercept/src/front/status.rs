@@ -234,6 +234,7 @@ pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
         })();
         (if result.is_ok() { entries.cookie } else { cookie }, result)
     })?;
+    super::data::note_access(fs, &file);
     done(used)
 }
 

@@ -21,7 +21,13 @@ fn volume() -> Medium {
         now: Time(1_500_000_000),
     };
     make(&medium, &made).unwrap();
-    let attach = AttachOptions { index_bytes_max: 1 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let attach = AttachOptions {
+        index_bytes_max: 1 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
     let fs = LogFs::open_private(medium.clone(), attach).unwrap();
     let name = |name| Name::new(name).unwrap();
     let owner = Owner::default();

@@ -22,7 +22,13 @@ pub(crate) const MODES: [Mode; 2] = [Mode::InPlace, Mode::CopyOnWrite];
 
 /// How the enumerations open volumes.
 pub(crate) fn options() -> AttachOptions {
-    AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) }
+    AttachOptions {
+        index_bytes_max: 4 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    }
 }
 
 /// Makes an empty volume.

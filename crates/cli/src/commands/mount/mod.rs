@@ -70,7 +70,9 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     if task.options.allow_set_user_id || task.options.allow_devices {
         trust::check(&task.volume)?;
     }
+    let never = task.options.no_access_time;
     let open = gannet_open::Options {
+        access_times: if never { gannet_open::AccessTimes::Never } else { gannet_open::AccessTimes::Relative },
         read_only: task.options.read_only,
         index_bytes_max: task.index_bytes_max,
         ..gannet_open::Options::default()

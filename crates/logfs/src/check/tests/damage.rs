@@ -32,7 +32,13 @@ struct Seen {
 fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
     let mut image = vec![0; VOLUME_BYTES as usize];
     medium.read(MediumOffset(0), &mut image).unwrap();
-    let options = AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let options = AttachOptions {
+        index_bytes_max: 4 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
     let fs = LogFs::open_private(medium_of(&image), options).unwrap();
     let mut tree = BTreeMap::new();
     let mut open = vec![("".to_owned(), fs.root())];

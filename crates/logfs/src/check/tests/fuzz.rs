@@ -237,7 +237,13 @@ fn random_damage_is_survived() {
 
 /// Opens a damaged volume as a program would, and uses what it says: errors are fine, panics and endless loops are not.
 fn use_volume(medium: &Medium) {
-    let options = AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, threads: 1, users: Box::new(NoUsers) };
+    let options = AttachOptions {
+        index_bytes_max: 4 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
     let Ok(fs) = LogFs::open_private(medium.clone(), options) else { return };
     let mut open = vec![fs.root()];
     let mut visited = 0;

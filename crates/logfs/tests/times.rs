@@ -1,0 +1,89 @@
+//! Times that words beside the log keep are what they were after the volume was closed and opened, whatever was collected.
+
+use gannet_fstest::{Rig, name};
+use gannet_logfs::{AccessTimes, AttachOptions, LogFs, MakeOptions, NoUsers, make};
+use gannet_media::{CreateOptions, Medium};
+use gannet_vfs::{AttributeChange, FileSystem, ModeChange, Owner, Time, XattrMode};
+
+fn options(access_times: AccessTimes) -> AttachOptions {
+    AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, access_times, threads: 1, users: Box::new(NoUsers) }
+}
+
+fn medium() -> Medium {
+    let medium = Medium::create_in_memory("volume", 16 << 20, CreateOptions::default()).expect("memory");
+    let made = MakeOptions {
+        label: String::new(),
+        copy_on_write: false,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [7; 24],
+        now: Time::now(),
+    };
+    make(&medium, &made).expect("mkfs");
+    medium
+}
+
+#[test]
+fn times_outlive_collection_and_remounts() {
+    let medium = medium();
+    let mut fs = LogFs::open_private(medium.clone(), options(AccessTimes::Relative)).expect("attach");
+    let file = {
+        let rig = Rig::new(&fs);
+        let file = rig.file(rig.root, "f");
+        rig.write(file, 0, &[1; 9000]);
+        file
+    };
+    // Every order of a write in place, a read and a change of attributes or names, with and without a log that is collected.
+    for round in 0..24_u32 {
+        let expected = {
+            let rig = Rig::new(&fs);
+            let steps: [&dyn Fn(); 4] = [
+                &|| rig.write(file, 100, b"in place"),
+                &|| rig.fs.note_access(file),
+                &|| {
+                    let mode = ModeChange::Set(0o600 + round);
+                    rig.fs.set_attributes(file, &AttributeChange { mode, ..Default::default() }).expect("chmod");
+                },
+                &|| {
+                    for index in 0..if round % 2 == 0 { 1 } else { 300 } {
+                        let value = [index as u8; 40];
+                        rig.fs.set_xattr(file, b"user.a", &value, XattrMode::Any).expect("set an attribute");
+                    }
+                },
+            ];
+            let mut left: Vec<usize> = (0..4).collect();
+            let mut order = round as usize;
+            while !left.is_empty() {
+                let step = left.remove(order % left.len());
+                order /= left.len() + 1;
+                rig.tick();
+                steps[step]();
+            }
+            rig.attributes(file)
+        };
+        assert!(fs.detach().expect("detach"));
+        drop(fs);
+        fs = LogFs::open_private(medium.clone(), options(AccessTimes::Relative)).expect("attach");
+        assert_eq!(fs.attributes(file).expect("attributes"), expected, "round {round}");
+    }
+}
+
+#[test]
+fn access_times_can_be_told_to_stand_still_or_to_move_always() {
+    let medium = medium();
+    for (access_times, moves) in [(AccessTimes::Never, [false, false]), (AccessTimes::Always, [true, true])] {
+        let fs = LogFs::open_private(medium.clone(), options(access_times)).expect("attach");
+        let rig = Rig::new(&fs);
+        let text = format!("{access_times:?}");
+        let file = rig.file(rig.root, &text);
+        for expected in moves {
+            let before = rig.attributes(file).accessed;
+            rig.tick();
+            fs.note_access(file);
+            assert_eq!(rig.attributes(file).accessed > before, expected, "{access_times:?}");
+        }
+        fs.remove(rig.root, name(&text), gannet_vfs::RemoveKind::NonDirectory).expect("remove");
+        assert!(fs.detach().expect("detach"));
+    }
+}
