@@ -30,26 +30,51 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Descriptors at or above this are never ours.
 pub(crate) const DESCRIPTOR_LIMIT: usize = 1 << 16;
 
-/// Non-zero for every descriptor that may be ours, in this process or in a `vfork` child of it.
+/// In a mark: the descriptor may be ours, in this process or in a `vfork` child of it.
+pub(crate) const MARK_OURS: u8 = 1;
+/// In a mark: the handler wants to know when it is closed.
+const MARK_WATCHED: u8 = 2;
+
+/// What is known of each descriptor.
 static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTOR_LIMIT] = [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT];
+/// Non-zero while placeholders of closed descriptors are kept.
+static HELD_MARK: AtomicU8 = AtomicU8::new(0);
 
 /// Where the filter finds the marks.
 pub(crate) fn descriptor_marks_address() -> usize {
     DESCRIPTOR_MARKS.as_ptr() as usize
 }
 
+/// Where the filter finds whether placeholders of closed descriptors are kept.
+pub(crate) fn held_mark_address() -> usize {
+    HELD_MARK.as_ptr() as usize
+}
+
 /// Sends calls on `descriptor` to the handler from now on.
 pub(crate) fn mark_descriptor(descriptor: usize) {
     if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
-        mark.store(1, Ordering::Release);
+        // Watching begins while there is one thread: nobody else changes the other bit.
+        mark.store(mark.load(Ordering::Relaxed) | MARK_OURS, Ordering::Release);
     }
 }
 
 /// Lets calls on `descriptor` pass from now on.
 pub(crate) fn unmark_descriptor(descriptor: usize) {
     if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
-        mark.store(0, Ordering::Release);
+        mark.store(mark.load(Ordering::Relaxed) & !MARK_OURS, Ordering::Release);
     }
+}
+
+/// Sends calls that close these descriptors to the handler from now on. While the process has one thread.
+pub(crate) fn watch_descriptors(descriptors: core::ops::Range<usize>) {
+    for mark in DESCRIPTOR_MARKS.get(descriptors).unwrap_or_default() {
+        mark.store(mark.load(Ordering::Relaxed) | MARK_WATCHED, Ordering::Release);
+    }
+}
+
+/// Sends calls that could tell a kept placeholder from a closed descriptor to the handler, or lets them pass.
+pub(crate) fn mark_held(held: bool) {
+    HELD_MARK.store(u8::from(held), Ordering::Release);
 }
 
 /// Registers of the program at a system call, on the engine stack.

@@ -104,6 +104,9 @@ impl Scratch {
 
 /// `execve` and `execveat`.
 pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    if !in_child {
+        front::held::flush();
+    }
     match front::before_exec(frame, record, in_child) {
         Outcome::Pass => {}
         done => return done,

@@ -91,6 +91,10 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
         if report && !sites.is_empty() {
             show(name, &sites, outcome, from_cache);
         }
+        if let (Cow::Borrowed(sites), true) = (sites, from_cache) {
+            // SAFETY: loaded for this object, and no longer used.
+            unsafe { cache::unload(sites) };
+        }
     }
     true
 }

@@ -79,9 +79,11 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
     };
     if flags & CLONE_VM != 0 {
         if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && record.vfork_parent == 0 {
+            front::held::flush();
             front::before_vfork(record);
             record.vfork_parent = process_id();
         } else {
+            front::held::stop();
             thread::note_thread();
         }
         return Outcome::Pass;
@@ -110,6 +112,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         }
         _ => {}
     }
+    front::held::flush();
     // A thread alone finds every lock of ours free, and its child with it.
     let alone = thread::is_alone();
     let tickets = front::before_fork(record, alone);

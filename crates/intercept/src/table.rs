@@ -18,6 +18,10 @@ pub(crate) enum Class {
     Descriptor = 1,
     /// Always to the handler.
     Handler = 2,
+    /// To the handler while placeholders of closed descriptors are kept, which it could tell from closed ones.
+    Table = 3,
+    /// To the handler if the first argument may be ours, or as [`Class::Table`].
+    DescriptorOrTable = 4,
 }
 
 /// What becomes of a call that names a file or descriptor of a volume.
@@ -52,7 +56,7 @@ const fn entry(number: usize, name: &'static str, class: Class, treatment: Treat
     Entry { number, name, class, treatment, note }
 }
 
-use Class::{Descriptor, Handler};
+use Class::{Descriptor, DescriptorOrTable, Handler, Table};
 use Treatment::{Handled, Machinery, Passed, Refused};
 
 const EPERM: i32 = 1;
@@ -88,7 +92,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(READV, "readv", Descriptor, Handled, ""),
     entry(WRITEV, "writev", Descriptor, Handled, ""),
     entry(ACCESS, "access", Handler, Handled, ""),
-    entry(DUP, "dup", Descriptor, Handled, ""),
+    entry(DUP, "dup", DescriptorOrTable, Handled, ""),
     entry(DUP2, "dup2", Handler, Handled, ""),
     entry(SENDFILE, "sendfile", Handler, Handled, "read and write through a buffer"),
     entry(CONNECT, "connect", Handler, Handled, "to a Unix socket of the volume, by processes of one user"),
@@ -98,7 +102,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(EXECVE, "execve", Handler, Handled, "the environment keeps the injection; programs of the volume run from a memory file"),
     entry(EXIT, "exit", Handler, Machinery, "frees the thread's engine stack"),
     entry(EXIT_GROUP, "exit_group", Handler, Machinery, "releases descriptions and locks"),
-    entry(FCNTL, "fcntl", Descriptor, Handled, "leases, notifications and pipe sizes are refused with EINVAL"),
+    entry(FCNTL, "fcntl", DescriptorOrTable, Handled, "leases, notifications and pipe sizes are refused with EINVAL"),
     entry(FLOCK, "flock", Descriptor, Handled, ""),
     entry(FSYNC, "fsync", Descriptor, Handled, ""),
     entry(FDATASYNC, "fdatasync", Descriptor, Handled, ""),
@@ -180,7 +184,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(NAME_TO_HANDLE_AT, "name_to_handle_at", Handler, Refused(EOPNOTSUPP), ""),
     entry(SYNCFS, "syncfs", Descriptor, Handled, ""),
     entry(SENDMSG, "sendmsg", Handler, Handled, "descriptors in it reach other processes of the tree"),
-    entry(RECVMSG, "recvmsg", Descriptor, Refused(ENOTSOCK), "descriptors in it are taken over behind it"),
+    entry(RECVMSG, "recvmsg", DescriptorOrTable, Refused(ENOTSOCK), "descriptors in it are taken over behind it"),
     entry(RENAMEAT2, "renameat2", Handler, Handled, "between volume and host: EXDEV"),
     entry(FINIT_MODULE, "finit_module", Descriptor, Refused(EINVAL), ""),
     entry(EXECVEAT, "execveat", Handler, Handled, "as execve"),
@@ -219,6 +223,45 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(SETGROUPS, "setgroups", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
     entry(CAPSET, "capset", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
     entry(QUOTACTL, "quotactl", Handler, Refused(EXDEV), ""),
+    entry(POLL, "poll", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PPOLL, "ppoll", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SELECT, "select", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PSELECT6, "pselect6", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SOCKET, "socket", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SOCKETPAIR, "socketpair", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(ACCEPT, "accept", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(ACCEPT4, "accept4", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PIPE, "pipe", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PIPE2, "pipe2", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(EVENTFD, "eventfd", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(EVENTFD2, "eventfd2", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(EPOLL_CREATE, "epoll_create", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(EPOLL_CREATE1, "epoll_create1", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SIGNALFD, "signalfd", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SIGNALFD4, "signalfd4", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(TIMERFD_CREATE, "timerfd_create", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(INOTIFY_INIT, "inotify_init", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(INOTIFY_INIT1, "inotify_init1", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(MEMFD_CREATE, "memfd_create", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(MEMFD_SECRET, "memfd_secret", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PERF_EVENT_OPEN, "perf_event_open", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(FANOTIFY_INIT, "fanotify_init", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(USERFAULTFD, "userfaultfd", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PIDFD_OPEN, "pidfd_open", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PIDFD_GETFD, "pidfd_getfd", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(OPEN_BY_HANDLE_AT, "open_by_handle_at", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(FSOPEN, "fsopen", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(FSMOUNT, "fsmount", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(BPF, "bpf", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(KCMP, "kcmp", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(LANDLOCK_CREATE_RULESET, "landlock_create_ruleset", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(MQ_OPEN, "mq_open", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SECCOMP, "seccomp", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(UNSHARE, "unshare", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(RECVMMSG, "recvmmsg", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SENDMMSG, "sendmmsg", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(PRLIMIT64, "prlimit64", Table, Passed, "closes the placeholders kept of closed descriptors first"),
+    entry(SETRLIMIT, "setrlimit", Table, Passed, "closes the placeholders kept of closed descriptors first"),
 ];
 
 /// The classes of all numbers, as the filter reads them.
@@ -239,6 +282,8 @@ pub(crate) fn class_of(number: usize) -> Class {
     match CLASSES.get(number) {
         Some(1) => Class::Descriptor,
         Some(2) => Class::Handler,
+        Some(3) => Class::Table,
+        Some(4) => Class::DescriptorOrTable,
         _ => Class::Pass,
     }
 }

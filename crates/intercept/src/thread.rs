@@ -11,7 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// Stack the engine runs on.
 pub(crate) const ENGINE_STACK_BYTES: usize = 448 * 1024;
 /// The record and the room for paths above it; frames start right below.
-pub(crate) const RECORD_BYTES: usize = 64 * 1024;
+pub(crate) const RECORD_BYTES: usize = 192 * 1024;
 const SCRATCH_OFFSET: usize = 4096;
 const GUARD_BYTES: usize = 4096;
 
@@ -44,11 +44,15 @@ pub(crate) struct Record {
 }
 const _: () = assert!(size_of::<Record>() <= SCRATCH_OFFSET);
 
-/// Room for the paths of one call; the rename family has two. Zeros at first.
+const BYTES_BYTES: usize = 64 * 1024;
+
+/// Room for what one call works with. Zeros at first, and touched only as far as it is used.
 #[repr(C, align(64))]
 pub(crate) struct Scratch {
-    /// For each path of the call.
+    /// For each path of the call; the rename family has two.
     pub(crate) paths: [PathScratch; 2],
+    /// For bytes on their way from one descriptor to another, and for entries of directories.
+    pub(crate) bytes: [u8; BYTES_BYTES],
 }
 const _: () = assert!(SCRATCH_OFFSET + size_of::<Scratch>() <= RECORD_BYTES);
 

@@ -272,6 +272,14 @@ impl FileSystem for LogFs {
         self.op()?.lookup(directory, name)
     }
 
+    fn stamp(&self, directory: NodeId) -> Option<u64> {
+        self.op().ok()?.stamp(directory)
+    }
+
+    fn has_stamps(&self, stamps: &[(NodeId, u64)]) -> bool {
+        self.op().is_ok_and(|op| stamps.iter().all(|(directory, stamp)| op.stamp(*directory) == Some(*stamp)))
+    }
+
     fn parent(&self, directory: NodeId) -> Result<NodeId> {
         self.op()?.parent(directory)
     }

@@ -295,6 +295,14 @@ impl<'s> Op<'s> {
         read(&locked.record, locked.state)
     }
 
+    /// The sequence of an inode's lock, which every change takes; `None` while somebody has it.
+    #[inline]
+    pub(crate) fn stamp(&self, node: NodeId) -> Option<u64> {
+        let inode = inode_number(node).ok()?;
+        self.record(inode).ok()?;
+        self.thread.read_begin(self.core.places.record(inode)).ok()?
+    }
+
     /// Requires a directory.
     pub(crate) fn directory(&self, state: State) -> Result<()> {
         if state.file_type == FileType::Directory { Ok(()) } else { Err(Error::new(Errno::NOTDIR)) }

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
 use crate::layout::{ArenaLayout, Computed};
-use crate::participant::{ParticipantId, Process, own_namespace};
+use crate::participant::{ParticipantId, Process};
 use crate::private::next_incarnation;
 use crate::session::{
     ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, Detached, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session,
@@ -232,7 +232,7 @@ impl Session {
     fn join(&self, exclusive: bool) -> Result<()> {
         let process = Process::current(self.file.is_none());
         let (id, lock) = self.take_record(&process, exclusive, false)?;
-        self.enter(id, lock);
+        self.enter(id, lock, &process);
         Ok(())
     }
 
@@ -254,9 +254,9 @@ impl Session {
     }
 
     /// This process is participant `id` from here on.
-    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>) {
+    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, process: &Process) {
         let fields = self.page.fields();
-        self.namespace.store(own_namespace(), Plain::Relaxed);
+        self.namespace.store(process.namespace(), Plain::Relaxed);
         fields.participant.store(u64::from(id.index), Plain::Relaxed);
         fields.generation.store(id.generation, Plain::Relaxed);
         fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
@@ -272,8 +272,9 @@ impl Session {
         if let Some(lock) = &lock {
             lock.keep_from_children()?;
         }
-        self.participants().describe(id.index, &Process::current(self.file.is_none()));
-        self.enter(id, lock);
+        let process = Process::current(self.file.is_none());
+        self.participants().describe(id.index, &process);
+        self.enter(id, lock, &process);
         Ok(())
     }
 
@@ -341,15 +342,17 @@ impl Session {
         let settled = (|| {
             self.mark_own_threads_dead(Some(me.slot()))?;
             self.reap_threads_of(&me, self.participant())?;
-            self.tell_gone(&me, self.participant())?;
-            self.reap_dead()
+            self.tell_gone(&me, self.participant())
         })();
-        for index in 0..self.participants().count() {
+        let mut view = None;
+        for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != self.participant() && self.participants().is_alive(id, self.namespace())? {
-                return settled.map(|_| Detached::OthersRemain);
+            if id != self.participant() && self.participants().is_alive(id, self.namespace(), &mut view)? {
+                // Those who stay find the dead.
+                return settled.map(|()| Detached::OthersRemain);
             }
         }
+        let settled = settled.and_then(|()| self.reap_dead());
         // Unclean is what a volume is whose state could not be settled.
         let last = settled.and_then(|_| guard.last(self, self.arena_identity()));
         if let Some(path) = &self.file {

@@ -102,9 +102,9 @@ impl Session {
     /// Whether no other participant lives, at this moment.
     pub fn is_alone(&self) -> Result<bool> {
         let me = self.participant();
-        for index in 0..self.participants().count() {
+        for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != me && self.participants().is_alive(id, self.namespace())? {
+            if id != me && self.participants().is_alive(id, self.namespace(), &mut None)? {
                 return Ok(false);
             }
         }
@@ -169,7 +169,7 @@ impl Session {
             let owner = self.participants().live(u32::from(index));
             let owner = owner.filter(|id| word_of(kind, *id) == word);
             let alive = match owner {
-                Some(id) => self.participants().is_alive(id, self.namespace())?,
+                Some(id) => self.participants().is_alive(id, self.namespace(), &mut None)?,
                 None => false,
             };
             match kind {

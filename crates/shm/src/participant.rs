@@ -9,7 +9,9 @@ use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word};
 use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
+use crate::session::PARTICIPANTS_USED_AT;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
@@ -63,6 +65,11 @@ impl Process {
         let namespace = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino);
         let birth = if birth { birth_of(pid).unwrap_or(0) } else { 0 };
         Self { pid: pid.as_raw_pid() as u32, namespace, birth }
+    }
+
+    /// Its PID namespace, 0 if unknown.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.namespace
     }
 
     /// A process that is not there yet.
@@ -121,6 +128,12 @@ impl<'a> Participants<'a> {
         self.arena.layout().participants
     }
 
+    /// No record at or above this has ever been taken: what a search for participants need not look at.
+    pub(crate) fn used(&self) -> u32 {
+        let used = self.arena.fixed(PARTICIPANTS_USED_AT).load(Ordering::Acquire);
+        (used as u32).min(self.count())
+    }
+
     fn words(&self, index: u32) -> &'a [Word; WORDS] {
         debug_assert!(index < self.count());
         let at = self.arena.layout().participants_at + u64::from(index) * PARTICIPANT_BYTES;
@@ -160,6 +173,9 @@ impl<'a> Participants<'a> {
             if !take_byte(index)? {
                 continue;
             }
+            if index >= self.used() {
+                self.arena.fixed(PARTICIPANTS_USED_AT).fetch_max(u64::from(index) + 1, Ordering::AcqRel);
+            }
             let joining = (JOIN << KIND_SHIFT) | generation;
             if words[STATE].compare_exchange(found, joining, Ordering::AcqRel, Ordering::Relaxed).is_err() {
                 continue;
@@ -191,8 +207,8 @@ impl<'a> Participants<'a> {
         let _ = self.words(id.index)[STATE].compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether `id` has the volume open. In doubt it has.
-    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64) -> Result<bool> {
+    /// Whether `id` has the volume open. In doubt it has. `view`: the arena's file opened for looking at bytes, kept for the next.
+    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64, view: &mut Option<OwnedFd>) -> Result<bool> {
         if self.live(id.index) != Some(id) {
             return Ok(false);
         }
@@ -210,8 +226,11 @@ impl<'a> Participants<'a> {
             _ => {}
         }
         let Some(path) = self.file else { return Ok(true) };
-        match path.open()? {
-            Some(fd) => file::life(&fd, id.index),
+        if view.is_none() {
+            *view = path.open()?;
+        }
+        match view {
+            Some(fd) => file::life(fd, id.index),
             // Nobody removes the name while somebody lives.
             None => Ok(false),
         }
@@ -231,11 +250,6 @@ impl<'a> Participants<'a> {
             name: String::from_utf8_lossy(&name).into_owned(),
         }
     }
-}
-
-/// The process's PID namespace, 0 if unknown.
-pub(crate) fn own_namespace() -> u64 {
-    Process::current(false).namespace
 }
 
 fn command_name() -> [u64; 2] {

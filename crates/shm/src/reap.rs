@@ -248,7 +248,7 @@ impl Session {
         if id == self.participant() && self.incarnation() != 0 {
             return Ok(state.kind == Kind::Live && !self.own_thread_exists(words));
         }
-        if !self.participants().is_alive(id, self.namespace())? {
+        if !self.participants().is_alive(id, self.namespace(), &mut None)? {
             return Ok(true);
         }
         let info = self.participants().info(id, self.namespace());
@@ -294,9 +294,10 @@ impl Session {
     pub fn reap_dead(&self) -> Result<Reaped> {
         let me = self.thread()?;
         let mut reaped = Reaped::default();
-        for index in 0..self.participants().count() {
+        let mut view = None;
+        for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != self.participant() && !self.participants().is_alive(id, self.namespace())? {
+            if id != self.participant() && !self.participants().is_alive(id, self.namespace(), &mut view)? {
                 reaped.threads += self.reap_participant(&me, id)?;
                 reaped.participants += 1;
             }

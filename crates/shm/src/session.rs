@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::facade::{Ordering, Word};
 use crate::file::{ArenaPath, LifeLock};
 use crate::layout::{ArenaOffset, HEADER_BYTES, PAGE_BYTES, SLOT_BYTES};
-use crate::participant::{ParticipantId, ParticipantInfo, Participants, own_namespace};
+use crate::participant::{ParticipantId, ParticipantInfo, Participants};
 use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
 use crate::slot;
@@ -25,6 +25,8 @@ pub(crate) const READY_AT: u64 = 56;
 const SLOT_HINT_AT: u64 = 64;
 const ROSTER_LOCK_AT: u64 = 128;
 const SLOTS_USED_AT: u64 = 192;
+/// Above every participant that there ever was.
+pub(crate) const PARTICIPANTS_USED_AT: u64 = 200;
 /// Which boot of the machine the arena was made in; 0 if that is not known.
 pub(crate) const BOOT_AT: u64 = 256;
 /// Device and inode of the volume's file, and length and text of a path that led to it; length 0 if none is known.
@@ -105,7 +107,7 @@ impl Session {
             arena,
             file,
             page,
-            namespace: AtomicU64::new(own_namespace()),
+            namespace: AtomicU64::new(0),
             detached: AtomicBool::new(false),
             reapers: RwLock::new(Vec::new()),
         }))
@@ -187,13 +189,13 @@ impl Session {
         if self.incarnation() != 0 && id == self.participant() {
             return Ok(true);
         }
-        self.participants().is_alive(id, self.namespace())
+        self.participants().is_alive(id, self.namespace(), &mut None)
     }
 
     /// All processes that have the volume open, dead ones not yet reaped included.
     pub fn participant_list(&self) -> Vec<ParticipantInfo> {
         let table = self.participants();
-        (0..table.count()).filter_map(|i| table.live(i)).map(|id| table.info(id, self.namespace())).collect()
+        (0..table.used()).filter_map(|i| table.live(i)).map(|id| table.info(id, self.namespace())).collect()
     }
 
     /// Registers an owner, before the session is used by others. Owners are called by stage, then

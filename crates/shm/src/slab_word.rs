@@ -15,20 +15,24 @@ const HELD: u64 = 1;
 const LIVE: u64 = 2;
 const RETIRING: u64 = 3;
 
+#[inline]
 fn encode(kind: u64, slot: Option<u32>, generation: u64) -> u64 {
     let holder = slot.map_or(0, |slot| u64::from(slot) + 1);
     (kind << KIND_SHIFT) | (holder << HOLDER_SHIFT) | (generation & GENERATION_MASK)
 }
 
+#[inline]
 pub(crate) fn generation(value: u64) -> u64 {
     value & GENERATION_MASK
 }
 
+#[inline]
 pub(crate) fn is_free(value: u64) -> bool {
     value >> KIND_SHIFT == FREE
 }
 
 /// Whether `slot` has it in hand, and whether it was live before.
+#[inline]
 pub(crate) fn held_by(value: u64, slot: u32) -> Option<bool> {
     let kind = value >> KIND_SHIFT;
     let holder = (value >> HOLDER_SHIFT) & 0xffff;
@@ -36,11 +40,13 @@ pub(crate) fn held_by(value: u64, slot: u32) -> Option<bool> {
 }
 
 /// Takes a free object: its generation, or `None` if it is not free.
+#[inline]
 pub(crate) fn take(word: &Word, slot: u32) -> Option<u64> {
     take_from(word, word.load(Ordering::Relaxed), slot)
 }
 
 /// Takes an object whose word still has the value `found`, a free one.
+#[inline]
 pub(crate) fn take_from(word: &Word, found: u64, slot: u32) -> Option<u64> {
     if !is_free(found) {
         return None;
@@ -54,11 +60,13 @@ pub(crate) fn take_from(word: &Word, found: u64, slot: u32) -> Option<u64> {
 }
 
 /// Makes a held object live: a plain store, nobody else changes a held object's word.
+#[inline]
 pub(crate) fn publish(word: &Word, generation: u64) {
     word.store(encode(LIVE, None, generation), Ordering::Release);
 }
 
 /// Takes a live object of that generation back: false if another was faster or it is long gone.
+#[inline]
 pub(crate) fn retire(word: &Word, slot: u32, generation: u64) -> bool {
     let retired = swap_to_retiring(word, slot, generation);
     // As in `take_from`.
@@ -66,6 +74,7 @@ pub(crate) fn retire(word: &Word, slot: u32, generation: u64) -> bool {
     retired
 }
 
+#[inline]
 pub(crate) fn swap_to_retiring(word: &Word, slot: u32, generation: u64) -> bool {
     let live = encode(LIVE, None, generation);
     let retiring = encode(RETIRING, Some(slot), generation);
@@ -73,6 +82,7 @@ pub(crate) fn swap_to_retiring(word: &Word, slot: u32, generation: u64) -> bool 
 }
 
 /// Frees an object that `slot` holds: false if it does not.
+#[inline]
 pub(crate) fn free(word: &Word, slot: u32) -> bool {
     let found = word.load(Ordering::Relaxed);
     if held_by(found, slot).is_none() {
@@ -83,6 +93,7 @@ pub(crate) fn free(word: &Word, slot: u32) -> bool {
 }
 
 /// Whether the object is live in that generation.
+#[inline]
 pub(crate) fn is_live(value: u64, wanted: u64) -> bool {
     value == encode(LIVE, None, wanted)
 }

@@ -77,6 +77,17 @@ pub trait FileSystem: Send + Sync {
     /// Finds `name` in `directory`. `ENOENT`, `ENOTDIR`.
     fn lookup(&self, directory: NodeId, name: Name<'_>) -> Result<Found>;
 
+    /// A number that is another one after every change of `directory`: of its entries, attributes, extended attributes, its life.
+    /// What was read of it between two calls with the same answer still holds. `None`: not known, or it is being changed.
+    fn stamp(&self, _directory: NodeId) -> Option<u64> {
+        None
+    }
+
+    /// Whether all these directories still have these stamps.
+    fn has_stamps(&self, stamps: &[(NodeId, u64)]) -> bool {
+        stamps.iter().all(|(directory, stamp)| self.stamp(*directory) == Some(*stamp))
+    }
+
     /// The directory that holds `directory`; the root holds itself. `ENOENT` for a removed one.
     fn parent(&self, directory: NodeId) -> Result<NodeId>;
 

@@ -3,12 +3,13 @@
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
-    Front, asynchronous, attributes, credentials, data, descriptors, directory, locks, maps, names, rendezvous, status,
+    Front, asynchronous, attributes, credentials, data, descriptors, directory, held, locks, maps, names, rendezvous,
+    status,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::syscall6;
-use crate::table::{Treatment, treatment_of};
+use crate::table::{Class, Treatment, class_of, treatment_of};
 use crate::thread::{PathScratch, Record, Scratch};
 use gannet_vfs::namespace::{Last, LastMode, Namespace, Place, ResolveFlags};
 use gannet_vfs::{Errno, FileSystem, Found};
@@ -164,12 +165,15 @@ impl AtForm {
 /// Finds the handler.
 pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
     let [a, b, c, d, e, f] = call.arguments;
+    if held::any() && !call.in_child && could_tell(call) {
+        held::flush();
+    }
     let [first, second] = &mut scratch.paths;
     match call.number {
         READ | PREAD64 | READV | PREADV | PREADV2 => data::read(call),
         WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2 => data::write(call),
         LSEEK => data::seek(call),
-        SENDFILE | COPY_FILE_RANGE | SPLICE => data::transfer(call),
+        SENDFILE | COPY_FILE_RANGE | SPLICE => data::transfer(call, &mut scratch.bytes),
         FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => data::sync(call),
         FTRUNCATE => data::truncate(call),
         FALLOCATE => data::allocate(call),
@@ -209,7 +213,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         STATX => status::statx(call, first),
         STATFS => status::statistics(call, first),
         FSTATFS => status::statistics_of_descriptor(call),
-        GETDENTS64 => status::read_directory(call),
+        GETDENTS64 => status::read_directory(call, &mut scratch.bytes),
         ACCESS => status::access(call, AtForm::new(FACCESSAT2, [CWD, a, b, 0, 0, 0]), first),
         FACCESSAT => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, 0, 0, 0]), first),
         FACCESSAT2 => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, d, 0, 0]), first),
@@ -269,12 +273,34 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         EPOLL_CTL | QUOTACTL => Ok(Outcome::Pass),
         _ => {
             let _ = f;
-            if crate::table::class_of(call.number) == crate::table::Class::Descriptor && call.is_ours(a) {
+            if matches!(class_of(call.number), Class::Descriptor | Class::DescriptorOrTable) && call.is_ours(a) {
                 refused(call.number)
             } else {
                 Ok(Outcome::Pass)
             }
         }
+    }
+}
+
+/// Whether a call could tell a placeholder that is kept from a descriptor that is closed. Of those with paths,
+/// [`Front::resolve`](super::Front::resolve) and the opens see to it themselves.
+fn could_tell(call: &Call<'_>) -> bool {
+    const MAP_ANONYMOUS: usize = 0x20;
+    const F_DUPFD: usize = 0;
+    const F_DUPFD_CLOEXEC: usize = 1030;
+    let [a, b, c, d, e, _] = call.arguments;
+    match call.number {
+        CLOSE | MUNMAP | MREMAP | MSYNC | GETCWD | EXIT_GROUP => false,
+        RENAMEAT | RENAMEAT2 | LINKAT => held::is_held(a) || held::is_held(c),
+        SYMLINKAT => held::is_held(b),
+        MMAP => d & MAP_ANONYMOUS == 0 && !call.is_ours(e),
+        SENDFILE => !call.is_ours(a) || !call.is_ours(b),
+        COPY_FILE_RANGE | SPLICE => !call.is_ours(a) || !call.is_ours(c),
+        FCNTL => matches!(b as u32 as usize, F_DUPFD | F_DUPFD_CLOEXEC) || !call.is_ours(a),
+        DUP => true,
+        number if class_of(number) == Class::Descriptor => !call.is_ours(a),
+        // A directory, or the descriptor itself with an empty path.
+        number => held::is_held(a) || !super::links::takes_path(number),
     }
 }
 

@@ -305,11 +305,8 @@ enum End {
     Host(usize),
 }
 
-/// Bytes moved per step of a transfer.
-const STEP_BYTES: usize = 64 * 1024;
-
-/// `sendfile`, `copy_file_range`, `splice`, when one end or both are ours: reads and writes through a buffer.
-pub(crate) fn transfer(call: &Call<'_>) -> Answer {
+/// `sendfile`, `copy_file_range`, `splice`, when one end or both are ours: reads and writes through `buffer`.
+pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let [a, b, c, d, e, _] = call.arguments;
     let (from, from_offset, to, to_offset, count) = match call.number {
         SENDFILE => (b, c, a, 0, d),
@@ -348,7 +345,6 @@ pub(crate) fn transfer(call: &Call<'_>) -> Answer {
     for slot in offsets.iter_mut().flatten() {
         *slot += moved as u64;
     }
-    let mut buffer = vec![0u8; STEP_BYTES.min((count - moved).max(1))];
     let result = loop {
         if moved == count {
             break Ok(());

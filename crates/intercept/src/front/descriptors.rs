@@ -1,7 +1,7 @@
 //! Descriptors as such: closing, duplicating, `fcntl`, `ioctl`, and the calls that hand them elsewhere.
 
 use super::call::{Answer, Call, done};
-use super::{locks, sharing};
+use super::{held, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -15,11 +15,23 @@ pub(crate) fn close(call: &mut Call<'_>) -> Answer {
         return Err(Errno::BADF);
     }
     if !call.is_ours(descriptor) {
+        if !call.in_child {
+            if held::is_held(descriptor) {
+                return Err(Errno::BADF);
+            }
+            held::closing(descriptor);
+        }
         return Ok(Outcome::Pass);
     }
     let table = call.table_to_change()?;
     if let Some(file) = table.take(descriptor) {
         call.front.let_go(table, &file);
+    }
+    if !call.in_child {
+        if held::keep(descriptor) {
+            return done(0);
+        }
+        held::closing(descriptor);
     }
     Ok(Outcome::Pass)
 }
@@ -32,6 +44,12 @@ pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
     let (first, last, flags) = (first as u32, last as u32, flags as u32);
     if flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 || first > last {
         return Ok(Outcome::Pass);
+    }
+    if !call.in_child {
+        if flags & CLOSE_RANGE_CLOEXEC == 0 {
+            held::closing(first as usize);
+        }
+        held::all_changed();
     }
     if flags & CLOSE_RANGE_CLOEXEC == 0 {
         let table = call.table_to_change()?;
@@ -144,7 +162,11 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     let shared = fs.shared();
     match command as u32 as usize {
         F_DUPFD | F_DUPFD_CLOEXEC => duplicate_with(call, descriptor),
-        F_GETFD | F_SETFD => Ok(Outcome::Pass),
+        F_GETFD => Ok(Outcome::Pass),
+        F_SETFD => {
+            held::changed(descriptor);
+            Ok(Outcome::Pass)
+        }
         F_GETFL => {
             let info = shared.info(file.description).map_err(|error| error.errno())?;
             done((info.status | 0o100000) as usize)
@@ -172,7 +194,10 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     let [descriptor, request, argument, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     match request as u32 as usize {
-        FIOCLEX | FIONCLEX => Ok(Outcome::Pass),
+        FIOCLEX | FIONCLEX => {
+            held::changed(descriptor as u32 as usize);
+            Ok(Outcome::Pass)
+        }
         FIONBIO => done(0),
         FIONREAD => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;

@@ -11,6 +11,8 @@ static INTERNAL: [AtomicI32; INTERNAL_MAX] = [const { AtomicI32::new(-1) }; INTE
 /// Media keep their descriptors from here on.
 const MEDIA_START: usize = 512;
 const MEDIA_COUNT: usize = 16;
+/// The most that one volume has.
+const MEDIA_OF_A_VOLUME: usize = 2;
 
 /// Keeps a descriptor from the program.
 pub(crate) fn protect(descriptor: i32) {
@@ -37,14 +39,22 @@ pub(crate) fn sorted() -> impl Iterator<Item = u32> {
     all.into_iter().filter(|descriptor| *descriptor != u32::MAX)
 }
 
-/// Which of the numbers that media use are taken, as bits.
+/// Which of the numbers that media use are taken, as bits: as far as media, which take the first free ones, can come.
 pub(crate) fn snapshot() -> u64 {
     const F_GETFD: usize = 1;
-    (0..MEDIA_COUNT).fold(0, |bits, index| {
+    let (mut bits, mut free) = (0, 0);
+    for index in 0..MEDIA_COUNT {
         // SAFETY: asks about a descriptor.
-        let taken = !is_error(unsafe { syscall(FCNTL, [MEDIA_START + index, F_GETFD]) });
-        bits | u64::from(taken) << index
-    })
+        if is_error(unsafe { syscall(FCNTL, [MEDIA_START + index, F_GETFD]) }) {
+            free += 1;
+            if free == MEDIA_OF_A_VOLUME {
+                break;
+            }
+        } else {
+            bits |= 1 << index;
+        }
+    }
+    bits
 }
 
 /// Protects those that were taken since a snapshot.

@@ -18,6 +18,7 @@ pub(crate) mod credentials;
 pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod directory;
+pub(crate) mod held;
 pub(crate) mod inherit;
 pub(crate) mod internal;
 pub(crate) mod libraries;
@@ -132,13 +133,20 @@ pub(crate) fn complain(parts: &[&[u8]]) {
 
 impl Front {
     /// The file system of a mount, opened now if it was not. `EIO` if it cannot be.
+    #[inline]
     pub(crate) fn file_system(&self, mount: usize) -> Result<&'static dyn FileSystem, Errno> {
         let mount = self.mounts.get(mount).ok_or(Errno::BADF)?;
         let opened = mount.opened.load(Ordering::Acquire);
         if !opened.is_null() {
-            // SAFETY: published below; freed at the end of the process only.
+            // SAFETY: published by `open_now`; freed at the end of the process only.
             return Ok(unsafe { &**opened });
         }
+        self.open_now(mount)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn open_now(&self, mount: &Mount) -> Result<&'static dyn FileSystem, Errno> {
         while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // SAFETY: gives the processor away.
             unsafe { syscall(number::SCHED_YIELD, []) };

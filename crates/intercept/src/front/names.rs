@@ -4,7 +4,7 @@ use super::call::{Answer, AtForm, CWD, Call, again, done};
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
-use super::{credentials, rendezvous};
+use super::{credentials, held, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -74,6 +74,10 @@ fn open_once(
     };
     let directory = at.arguments[0] as i32;
     let target = call.front.resolve(table, directory, at.arguments[1], walk, more, scratch)?;
+    if !matches!(target, Target::Place(..) | Target::Descriptor(_)) {
+        // The host's file gets the lowest number.
+        held::flush();
+    }
     let (mount, opened) = match target {
         Target::Host => return Ok(Outcome::Pass),
         Target::HostPath(path) => return Ok(at.on_host(path)),
@@ -96,6 +100,7 @@ fn open_once(
         }
     };
     if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
+        held::flush();
         return rendezvous::open_pipe(call, mount, opened.node, flags, pipe);
     }
     install(call, mount, &opened, flags)
@@ -126,7 +131,15 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
     let close = || {
         let _ = fs.shared().close(fs, description);
     };
-    let command = if flags.contains(OpenFlags::CLOEXEC) { F_DUPFD_CLOEXEC } else { F_DUPFD };
+    let closes_on_exec = flags.contains(OpenFlags::CLOEXEC);
+    if !call.in_child
+        && let Some(descriptor) = held::take(closes_on_exec)
+    {
+        table.set(descriptor, &file);
+        held::opened(descriptor, closes_on_exec, false);
+        return done(descriptor);
+    }
+    let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };
     // SAFETY: duplicates our own descriptor.
     let descriptor = unsafe { syscall(FCNTL, [call.front.template as usize, command, 0]) };
     if is_error(descriptor) {
@@ -142,6 +155,9 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
     if let Some(stale) = table.set(descriptor as usize, &file) {
         // It was closed where we could not see it.
         call.front.let_go(table, &stale);
+    }
+    if !call.in_child {
+        held::opened(descriptor as usize, closes_on_exec, true);
     }
     done(descriptor as usize)
 }

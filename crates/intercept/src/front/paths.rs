@@ -6,7 +6,7 @@
 //! a mount's place ends where the kernel ends it.
 
 use super::table::Table;
-use super::{Front, credentials};
+use super::{Front, credentials, held};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
@@ -62,7 +62,14 @@ impl Front {
         let (mut mount, mut node, path) = match self.start_of(table, directory, path)? {
             // SAFETY: borrowed for 'a, and nothing else refers to it.
             Start::Host => match self.start_of_devious(directory, path, unsafe { &mut *host_pointer })? {
-                None => return Ok(Target::Host),
+                None => {
+                    if held::any() && (directory != AT_FDCWD || path.starts_with(b"/proc") || path.starts_with(b"/dev"))
+                    {
+                        // It may name descriptors.
+                        held::flush();
+                    }
+                    return Ok(Target::Host);
+                }
                 // SAFETY: borrowed for 'a; used until the first round ends.
                 Some((mount, node, from, to)) => (mount, node, unsafe { &(&*host_pointer)[from..to] }),
             },
@@ -117,6 +124,7 @@ impl Front {
                     }
                 }
                 None => {
+                    held::flush();
                     // As it was left, not made normal: the kernel follows the host's own links.
                     if outside.len() + 1 > 4096 {
                         return Err(Errno::NAMETOOLONG);

@@ -191,11 +191,8 @@ fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
     done(0)
 }
 
-/// Entries are put together here and copied to the program in one piece.
-const ENTRIES_BYTES_MAX: usize = 32 * 1024;
-
-/// `getdents64`.
-pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
+/// `getdents64`. Entries are put together in `buffer` and copied to the program in one piece.
+pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let [descriptor, address, room, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     const O_PATH: u32 = 0o10000000;
@@ -207,8 +204,7 @@ pub(crate) fn read_directory(call: &Call<'_>) -> Answer {
     }
     let fs = call.file_system(&file)?;
     let node = file.node;
-    let mut buffer = [0u8; ENTRIES_BYTES_MAX];
-    let room = room.min(ENTRIES_BYTES_MAX);
+    let room = room.min(buffer.len());
     let used = super::data::with_offset(fs, &file, |cookie| {
         let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false };
         let result = (|| {

@@ -149,6 +149,9 @@ impl Table {
         self.store(descriptor, file);
         self.used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         entry::mark_descriptor(descriptor);
+        if core::ptr::eq(self, &TABLE) {
+            super::held::changed(descriptor);
+        }
         before
     }
 

@@ -101,6 +101,13 @@ fn map_near(length: usize, text: &core::ops::Range<usize>) -> Option<usize> {
     None
 }
 
+/// Gives writable pages memory of their own at once: one call instead of a fault for each. That it fails only costs time.
+pub(crate) fn populate(start: usize, length: usize) {
+    const MADV_POPULATE_WRITE: usize = 23;
+    // SAFETY: changes no contents.
+    unsafe { syscall(number::MADVISE, [start, length, MADV_POPULATE_WRITE]) };
+}
+
 impl Run {
     fn pages(&self) -> (usize, usize) {
         let start = self.start & !4095;
@@ -111,7 +118,9 @@ impl Run {
     fn open(&self) -> Option<()> {
         let (start, length) = self.pages();
         // SAFETY: our own pages, which stay executable.
-        (!is_error(unsafe { syscall(number::MPROTECT, [start, length, PROT_READ_WRITE_EXECUTE]) })).then_some(())
+        (!is_error(unsafe { syscall(number::MPROTECT, [start, length, PROT_READ_WRITE_EXECUTE]) })).then_some(())?;
+        populate(start, length);
+        Some(())
     }
 
     /// The same run, to be filled anew: nothing leads to it any more.

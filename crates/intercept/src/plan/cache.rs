@@ -222,6 +222,16 @@ pub(crate) fn load(directory: &CachePath, id: &BuildId) -> Option<&'static [Site
     loaded
 }
 
+/// Gives back what [`load`] mapped: a map less to copy with each fork.
+///
+/// # Safety
+/// `sites` must come from [`load`], and nothing may refer to them any more.
+pub(crate) unsafe fn unload(sites: &'static [Site]) {
+    let start = sites.as_ptr() as usize - HEADER_BYTES;
+    // SAFETY: the caller's promise; the map began with the header and was as long as the file.
+    unsafe { syscall(number::MUNMAP, [start, HEADER_BYTES + size_of_val(sites)]) };
+}
+
 fn load_descriptor(descriptor: usize, id: &BuildId) -> Option<&'static [Site]> {
     let size = trusted_size(descriptor)?;
     if !(HEADER_BYTES..HEADER_BYTES + SITES_MAX * SITE_BYTES).contains(&size) {

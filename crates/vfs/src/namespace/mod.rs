@@ -1,7 +1,7 @@
 //! Paths and permissions, for callers that have no kernel to do them.
 //!
-//! For: front ends inside a program (interception, the library). It calls the file system through the trait only, keeps no
-//! state between calls and allocates nothing. The rules are Linux's, errno by errno.
+//! For: front ends inside a program (interception, the library). It calls the file system through the trait only, keeps
+//! no state between calls but what a [`PathBuffer`] holds, and allocates nothing. The rules are Linux's, errno by errno.
 //!
 //! A call on a path is two steps: [`Walker::resolve`] turns a path into a [`Place`] or says that it [left](Left) the
 //! volume; a method of [`Namespace`] then does the work there, permission checks included. Checks look at the inode as it is
@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `credentials.rs` | who asks |
 //! | `walk.rs` | path to place |
+//! | `path_cache.rs` | what a thread keeps of earlier walks |
 //! | `access.rs` | may they |
 //! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
 //! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs`, `sharing.rs` | the operations |
@@ -24,6 +25,7 @@ mod attributes;
 mod credentials;
 mod names;
 mod open;
+mod path_cache;
 mod sharing;
 mod walk;
 mod xattrs;

@@ -4,8 +4,9 @@
 //! the path leaves the volume. An ordinary path is looked at where it lies; with symbolic links what is left to walk stands
 //! at the end of a [`PathBuffer`] that the caller lends.
 
+use super::Credentials;
 use super::access::{self, Access};
-use super::{Capabilities, Credentials};
+use super::path_cache::{Asker, PathCache, Trail};
 use crate::{Errno, Error, FileSystem, FileType, Found, Name, NodeId, Result};
 
 /// A path has fewer bytes than this (`PATH_MAX`, which counts the NUL).
@@ -14,17 +15,19 @@ pub const PATH_BYTES_MAX: usize = 4096;
 const LINKS_MAX: u32 = 40;
 const ROOM_BYTES: usize = 2 * PATH_BYTES_MAX;
 
-/// Room for a walk through symbolic links. Costly to make (12 KiB), cheap to keep: one per thread.
+/// Room for a walk through symbolic links, and what is kept of earlier walks. Costly to make (24 KiB), cheap to keep: one per
+/// thread.
 #[derive(Debug)]
 pub struct PathBuffer {
     room: [u8; ROOM_BYTES],
     link: [u8; PATH_BYTES_MAX],
+    cache: PathCache,
 }
 
 impl PathBuffer {
     /// Empty room.
     pub const fn new() -> Self {
-        Self { room: [0; ROOM_BYTES], link: [0; PATH_BYTES_MAX] }
+        Self { room: [0; ROOM_BYTES], link: [0; PATH_BYTES_MAX], cache: PathCache::new() }
     }
 }
 
@@ -172,7 +175,7 @@ impl<'f, 'c> Walker<'f, 'c> {
 
     /// Checks that a directory may be searched.
     fn check_search(&self, directory: NodeId) -> Result<()> {
-        if self.who.capabilities.intersects(Capabilities::DAC_OVERRIDE.union(Capabilities::DAC_READ_SEARCH)) {
+        if self.who.searches_all() {
             return Ok(());
         }
         let known = self.fs.permissions(directory)?;
@@ -253,6 +256,17 @@ impl<'f, 'c> Walker<'f, 'c> {
             }
             at = self.root;
         }
+        let mut trail = Trail::new();
+        let beginning = PathCache::beginning(path).and_then(|text| Some((text, Asker::new(self.fs, at, self.who)?)));
+        match &beginning {
+            Some((text, asker)) => {
+                if let Some(directory) = buffer.cache.find(self.fs, asker, text) {
+                    (at, position) = (directory, text.len());
+                    trail.break_off();
+                }
+            }
+            None => trail.break_off(),
+        }
         loop {
             let text: &[u8] = if *in_buffer { &buffer.room } else { path };
             while text.get(position) == Some(&b'/') {
@@ -267,8 +281,13 @@ impl<'f, 'c> Walker<'f, 'c> {
             let component = &text[from..to];
             let slashes = text[to..].iter().take_while(|&&byte| byte == b'/').count();
             let is_last = to + slashes == text.len();
+            if !is_last {
+                // Before anything is read of the directory, its permissions included.
+                trail.enter(self.fs, at);
+            }
             self.check_search(at)?;
             if component == b"." || component == b".." {
+                trail.break_off();
                 let up = component.len() == 2;
                 last = if up { LastAt::DotDot } else { LastAt::Dot };
                 if up && at == self.root {
@@ -293,6 +312,9 @@ impl<'f, 'c> Walker<'f, 'c> {
                 let last = LastAt::Name(from, to);
                 Ok(End { directory: at, last, found, wants_directory, left: false })
             };
+            if is_last && let Some((text, asker)) = &beginning {
+                buffer.cache.keep(asker, text, &trail, at);
+            }
             if is_last && wants_directory && flags.contains(ResolveFlags::CREATE_FILE) {
                 return fail(Errno::ISDIR);
             }
@@ -305,6 +327,7 @@ impl<'f, 'c> Walker<'f, 'c> {
                 Err(error) => return Err(error),
             };
             if found.file_type == FileType::Symlink && (!is_last || wants_directory || mode == LastMode::Follow) {
+                trail.break_off();
                 self.links += 1;
                 if flags.contains(ResolveFlags::NO_SYMLINKS) || self.links > LINKS_MAX {
                     return fail(Errno::LOOP);

@@ -3,18 +3,15 @@
 //! Opening links the description first and then looks whether the inode still lives; unlinking takes the last name first and
 //! then looks for descriptions. Whichever comes second sees the other.
 //!
-//! Closing is in two steps, so that a kill loses nothing: when the last user is gone, the description stays where it is,
-//! without users, until the file system has been told ([`FileSystem::retire`]); only then it is freed. One that lies about
-//! without users, because its closer died, is swept up by the next who opens or closes.
+//! Closing is in two steps, so that a kill loses nothing: the last user takes the description out of its chain and into its
+//! hand, and frees it when the file system has been told ([`FileSystem::retire`]). If it dies before, its reaper puts
+//! the description back to what it was, without users; such are swept up by the next who opens or closes.
 
-use gannet_shm::{HandContent, Ordering, ParticipantId, SlabRef, Thread};
+use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
 
-use super::tables::{Chain, description as at};
+use super::tables::{Bucket, Chain, description as at};
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
-
-/// Kind of the hand of a thread that closes; `a` is the description.
-pub(super) const CLOSING: u64 = 0x7666_0001;
 
 /// Names an open file description: never two in the life of an arena.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -58,6 +55,16 @@ pub struct DescriptionInfo {
     pub status: u32,
 }
 
+/// What came of taking a use away.
+enum Dropped {
+    /// There was no such description.
+    Gone,
+    /// Somebody else uses it still.
+    OthersUseIt,
+    /// It was the last: the description, of this inode, is in this thread's hand.
+    Last(NodeId, Held),
+}
+
 /// `EBADF`: not, or no longer, a description.
 const GONE: Error = Error::because(Errno::BADF, "the open file description is gone");
 
@@ -87,7 +94,7 @@ impl Shared {
         status: u32,
     ) -> gannet_shm::Result<Description> {
         let (tables, slab) = (&self.tables, &self.tables.descriptions);
-        let held = slab.allocate(thread)?;
+        let held = slab.allocate_from(thread, &self.recent)?;
         let object = held.at();
         let fill = || -> gannet_shm::Result<()> {
             let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
@@ -267,32 +274,70 @@ impl Shared {
         &self,
         fs: &dyn FileSystem,
         description: Description,
-        drop: impl FnOnce(&Self, &Thread<'_>, gannet_shm::ArenaOffset) -> gannet_shm::Result<()>,
+        drop: impl FnOnce(&Self, &Thread<'_>, ArenaOffset) -> gannet_shm::Result<()>,
     ) -> Result<()> {
         let thread = self.thread()?;
         self.sweep_if_wanted(&thread, fs)?;
-        // Should this thread die in between, its reaper asks for a sweep.
-        let hand = thread.hand_set(HandContent { kind: CLOSING, a: description.word(), b: 0 }).map_err(error_of)?;
-        let result = (|| {
-            let object = self.tables.descriptions.object(description.0)?;
-            let node = self.tables.node(&thread, object)?;
-            let guard = thread.lock(self.tables.bucket(node.number).lock())?;
-            if !self.tables.descriptions.is_live(thread.arena(), description.0)? {
-                return Ok(None);
-            }
-            drop(self, &thread, object)?;
-            let used = self.tables.is_used(&thread, object)?;
-            guard.unlock();
-            Ok(Some((node, used)))
-        })();
-        let result = match result.map_err(error_of) {
-            Ok(Some((_, true))) => Ok(()),
-            Ok(Some((node, false))) => self.finish_close(&thread, fs, node, description),
-            Ok(None) => Err(GONE),
-            Err(error) => Err(error),
+        let (node, held) = match self.drop_locked(&thread, description, drop).map_err(error_of)? {
+            Dropped::Gone => return Err(GONE),
+            Dropped::OthersUseIt => return Ok(()),
+            Dropped::Last(node, held) => (node, held),
         };
-        thread.hand_clear(hand);
-        result
+        let retired = fs.retire(node);
+        self.tables.descriptions.free_to(&thread, &self.recent, held).map_err(error_of)?;
+        match retired {
+            Err(error) if error.errno() != Errno::STALE => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// What of [`Shared::drop_use`] is done under the lock. Should this thread die in it, whoever settles the lock asks for a sweep.
+    fn drop_locked(
+        &self,
+        thread: &Thread<'_>,
+        description: Description,
+        drop: impl FnOnce(&Self, &Thread<'_>, ArenaOffset) -> gannet_shm::Result<()>,
+    ) -> gannet_shm::Result<Dropped> {
+        let tables = &self.tables;
+        let object = tables.descriptions.object(description.0)?;
+        let node = tables.node(thread, object)?;
+        let bucket = tables.bucket(node.number);
+        let guard = thread.lock(bucket.lock())?;
+        if !tables.descriptions.is_live(thread.arena(), description.0)? {
+            return Ok(Dropped::Gone);
+        }
+        drop(self, thread, object)?;
+        if tables.is_used(thread, object)? {
+            guard.unlock();
+            return Ok(Dropped::OthersUseIt);
+        }
+        match self.take_apart(thread, bucket, description) {
+            Ok(Some(held)) => {
+                let wake = tables.released(thread, bucket)?;
+                guard.unlock();
+                wake.wake();
+                Ok(Dropped::Last(node, held))
+            }
+            // What is left lies about without users.
+            Ok(None) => tables.want_sweep(thread).map(|()| Dropped::OthersUseIt),
+            Err(error) => tables.want_sweep(thread).and(Err(error)),
+        }
+    }
+
+    /// Takes a description that nobody uses out of its chain and into this thread's hand. Under the bucket's lock. Its locks
+    /// first: while it is live, whoever comes after a kill finds it and goes on here.
+    fn take_apart(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        description: Description,
+    ) -> gannet_shm::Result<Option<Held>> {
+        self.tables.void_records_of(thread, bucket, description)?;
+        let held = self.tables.descriptions.retire(thread, description.0)?;
+        if held.is_some() {
+            self.tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
+        }
+        Ok(held)
     }
 
     /// Tells the file system that a description has no users, and frees it.
@@ -315,13 +360,11 @@ impl Shared {
         let (tables, bucket) = (&self.tables, self.tables.bucket(node.number));
         let guard = thread.lock(bucket.lock())?;
         let object = tables.descriptions.object(description.0)?;
-        if tables.descriptions.is_live(thread.arena(), description.0)? && !tables.is_used(thread, object)? {
-            // Its locks first: while it is live, whoever comes after a kill finds it and goes on here.
-            tables.void_records_of(thread, bucket, description)?;
-            if let Some(held) = tables.descriptions.retire(thread, description.0)? {
-                tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
-                tables.descriptions.free(thread, held)?;
-            }
+        if tables.descriptions.is_live(thread.arena(), description.0)?
+            && !tables.is_used(thread, object)?
+            && let Some(held) = self.take_apart(thread, bucket, description)?
+        {
+            tables.descriptions.free(thread, held)?;
         }
         let wake = tables.released(thread, bucket)?;
         guard.unlock();

@@ -32,7 +32,7 @@ mod tables;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use gannet_shm::{ArenaLayout, ReapStage, Session, Thread};
+use gannet_shm::{ArenaLayout, ReapStage, Recent, Session, Thread};
 
 use crate::{Errno, Error, Result};
 
@@ -74,6 +74,8 @@ impl Default for SharedLimits {
 pub struct Shared {
     session: Arc<Session>,
     tables: Tables,
+    /// Descriptions that this process freed last.
+    recent: Recent,
     /// When this process last looked for dead ones, in nanoseconds of the coarse clock.
     looked_at_ns: AtomicU64,
 }
@@ -89,7 +91,7 @@ impl Shared {
     pub fn new(session: Arc<Session>, limits: &SharedLimits) -> Result<Arc<Self>> {
         let tables = Tables::new(&session, limits).map_err(error_of)?;
         session.register_reaper(ReapStage::Hands, Arc::new(SharedReaper(tables)));
-        Ok(Arc::new(Self { session, tables, looked_at_ns: AtomicU64::new(0) }))
+        Ok(Arc::new(Self { session, tables, recent: Recent::default(), looked_at_ns: AtomicU64::new(0) }))
     }
 
     /// The same in an arena of its own, which only this process and children forked from it reach.
@@ -104,6 +106,7 @@ impl Shared {
         &self.session
     }
 
+    #[inline]
     pub(crate) fn thread(&self) -> Result<Thread<'_>> {
         self.session.thread().map_err(error_of)
     }

@@ -1,12 +1,11 @@
 //! What becomes of the dead: of threads that died inside an operation, and of processes.
 //!
 //! A dead thread: objects that it was making or taking apart leave their chains and are freed; changes of lock records in
-//! buckets that it had locked are completed; if it was closing a description, a sweep is asked for. A process that is gone:
+//! buckets that it had locked are completed; a description that it was closing is live again, and a sweep is asked for. A process that is gone:
 //! its bit goes from all descriptions, its POSIX locks go, and a sweep is asked for where something lost its last user.
 
-use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper, Result, Thread};
+use gannet_shm::{AfterDeath, DeadThread, GoneParticipant, Ordering, Reaper, Result, Thread};
 
-use super::description::CLOSING;
 use super::file_locks::LockOwner;
 use super::tables::{Bucket, Chain, Tables};
 use super::{Shared, error_of};
@@ -23,21 +22,23 @@ impl Reaper for SharedReaper {
     fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
         let (tables, thread) = (&self.0, dead.reaper());
         for chain in [Chain::Descriptions, Chain::Records] {
-            tables.slab(chain).settle(dead, |held| {
+            tables.slab(chain).settle_or_revive(dead, |held| {
+                if chain == Chain::Descriptions && held.was_live {
+                    // Closed, but the file system may not have been told: who sweeps does. A sweep looks at all objects, linked or not.
+                    tables.want_sweep(&thread)?;
+                    return Ok(AfterDeath::Live);
+                }
                 let bucket = tables.bucket(tables.node(&thread, held.at)?.number);
                 // It can be in a chain only if the chain's bucket was locked.
-                if dead.holds(bucket.lock()) { tables.unlink(&thread, bucket, chain, held.reference) } else { Ok(()) }
+                if dead.holds(bucket.lock()) {
+                    tables.unlink(&thread, bucket, chain, held.reference)?;
+                }
+                Ok(AfterDeath::Freed)
             })?;
         }
         for bucket in dead.locks().filter_map(|lock| tables.bucket_of_lock(lock)) {
             tables.settle_records(&thread, bucket)?;
             tables.want_sweep(&thread)?;
-        }
-        for (index, hand) in dead.hands() {
-            if hand.kind == CLOSING {
-                tables.want_sweep(&thread)?;
-                dead.clear_hand(index);
-            }
         }
         tables.wait(&thread, dead.slot())?.store(0, Ordering::Release);
         Ok(())

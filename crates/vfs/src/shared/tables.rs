@@ -156,6 +156,7 @@ impl Tables {
         }
     }
 
+    #[inline]
     pub(super) fn bucket(&self, number: u64) -> Bucket {
         let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         Bucket(self.buckets.start.add(hash % self.bucket_count * BUCKET_BYTES))
@@ -188,11 +189,13 @@ impl Tables {
     }
 
     /// The users of a description: a bit for each participant.
+    #[inline]
     pub(super) fn column<'s>(&self, thread: &Thread<'s>, object: ArenaOffset) -> Result<&'s [Word]> {
         thread.arena().words(object.add(description::COLUMN), self.column_words)
     }
 
     /// The word and the bit of a participant in a column.
+    #[inline]
     pub(super) fn user<'s>(&self, thread: &Thread<'s>, object: ArenaOffset, index: u32) -> Result<(&'s Word, u64)> {
         let word = self.column(thread, object)?.get(index as usize / 64);
         let full = gannet_shm::Error::Full { what: "participant in the columns of descriptions" };
@@ -200,12 +203,14 @@ impl Tables {
     }
 
     /// Whether anybody uses a description. Exact under its bucket's lock.
+    #[inline]
     pub(super) fn is_used(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<bool> {
         let column = self.column(thread, object)?;
         Ok(column.iter().any(|word| word.load(Ordering::Acquire) != 0)
             || thread.word(object.add(description::EXTERNAL))?.load(Ordering::Acquire) != 0)
     }
 
+    #[inline]
     pub(super) fn node(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<NodeId> {
         let load = |at| Ok(thread.word(object.add(at))?.load(Ordering::Relaxed));
         Ok(NodeId::new(load(description::NUMBER)?, load(description::GENERATION)? as u32))
@@ -233,6 +238,7 @@ impl Tables {
     }
 
     /// Puts an object at the front of a chain. Under the bucket's lock.
+    #[inline]
     pub(super) fn link(
         &self,
         thread: &Thread<'_>,
