@@ -343,7 +343,6 @@ fn values(unit: Unit, size_bytes: u64, rounds: &[Measurement]) -> Spread {
         Unit::Nanoseconds => one.wall_ns / one.operations.max(1) as f64,
         Unit::Rate => one.rate,
         Unit::Bandwidth => one.rate * size_bytes as f64 / 1e6,
-        Unit::Seconds => one.wall_ns / 1e9,
     };
     spread(&rounds.iter().map(value).collect::<Vec<_>>())
 }

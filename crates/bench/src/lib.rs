@@ -64,6 +64,9 @@ pub const SUBJECTS: &[Subject] = &[
     Subject::Recovery,
 ];
 
+/// The peers that there are without being named by the user.
+pub const PEERS: &[&str] = &peers::ALL;
+
 /// Measures. What cannot be measured here is named in the report, and is no error.
 pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnMut(Progress<'_>)) -> Report {
     let machine = machine::look();

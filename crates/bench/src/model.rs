@@ -11,7 +11,7 @@ pub struct Report {
     pub features: Vec<&'static str>,
     /// Version of Gannet.
     pub version: &'static str,
-    /// Seconds since 1970 at the beginning.
+    /// Seconds since 1970 at the end.
     pub time_s: u64,
     /// The machine.
     pub machine: Machine,
@@ -105,9 +105,6 @@ pub enum Unit {
     /// Millions of bytes per second: more is better.
     #[serde(rename = "MB/s")]
     Bandwidth,
-    /// Seconds: less is better.
-    #[serde(rename = "s")]
-    Seconds,
 }
 
 /// A table.

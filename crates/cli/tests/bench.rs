@@ -25,6 +25,27 @@ fn build() {
     });
 }
 
+/// A report as the schema wants it.
+fn valid(json: &[u8]) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/bench.schema.json");
+    let schema: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).expect("a schema in JSON");
+    let schema = jsonschema::validator_for(&schema).expect("a schema");
+    let report: Value = serde_json::from_slice(json).expect("JSON");
+    let errors: Vec<String> =
+        schema.iter_errors(&report).map(|error| format!("{}: {error}", error.instance_path())).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    // What is measured is one of what the report names.
+    let known = |peer: &Value| {
+        ["floor", "driver"].iter().any(|name| peer == name)
+            || report["peers"].as_array().unwrap().iter().any(|one| one["name"] == *peer)
+    };
+    for table in report["tables"].as_array().unwrap() {
+        let recovery = table["command"] == "recovery";
+        assert!(table["rows"].as_array().unwrap().iter().all(|row| recovery || known(&row["peer"])), "{table}");
+    }
+    report
+}
+
 /// Runs a table and returns its report.
 fn report(table: &str) -> Value {
     build();
@@ -32,8 +53,7 @@ fn report(table: &str) -> Value {
     let peers: &[&str] = if table == "latency" { &[] } else { &["--peers", "gannet,gannet-pmem,gannet-mount,tmpfs"] };
     let output = gannet(&[&["bench", table, "--quick", "--json"], peers].concat());
     assert!(output.status.success(), "{output:?}");
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(report["format"], "gannet-bench");
+    let report = valid(&output.stdout);
     let rows = || report["tables"].as_array().unwrap().iter().flat_map(|table| table["rows"].as_array().unwrap());
     for peer in ["gannet", "gannet-pmem", "tmpfs"] {
         let mut of_peer = rows().filter(|row| row["peer"] == peer).peekable();
@@ -114,7 +134,7 @@ fn exec() {
 fn apps() {
     build();
     let output = gannet(&["bench", "apps", "--quick", "--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = valid(&output.stdout);
     // What is not installed is skipped and named; what is, works.
     let rows = report["tables"][0]["rows"].as_array().unwrap();
     for app in ["SQLite insert, journal WAL", "Redis set, fsync always", "RocksDB fill, WAL synced"] {
@@ -131,7 +151,7 @@ fn apps() {
 fn recovery() {
     build();
     let output = gannet(&["bench", "recovery", "--quick", "--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let report = valid(&output.stdout);
     assert_eq!(report["skipped"], Value::Array(Vec::new()));
     for table in report["tables"].as_array().unwrap() {
         let rows = table["rows"].as_array().unwrap();
@@ -139,4 +159,45 @@ fn recovery() {
             assert_eq!(rows.iter().filter(|row| row["operation"] == operation).count(), 2, "{table}");
         }
     }
+}
+
+#[test]
+fn a_report_needs_nothing_else() {
+    build();
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("report");
+    let output = gannet(&[
+        "bench",
+        "latency",
+        "threads",
+        "recovery",
+        "--quick",
+        "--peers",
+        "gannet-pmem,tmpfs",
+        "--report",
+        path.to_str().unwrap(),
+    ]);
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("overwrite 4 KiB") && text.contains("survives") && text.contains("attach"), "{text}");
+    valid(&std::fs::read(path.join("results.json")).unwrap());
+    let page = std::fs::read_to_string(path.join("index.html")).unwrap();
+    for reference in ["src=", "href=", "@import", "url("] {
+        assert!(!page.contains(reference), "the page loads something: {reference}");
+    }
+    assert!(page.contains("<svg") && page.contains("All figures") && page.trim_end().ends_with("</html>"));
+    for plot in ["summary", "latency", "latency-2", "threads-write-4-KiB", "recovery", "recovery-2"] {
+        let svg = std::fs::read_to_string(path.join(format!("{plot}.svg"))).unwrap_or_else(|_| panic!("{plot}.svg"));
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && !svg.contains("NaN"), "{plot}");
+    }
+}
+
+#[test]
+fn wrong_wishes_are_one_line() {
+    build();
+    let output = gannet(&["bench", "latency", "--quick", "--peers", "nonsense"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && text.lines().count() == 1 && text.contains("nonsense"), "{output:?}");
+    let output = gannet(&["bench", "latency", "--quick", "--directory", "nonsense"]);
+    assert!(output.status.code() == Some(2), "{output:?}");
 }

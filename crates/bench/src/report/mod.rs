@@ -1,5 +1,37 @@
 //! What was found, for people: text, and one page with plots.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `text` | tables for a terminal; how figures are written |
+//! | `plots` | which plots a table gets |
+//! | `dots`, `lines` | the two kinds of plots |
+//! | `style` | colours, markers, the legend |
+//! | `page` | the HTML page |
 
+mod dots;
+mod lines;
+mod page;
+mod plots;
+mod style;
 mod text;
 
 pub use text::text;
+
+use crate::model::Report;
+use std::io;
+use std::path::Path;
+
+/// Writes `index.html`, which needs nothing else, and each plot by itself (`*.svg`), and the figures (`results.json`).
+///
+/// # Errors
+/// Those of the file system.
+pub fn write(report: &Report, directory: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    let plots = plots::of(report);
+    for plot in &plots {
+        std::fs::write(directory.join(format!("{}.svg", plot.name)), &plot.svg)?;
+    }
+    std::fs::write(directory.join("index.html"), page::page(report, &plots))?;
+    let json = serde_json::to_string_pretty(report)?;
+    std::fs::write(directory.join("results.json"), json + "\n")
+}

@@ -36,7 +36,6 @@ pub(crate) fn number(value: f64) -> String {
 pub(crate) fn value(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Nanoseconds => time(value),
-        Unit::Seconds => time(value * 1e9),
         Unit::Rate | Unit::Bandwidth => number(value),
     }
 }
@@ -46,7 +45,6 @@ pub(crate) fn unit_name(unit: Unit) -> &'static str {
         Unit::Nanoseconds => "time per operation, less is better",
         Unit::Rate => "operations per second, more is better",
         Unit::Bandwidth => "MB/s, more is better",
-        Unit::Seconds => "time, less is better",
     }
 }
 

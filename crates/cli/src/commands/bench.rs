@@ -1,9 +1,9 @@
 //! `gannet bench`: measures, and prints or writes what was found.
 
 use crate::arguments::{Bench, BenchTable};
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print};
-use gannet_bench::{BenchSettings, SUBJECTS, Subject};
+use gannet_bench::{BenchSettings, PEERS, SUBJECTS, Subject};
 use std::path::{Path, PathBuf};
 
 const WORKLOAD: &str = "gannet-workload";
@@ -12,6 +12,13 @@ const WORKLOAD: &str = "gannet-workload";
 pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
     let gannet =
         std::env::current_exe().map_err(|error| Failure::new(format_args!("where is this program? {error}")))?;
+    let known =
+        |name: &String| PEERS.contains(&name.as_str()) || arguments.directory.iter().any(|(own, _)| own == name);
+    if let Some(unknown) = arguments.peers.iter().find(|name| !known(name)) {
+        let message =
+            format!("{unknown}: no peer has this name; there are {} and those of --directory", PEERS.join(", "));
+        return Err(Failure::new(message).with_code(USAGE));
+    }
     let subjects: Vec<Subject> = match &arguments.what[..] {
         [] => SUBJECTS.to_vec(),
         some => some.iter().map(|&table| subject(table)).collect(),
@@ -32,6 +39,10 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
     let mut progress = Progress::new("{msg:44!} {wide_bar} {pos}/{len}");
     let report = gannet_bench::run(&subjects, settings, &mut |step| progress.show(step.what, step.done, step.total));
     drop(progress);
+    if let Some(directory) = &arguments.report {
+        gannet_bench::report::write(&report, directory)
+            .map_err(|error| Failure::new(format_args!("{}: {error}", directory.display())))?;
+    }
     if arguments.json {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::new)?;
         print(&(text + "\n"))?;

@@ -1,0 +1,114 @@
+//! Which plots a report gets: lines over an axis for few operations, points for many.
+
+use super::dots::{self, Dots};
+use super::lines::{self, Lines};
+use super::text::{columns, lines as table_lines};
+use crate::model::{Report, Row, Table};
+
+/// Operations that get a plot with lines each; of more there are points.
+const LINES_MAX: usize = 4;
+
+/// Rows of the plot that says most in least room.
+const SUMMARY: &[&str] = &[
+    "overwrite 4 KiB",
+    "append 4 KiB and fsync",
+    "append 64 B and fsync",
+    "read 4 KiB",
+    "create, close and unlink",
+    "open and close, five deep",
+    "stat, five deep",
+    "rename",
+    "mkdir",
+];
+const SUMMARY_PEERS: &[&str] = &["gannet-pmem", "gannet-mount", "tmpfs", "libfuse", "disk", "floor"];
+
+/// A plot.
+pub(super) struct Plot {
+    /// Name of its file, without the suffix.
+    pub(super) name: String,
+    /// Index of its table.
+    pub(super) table: usize,
+    pub(super) svg: String,
+}
+
+/// All plots.
+pub(super) fn of(report: &Report) -> Vec<Plot> {
+    let below = format!(
+        "median of {} rounds and their spread; {}, {} processors",
+        report.settings.rounds, report.machine.processor, report.machine.processors
+    );
+    let mut plots = Vec::new();
+    for (index, table) in report.tables.iter().enumerate() {
+        // Names of files stay the same as long as the tables do.
+        let same = report.tables[..index].iter().filter(|other| other.command == table.command).count();
+        let name = if same == 0 { table.command.to_owned() } else { format!("{}-{}", table.command, same + 1) };
+        plots.extend(of_table(table, &name, &below).into_iter().map(|(name, svg)| Plot { name, table: index, svg }));
+        if table.command == "latency" && same == 0 {
+            plots.extend(summary(table, &below).map(|svg| Plot { name: "summary".into(), table: index, svg }));
+        }
+    }
+    plots
+}
+
+fn summary(table: &Table, below: &str) -> Option<String> {
+    let rows: Vec<&Row> = table.rows.iter().filter(|row| SUMMARY_PEERS.contains(&row.peer.as_str())).collect();
+    let has = |operation: &&str| rows.iter().any(|row| row.operation == **operation);
+    let operations = SUMMARY.iter().copied().filter(has).collect();
+    let peers = SUMMARY_PEERS.iter().copied().filter(|peer| rows.iter().any(|row| row.peer == *peer)).collect();
+    let title = "The same program on each file system".to_owned();
+    dots::draw(&Dots { title, below: below.into(), unit: table.unit, operations, peers, rows })
+}
+
+fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
+    let measured = |row: &&Row| row.peer != "driver" && row.operation != "empty driver";
+    let mut operations: Vec<&str> = Vec::new();
+    for (operation, _) in table_lines(table) {
+        let is_there = table.rows.iter().filter(measured).any(|row| row.operation == operation);
+        if is_there && !operations.contains(&operation) {
+            operations.push(operation);
+        }
+    }
+    let peers: Vec<&str> = columns(table).into_iter().filter(|peer| *peer != "driver").collect();
+    let Some(x_name) = table.x_name else {
+        let rows = table.rows.iter().filter(measured).collect();
+        let dots = Dots { title: table.title.clone(), below: below.into(), unit: table.unit, operations, peers, rows };
+        return dots::draw(&dots).map(|svg| (name.to_owned(), svg)).into_iter().collect();
+    };
+    let single = peers.len() == 1;
+    if operations.len() <= LINES_MAX && !single {
+        let of = |operation: &&str| {
+            let lines = peers
+                .iter()
+                .map(|peer| {
+                    let rows = table.rows.iter().filter(|row| row.peer == *peer && row.operation == **operation);
+                    (*peer, rows.collect::<Vec<_>>())
+                })
+                .filter(|(_, rows)| !rows.is_empty())
+                .collect();
+            let title = format!("{}: {operation}", table.title);
+            let svg = lines::draw(&Lines { title, below: below.into(), unit: table.unit, x_name, lines })?;
+            Some((format!("{name}-{}", operation.replace(' ', "-")), svg))
+        };
+        return operations.iter().filter_map(of).collect();
+    }
+    if single {
+        // Of one peer the operations are the lines.
+        let of = |operation: &&'_ str| table.rows.iter().filter(|row| row.operation == *operation).collect::<Vec<_>>();
+        let lines = operations.iter().map(|operation| (*operation, of(operation))).collect();
+        let plot = Lines { title: table.title.clone(), below: below.into(), unit: table.unit, x_name, lines };
+        return lines::draw(&plot).map(|svg| (name.to_owned(), svg)).into_iter().collect();
+    }
+    // Too many operations for a plot each: points, where the axis begins and where it ends.
+    let mut xs: Vec<f64> = table.rows.iter().filter_map(|row| row.x).collect();
+    xs.sort_by(f64::total_cmp);
+    xs.dedup();
+    let ends = [xs.first(), xs.last().filter(|_| xs.len() > 1)];
+    let of = |&x: &f64| {
+        let rows: Vec<&Row> = table.rows.iter().filter(measured).filter(|row| row.x == Some(x)).collect();
+        let title = format!("{} {x}", table.title);
+        let (operations, peers) = (operations.clone(), peers.clone());
+        let svg = dots::draw(&Dots { title, below: below.into(), unit: table.unit, operations, peers, rows })?;
+        Some((format!("{name}-at-{x}"), svg))
+    };
+    ends.into_iter().flatten().filter_map(of).collect()
+}
