@@ -205,8 +205,8 @@ pub(crate) struct Bench {
     /// Tails and the medium's cost of each operation too: p50, p99, p99.99, fences, lines, bytes
     #[arg(long, short)]
     pub(crate) details: bool,
-    /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-mount, tmpfs, libfuse,
-    /// ext4, xfs, disk, or a name of --directory
+    /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-mount,
+    /// gannet-mount-alone, tmpfs, libfuse, ext4, xfs, disk, or a name of --directory
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// Measure a directory as well, for instance dax=/mnt/pmem

@@ -27,12 +27,13 @@ pub(crate) use volumes::{Gannet, make_volume};
 const PLACE: &str = "/gannet-bench-volume";
 
 /// The peers that are there without being asked for, in the order of columns.
-pub(crate) const ALL: [&str; 10] = [
+pub(crate) const ALL: [&str; 11] = [
     "gannet",
     "gannet-pmem",
     "gannet-pmem-cow",
     "gannet-aged",
     "gannet-mount",
+    "gannet-mount-alone",
     "tmpfs",
     "libfuse",
     "ext4",
@@ -82,7 +83,8 @@ pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
             volumes::under_run(bench, name, Gannet { emulated: true, copy_on_write: true, ..Gannet::default() })
         }
         "gannet-aged" => volumes::under_run(bench, name, Gannet { emulated: true, aged: true, ..Gannet::default() }),
-        "gannet-mount" => volumes::mounted(bench, name),
+        "gannet-mount" => volumes::mounted(bench, name, "", "mounted"),
+        "gannet-mount-alone" => volumes::mounted(bench, name, "cache=exclusive", "mounted for itself (cache=exclusive)"),
         "tmpfs" => kernel::tmpfs(bench),
         "disk" => kernel::disk(bench),
         "ext4" | "xfs" => kernel::image(bench, name),

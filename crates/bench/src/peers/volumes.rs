@@ -73,7 +73,7 @@ fn volume(bench: &Bench, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), St
 pub(super) fn under_run(bench: &Bench, name: &str, kind: Gannet) -> Result<Peer, String> {
     let (path, undo) = volume(bench, name, kind)?;
     let mut peer = Peer {
-        facts: facts(name, &path, kind, "run")?,
+        facts: facts(name, &path, kind, "under `gannet run`")?,
         access: Access::Run { gannet: bench.settings.gannet.clone(), volume: path.clone() },
         volume: Some(path),
         undo: vec![undo],
@@ -104,10 +104,10 @@ fn age(bench: &Bench, peer: &mut Peer) -> Result<(), String> {
     peer.worker(&bench.settings.workload)?.prepare(&job)
 }
 
-/// A volume mounted.
-pub(super) fn mounted(bench: &Bench, name: &str) -> Result<Peer, String> {
+/// A volume mounted with options.
+pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Result<Peer, String> {
     let (path, undo) = volume(bench, name, Gannet::default())?;
-    let facts = facts(name, &path, Gannet::default(), "mount")?;
+    let facts = facts(name, &path, Gannet::default(), how)?;
     let target = path.with_file_name("mounted");
     std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
     let mut peer = Peer {
@@ -118,7 +118,7 @@ pub(super) fn mounted(bench: &Bench, name: &str) -> Result<Peer, String> {
         worker: None,
         span_bytes_max: u64::MAX,
     };
-    helped(Command::new(&bench.settings.gannet).arg("mount").arg(&path).arg(&target))?;
+    helped(Command::new(&bench.settings.gannet).args(["mount", "--options", options]).arg(&path).arg(&target))?;
     peer.undo.push(Undo::Unmount(target));
     Ok(peer)
 }
