@@ -206,7 +206,7 @@ pub(crate) struct Bench {
     #[arg(long, short)]
     pub(crate) details: bool,
     /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-mount,
-    /// gannet-mount-alone, tmpfs, libfuse, ext4, xfs, disk, or a name of --directory
+    /// gannet-mount-shared, tmpfs, libfuse, ext4, xfs, disk, or a name of --directory
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// Measure a directory as well, for instance dax=/mnt/pmem

@@ -120,7 +120,18 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
     let wanted: &[&str] = if quick {
         &["gannet", "gannet-pmem", "tmpfs"]
     } else {
-        &["gannet", "gannet-pmem", "gannet-pmem-cow", "gannet-mount", "gannet-mount-alone", "tmpfs", "libfuse", "ext4", "xfs", "disk"]
+        &[
+            "gannet",
+            "gannet-pmem",
+            "gannet-pmem-cow",
+            "gannet-mount",
+            "gannet-mount-shared",
+            "tmpfs",
+            "libfuse",
+            "ext4",
+            "xfs",
+            "disk",
+        ]
     };
     let names = bench.ready(wanted);
     let rounds = if quick { 1 } else { bench.settings.rounds.min(3) };

@@ -33,7 +33,7 @@ pub(crate) const ALL: [&str; 11] = [
     "gannet-pmem-cow",
     "gannet-aged",
     "gannet-mount",
-    "gannet-mount-alone",
+    "gannet-mount-shared",
     "tmpfs",
     "libfuse",
     "ext4",
@@ -84,7 +84,7 @@ pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
         }
         "gannet-aged" => volumes::under_run(bench, name, Gannet { emulated: true, aged: true, ..Gannet::default() }),
         "gannet-mount" => volumes::mounted(bench, name, "", "mounted"),
-        "gannet-mount-alone" => volumes::mounted(bench, name, "cache=exclusive", "mounted for itself (cache=exclusive)"),
+        "gannet-mount-shared" => volumes::mounted(bench, name, "cache=coherent", "mounted, as while others use it too"),
         "tmpfs" => kernel::tmpfs(bench),
         "disk" => kernel::disk(bench),
         "ext4" | "xfs" => kernel::image(bench, name),

@@ -113,7 +113,8 @@ pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Re
     let mut peer = Peer {
         facts,
         access: Access::Directory(target.clone()),
-        volume: Some(path.clone()),
+        // Whoever opened it for its counters would be another user of the volume, and the kernel stop caching.
+        volume: None,
         undo: vec![undo],
         worker: None,
         span_bytes_max: u64::MAX,

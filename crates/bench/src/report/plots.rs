@@ -20,7 +20,7 @@ const SUMMARY: &[&str] = &[
     "rename",
     "mkdir",
 ];
-const SUMMARY_PEERS: &[&str] = &["gannet-pmem", "gannet-mount-alone", "tmpfs", "libfuse", "disk", "floor"];
+const SUMMARY_PEERS: &[&str] = &["gannet-pmem", "gannet-mount", "tmpfs", "libfuse", "disk", "floor"];
 
 /// A plot.
 pub(super) struct Plot {

@@ -30,7 +30,7 @@ pub(super) fn look(peer: &str) -> (RGBColor, Marker) {
         "gannet-pmem-cow" => (RGBColor(0x00, 0x9d, 0xa8), Marker::Disc),
         "gannet-aged" => (RGBColor(0x8a, 0x4f, 0xcf), Marker::Disc),
         "gannet-mount" => (RGBColor(0x7f, 0xb8, 0xff), Marker::Disc),
-        "gannet-mount-alone" => (RGBColor(0x55, 0x8b, 0xa8), Marker::Disc),
+        "gannet-mount-shared" => (RGBColor(0x55, 0x8b, 0xa8), Marker::Disc),
         "tmpfs" => (RGBColor(0xf2, 0x8e, 0x1c), Marker::Square),
         "libfuse" => (RGBColor(0xc0, 0x2a, 0x4a), Marker::Triangle),
         "ext4" => (RGBColor(0x3f, 0x9b, 0x3f), Marker::Square),
@@ -49,7 +49,7 @@ fn called(peer: &str) -> &str {
         "gannet-pmem-cow" => "Gannet, copy-on-write",
         "gannet-aged" => "Gannet, aged",
         "gannet-mount" => "Gannet mounted",
-        "gannet-mount-alone" => "Gannet mounted, cache=exclusive",
+        "gannet-mount-shared" => "Gannet mounted, shared",
         "floor" => "copy + fence alone",
         other => other,
     }
