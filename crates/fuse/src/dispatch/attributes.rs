@@ -57,8 +57,14 @@ impl Dispatcher {
 
     pub(super) fn set_attributes(&self, header: &Header, request: &SetAttrRequest) -> Result<FixedReply> {
         let node = self.node(header.node)?;
-        let now = self.file_system.permissions(node)?;
         let valid = request.valid;
+        if valid.contains(SetAttrValid::CTIME) && !self.agreed(InitFlags::WRITEBACK_CACHE) {
+            // Nobody asked: with ctime come only the times that the kernel remembers, after it wrote back a map's pages. They are
+            // older than those of that very write, and of others' changes.
+            let attributes = self.file_system.attributes(node)?;
+            return Ok(reply::attributes(&self.shown(attributes), self.unguarded_validity()));
+        }
+        let now = self.file_system.permissions(node)?;
         let set_time = |set, set_now, (seconds, nanoseconds): (i64, u32)| {
             if valid.contains(set_now) {
                 TimeChange::Now

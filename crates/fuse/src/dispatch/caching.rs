@@ -32,8 +32,10 @@ const WATCH: Duration = Duration::from_millis(250);
 /// After so many files whose pages are dropped, the watch looks whether it is needed elsewhere.
 const CLEANSE_BATCH: usize = 32;
 
-/// What the watch asks of a transport.
-pub(crate) trait Kernel {
+/// What is told to the kernel unasked.
+pub(crate) trait Kernel: Send + Sync {
+    /// Has the kernel forget the attributes of an inode. Waits for nothing.
+    fn forget_attributes(&self, id: u64);
     /// Has the kernel write back and drop all pages of a file. May wait for requests that other threads serve.
     fn drop_pages(&self, id: u64);
     /// Waits until all requests that are being served now have been answered; less if `give_up` says so.

@@ -97,6 +97,14 @@ impl Dispatcher {
         if self.policy.set_user_id {
             self.drop_capabilities(node);
         }
+        // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
+        if from_page_cache
+            && self.policy.cache != CachePolicy::Coherent
+            && !self.agreed(InitFlags::WRITEBACK_CACHE)
+            && let Some(kernel) = self.kernel.get()
+        {
+            kernel.forget_attributes(header.node);
+        }
         Ok(reply::written(written.count_bytes as u32))
     }
 

@@ -108,6 +108,7 @@ pub(crate) struct Dispatcher {
     users: Users,
     locks: Locks,
     caching: Caching,
+    kernel: OnceLock<Arc<dyn Kernel>>,
     relief: OnceLock<Relief>,
 }
 
@@ -126,6 +127,7 @@ impl Dispatcher {
             users: Users::default(),
             locks: Locks::default(),
             caching: Caching::default(),
+            kernel: OnceLock::new(),
             relief: OnceLock::new(),
         }
     }
@@ -143,6 +145,11 @@ impl Dispatcher {
             let _ = self.agreement.set(agreement);
         }
         answer
+    }
+
+    /// Installs the way to the kernel for what it does not ask.
+    pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
+        let _ = self.kernel.set(kernel);
     }
 
     /// Installs the way to make room.

@@ -10,6 +10,22 @@ use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
 use gannet_vfs::InodeFlags;
 
+/// `EOPNOTSUPP` for a name in no namespace that a file system here has, `EINVAL` for a namespace without a name. The kernel passes
+/// everything on.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name == acl::ACCESS || name == acl::DEFAULT {
+        return Ok(());
+    }
+    for namespace in [&b"user."[..], b"trusted.", b"security."] {
+        match name.strip_prefix(namespace) {
+            Some([]) => return Err(Error::new(Errno::INVAL)),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+    }
+    Err(Error::new(Errno::OPNOTSUPP))
+}
+
 impl Dispatcher {
     /// A whole value; `None` when absent, also where the file system has no such attributes.
     pub(super) fn xattr_value(&self, node: NodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -40,6 +56,7 @@ impl Dispatcher {
 
     pub(super) fn get_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Result<usize> {
         let node = self.node(header.node)?;
+        check_name(name)?;
         let absent_list = |error: Error| match error.errno() {
             // A file system without attributes has no lists; any other answer would fail every permission check.
             Errno::OPNOTSUPP if name == acl::ACCESS || name == acl::DEFAULT => Error::new(Errno::NODATA),
@@ -88,6 +105,7 @@ impl Dispatcher {
         set_flags: u32,
     ) -> Result<FixedReply> {
         let node = self.node(header.node)?;
+        check_name(name)?;
         self.check_changeable(node)?;
         let mode = match flags {
             0 => XattrMode::Any,
@@ -128,6 +146,7 @@ impl Dispatcher {
 
     pub(super) fn remove_xattr(&self, header: &Header, name: &[u8]) -> Result<FixedReply> {
         let node = self.node(header.node)?;
+        check_name(name)?;
         self.check_changeable(node)?;
         match self.file_system.remove_xattr(node, name) {
             // Removing a list that is not there is no error: `setfacl -b` does it.

@@ -180,14 +180,16 @@ pub fn ioctl_result(result: i32) -> FixedReply {
     reply
 }
 
-/// `fuse_notify_inval_inode_out` with its header: the kernel shall forget attributes and pages of an inode.
-pub fn drop_pages(node: u64) -> [u8; OUT_HEADER_BYTES + 24] {
+/// `fuse_notify_inval_inode_out` with its header: the kernel shall forget the attributes of an inode, and its pages.
+pub fn invalidate(node: u64, pages: bool) -> [u8; OUT_HEADER_BYTES + 24] {
     /// `FUSE_NOTIFY_INVAL_INODE`, where an error stands in a reply; and no request's name.
     const INVALIDATE_INODE: i32 = 2;
     let mut message = [0; OUT_HEADER_BYTES + 24];
     message[..OUT_HEADER_BYTES].copy_from_slice(&out_header(0, -INVALIDATE_INODE, 24));
     message[OUT_HEADER_BYTES..OUT_HEADER_BYTES + 8].copy_from_slice(&node.to_le_bytes());
-    // From byte 0 to the end: offset 0, length 0.
+    // From byte 0 to the end: offset 0, length 0. A negative offset: no pages.
+    let offset_bytes: i64 = if pages { 0 } else { -1 };
+    message[OUT_HEADER_BYTES + 8..OUT_HEADER_BYTES + 16].copy_from_slice(&offset_bytes.to_le_bytes());
     message
 }
 
@@ -311,7 +313,8 @@ mod tests {
 
     #[test]
     fn notifications_carry_their_code_and_no_name() {
-        let message = drop_pages(0x55);
+        assert_eq!(invalidate(1, false)[24..32], [0xff; 8]);
+        let message = invalidate(0x55, true);
         assert_eq!(message[..4], 40u32.to_le_bytes());
         assert_eq!(message[4..8], 2i32.to_le_bytes());
         assert_eq!(message[8..16], [0; 8]);

@@ -20,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::dispatch::{Dispatcher, Outcome};
+use crate::dispatch::{Dispatcher, Kernel, Outcome};
 use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
 use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
@@ -142,10 +142,11 @@ impl Session {
                 })?;
             }
         }
+        let notifier = Arc::new(Notifier::new(device, session.turns.clone())?);
+        session.dispatcher.set_kernel(Arc::clone(&notifier) as Arc<dyn Kernel>);
         if session.dispatcher.automatic() {
-            let notifier = Notifier::new(device, session.turns.clone())?;
             let dispatcher = Arc::clone(&session.dispatcher);
-            let watch = Builder::new().name("fuse-watch".into()).spawn(move || dispatcher.watch_caching(&notifier))?;
+            let watch = Builder::new().name("fuse-watch".into()).spawn(move || dispatcher.watch_caching(&*notifier))?;
             session.threads.push(watch);
         }
         Ok(session)

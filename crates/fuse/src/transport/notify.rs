@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::ring::Inbox;
 use crate::dispatch::Kernel;
-use crate::protocol::reply::drop_pages;
+use crate::protocol::reply::invalidate;
 
 /// How often who waits for a thread looks.
 const LOOK: Duration = Duration::from_micros(100);
@@ -70,9 +70,13 @@ impl Notifier {
 }
 
 impl Kernel for Notifier {
+    // An inode that the kernel does not have any more has neither; nor has a connection that has ended.
+    fn forget_attributes(&self, id: u64) {
+        let _ = rustix::io::write(&self.device, &invalidate(id, false));
+    }
+
     fn drop_pages(&self, id: u64) {
-        // An inode that the kernel does not have any more has no pages; a connection that has ended neither.
-        let _ = rustix::io::write(&self.device, &drop_pages(id));
+        let _ = rustix::io::write(&self.device, &invalidate(id, true));
     }
 
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool) {
