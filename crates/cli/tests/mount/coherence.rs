@@ -1,1 +1,423 @@
-//! Coherence.
+//! Coherence: programs on the mount, under `run` and through the library change and read the same files at random, one after the
+//! other; each must see at once what any other did. Participants come and go, so an automatic mount stops caching and begins
+//! again on the way.
+//!
+//! An agent is this test program again, told by the environment what to be. It reads an order a line and answers with a line.
+//! `GANNET_LONG=1`: more steps and seeds.
+
+use crate::{Bench, with_transports};
+use gannet_vfs::usermem::{Destination, Source};
+use gannet_vfs::{
+    AttributeChange, FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WriteFlags, WritePosition,
+};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ROLE: &str = "GANNET_MOUNT_TEST_AGENT";
+const NAMES: u64 = 6;
+const DIRECTORIES: u64 = 2;
+const SLOTS: u64 = 4;
+const FILE_BYTES_MAX: u64 = 20_000;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
+    format!("{} {hash:016x}", bytes.len())
+}
+
+/// What an agent does, in either way.
+trait Ways {
+    fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()>;
+    fn cut(&mut self, name: &str, size: u64) -> Option<()>;
+    fn remove(&mut self, name: &str) -> Option<()>;
+    fn rename(&mut self, from: &str, to: &str) -> Option<()>;
+    fn get(&mut self, name: &str) -> Option<Vec<u8>>;
+    fn size(&mut self, name: &str) -> Option<u64>;
+    fn list(&mut self, directory: &str) -> Option<Vec<String>>;
+    fn open(&mut self, slot: &str, name: &str) -> Option<()>;
+    fn read(&mut self, slot: &str) -> Option<Vec<u8>>;
+}
+
+/// Through paths: on the mount, or under `run`.
+struct Paths {
+    root: PathBuf,
+    slots: HashMap<String, File>,
+}
+
+impl Ways for Paths {
+    fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()> {
+        let file = File::options().write(true).create(true).truncate(false).open(self.root.join(name)).ok()?;
+        file.write_all_at(bytes, offset).ok()
+    }
+    fn cut(&mut self, name: &str, size: u64) -> Option<()> {
+        File::options().write(true).open(self.root.join(name)).ok()?.set_len(size).ok()
+    }
+    fn remove(&mut self, name: &str) -> Option<()> {
+        fs::remove_file(self.root.join(name)).ok()
+    }
+    fn rename(&mut self, from: &str, to: &str) -> Option<()> {
+        fs::rename(self.root.join(from), self.root.join(to)).ok()
+    }
+    fn get(&mut self, name: &str) -> Option<Vec<u8>> {
+        fs::read(self.root.join(name)).ok()
+    }
+    fn size(&mut self, name: &str) -> Option<u64> {
+        fs::metadata(self.root.join(name)).ok().map(|metadata| metadata.len())
+    }
+    fn list(&mut self, directory: &str) -> Option<Vec<String>> {
+        let entries = fs::read_dir(self.root.join(directory)).ok()?;
+        Some(entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect())
+    }
+    fn open(&mut self, slot: &str, name: &str) -> Option<()> {
+        self.slots.remove(slot);
+        self.slots.insert(slot.into(), File::open(self.root.join(name)).ok()?);
+        Some(())
+    }
+    fn read(&mut self, slot: &str) -> Option<Vec<u8>> {
+        let file = self.slots.get(slot)?;
+        let mut bytes = vec![0; FILE_BYTES_MAX as usize + 1];
+        let mut count = 0;
+        loop {
+            match file.read_at(&mut bytes[count..], count as u64).ok()? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        bytes.truncate(count);
+        Some(bytes)
+    }
+}
+
+/// Through the library's room: inodes.
+struct Library(Arc<dyn FileSystem>);
+
+impl Library {
+    fn directory(&self, name: &str) -> Option<NodeId> {
+        self.0.lookup(self.0.root(), Name::new(name.as_bytes()).ok()?).ok().map(|found| found.node)
+    }
+    fn place<'n>(&self, name: &'n str) -> Option<(NodeId, Name<'n>)> {
+        let (directory, name) = name.split_once('/')?;
+        Some((self.directory(directory)?, Name::new(name.as_bytes()).ok()?))
+    }
+    fn node(&self, name: &str) -> Option<NodeId> {
+        let (directory, name) = self.place(name)?;
+        self.0.lookup(directory, name).ok().map(|found| found.node)
+    }
+}
+
+impl Ways for Library {
+    fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()> {
+        let node = match self.node(name) {
+            Some(node) => node,
+            None => {
+                let (directory, name) = self.place(name)?;
+                self.0.create(directory, name, &NewNode::regular(0o644, Owner::default())).ok()?
+            }
+        };
+        let mut source = Source::from_slice(bytes);
+        self.0.write(node, WritePosition::At(offset), &mut source, WriteFlags::empty()).ok().map(drop)
+    }
+    fn cut(&mut self, name: &str, size: u64) -> Option<()> {
+        let change = AttributeChange { size_bytes: Some(size), ..AttributeChange::default() };
+        self.0.set_attributes(self.node(name)?, &change).ok().map(drop)
+    }
+    fn remove(&mut self, name: &str) -> Option<()> {
+        let (directory, name) = self.place(name)?;
+        self.0.remove(directory, name, RemoveKind::NonDirectory).ok().map(drop)
+    }
+    fn rename(&mut self, from: &str, to: &str) -> Option<()> {
+        let ((from_directory, from), (to_directory, to)) = (self.place(from)?, self.place(to)?);
+        self.0.rename(from_directory, from, to_directory, to, RenameFlags::empty()).ok()
+    }
+    fn get(&mut self, name: &str) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; FILE_BYTES_MAX as usize + 1];
+        let count = self.0.read(self.node(name)?, 0, &mut Destination::from_slice(&mut bytes)).ok()?;
+        bytes.truncate(count);
+        Some(bytes)
+    }
+    fn size(&mut self, name: &str) -> Option<u64> {
+        self.0.attributes(self.node(name)?).ok().map(|attributes| attributes.size_bytes)
+    }
+    fn list(&mut self, directory: &str) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        let mut collect = |entry: &gannet_vfs::DirectoryEntry<'_>| {
+            names.push(String::from_utf8(entry.name.bytes().to_vec()).unwrap());
+            true
+        };
+        self.0.read_directory(self.directory(directory)?, 0, &mut collect).ok()?;
+        Some(names)
+    }
+    fn open(&mut self, _: &str, _: &str) -> Option<()> {
+        unreachable!("the library's agent is not asked to keep files open")
+    }
+    fn read(&mut self, _: &str) -> Option<Vec<u8>> {
+        unreachable!("the library's agent is not asked to keep files open")
+    }
+}
+
+fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
+    let words: Vec<&str> = order.split(' ').collect();
+    let number = |at: usize| words[at].parse::<u64>().unwrap();
+    let done = String::from("done");
+    match words[0] {
+        "put" => ways.put(words[1], number(2), &vec![number(4) as u8; number(3) as usize]).map(|()| done),
+        "cut" => ways.cut(words[1], number(2)).map(|()| done),
+        "remove" => ways.remove(words[1]).map(|()| done),
+        "rename" => ways.rename(words[1], words[2]).map(|()| done),
+        "get" => ways.get(words[1]).map(|bytes| digest(&bytes)),
+        "size" => ways.size(words[1]).map(|size| size.to_string()),
+        "list" => ways.list(words[1]).map(|mut names| {
+            names.sort();
+            names.join(" ")
+        }),
+        "open" => ways.open(words[1], words[2]).map(|()| done),
+        "read" => ways.read(words[1]).map(|bytes| digest(&bytes)),
+        _ => unreachable!("{order}"),
+    }
+}
+
+/// The body of an agent; a test that does nothing unless the environment says so.
+#[test]
+fn agent() {
+    let Some(role) = std::env::var_os(ROLE) else { return };
+    let role = role.into_string().unwrap();
+    let mut ways: Box<dyn Ways> = match role.strip_prefix("library ") {
+        Some(volume) => {
+            Box::new(Library(gannet_open::open(Path::new(volume), gannet_open::Options::default()).unwrap()))
+        }
+        None => Box::new(Paths { root: role.into(), slots: HashMap::new() }),
+    };
+    println!("\nready");
+    for order in std::io::stdin().lines() {
+        let answer = obey(&mut *ways, &order.unwrap());
+        println!("{}", answer.as_deref().unwrap_or("none"));
+    }
+}
+
+struct Agent {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    keeps_files: bool,
+    kind: &'static str,
+}
+
+impl Agent {
+    fn start(bench: &Bench, kind: &'static str) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let mut command = match kind {
+            "run" => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+                command.arg("run").arg(bench.volume()).arg("--").arg(program).env(ROLE, "/gannet");
+                command
+            }
+            "mount" => {
+                let mut command = Command::new(program);
+                command.env(ROLE, bench.at());
+                command
+            }
+            _ => {
+                let mut command = Command::new(program);
+                command.env(ROLE, format!("library {}", bench.volume().display()));
+                command
+            }
+        };
+        command.args(["coherence::agent", "--exact", "--nocapture", "--test-threads=1"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        while line != "ready\n" {
+            line.clear();
+            assert!(out.read_line(&mut line).unwrap() > 0, "the agent ended: {kind}");
+        }
+        Self { child, out, keeps_files: kind != "library", kind }
+    }
+
+    fn ask(&mut self, order: &str) -> String {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+        let mut line = String::new();
+        assert!(self.out.read_line(&mut line).unwrap() > 0, "the agent ended at {order}: {}", self.kind);
+        line.trim().to_owned()
+    }
+
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        // Its harness goes on to talk.
+        let _ = std::io::copy(&mut self.out, &mut std::io::sink());
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What must be seen: names lead to files, files have bytes.
+#[derive(Default)]
+struct Model {
+    names: BTreeMap<String, usize>,
+    files: Vec<Vec<u8>>,
+}
+
+impl Model {
+    /// Changes as the order says; what the answer must be.
+    fn change(&mut self, order: &str) -> &'static str {
+        let words: Vec<&str> = order.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().unwrap();
+        match words[0] {
+            "put" => {
+                let id = *self.names.entry(words[1].into()).or_insert_with(|| {
+                    self.files.push(Vec::new());
+                    self.files.len() - 1
+                });
+                let (offset, length, file) = (number(2), number(3), &mut self.files[id]);
+                if length > 0 && file.len() < offset + length {
+                    file.resize(offset + length, 0);
+                }
+                if length > 0 {
+                    file[offset..offset + length].fill(number(4) as u8);
+                }
+                "done"
+            }
+            "cut" => match self.names.get(words[1]) {
+                Some(&id) => {
+                    self.files[id].resize(number(2), 0);
+                    "done"
+                }
+                None => "none",
+            },
+            "remove" => self.names.remove(words[1]).map_or("none", |_| "done"),
+            _ => match self.names.get(words[1]).copied() {
+                Some(id) => {
+                    if words[1] != words[2] {
+                        self.names.remove(words[1]);
+                        self.names.insert(words[2].into(), id);
+                    }
+                    "done"
+                }
+                None => "none",
+            },
+        }
+    }
+
+    fn answer(&self, order: &str) -> String {
+        let words: Vec<&str> = order.split(' ').collect();
+        let file = self.names.get(words[1]).map(|&id| &self.files[id]);
+        match words[0] {
+            "get" => file.map_or("none".into(), |bytes| digest(bytes)),
+            "size" => file.map_or("none".into(), |bytes| bytes.len().to_string()),
+            _ => {
+                let prefix = format!("{}/", words[1]);
+                let names = self.names.keys().filter_map(|name| name.strip_prefix(&prefix));
+                names.collect::<Vec<_>>().join(" ")
+            }
+        }
+    }
+}
+
+fn name(random: &mut Random) -> String {
+    format!("d{}/f{}", random.below(DIRECTORIES), random.below(NAMES))
+}
+
+fn play(transport: &str, cache: &str, seed: u64, steps: u64) {
+    let bench = Bench::new();
+    let server = bench.mount(&format!("transport={transport},cache={cache}"));
+    (0..DIRECTORIES).for_each(|index| fs::create_dir(bench.on(&format!("d{index}"))).unwrap());
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut agents = vec![Agent::start(&bench, "mount"), Agent::start(&bench, "mount")];
+    let mut open: HashMap<(usize, u64), usize> = HashMap::new();
+    let mut model = Model::default();
+    for step in 0..steps {
+        let context = |agent: &Agent, order: &str| format!("{cache}, seed {seed}, step {step}: {} {order}", agent.kind);
+        // The first two stay; the others come and go, now and then for long enough that caching begins again.
+        if step % 60 == 20 {
+            agents.push(Agent::start(&bench, "run"));
+        } else if step % 60 == 35 {
+            agents.push(Agent::start(&bench, "library"));
+        } else if step % 60 == 50 {
+            agents.drain(2..).for_each(Agent::end);
+            open.retain(|(agent, _), _| *agent < 2);
+            if step % 120 == 50 {
+                std::thread::sleep(Duration::from_millis(1600));
+            }
+        }
+        let count = agents.len() as u64;
+        let order = match random.below(10) {
+            0..5 => {
+                let length = random.below(5000);
+                format!("put {} {} {length} {}", name(&mut random), random.below(15_000), random.below(256))
+            }
+            5 => format!("cut {} {}", name(&mut random), random.below(FILE_BYTES_MAX)),
+            6 => format!("remove {}", name(&mut random)),
+            _ => format!("rename {} {}", name(&mut random), name(&mut random)),
+        };
+        let agent = &mut agents[random.below(count) as usize];
+        let answer = agent.ask(&order);
+        assert_eq!(answer, model.change(&order), "{}", context(agent, &order));
+        for _ in 0..3 {
+            let order = match random.below(3) {
+                0 => format!("get {}", name(&mut random)),
+                1 => format!("size {}", name(&mut random)),
+                _ => format!("list d{}", random.below(DIRECTORIES)),
+            };
+            let agent = &mut agents[random.below(count) as usize];
+            let answer = agent.ask(&order);
+            assert_eq!(answer, model.answer(&order), "{}", context(agent, &order));
+        }
+        // Files that stay open, whatever becomes of their names.
+        let index = random.below(count) as usize;
+        let (agent, slot) = (&mut agents[index], random.below(SLOTS));
+        if !agent.keeps_files {
+            continue;
+        }
+        if let Some(&id) = open.get(&(index, slot))
+            && random.below(5) > 0
+        {
+            let order = format!("read {slot}");
+            let answer = agent.ask(&order);
+            assert_eq!(answer, digest(&model.files[id]), "{}", context(agent, &order));
+        } else {
+            let name = name(&mut random);
+            let order = format!("open {slot} {name}");
+            let answer = agent.ask(&order);
+            let id = model.names.get(&name).copied();
+            assert_eq!(answer, if id.is_some() { "done" } else { "none" }, "{}", context(agent, &order));
+            open.remove(&(index, slot));
+            id.map(|id| open.insert((index, slot), id));
+        }
+    }
+    agents.into_iter().for_each(Agent::end);
+    server.end();
+    bench.check();
+}
+
+#[test]
+fn everybody_sees_what_anybody_did() {
+    let long = std::env::var_os("GANNET_LONG").is_some();
+    let (seeds, steps) = if long { (6, 800) } else { (1, 240) };
+    with_transports(|transport| {
+        for cache in ["automatic", "coherent"] {
+            (1..=seeds).for_each(|seed| play(transport, cache, seed, steps));
+        }
+    });
+}
