@@ -107,32 +107,33 @@ impl<'s> Op<'s> {
     /// Changes attributes, all or none.
     pub(crate) fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
         let locked = self.lock(node)?;
-        if let Some(size_bytes) = change.size_bytes {
+        if change.size_bytes.is_some() {
             self.regular(locked.state)?;
-            self.resize(&locked, size_bytes)?;
         }
         let before = self.attributes_of(locked.inode, &locked.record, locked.state)?;
         let wanted = changed_attributes(&before, &locked.record.logged(), change);
-        if let Some(logged) = wanted {
-            self.append_attributes(&locked, &logged)?;
-            self.collect_some(&locked)?;
+        match (change.size_bytes, &wanted) {
+            (Some(size_bytes), wanted) => self.resize(&locked, size_bytes, wanted.as_ref())?,
+            (None, Some(logged)) => self.append_attributes(&locked, logged)?,
+            (None, None) => {}
         }
+        self.collect_some(&locked)?;
         let after = self.attributes_of(locked.inode, &locked.record, locked.state);
         locked.guard.unlock();
         after
     }
 
-    /// Appends an entry with all attributes, and puts them into the record.
-    pub(crate) fn append_attributes(&self, locked: &Locked<'s>, logged: &LoggedAttributes) -> Result<()> {
-        // Later than every word that must no longer count.
+    /// The present, later than every word that must no longer count once all attributes are logged.
+    pub(crate) fn time_of_attributes(&self, locked: &Locked<'s>) -> Result<i64> {
         let slot = self.slot_word(locked.inode, 0)?;
         let words = [AT_TOUCHED, AT_CHANGED, AT_ACCESSED].map(|at| self.disk().load(slot + at));
-        let mut time = locked.now();
-        for word in words {
-            let word = word? as i64;
-            // A clock that was set back would let an old word override what is set now.
-            time = time.max(word);
-        }
+        // A clock that was set back would let an old word override what is set now.
+        words.into_iter().try_fold(locked.now(), |time, word| Ok(time.max(word? as i64)))
+    }
+
+    /// Appends an entry with all attributes, and puts them into the record.
+    pub(crate) fn append_attributes(&self, locked: &Locked<'s>, logged: &LoggedAttributes) -> Result<()> {
+        let time = self.time_of_attributes(locked)?;
         self.append(locked, time, &Payload::Attributes(*logged), &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         locked.record.set_logged(logged, time);
         Ok(())
@@ -194,7 +195,11 @@ fn changed_attributes(
             group: change.group.unwrap_or(before.owner.group),
         },
         size_bytes: logged.size_bytes,
-        modified: pick(change.modified, before.modified),
+        modified: match change.modified {
+            // A new size is a change of the data.
+            TimeChange::Keep if change.size_bytes.is_some() => now,
+            modified => pick(modified, before.modified),
+        },
         accessed: pick(change.accessed, before.accessed),
     })
 }

@@ -155,6 +155,7 @@ impl<'s> Op<'s> {
             }
             Payload::Seal
             | Payload::Size { .. }
+            | Payload::Resize { .. }
             | Payload::Attributes(_)
             | Payload::Unmap { .. }
             | Payload::Shift { .. }

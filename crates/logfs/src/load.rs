@@ -4,7 +4,8 @@
 //! Runs under the inode's lock. The index is built anew under a raised epoch, so whatever a dead writer left of the old
 //! one is nobody's.
 
-use crate::format::entry::{Entry, Owned, Payload, XattrValue};
+use crate::create::WAS_NAMED;
+use crate::format::entry::{Entry, LoggedAttributes, Owned, Payload, XattrValue};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
 use crate::index::{Extents, FileExtent, Tree};
@@ -30,8 +31,8 @@ impl<'s> Op<'s> {
     /// Loads the record of `inode`, whose lock is held. `ESTALE` if the inode is not in use.
     #[cold]
     pub(crate) fn load(&self, inode: u32, record: &Record<'s>) -> Result<State> {
-        let (generation, birth, links, parent) = match self.disk().slot(inode)? {
-            Slot::Used { generation, birth, links, parent, .. } => (generation, birth, links, parent),
+        let (generation, birth, links, parent, changed) = match self.disk().slot(inode)? {
+            Slot::Used { generation, birth, links, parent, changed, .. } => (generation, birth, links, parent, changed),
             Slot::Free { .. } => return Err(Error::new(Errno::STALE)),
             Slot::Damaged => {
                 return Err(Error::damaged("inode slot", self.disk().slot_at(inode)?.unwrap_or(0)));
@@ -65,7 +66,12 @@ impl<'s> Op<'s> {
         record.set_state(&state);
         let is_directory = birth.file_type == FileType::Directory;
         record.set_links(if is_directory { counts.directories } else { links });
-        record.set_parent(if links == 0 || !is_directory { 0 } else { parent as u32 });
+        record.set_parent(match (is_directory, links) {
+            // A file that never had a name may get one; its slot knows no time at which one came or went.
+            (false, 0) if changed != 0 => WAS_NAMED,
+            (true, 1..) => parent as u32,
+            _ => 0,
+        });
         record.set_tail(end.tail.map(|tail| (tail.block, tail.line)));
         record.set_sequence(end.next_sequence);
         record.set_log_use(end.pages as u32, end.lines as u32);
@@ -133,7 +139,8 @@ impl<'s> Op<'s> {
                     counts.blocks = counts.blocks + extent.count as u64 - gone;
                 }
             }
-            Payload::Size { size_bytes, .. } => {
+            Payload::Size { size_bytes, .. }
+            | Payload::Resize { attributes: LoggedAttributes { size_bytes, .. }, .. } => {
                 let from = size_bytes.div_ceil(crate::format::BLOCK_BYTES);
                 let count = crate::index::FILE_BLOCK_LIMIT.saturating_sub(from);
                 self.unindex(tree, from, count, counts)?;

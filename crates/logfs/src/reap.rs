@@ -88,6 +88,10 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
         };
         if let Some(at) = disk.slot_at(hand.a as u32)? {
             commit.store(at + word, if committed { after } else { before })?;
+            if word == slot::AT_LINKS && before == 0 && !committed {
+                // It never had a name, and can get one still.
+                commit.store(at + slot::AT_CHANGED, 0)?;
+            }
             commit.flush(at, slot::SLOT_BYTES)?;
         }
     }
@@ -259,7 +263,7 @@ fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePla
                 | Payload::Size { size_bytes, .. }
                 | Payload::Remap { size_bytes, .. }
                 | Payload::Shift { size_bytes, .. } => size = size_bytes,
-                Payload::Attributes(attributes) => size = attributes.size_bytes,
+                Payload::Attributes(attributes) | Payload::Resize { attributes, .. } => size = attributes.size_bytes,
                 _ => {}
             }
             map.apply(&entry.payload);

@@ -12,7 +12,7 @@ use crate::format::shares::SharedRun;
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::shares::Counts;
-use crate::survey::{Half, Survey, Surveyed, decide_half, survey_inode};
+use crate::survey::{Half, Survey, Surveyed, decide_halves, survey_inode};
 use gannet_vfs::{Errno, Error, FileType, Result};
 use std::collections::{HashMap, HashSet};
 
@@ -187,13 +187,25 @@ fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> 
 fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<HashSet<u32>> {
     let mut killed = HashSet::new();
     let mut places: Vec<LinePlace> = Vec::new();
+    let mut halves = Vec::new();
     for surveyed in &survey.inodes {
         let Some(place) = surveyed.end.last else { continue };
         if surveyed.last.torn_data {
             places.push(place);
         }
         if let Some((partner, sequence)) = surveyed.last.partner {
-            match decide_half(disk, (surveyed.inode, surveyed.generation, sequence), partner)? {
+            halves.push((partner, surveyed, sequence, place));
+        }
+    }
+    // By partner, so that each log is read once, however many refer to it.
+    halves.sort_by_key(|(partner, ..)| partner.inode);
+    for group in halves.chunk_by(|(one, ..), (two, ..)| one.inode == two.inode) {
+        let asked: Vec<_> = group
+            .iter()
+            .map(|&(partner, surveyed, sequence, _)| ((surveyed.inode, surveyed.generation, sequence), partner))
+            .collect();
+        for (half, &(_, surveyed, _, place)) in decide_halves(disk, &asked)?.into_iter().zip(group) {
+            match half {
                 Half::Committed => {}
                 Half::Torn => {
                     places.push(place);

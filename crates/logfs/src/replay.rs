@@ -59,7 +59,7 @@ impl InodeState {
                 self.logged.size_bytes = size_bytes;
                 self.touch(entry.time);
             }
-            Payload::Attributes(attributes) => {
+            Payload::Attributes(attributes) | Payload::Resize { attributes, .. } => {
                 self.logged = attributes;
                 self.changed = entry.time;
                 self.modified_since = entry.time;

@@ -2,8 +2,9 @@
 
 use crate::attributes::ATTRIBUTES_ENTRY_BYTES;
 use crate::disk::{Durable, access_error};
-use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
+use crate::format::entry::{Extents as EntryExtents, FileExtent, LoggedAttributes, Payload};
 use crate::format::slot::AT_TOUCHED;
+use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
@@ -16,32 +17,67 @@ use gannet_vfs::{AllocateMode, Errno, Error, FileType, NodeId, Result};
 const ALLOCATE_BLOCKS_MAX: u64 = 16 << 10;
 
 impl<'s> Op<'s> {
-    /// Sets the size of a locked file.
-    pub(crate) fn resize(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<()> {
+    /// Sets the size of a locked file, and with the same entry all attributes if there are any to set.
+    pub(crate) fn resize(&self, locked: &Locked<'s>, size_bytes: u64, with: Option<&LoggedAttributes>) -> Result<()> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
-        let record = &locked.record;
-        let before = record.size();
-        if size_bytes == before {
-            return self.log_size(locked, size_bytes).map(|_| ());
+        if with.is_some() {
+            self.need_feature(FEATURE_RESIZE)?;
         }
-        if size_bytes > before {
-            return self.extend(locked, size_bytes);
+        if size_bytes > locked.record.size() {
+            return self.extend(locked, size_bytes, with);
         }
         self.urgent.set(true);
-        let from = size_bytes.div_ceil(BLOCK_BYTES);
-        let durable = self.log_size(locked, size_bytes)?;
+        let (time, payload) = self.size_payload(locked, size_bytes, None, with)?;
+        let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
+        self.publish_size(locked, size_bytes, time, with);
         if !size_bytes.is_multiple_of(BLOCK_BYTES) {
             // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
             // covered by a hash. The blocks that go are waited for as they go.
             self.pass_stripes(locked.inode, size_bytes / BLOCK_BYTES, 1)?;
         }
-        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, &durable)
+        self.unmap_behind(locked, size_bytes, &durable)
+    }
+
+    /// Unmaps what is behind the end, also what was allocated there beforehand, as the entry of a new size does.
+    fn unmap_behind(&self, locked: &Locked<'s>, size_bytes: u64, durable: &Durable) -> Result<()> {
+        let from = size_bytes.div_ceil(BLOCK_BYTES);
+        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, durable)
+    }
+
+    /// The entry that sets a size, and its time.
+    fn size_payload(
+        &self,
+        locked: &Locked<'s>,
+        size_bytes: u64,
+        hash: Option<u64>,
+        with: Option<&LoggedAttributes>,
+    ) -> Result<(i64, Payload<'static>)> {
+        Ok(match with {
+            // What was allocated behind the new end beforehand stays: an entry about the size alone would unmap it.
+            None if size_bytes > locked.record.size() => {
+                (locked.now(), Payload::Write { size_bytes, hash, extents: EntryExtents::List(&[]) })
+            }
+            None => (locked.now(), Payload::Size { size_bytes, hash }),
+            Some(with) => {
+                let attributes = LoggedAttributes { size_bytes, ..*with };
+                (self.time_of_attributes(locked)?, Payload::Resize { attributes, hash })
+            }
+        })
+    }
+
+    /// Tells the record of a size that is durable.
+    fn publish_size(&self, locked: &Locked<'s>, size_bytes: u64, time: i64, with: Option<&LoggedAttributes>) {
+        match with {
+            None => locked.record.touch(time),
+            Some(with) => locked.record.set_logged(with, time),
+        }
+        locked.record.set_size(size_bytes);
     }
 
     /// Grows a file: what its last block holds behind the old end becomes zeros, proved by the entry's hash.
-    fn extend(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<()> {
+    fn extend(&self, locked: &Locked<'s>, size_bytes: u64, with: Option<&LoggedAttributes>) -> Result<()> {
         let record = &locked.record;
         let before = record.size();
         let owned = locked.owned(self.core);
@@ -53,8 +89,8 @@ impl<'s> Op<'s> {
             }
             _ => None,
         };
-        let payload_lines = Payload::Size { size_bytes, hash: None }.lines();
-        let prepared = self.prepare(locked, payload_lines, true)?;
+        let (_, payload) = self.size_payload(locked, size_bytes, None, with)?;
+        let prepared = self.prepare(locked, payload.lines(), true)?;
         let mut commit = self.disk().begin();
         let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
         if let Some((at, length_bytes)) = tail
@@ -62,27 +98,16 @@ impl<'s> Op<'s> {
         {
             return Err(self.cancel_with(prepared, access_error(error)));
         }
-        let time = locked.now();
-        let payload = Payload::Size { size_bytes, hash: Some(hash.value()) };
-        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        let (time, payload) = self.size_payload(locked, size_bytes, Some(hash.value()), with)?;
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         let durable = commit.fence();
         self.publish_entry(locked, prepared, &durable)?;
-        record.touch(time);
         if let Some((_, length_bytes)) = tail {
             record.set_unsealed_start(before);
             record.set_unsealed_end(before + length_bytes);
         }
-        record.set_size(size_bytes);
-        Ok(())
-    }
-
-    fn log_size(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<Durable> {
-        let time = locked.now();
-        let payload = Payload::Size { size_bytes, hash: None };
-        let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
-        locked.record.touch(time);
-        locked.record.set_size(size_bytes);
-        Ok(durable)
+        self.publish_size(locked, size_bytes, time, with);
+        if with.is_some() { self.unmap_behind(locked, size_bytes, &durable) } else { Ok(()) }
     }
 
     /// Unmaps blocks that the log says are unmapped, and frees them.
@@ -177,7 +202,7 @@ impl<'s> Op<'s> {
     }
 
     fn grow_after(&self, locked: &Locked<'s>, size: u64) -> Result<()> {
-        if size > locked.record.size() { self.extend(locked, size) } else { Ok(()) }
+        if size > locked.record.size() { self.extend(locked, size, None) } else { Ok(()) }
     }
 
     /// Gives all holes among these blocks of the file zeroed blocks.

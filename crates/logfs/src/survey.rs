@@ -14,7 +14,7 @@ use crate::replay::{InodeState, RANKS, binding_key};
 use crate::xattrs::is_sound_value;
 use gannet_media::DataHash;
 use gannet_vfs::{Error, FileType, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -357,6 +357,9 @@ pub(crate) fn data_is_whole(
     let (size_bytes, expected, extents) = match entry.payload {
         Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
         Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, crate::format::entry::Extents::List(&[])),
+        Payload::Resize { attributes, hash: Some(hash) } => {
+            (attributes.size_bytes, hash, crate::format::entry::Extents::List(&[]))
+        }
         _ => return Ok(true),
     };
     let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
@@ -381,36 +384,49 @@ pub(crate) enum Half {
     Damaged,
 }
 
+/// A half of a rename: inode, generation and sequence of its entry.
+pub(crate) type HalfName = (u32, u32, u64);
+
 /// Decides a last entry with a partner by sequence order: a partner's log that has moved past the partner's sequence, or
 /// whose inode was freed since, proves that both halves were durable.
-pub(crate) fn decide_half(disk: &Disk, this: (u32, u32, u64), partner: Partner) -> Result<Half> {
-    let Slot::Used { generation, birth, .. } = disk.slot(partner.inode)? else { return Ok(Half::Committed) };
-    if generation != partner.generation {
-        return Ok(Half::Committed);
-    }
-    let owned = Owned { key: disk.key(), inode: partner.inode, generation };
-    let mut found = None;
+pub(crate) fn decide_half(disk: &Disk, this: HalfName, partner: Partner) -> Result<Half> {
+    Ok(decide_halves(disk, &[(this, partner)])?.pop().unwrap_or(Half::Damaged))
+}
+
+/// The same for several that have their partners in one log, which is read once.
+pub(crate) fn decide_halves(disk: &Disk, asked: &[(HalfName, Partner)]) -> Result<Vec<Half>> {
+    let Some(&(_, Partner { inode, .. })) = asked.first() else { return Ok(Vec::new()) };
+    let (generation, birth) = match disk.slot(inode)? {
+        Slot::Used { generation, birth, .. } => (generation, birth),
+        _ => return Ok(vec![Half::Committed; asked.len()]),
+    };
+    let owned = Owned { key: disk.key(), inode, generation };
+    let wanted: HashSet<u64> = asked.iter().map(|(_, partner)| partner.sequence).collect();
+    let mut found: HashMap<u64, Option<HalfName>> = HashMap::new();
     let mut first_sequence = None;
     let end = log::walk(disk, owned, birth.head, &mut |met| {
         match met {
             Met::Page { header, .. } => {
                 first_sequence.get_or_insert(header.first_sequence);
             }
-            Met::Entry { entry, .. } if entry.sequence == partner.sequence => {
-                found = Some(match entry.payload {
-                    Payload::Bind { partner: Some(back), .. } => (back.inode, back.generation, back.sequence) == this,
-                    _ => false,
-                });
+            Met::Entry { entry, .. } if wanted.contains(&entry.sequence) => {
+                let back = match entry.payload {
+                    Payload::Bind { partner: Some(back), .. } => Some((back.inode, back.generation, back.sequence)),
+                    _ => None,
+                };
+                found.insert(entry.sequence, back);
             }
             Met::Entry { .. } => {}
         }
         Ok(())
     })?;
-    Ok(match found {
-        Some(true) => Half::Committed,
-        Some(false) => Half::Damaged,
+    let decide = |&(this, partner): &(HalfName, Partner)| match found.get(&partner.sequence) {
+        _ if partner.generation != generation => Half::Committed,
+        Some(back) if *back == Some(this) => Half::Committed,
+        Some(_) => Half::Damaged,
         None if partner.sequence < first_sequence.unwrap_or(1) => Half::Committed,
         None if partner.sequence >= end.next_sequence => Half::Torn,
         None => Half::Damaged,
-    })
+    };
+    Ok(asked.iter().map(decide).collect())
 }

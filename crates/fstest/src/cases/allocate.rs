@@ -16,6 +16,7 @@ cases![
     ranges_that_make_no_sense needs ALLOCATE,
     reserved_space_is_there needs ALLOCATE | RESERVES,
     allocation_is_all_or_nothing needs ALLOCATE,
+    space_behind_the_end_outlives_growth needs ALLOCATE,
 ];
 
 fn block(rig: &Rig<'_>) -> u64 {
@@ -195,4 +196,29 @@ fn allocation_is_all_or_nothing(rig: &Rig<'_>) {
     let too_much = (before.blocks + 1) * u64::from(before.block_bytes);
     fails!(rig.fs.allocate(node, AllocateMode::Extend, 0, too_much), NOSPC);
     assert_eq!((rig.fs.statistics().unwrap(), rig.content(node)), (before, b"abc".to_vec()));
+}
+
+/// What was allocated behind the end is the file's when it grows, by whatever means, and what is written there stays.
+fn space_behind_the_end_outlives_growth(rig: &Rig<'_>) {
+    let block = block(rig);
+    for (round, grow) in [0, 1, 2, 3].into_iter().enumerate() {
+        let node = rig.file(rig.root, &format!("f{round}"));
+        rig.write(node, 0, &filled(100));
+        rig.fs.allocate(node, AllocateMode::KeepSize, 0, 16 * block).unwrap();
+        match grow {
+            0 => rig.resize(node, 100).map(drop).unwrap(),
+            1 => rig.resize(node, 2 * block).map(drop).unwrap(),
+            2 => rig.fs.allocate(node, AllocateMode::Extend, 0, 3 * block).unwrap(),
+            _ => rig.write(node, 5 * block, b"x"),
+        }
+        rig.resize(node, 16 * block).unwrap();
+        rig.write(node, 10 * block, &filled(block));
+        let mut expected = filled(100);
+        expected.resize(16 * block as usize, 0);
+        if grow == 3 {
+            expected[5 * block as usize] = b'x';
+        }
+        expected[10 * block as usize..11 * block as usize].copy_from_slice(&filled(block));
+        assert_eq!(rig.content(node), expected, "grown in way {grow}");
+    }
 }

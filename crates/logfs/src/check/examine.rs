@@ -187,6 +187,7 @@ impl Examined {
             Payload::Write { .. }
             | Payload::Remap { .. }
             | Payload::Size { .. }
+            | Payload::Resize { .. }
             | Payload::Unmap { .. }
             | Payload::Shift { .. }
                 if file_type != FileType::Regular =>
@@ -235,7 +236,7 @@ impl Examined {
                 }
             }
             Payload::Size { .. } | Payload::Unmap { .. } => {}
-            Payload::Attributes(attributes) => {
+            Payload::Attributes(attributes) | Payload::Resize { attributes, .. } => {
                 let limit = match file_type {
                     FileType::Regular => size_limit,
                     FileType::Symlink => self.targets.iter().map(|&(_, length_bytes)| length_bytes).sum(),
@@ -326,7 +327,7 @@ impl Examined {
                 self.values.apply(&entry.payload);
             }
             Payload::Target(piece) => self.targets.push((place, piece.len() as u64)),
-            Payload::Write { hash, .. } | Payload::Size { hash, .. } => {
+            Payload::Write { hash, .. } | Payload::Size { hash, .. } | Payload::Resize { hash, .. } => {
                 self.last.hashed_after_bytes = hash.map(|_| size_before);
                 self.map.apply(&entry.payload);
             }

@@ -2,7 +2,7 @@
 
 use super::describe::describe;
 use crate::disk::Disk;
-use crate::format::entry::{Binding, Entry, Extents, Owned, Payload};
+use crate::format::entry::{Binding, Entry, Extents, LoggedAttributes, Owned, Payload};
 use crate::format::page::{AT_NEXT, LinePlace, Link};
 use crate::format::slot::Slot;
 use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
@@ -219,16 +219,10 @@ fn dump_entry(out: &mut dyn Write, place: LinePlace, entry: &Entry<'_>) -> Resul
             format!("remap {count} file blocks from {file_block}, size {size_bytes}{extents}")
         }
         Payload::Size { size_bytes, hash } => format!("size {size_bytes}{}", hash_text(hash)),
-        Payload::Attributes(attributes) => format!(
-            "attributes: mode {:04o}, flags {:#x}, owner {}:{}, size {}, modified {}, accessed {}",
-            attributes.mode,
-            attributes.flags.bits(),
-            attributes.owner.user,
-            attributes.owner.group,
-            attributes.size_bytes,
-            time_text(attributes.modified),
-            time_text(attributes.accessed)
-        ),
+        Payload::Attributes(attributes) => format!("attributes: {}", attributes_text(&attributes)),
+        Payload::Resize { attributes, hash } => {
+            format!("resize{}: {}", hash_text(hash), attributes_text(&attributes))
+        }
         Payload::Unmap { file_block, count } => format!("unmap {count} file blocks from {file_block}"),
         Payload::Shift { file_block, distance, down, size_bytes } => {
             let way = if down { "down" } else { "up" };
@@ -267,6 +261,19 @@ fn binding_text(binding: &Binding<'_>) -> String {
         }
         None => format!("\"{name}\"{rank} to nothing"),
     }
+}
+
+fn attributes_text(attributes: &LoggedAttributes) -> String {
+    format!(
+        "mode {:04o}, flags {:#x}, owner {}:{}, size {}, modified {}, accessed {}",
+        attributes.mode,
+        attributes.flags.bits(),
+        attributes.owner.user,
+        attributes.owner.group,
+        attributes.size_bytes,
+        time_text(attributes.modified),
+        time_text(attributes.accessed)
+    )
 }
 
 fn extents_text(extents: &Extents<'_>) -> String {

@@ -26,6 +26,7 @@ const PARTNER_BYTES: usize = 16;
 const EXTENT_BYTES: usize = 16;
 const REMAP_BYTES: usize = 24;
 const LARGE_XATTR_BYTES: usize = 16;
+const ATTRIBUTES_BYTES: usize = 40;
 /// Set in an extent's first word if others may refer to its blocks as well.
 const EXTENT_SHARED: u64 = 1 << 39;
 
@@ -54,6 +55,7 @@ const KIND_XATTR: u8 = 8;
 const KIND_TARGET: u8 = 9;
 const KIND_REMAP: u8 = 10;
 const KIND_LARGE_XATTR: u8 = 11;
+const KIND_RESIZE: u8 = 12;
 
 const FLAG_BIRTH: u8 = 1;
 const FLAG_PARTNER: u8 = 2;
@@ -152,6 +154,13 @@ pub(crate) enum Payload<'a> {
     },
     /// Attributes change: all of them, as they are afterwards. The entry's time is the time of the inode's change.
     Attributes(LoggedAttributes),
+    /// Size and attributes change together: as [`Payload::Size`] and [`Payload::Attributes`] say.
+    Resize {
+        /// All attributes afterwards, the size among them.
+        attributes: LoggedAttributes,
+        /// See [`Payload::Write`].
+        hash: Option<u64>,
+    },
     /// A hole is made.
     Unmap {
         /// First block in the file.
@@ -421,7 +430,8 @@ impl<'a> Payload<'a> {
             Self::Write { extents, .. } => 16 + extents.len() * EXTENT_BYTES,
             Self::Remap { extents, .. } => REMAP_BYTES + extents.len() * EXTENT_BYTES,
             Self::Size { .. } | Self::Unmap { .. } => 16,
-            Self::Attributes(_) => 40,
+            Self::Attributes(_) => ATTRIBUTES_BYTES,
+            Self::Resize { .. } => ATTRIBUTES_BYTES + 8,
             Self::Shift { .. } => 24,
             Self::Xattr { name, value } => 8 + name.len() + value.map_or(0, <[u8]>::len),
             Self::LargeXattr { name, value } => {
@@ -478,14 +488,13 @@ impl<'a> Payload<'a> {
                 (KIND_SIZE, hash.map_or(0, |_| FLAG_HASHED))
             }
             Self::Attributes(attributes) => {
-                put_u32(out, 0, attributes.mode);
-                put_u32(out, 4, attributes.flags.bits());
-                put_u32(out, 8, attributes.owner.user);
-                put_u32(out, 12, attributes.owner.group);
-                put_u64(out, 16, attributes.size_bytes);
-                put_u64(out, 24, attributes.modified as u64);
-                put_u64(out, 32, attributes.accessed as u64);
+                put_attributes(out, &attributes);
                 (KIND_ATTRIBUTES, 0)
+            }
+            Self::Resize { attributes, hash } => {
+                put_attributes(out, &attributes);
+                put_u64(out, ATTRIBUTES_BYTES, hash.unwrap_or(0));
+                (KIND_RESIZE, hash.map_or(0, |_| FLAG_HASHED))
             }
             Self::Unmap { file_block, count } => {
                 put_u64(out, 0, file_block);
@@ -544,14 +553,11 @@ impl<'a> Payload<'a> {
                 extents: get_extents(&bytes[REMAP_BYTES..]),
             },
             KIND_SIZE => Self::Size { size_bytes: get_u64(bytes, 0), hash: hash() },
-            KIND_ATTRIBUTES if bytes.len() >= 40 => Self::Attributes(LoggedAttributes {
-                mode: get_u32(bytes, 0),
-                flags: InodeFlags::from_bits_retain(get_u32(bytes, 4)),
-                owner: Owner { user: get_u32(bytes, 8), group: get_u32(bytes, 12) },
-                size_bytes: get_u64(bytes, 16),
-                modified: get_u64(bytes, 24) as i64,
-                accessed: get_u64(bytes, 32) as i64,
-            }),
+            KIND_ATTRIBUTES if bytes.len() >= ATTRIBUTES_BYTES => Self::Attributes(get_attributes(bytes)),
+            KIND_RESIZE if bytes.len() >= ATTRIBUTES_BYTES + 8 => Self::Resize {
+                attributes: get_attributes(bytes),
+                hash: (flags & FLAG_HASHED != 0).then(|| get_u64(bytes, ATTRIBUTES_BYTES)),
+            },
             KIND_UNMAP => Self::Unmap { file_block: get_u64(bytes, 0), count: get_u64(bytes, 8) },
             KIND_SHIFT => Self::Shift {
                 file_block: get_u64(bytes, 0),
@@ -576,6 +582,27 @@ impl<'a> Payload<'a> {
             KIND_TARGET => Self::Target(bytes.get(8..8 + get_u16(bytes, 0) as usize)?),
             _ => return None,
         })
+    }
+}
+
+fn put_attributes(out: &mut [u8], attributes: &LoggedAttributes) {
+    put_u32(out, 0, attributes.mode);
+    put_u32(out, 4, attributes.flags.bits());
+    put_u32(out, 8, attributes.owner.user);
+    put_u32(out, 12, attributes.owner.group);
+    put_u64(out, 16, attributes.size_bytes);
+    put_u64(out, 24, attributes.modified as u64);
+    put_u64(out, 32, attributes.accessed as u64);
+}
+
+fn get_attributes(bytes: &[u8]) -> LoggedAttributes {
+    LoggedAttributes {
+        mode: get_u32(bytes, 0),
+        flags: InodeFlags::from_bits_retain(get_u32(bytes, 4)),
+        owner: Owner { user: get_u32(bytes, 8), group: get_u32(bytes, 12) },
+        size_bytes: get_u64(bytes, 16),
+        modified: get_u64(bytes, 24) as i64,
+        accessed: get_u64(bytes, 32) as i64,
     }
 }
 
@@ -699,6 +726,17 @@ mod tests {
                 modified: 4,
                 accessed: i64::MIN,
             }),
+            Payload::Resize {
+                attributes: LoggedAttributes {
+                    mode: 0o640,
+                    flags: InodeFlags::empty(),
+                    owner: Owner { user: 3, group: 4 },
+                    size_bytes: 5,
+                    modified: 6,
+                    accessed: 7,
+                },
+                hash: Some(8),
+            },
             Payload::Unmap { file_block: 1, count: 2 },
             Payload::Shift { file_block: 1, distance: 2, down: true, size_bytes: 9 },
             Payload::Remap { size_bytes: 9, file_block: 4, count: 1 << 40, extents: Extents::List(&EXTENTS) },
@@ -763,7 +801,7 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 *byte = (state >> 56) as u8;
             }
-            bytes[0] %= 13;
+            bytes[0] %= 14;
             bytes[2] %= 5;
             // A forged checksum leads into the payload's own checks.
             let lines = bytes[2] as usize;

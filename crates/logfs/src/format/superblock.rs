@@ -23,8 +23,10 @@ pub(crate) const LABEL_BYTES_MAX: usize = 64;
 pub(crate) const FEATURE_SHARED: u64 = 1;
 /// Extended attributes can stand in blocks of their own. Set when that is first done.
 pub(crate) const FEATURE_LARGE_XATTRS: u64 = 2;
+/// Logs can have resize entries. Set when that is first done.
+pub(crate) const FEATURE_RESIZE: u64 = 4;
 /// Features that change the format incompatibly.
-pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS;
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 

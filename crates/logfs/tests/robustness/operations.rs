@@ -347,6 +347,12 @@ fn attributes(list: &mut Vec<Operation>) {
         change("/a", times),
         change("/d2", times),
         change("/d1/s", times),
+        change("/a", AttributeChange { size_bytes: Some(5000), mode: ModeChange::Set(0o600), ..Default::default() }),
+        change("/b", AttributeChange { size_bytes: Some(6000), user: Some(9), ..Default::default() }),
+        change(
+            "/o",
+            AttributeChange { size_bytes: Some(0), modified: TimeChange::Set(Time(9_000)), ..Default::default() },
+        ),
         change("/a", AttributeChange { flags: Some(InodeFlags::COPY_ON_WRITE), ..Default::default() }),
         change("/b", AttributeChange { modified: TimeChange::Now, mode: ModeChange::DropSetId, ..Default::default() }),
         set_xattr("/b", "user.two", 10),

@@ -7,7 +7,7 @@ use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
 use crate::disk::Disk;
 use crate::file_system::LogFs;
-use crate::format::entry::{Extents, FileExtent, LargeValue, Payload, claimed_lines};
+use crate::format::entry::{Extents, FileExtent, LargeValue, LoggedAttributes, Payload, claimed_lines};
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
@@ -15,7 +15,7 @@ use crate::ops::NoUsers;
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
-    AttributeChange, FileSystem, Name, NewNode, Owner, RemoveKind, SeekTarget, WriteFlags, WritePosition,
+    AttributeChange, FileSystem, InodeFlags, Name, NewNode, Owner, RemoveKind, SeekTarget, WriteFlags, WritePosition,
 };
 use std::time::{Duration, Instant};
 
@@ -334,6 +334,17 @@ fn extreme_numbers_are_survived() {
                 Payload::Write { size_bytes: two, hash: None, extents: Extents::List(&sound) },
                 Payload::Size { size_bytes: one, hash: Some(two) },
                 Payload::Unmap { file_block: one, count: two },
+                Payload::Resize {
+                    attributes: LoggedAttributes {
+                        mode: two as u32,
+                        flags: InodeFlags::empty(),
+                        owner: Owner::default(),
+                        size_bytes: one,
+                        modified: two as i64,
+                        accessed: one as i64,
+                    },
+                    hash: (one % 2 == 1).then_some(two),
+                },
                 Payload::Remap { size_bytes: two, file_block: one, count: two, extents: Extents::List(&extents) },
                 Payload::Remap { size_bytes: one, file_block: one, count: two, extents: Extents::List(&sound) },
                 Payload::LargeXattr {
