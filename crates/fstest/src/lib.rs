@@ -1,16 +1,18 @@
 //! What every file system behind the interface must do, as tests to be run against any of them.
 //!
 //! For: the test folders of file systems. It may touch only the file system it is given, and relies on nothing but the
-//! trait's words. Two kinds of test live here:
+//! trait's words. Three kinds of test live here:
 //!
 //! * [`cases`]: a suite of small cases that state exact results: errno values, link counts, which times change.
 //!   [`conformance!`](crate::conformance) makes tests of them.
+//! * [`kernel`]: a table of operations, done on the kernel's tmpfs as well: times, modes, owners, link counts must agree.
 //! * [`random`]: seeded random operations on the file system and on a simple [`model`], every result compared and the
 //!   whole tree now and then, with a hook to take the file system away and bring it back (remount, crash, fsck).
 
 #![forbid(unsafe_code)]
 
 pub mod cases;
+pub mod kernel;
 pub mod model;
 pub mod random;
 mod rig;

@@ -1,8 +1,7 @@
 //! Attributes: what `stat` says, and changing it.
 //!
 //! Three times have a word of their own on the medium, which operations elsewhere store without an entry in this inode's
-//! log: writes in place, changes of the link count, accesses. They count where they are later than the entry that set the
-//! time last.
+//! log: writes in place, changes of the link count, accesses. They count unless the entry that set the time last is later.
 
 use crate::attach::AccessTimes;
 use crate::disk::access_error;
@@ -48,8 +47,8 @@ impl<'s> Op<'s> {
             sectors: record.blocks() * (BLOCK_BYTES / 512),
             block_bytes: BLOCK_BYTES as u32,
             flags: record.flags(),
-            accessed: Time(if accessed > record.accessed_since() { accessed } else { record.accessed() }),
-            modified: Time(if touched > record.modified_since() { touched } else { record.modified() }),
+            accessed: Time(if accessed >= record.accessed_since() { accessed } else { record.accessed() }),
+            modified: Time(if touched >= record.modified_since() { touched } else { record.modified() }),
             changed: Time(changed.max(touched).max(changed_elsewhere)),
             created: Time(record.created()),
         })
@@ -128,7 +127,7 @@ impl<'s> Op<'s> {
         let slot = self.slot_word(locked.inode, 0)?;
         let words = [AT_TOUCHED, AT_CHANGED, AT_ACCESSED].map(|at| self.disk().load(slot + at));
         // A clock that was set back would let an old word override what is set now.
-        words.into_iter().try_fold(locked.now(), |time, word| Ok(time.max(word? as i64)))
+        words.into_iter().try_fold(locked.now(), |time, word| Ok(time.max((word? as i64).saturating_add(1))))
     }
 
     /// Appends an entry with all attributes, and puts them into the record.
@@ -173,8 +172,9 @@ fn changed_attributes(
         TimeChange::Now => now,
         TimeChange::Set(time) => time.0,
     };
+    // A change of nothing is a change all the same: `chown` of neither owner nor group.
     let only_size = AttributeChange { size_bytes: change.size_bytes, ..Default::default() };
-    if *change == only_size {
+    if *change == only_size && change.size_bytes.is_some() {
         return None;
     }
     let mode = match change.mode {

@@ -58,7 +58,7 @@ const COLLECT_SEEN: usize = 25;
 
 /// Birth.
 const CREATED: usize = 26;
-/// Since when the logged time of modification holds: a write in place that is later counts instead.
+/// Since when the logged time of modification holds: a write in place that is not earlier counts instead.
 const MODIFIED_SINCE: usize = 28;
 /// The same for the time of access.
 const ACCESSED_SINCE: usize = 29;

@@ -18,7 +18,8 @@ pub(crate) struct InodeState {
     pub(crate) logged: LoggedAttributes,
     /// Time of the inode's last change, as far as its own log knows.
     pub(crate) changed: i64,
-    /// Since when the time of modification holds: a write in place that is later, as the slot says, counts instead.
+    /// Since when the time of modification holds: a write in place that is not earlier, as the slot says,
+    /// counts instead.
     pub(crate) modified_since: i64,
     /// The same for the time of access.
     pub(crate) accessed_since: i64,

@@ -54,3 +54,8 @@ fn random_operations_agree_with_the_model() {
         }
     }
 }
+
+#[test]
+fn times_and_modes_are_the_kernels() {
+    gannet_fstest::kernel::compare(&|| Box::new(volume(false, PLENTY)), true);
+}

@@ -21,3 +21,8 @@ fn random_operations_agree_with_the_model() {
         check(&Plan::new(seed, 1000), &make);
     }
 }
+
+#[test]
+fn times_and_modes_are_the_kernels() {
+    gannet_fstest::kernel::compare(&|| Box::new(make()), false);
+}
