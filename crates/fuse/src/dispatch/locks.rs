@@ -26,6 +26,8 @@ const F_WRLCK: u32 = 1;
 const F_UNLCK: u32 = 2;
 /// Interrupts that came before their requests were seen to wait: the latest are remembered.
 const EARLY_MAX: usize = 64;
+/// Owners that are followed to find a circle of waiters.
+const DEADLOCK_OWNERS_MAX: usize = 64;
 const WAITER_STACK_BYTES: usize = 256 << 10;
 
 /// A kernel's lock owner with locks on one file.
@@ -48,9 +50,17 @@ pub(super) struct Locks {
     waiters: Mutex<Waiters>,
 }
 
+/// A request that waits.
+struct Waiting {
+    stop: Arc<AtomicBool>,
+    /// The kernel's owner of a record lock.
+    owner: Option<u64>,
+    request: SharedRequest,
+}
+
 #[derive(Default)]
 struct Waiters {
-    by_request: HashMap<u64, Arc<AtomicBool>>,
+    by_request: HashMap<u64, Waiting>,
     early: Vec<u64>,
     ended: bool,
 }
@@ -190,11 +200,18 @@ impl Dispatcher {
                 if waiters.ended {
                     stop.store(true, Ordering::Relaxed);
                 }
-                waiters.by_request.insert(header.unique, Arc::clone(&stop));
+                let owner = (!is_flock).then_some(lock_request.owner);
+                // Under the lock: of two that wait for each other the later one sees the other.
+                if owner.is_some_and(|owner| self.would_deadlock(&waiters, owner, &request)) {
+                    drop(waiters);
+                    leave();
+                    return Err(Error::new(Errno::DEADLK));
+                }
+                waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner, request });
                 Ok(Outcome::Waits(Box::new(Wait {
                     dispatcher: Arc::clone(self),
                     file: header.node,
-                    owner: (!is_flock).then_some(lock_request.owner),
+                    owner,
                     request,
                     unique: header.unique,
                     stop,
@@ -205,6 +222,33 @@ impl Dispatcher {
                 Err(error)
             }
         }
+    }
+
+    /// Whether `owner` would wait for itself: for one that waits, or that waits for another that waits, for what it holds.
+    fn would_deadlock(&self, waiters: &Waiters, owner: u64, request: &SharedRequest) -> bool {
+        let mut reached = Vec::new();
+        let mut requests = vec![*request];
+        while let Some(request) = requests.pop() {
+            // Another participant of the volume is looked at by nobody: what it waits for is not known here.
+            let Ok(Some(blocker)) = self.file_system.shared().test_lock(&request) else { continue };
+            let LockOwner::OpenFile(description) = blocker.owner else { continue };
+            let Some(holder) = self.owner_of(description) else { continue };
+            if holder == owner {
+                return true;
+            }
+            if reached.len() < DEADLOCK_OWNERS_MAX && !reached.contains(&holder) {
+                reached.push(holder);
+                let of_holder = waiters.by_request.values().filter(|waiting| waiting.owner == Some(holder));
+                requests.extend(of_holder.map(|waiting| waiting.request));
+            }
+        }
+        false
+    }
+
+    /// The kernel's owner behind a description.
+    fn owner_of(&self, description: Description) -> Option<u64> {
+        let owners = lock(&self.locks.owners);
+        owners.values().flatten().find(|owner| owner.description == description).map(|owner| owner.word)
     }
 
     pub(super) fn get_lock(&self, header: &Header, lock_request: &LockRequest) -> Result<FixedReply> {
@@ -279,8 +323,8 @@ impl Dispatcher {
     /// A signal came for the caller of a request.
     pub(super) fn interrupt(&self, unique: u64) {
         let mut waiters = lock(&self.locks.waiters);
-        if let Some(stop) = waiters.by_request.get(&unique) {
-            stop.store(true, Ordering::Relaxed);
+        if let Some(waiting) = waiters.by_request.get(&unique) {
+            waiting.stop.store(true, Ordering::Relaxed);
         } else {
             if waiters.early.len() == EARLY_MAX {
                 waiters.early.remove(0);
@@ -295,7 +339,7 @@ impl Dispatcher {
         loop {
             let mut waiters = lock(&self.locks.waiters);
             waiters.ended = true;
-            waiters.by_request.values().for_each(|stop| stop.store(true, Ordering::Relaxed));
+            waiters.by_request.values().for_each(|waiting| waiting.stop.store(true, Ordering::Relaxed));
             if waiters.by_request.is_empty() || Instant::now() > deadline {
                 break;
             }

@@ -13,6 +13,7 @@ use crate::{Outcome, Server, Skipped, Test, content};
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "locks_exclude_other_processes", body: locks_exclude_other_processes, every_way: true },
     Test { name: "waiting_for_a_lock_can_be_interrupted", body: waiting_can_be_interrupted, every_way: true },
+    Test { name: "who_waits_for_each_other_is_told", body: who_waits_for_each_other_is_told, every_way: true },
     Test { name: "many_waiters_leave_the_mount_usable", body: many_waiters_leave_the_mount_usable, every_way: true },
     Test { name: "open_file_locks_belong_to_open_files", body: open_file_locks_belong_to_open_files, every_way: true },
     Test { name: "locks_are_shared_beyond_the_mount", body: locks_are_shared_beyond_the_mount, every_way: false },
@@ -26,6 +27,7 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
         "try-flock" => rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive),
         "try-record" => rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive),
         "try-open-file" => open_file_lock(&file, libc::F_WRLCK, false),
+        "deadlock" => return deadlock(&file),
         "wait-record" => rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive),
         other => panic!("{other}?"),
     };
@@ -46,6 +48,53 @@ fn open_file_lock(file: &File, kind: i32, wait: bool) -> Result<(), Errno> {
         libc::fcntl(file.as_raw_fd(), if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK }, &lock)
     };
     if outcome == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()) }
+}
+
+/// A record lock on one byte.
+fn lock_byte(file: &File, start: i64) -> Result<(), Errno> {
+    // SAFETY: as above.
+    let outcome = unsafe {
+        let mut lock: libc::flock = std::mem::zeroed();
+        lock.l_type = libc::F_WRLCK as libc::c_short;
+        (lock.l_start, lock.l_len) = (start, 1);
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLKW, &lock)
+    };
+    if outcome == 0 { Ok(()) } else { Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap()) }
+}
+
+/// Takes byte 1, says so, and wants byte 0, which the other process holds while it wants byte 1.
+fn deadlock(file: &File) -> ExitCode {
+    lock_byte(file, 1).expect("nobody has it");
+    println!("locked");
+    match lock_byte(file, 0) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Errno::DEADLK) => ExitCode::from(35),
+        Err(errno) => panic!("{errno}"),
+    }
+}
+
+fn who_waits_for_each_other_is_told(way: &str) -> Outcome {
+    use std::io::BufRead;
+    let server = Server::start(way);
+    let path = server.at("locked");
+    fs::write(&path, "").unwrap();
+    for _ in 0..3 {
+        let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        lock_byte(&file, 0).unwrap();
+        let mut other = second_process("deadlock", &path).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "locked\n");
+        let mine = lock_byte(&file, 1);
+        drop(file);
+        let others = other.wait().unwrap().code();
+        // One of the two is told, or both; the other gets its lock.
+        assert!(mine == Err(Errno::DEADLK) || others == Some(35), "{mine:?} {others:?}");
+        assert!(mine.is_ok() || mine == Err(Errno::DEADLK), "{mine:?}");
+        assert!(matches!(others, Some(0 | 35)), "{others:?}");
+    }
+    server.end();
+    Ok(())
 }
 
 fn second_process(role: &str, path: &Path) -> Command {
