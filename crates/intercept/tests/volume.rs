@@ -19,6 +19,11 @@ fn shell_redirections_and_core_utilities() {
         "one\ntwo\none\ntwo",
     );
     volume.script("printf 0123456789 > n; dd if=n of=n bs=1 skip=2 seek=7 count=3 conv=notrunc status=none; cat n; truncate -s 4 n; stat -c %s n; tail -c 2 n", "01234562344\n23");
+    // The numbers where the interception keeps what it needs itself.
+    volume.script(
+        "exec 230>one; echo first >&230; echo second > two; bash -c 'echo third >&230'; exec 230>&-; cat one two; exec 230<two; read x <&230; echo $x; rm one two",
+        "first\nthird\nsecond\nsecond",
+    );
     volume.script(
         "chmod 640 n; touch -d '2001-02-03 04:05:06Z' n; TZ=UTC stat -c '%a %Y' n; rm -r d l h both; ls",
         "640 981173106\nn",

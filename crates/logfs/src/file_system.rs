@@ -272,6 +272,11 @@ impl FileSystem for LogFs {
         self.op()?.lookup(directory, name)
     }
 
+    fn leave(&self) {
+        // A failure leaves the volume unclean: the next attach recovers it.
+        let _ = self.detach();
+    }
+
     fn stamp(&self, directory: NodeId) -> Option<u64> {
         self.op().ok()?.stamp(directory)
     }

@@ -311,7 +311,7 @@ impl Session {
     ///
     /// After an error of an owner or the guard this process has left all the same.
     pub fn detach(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
-        if self.file.is_some() && !self.is_member() && !self.detached.swap(true, Plain::Relaxed) {
+        if self.file.is_some() && !self.has_joined() && !self.detached.swap(true, Plain::Relaxed) {
             // A forked child that never used the volume has nothing here.
             return Ok(Detached::OthersRemain);
         }

@@ -179,11 +179,6 @@ impl Session {
         }
     }
 
-    /// Whether this process is a participant: not in a forked child before its first operation, nor after detaching.
-    pub fn is_member(&self) -> bool {
-        self.incarnation() != 0
-    }
-
     /// Whether `id` still has the volume open. In doubt it has. Costs system calls.
     pub fn participant_is_alive(&self, id: ParticipantId) -> Result<bool> {
         if self.incarnation() != 0 && id == self.participant() {

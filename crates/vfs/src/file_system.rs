@@ -235,6 +235,10 @@ pub trait FileSystem: Send + Sync {
     /// ([`Shared::in_use`](crate::shared::Shared::in_use)) before it frees an inode without names.
     fn shared(&self) -> &crate::shared::Shared;
 
+    /// The process is about to end: leaves the volume in order, as dropping would, but lets memory be, which goes with the process.
+    /// Nothing else is called afterwards.
+    fn leave(&self) {}
+
     /// Says that an inode's last user (open file description, working directory, front end's reference) is gone: an inode
     /// without names is freed now. Harmless for any other inode.
     fn retire(&self, node: NodeId) -> Result<()>;

@@ -117,7 +117,7 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
 /// `dup2`, `dup3`.
 pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
     let [old, new, ..] = call.arguments.map(|argument| argument as u32 as usize);
-    if call.is_internal(old) || call.is_internal(new) {
+    if call.is_internal(old) || call.is_internal(new) && (call.in_child || !call.front.make_way(new)) {
         return Err(Errno::BADF);
     }
     if !call.is_ours(old) && !call.is_ours(new) || new >= crate::entry::DESCRIPTOR_LIMIT {

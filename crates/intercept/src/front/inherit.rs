@@ -37,6 +37,13 @@ pub(crate) fn template(text: &[u8]) -> Option<i32> {
 /// descriptors up to the highest one (6 ns each: 120 µs below a limit of 20,000).
 const TEMPLATE_START: usize = 230;
 
+/// Another number for the template, above this one.
+pub(crate) fn another(template: usize) -> Option<i32> {
+    // SAFETY: duplicates our own descriptor.
+    let moved = unsafe { syscall(FCNTL, [template, F_DUPFD, template + 1]) };
+    (!is_error(moved) && moved < crate::entry::DESCRIPTOR_LIMIT as isize).then_some(moved as i32)
+}
+
 /// Moves a descriptor out of the way of programs that count them or close all low ones.
 fn hide(descriptor: i32) -> Option<i32> {
     let mut limits = [0u64; 2];
@@ -109,7 +116,7 @@ impl Front {
         while let (Some(descriptor), Some(mount), Some(word)) = (entries.next(), entries.next(), entries.next()) {
             let Some(file) = self.adopt(mount as usize, word) else { continue };
             adopted.push(file);
-            if is_duplicate(descriptor as usize, self.template as usize) {
+            if is_duplicate(descriptor as usize, self.template()) {
                 table.set(descriptor as usize, &file);
             }
         }
@@ -145,7 +152,7 @@ impl Front {
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
-        let _ = write!(text, "{};", self.template);
+        let _ = write!(text, "{};", self.template());
         if let Some((mount, node)) = table.directory() {
             let _ = write!(text, "{mount} {} {}", node.number, node.generation);
         }

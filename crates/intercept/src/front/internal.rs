@@ -24,6 +24,15 @@ pub(crate) fn protect(descriptor: i32) {
     }
 }
 
+/// Keeps another descriptor from the program instead.
+pub(crate) fn replace(descriptor: i32, by: i32) {
+    entry::mark_descriptor(by as usize);
+    for slot in &INTERNAL {
+        let _ = slot.compare_exchange(descriptor, by, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    entry::unmark_descriptor(descriptor as usize);
+}
+
 /// Whether a descriptor is kept from the program.
 pub(crate) fn is_internal(descriptor: i32) -> bool {
     descriptor >= 0 && INTERNAL.iter().any(|slot| slot.load(Ordering::Relaxed) == descriptor)

@@ -43,7 +43,7 @@ use crate::raw::syscall;
 use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use gannet_vfs::shared::shm::ForkTicket;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub(crate) struct Front {
     pub(crate) mounts: Vec<Mount>,
     open: OpenVolume,
     /// Descriptor that placeholders are duplicates of.
-    pub(crate) template: i32,
+    template: AtomicI32,
 }
 
 static FRONT: AtomicPtr<Front> = AtomicPtr::new(core::ptr::null_mut());
@@ -111,7 +111,7 @@ pub(crate) fn initialise(open: OpenVolume) {
         complain(&[b"cannot make a memory file; volumes are not visible"]);
         return;
     };
-    let front = Front { mounts, open, template };
+    let front = Front { mounts, open, template: AtomicI32::new(template) };
     internal::protect(template);
     credentials::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
@@ -132,6 +132,26 @@ pub(crate) fn complain(parts: &[&[u8]]) {
 }
 
 impl Front {
+    /// The descriptor that placeholders are duplicates of.
+    #[inline]
+    pub(crate) fn template(&self) -> usize {
+        self.template.load(Ordering::Relaxed) as usize
+    }
+
+    /// The program wants the template's number for itself: the template goes elsewhere. False if `number_wanted` is another one, or
+    /// there is no room.
+    pub(crate) fn make_way(&self, number_wanted: usize) -> bool {
+        if number_wanted != self.template() {
+            return false;
+        }
+        let Some(moved) = inherit::another(number_wanted) else { return false };
+        internal::replace(number_wanted as i32, moved);
+        self.template.store(moved, Ordering::Relaxed);
+        // SAFETY: our own descriptor, which nobody uses any more.
+        unsafe { syscall(number::CLOSE, [number_wanted]) };
+        true
+    }
+
     /// The file system of a mount, opened now if it was not. `EIO` if it cannot be.
     #[inline]
     pub(crate) fn file_system(&self, mount: usize) -> Result<&'static dyn FileSystem, Errno> {
@@ -261,14 +281,14 @@ pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool
 /// what is left, and the new program, told of the open descriptions, goes on with the arena.
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
-    if table::current(record).iter().next().is_some() || maps::any() || !is_single_threaded() {
+    if table::current(record).iter().next().is_some() || maps::any() {
         return;
     }
     for mount in &front.mounts {
         let opened = mount.opened.load(Ordering::Acquire);
         // SAFETY: published by `file_system` and freed only where no other thread is left.
         let joined = !opened.is_null() && unsafe { (**opened).shared().session().has_joined() };
-        if joined {
+        if joined && (thread::is_alone() || is_single_threaded()) {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
             // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
             drop(unsafe { Box::from_raw(opened) });
@@ -424,7 +444,7 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     for mount in &front.mounts {
         let opened = mount.opened.load(Ordering::Acquire);
         // SAFETY: published by `file_system`, and freed below only.
-        if opened.is_null() || !unsafe { (**opened).shared().session().is_member() } {
+        if opened.is_null() || !unsafe { (**opened).shared().session().has_joined() } {
             // A forked child that did not use the volume: there is nothing to leave, and its memory goes with the process.
             continue;
         }
@@ -432,8 +452,8 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
         // whose other threads are gone closes in order; otherwise the end of the process does.
         if thread::is_alone() || is_single_threaded() {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
-            // SAFETY: made by `Box::into_raw`; no other thread is in here.
-            drop(unsafe { Box::from_raw(opened) });
+            // SAFETY: as above; never freed.
+            unsafe { (**opened).leave() };
         } else {
             stays = true;
         }

@@ -141,7 +141,7 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
     }
     let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };
     // SAFETY: duplicates our own descriptor.
-    let descriptor = unsafe { syscall(FCNTL, [call.front.template as usize, command, 0]) };
+    let descriptor = unsafe { syscall(FCNTL, [call.front.template(), command, 0]) };
     if is_error(descriptor) {
         close();
         return Ok(Outcome::Done(descriptor));

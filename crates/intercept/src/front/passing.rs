@@ -164,6 +164,6 @@ fn put_placeholder(call: &Call<'_>, descriptor: usize) -> bool {
     unsafe {
         let closes = syscall(FCNTL, [descriptor, F_GETFD]) & 1 != 0;
         let flags = if closes { O_CLOEXEC } else { 0 };
-        !is_error(syscall(DUP3, [call.front.template as usize, descriptor, flags]))
+        !is_error(syscall(DUP3, [call.front.template(), descriptor, flags]))
     }
 }
