@@ -340,11 +340,24 @@ fn cost(peer: &mut Peer, workload: &Path, job: &Job) -> Option<Cost> {
 /// The rounds' values in a unit.
 fn values(unit: Unit, size_bytes: u64, rounds: &[Measurement]) -> Spread {
     let value = |one: &Measurement| match unit {
-        Unit::Nanoseconds => one.wall_ns / one.operations.max(1) as f64,
+        // The middle of single times: that other programs take the processor away now and then does not show in it. The mean
+        // is among the details.
+        Unit::Nanoseconds => middle(&one.histogram).unwrap_or(one.wall_ns / one.operations.max(1) as f64),
         Unit::Rate => one.rate,
         Unit::Bandwidth => one.rate * size_bytes as f64 / 1e6,
     };
     spread(&rounds.iter().map(value).collect::<Vec<_>>())
+}
+
+/// The median of a histogram in order.
+fn middle(histogram: &[(u64, u64)]) -> Option<f64> {
+    let samples: u64 = histogram.iter().map(|one| one.1).sum();
+    let mut seen = 0;
+    let found = histogram.iter().find(|(_, count)| {
+        seen += count;
+        seen * 2 >= samples
+    });
+    found.filter(|_| samples > 0).map(|(value, _)| *value as f64)
 }
 
 fn complete(row: Row, unit: Unit, cell: &Cell, found: &Found, driver: &[Measurement]) -> Row {

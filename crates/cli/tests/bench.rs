@@ -156,7 +156,7 @@ fn recovery() {
     assert_eq!(report["skipped"], Value::Array(Vec::new()));
     for table in report["tables"].as_array().unwrap() {
         let rows = table["rows"].as_array().unwrap();
-        for operation in ["closed cleanly", "after a crash"] {
+        for operation in ["closed cleanly", "killed", "machine crashed"] {
             assert_eq!(rows.iter().filter(|row| row["operation"] == operation).count(), 2, "{table}");
         }
     }

@@ -50,7 +50,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
         command: "latency",
         title: "Time of one operation".into(),
         notes: vec![
-            "one thread; net is less the empty driver; floor is the copy with its fence (emulated persistent memory), \
+            "one thread; the middle of single times, the clock's own included (net is less that: the empty driver); floor is the copy with its fence (emulated persistent memory), \
              or the copy out, without any file system"
                 .into(),
         ],

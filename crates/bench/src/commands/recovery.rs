@@ -1,4 +1,4 @@
-//! `bench recovery`: opening a volume that was closed cleanly, and one whose users were killed, against the number of files and
+//! `bench recovery`: opening a volume that was closed cleanly, one whose users were killed, and one of a machine that crashed, against the number of files and
 //! against the size of one file.
 
 use crate::bench::Bench;
@@ -31,7 +31,11 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
         let mut table = Table {
             command: "recovery",
             title: title.into(),
-            notes: vec!["after a crash: all processes that had it open were killed at once".into()],
+            notes: vec![
+                "killed: all processes that had it open were killed at once; machine crashed: and what they shared in memory is gone \
+                 too, as after a loss of power"
+                    .into(),
+            ],
             unit: Unit::Nanoseconds,
             x_name: Some(x_name),
             rows: Vec::new(),
@@ -40,7 +44,10 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
         for (done, &point) in (0..).zip(points) {
             let content = if by_count { point * BYTES_EACH } else { point + point / 8 };
             if content > room {
-                bench.skip(format!("recovery: {point} {x_name}"), "more than a quarter of the free memory");
+                bench.skip(
+                    format!("recovery: {point} {x_name}"),
+                    "it and its copy are more than the free memory allows",
+                );
                 continue;
             }
             bench.progress(&format!("recovery: {point} {x_name}"), done, total);
@@ -66,8 +73,8 @@ fn measure(bench: &Bench<'_>, table: &mut Table, job: &Job, bytes: u64, x: f64) 
     let outcome = make_volume(bench, &path, bytes, Gannet { emulated: true, ..Gannet::default() })
         .and_then(|()| rounds(bench, &path, job));
     let _ = std::fs::remove_dir_all(&directory);
-    let [clean, crashed] = outcome?;
-    for (operation, times) in [("closed cleanly", clean), ("after a crash", crashed)] {
+    let [clean, killed, crashed] = outcome?;
+    for (operation, times) in [("closed cleanly", clean), ("killed", killed), ("machine crashed", crashed)] {
         let mut row = bench.row(operation, "gannet-pmem", spread(&times));
         row.data = "in place".into();
         row.medium = "memory (tmpfs), persistent memory emulated".into();
@@ -78,9 +85,9 @@ fn measure(bench: &Bench<'_>, table: &mut Table, job: &Job, bytes: u64, x: f64) 
     Ok(())
 }
 
-/// Times of opening: cleanly closed, and after a crash.
-fn rounds(bench: &Bench<'_>, path: &Path, job: &Job) -> Result<[Vec<f64>; 2], String> {
-    let mut times = [Vec::new(), Vec::new()];
+/// Times of opening: cleanly closed, after its users were killed, and after a crash of the machine.
+fn rounds(bench: &Bench<'_>, path: &Path, job: &Job) -> Result<[Vec<f64>; 3], String> {
+    let mut times = [Vec::new(), Vec::new(), Vec::new()];
     let rounds = if bench.settings.quick { 2 } else { bench.settings.rounds.min(5) };
     for round in 0..rounds {
         let mut command = Command::new(&bench.settings.gannet);
@@ -95,6 +102,11 @@ fn rounds(bench: &Bench<'_>, path: &Path, job: &Job) -> Result<[Vec<f64>; 2], St
         }
         worker.kill_group();
         drop(worker);
+        // To a copy belongs nothing that its users shared in memory.
+        let copy = path.with_file_name("copy");
+        std::fs::copy(path, &copy).map_err(|error| error.to_string())?;
+        times[2].push(open(&copy)?);
+        std::fs::remove_file(&copy).map_err(|error| error.to_string())?;
         times[1].push(open(path)?);
         times[0].push(open(path)?);
     }

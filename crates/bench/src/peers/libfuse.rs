@@ -45,7 +45,13 @@ pub(super) fn make(bench: &Bench) -> Result<Peer, String> {
         span_bytes_max: u64::MAX,
     };
     let mut server = Command::new(&program);
-    server.arg(&target).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    server
+        .arg("-o")
+        .arg(super::fuse_options("nosuid"))
+        .arg(&target)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     // It goes to the background once it is mounted.
     let output = server.output().map_err(|error| format!("{}: {error}", program.display()))?;
     if !output.status.success() {

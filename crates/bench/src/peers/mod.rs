@@ -174,6 +174,12 @@ impl Drop for Peer {
     }
 }
 
+/// Options of a FUSE mount: root's are for all users, since some programs refuse to work for root.
+fn fuse_options(first: &str) -> String {
+    let others = if rustix::process::geteuid().is_root() { "allow_other" } else { "" };
+    [first, others].into_iter().filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
+}
+
 /// Unmounts, as root or as the user who mounted.
 fn unmount(path: &Path) {
     for _ in 0..20 {

@@ -119,7 +119,12 @@ pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Re
         worker: None,
         span_bytes_max: u64::MAX,
     };
-    helped(Command::new(&bench.settings.gannet).args(["mount", "--options", options]).arg(&path).arg(&target))?;
+    helped(
+        Command::new(&bench.settings.gannet)
+            .args(["mount", "--options", &super::fuse_options(options)])
+            .arg(&path)
+            .arg(&target),
+    )?;
     peer.undo.push(Undo::Unmount(target));
     Ok(peer)
 }

@@ -177,6 +177,7 @@ pub fn merge(into: &mut Measurement, other: Measurement) {
     into.cpu_ns += other.cpu_ns;
     into.rate += other.rate;
     into.histogram.extend(other.histogram);
+    into.histogram.sort_unstable();
 }
 
 #[cfg(test)]
