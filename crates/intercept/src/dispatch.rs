@@ -14,6 +14,8 @@ pub(crate) enum Outcome {
     Pass,
     /// It is done; the program gets this.
     Done(isize),
+    /// It is made once more when the handlers of the signals that were deferred have run (SA_RESTART).
+    Again,
 }
 
 const EIO: isize = -5;
@@ -41,6 +43,9 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
             *error_number = saved_error_number;
         }
     }
+    if outcome == Outcome::Again {
+        entry::make_again();
+    }
     if let Outcome::Done(result) = outcome {
         frame.rax = result as usize;
         // SAFETY: the entry was given the address of the trampoline's instruction.
@@ -66,7 +71,7 @@ fn map_code(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let content = front::libraries::content_of_descriptor(record, arguments[4]);
     let result = match front::handle(frame, record, in_child) {
         Outcome::Done(result) => Some(result),
-        Outcome::Pass => None,
+        Outcome::Pass | Outcome::Again => None,
     };
     Outcome::Done(objects::mapped(&arguments, result, content))
 }

@@ -13,6 +13,7 @@
 //! | 1 | a signal was deferred |
 //! | 2 | the alternate signal stack is hidden, to be shown at the end of the operation |
 //! | 3 | the program has an alternate signal stack |
+//! | 4 | the call is made again behind the deferred signals |
 //! | 8 | the thread's record, above its engine stack; 0: none yet |
 //! | 16 | signals blocked by deferring, to be unblocked |
 //! | 32–95 | registers while the engine stack is being made |
@@ -118,7 +119,8 @@ pub(crate) struct ThreadState {
     pub(crate) hidden: u8,
     /// The program has an alternate signal stack that must be hidden.
     pub(crate) has_alternate_stack: u8,
-    padding: [u8; 4],
+    again: u8,
+    padding: [u8; 3],
     /// The thread's record.
     pub(crate) record: usize,
     /// Signals to unblock at the end of the operation.
@@ -129,6 +131,12 @@ pub(crate) struct ThreadState {
     mask: u64,
 }
 const _: () = assert!(core::mem::offset_of!(ThreadState, alternate_stack) == 96);
+
+/// Lets the call that is being handled be made again when the signals that were deferred have been delivered. Only if some were.
+pub(crate) fn make_again() {
+    // SAFETY: the thread's own block.
+    unsafe { (*thread_state()).again = 1 };
+}
 
 /// This thread's state.
 pub(crate) fn thread_state() -> *mut ThreadState {
@@ -460,6 +468,14 @@ global_asm!(
     "mov qword ptr [rsp + 32], r10",
     "mov qword ptr [rsp + 40], rcx",
     ".cfi_offset rip, -152",
+    // Where it goes on: where rcx says, or into the handler once more with rcx as it was.
+    "mov qword ptr [rsp + 56], rcx",
+    "cmp byte ptr fs:[r11 + 4], 0",
+    "je 4f",
+    "mov byte ptr fs:[r11 + 4], 0",
+    "lea rdi, [rip + gannet_entry_full]",
+    "mov qword ptr [rsp + 56], rdi",
+    "4:",
     "cmp byte ptr fs:[r11 + 2], 0",
     "je 3f",
     "mov byte ptr fs:[r11 + 2], 0",
@@ -498,9 +514,10 @@ global_asm!(
     "mov r10, qword ptr [rsp + 32]",
     "mov rcx, qword ptr [rsp + 40]",
     ".cfi_register rip, rcx",
+    "mov r11, qword ptr [rsp + 56]",
     "lea rsp, [rsp + 192]",
     ".cfi_def_cfa rsp, 0",
-    "jmp rcx",
+    "jmp r11",
     ".cfi_endproc",
     ".size gannet_deliver, . - gannet_deliver",
     // The end of a thread, on its own stack: gives the engine stack back, then exits with the status in rdi.

@@ -25,6 +25,7 @@ const SA_RESETHAND: u64 = 0x8000_0000;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_SIGINFO: u64 = 4;
 const SA_NODEFER: u64 = 0x4000_0000;
+const SA_RESTART: u64 = 0x1000_0000;
 
 /// The kernel's `struct sigaction`.
 #[repr(C)]
@@ -380,6 +381,16 @@ unsafe fn send_again(signal: usize, information: *mut SignalInformation) {
         let thread = syscall(number::GETTID, []) as usize;
         syscall(number::RT_TGSIGQUEUEINFO, [process, thread, signal, information as usize]);
     }
+}
+
+/// Whether every handler of the signals that were deferred wants interrupted calls to be made again.
+pub(crate) fn deferred_restart() -> bool {
+    // SAFETY: the thread's own block.
+    let signals = unsafe { (*entry::thread_state()).unblock };
+    signals != 0
+        && (1..SIGNAL_LIMIT)
+            .filter(|signal| signals & (1 << (signal - 1)) != 0)
+            .all(|signal| ACTIONS[signal].flags.load(Ordering::Relaxed) & SA_RESTART != 0)
 }
 
 fn lock() {

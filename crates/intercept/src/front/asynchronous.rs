@@ -103,7 +103,7 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
     };
     let result = match work(&inner) {
         Ok(Outcome::Done(result)) => result,
-        Ok(Outcome::Pass) => return Err(Errno::BADF),
+        Ok(Outcome::Pass | Outcome::Again) => return Err(Errno::BADF),
         Err(errno) => -(errno.raw_os_error() as isize),
     };
     locked(|events| events.push_back(Event { context, words: [words[0], request as u64, result as u64, 0] }));

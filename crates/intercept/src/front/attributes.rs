@@ -2,7 +2,7 @@
 
 use super::call::{Answer, AtForm, CWD, Call, done};
 use super::credentials;
-use super::status::{empty_of, mode_of};
+use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, mode_of};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -31,6 +31,10 @@ pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         let found = place.existing().map_err(|error| error.errno())?;
         let node = found.node;
         super::running::check_not_running(namespace.fs(), node, found.file_type)?;
+        let fs = namespace.fs();
+        super::limits::check_size(size, || {
+            fs.attributes(node).map(|all| all.size_bytes).map_err(|error| error.errno())
+        })?;
         namespace.truncate(node, size).map_err(|error| error.errno())?;
         done(0)
     })
@@ -39,6 +43,9 @@ pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 /// `chmod`, `fchmodat`, `fchmodat2`.
 pub(crate) fn change_mode(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, _, mode, flags, ..] = at.arguments;
+    if call.number == FCHMODAT2 && has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
+        return Ok(Outcome::Pass);
+    }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
         namespace.set_mode(node, mode as u32 & 0o7777).map_err(|error| error.errno())?;
@@ -61,6 +68,9 @@ fn id(argument: usize) -> Option<u32> {
 /// `chown`, `lchown`, `fchownat`.
 pub(crate) fn change_owner(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, _, user, group, flags, _] = at.arguments;
+    if call.number == FCHOWNAT && has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
+        return Ok(Outcome::Pass);
+    }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
         namespace.set_owner(node, id(user), id(group)).map_err(|error| error.errno())?;
@@ -123,6 +133,9 @@ pub(crate) fn change_times(call: &Call<'_>, scratch: &mut PathScratch) -> Answer
         FUTIMESAT => (AtForm::new(FUTIMESAT, [a, b, c, 0, 0, 0]), c, 0),
         _ => (AtForm::new(UTIMENSAT, [a, b, c, d, 0, 0]), c, d),
     };
+    if has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
+        return Ok(Outcome::Pass);
+    }
     let change = |namespace: &Namespace<'_, '_>, node| {
         let [accessed, modified] = times_of(call, address)?;
         namespace.set_times(node, accessed, modified).map_err(|error| error.errno())?;
@@ -131,6 +144,9 @@ pub(crate) fn change_times(call: &Call<'_>, scratch: &mut PathScratch) -> Answer
     if at.arguments[at.path] == 0 && matches!(call.number, UTIMENSAT | FUTIMESAT) {
         // How the C library does `futimens`.
         let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+        if flags != 0 {
+            return Err(Errno::INVAL);
+        }
         return change(&namespace, node);
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
@@ -210,6 +226,9 @@ fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Ans
                 0 => XattrMode::Any,
                 1 => XattrMode::Create,
                 2 => XattrMode::Replace,
+                // Both: it must exist and must not.
+                3 if namespace.xattr(node, name, &mut []).is_ok() => XattrMode::Create,
+                3 => XattrMode::Replace,
                 _ => return Err(Errno::INVAL),
             };
             if d > XATTR_SIZE_MAX {

@@ -100,6 +100,8 @@ impl Call<'_> {
                 let fs = self.front.file_system(mount)?;
                 work(&Namespace::new(fs, credentials::effective()), mount, &place)
             }
+            // The link in /proc itself is the kernel's.
+            Target::Descriptor(_) if mode == LastMode::NoFollow => Ok(Outcome::Pass),
             Target::Descriptor(descriptor) => {
                 let file = self.open_file(descriptor).ok_or(Errno::NOENT)?;
                 let found = Some(Found { node: file.node, file_type: file.file_type });
@@ -177,13 +179,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => data::sync(call),
         FTRUNCATE => data::truncate(call),
         FALLOCATE => data::allocate(call),
-        FADVISE64 | READAHEAD => {
-            if call.is_ours(a) {
-                done(0)
-            } else {
-                Ok(Outcome::Pass)
-            }
-        }
+        FADVISE64 | READAHEAD => data::advise(call),
 
         OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first, second),
         CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first, second),
@@ -250,6 +246,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
 
         MMAP => maps::map(call),
         MUNMAP => maps::unmap(call),
+        MPROTECT => maps::protect(call),
         MREMAP => maps::remap(call),
         MSYNC => maps::sync(call),
 
@@ -257,17 +254,26 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
             super::process_exits(call.record, call.in_child);
             Ok(Outcome::Pass)
         }
+        SETRLIMIT | PRLIMIT64 if super::limits::concerns(call.number, &call.arguments) => {
+            Ok(Outcome::Done(super::limits::set(call.number, call.arguments)))
+        }
         IO_URING_SETUP | SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => Err(Errno::NOSYS),
         IO_SUBMIT => asynchronous::submit(call),
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),
         SENDMSG => super::passing::send(call),
+        SENDMMSG => super::passing::send_several(call),
         BIND => rendezvous::bind(call, first),
         CONNECT => rendezvous::connect(call, first, second),
         INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),
         FANOTIFY_MARK => refuse_path(call, d, e, first),
         NAME_TO_HANDLE_AT | OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),
-        MOVE_MOUNT | MOUNT => refuse_either(call, [CWD, a, CWD, b], first, second),
+        MOUNT => match refuse_path(call, CWD, b, first)? {
+            // What is mounted need not be a path.
+            Outcome::Pass => refuse_path(call, CWD, a, second).or(Ok(Outcome::Pass)),
+            done => Ok(done),
+        },
+        MOVE_MOUNT => refuse_either(call, [a, b, c, d], first, second),
         PIVOT_ROOT => refuse_either(call, [CWD, a, CWD, b], first, second),
         ACCT | UMOUNT2 | SWAPON | USELIB => refuse_path(call, CWD, a, first),
         EPOLL_CTL | QUOTACTL => Ok(Outcome::Pass),
@@ -290,7 +296,7 @@ fn could_tell(call: &Call<'_>) -> bool {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let [a, b, c, d, e, _] = call.arguments;
     match call.number {
-        CLOSE | MUNMAP | MREMAP | MSYNC | GETCWD | EXIT_GROUP => false,
+        CLOSE | MUNMAP | MPROTECT | MREMAP | MSYNC | GETCWD | EXIT_GROUP => false,
         RENAMEAT | RENAMEAT2 | LINKAT => held::is_held(a) || held::is_held(c),
         SYMLINKAT => held::is_held(b),
         MMAP => d & MAP_ANONYMOUS == 0 && !call.is_ours(e),
@@ -321,6 +327,10 @@ fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratch: &mut Pat
     let flags = ResolveFlags::EMPTY_PATH;
     match call.front.resolve(call.table(), directory as i32, path, LastMode::Follow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
+        Target::Place(_, place) => {
+            place.existing().map_err(|error| error.errno())?;
+            refused(call.number)
+        }
         _ => refused(call.number),
     }
 }

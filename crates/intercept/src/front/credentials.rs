@@ -2,7 +2,8 @@
 
 use crate::number;
 use crate::raw::syscall;
-use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use core::cell::Cell;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use gannet_vfs::namespace::{Capabilities, Credentials};
 
 struct Known {
@@ -34,12 +35,27 @@ pub(crate) fn set_umask(mask: u32) {
     UMASK.store(mask & 0o777, Ordering::Relaxed);
 }
 
-/// The program changed who it is.
+/// This thread changed who it is. To the kernel that is a thread's affair; the C library makes the other threads follow, each
+/// with a call of its own. So from now on each thread finds out for itself.
 pub(crate) fn forget() {
-    KNOWN.store(core::ptr::null_mut(), Ordering::Release);
+    OF_THREADS.store(true, Ordering::Release);
+    KNOWN_TO_THREAD.set(None);
+}
+
+static OF_THREADS: AtomicBool = AtomicBool::new(false);
+
+std::thread_local! {
+    static KNOWN_TO_THREAD: Cell<Option<&'static Known>> = const { Cell::new(None) };
 }
 
 fn known() -> &'static Known {
+    if OF_THREADS.load(Ordering::Acquire) {
+        return KNOWN_TO_THREAD.get().unwrap_or_else(|| {
+            let made: &'static Known = Box::leak(Box::new(read()));
+            KNOWN_TO_THREAD.set(Some(made));
+            made
+        });
+    }
     let known = KNOWN.load(Ordering::Acquire);
     if !known.is_null() {
         // SAFETY: published below and never freed.
@@ -64,8 +80,9 @@ fn read() -> Known {
         groups.truncate(count.max(0) as usize);
         syscall(number::CAPGET, [header.as_mut_ptr() as usize, data.as_mut_ptr() as usize]);
         Known {
-            user: syscall(number::GETEUID, []) as u32,
-            group: syscall(number::GETEGID, []) as u32,
+            // Who acts on files, which follows the effective ids unless the program says otherwise; an impossible id only asks.
+            user: syscall(number::SETFSUID, [usize::MAX]) as u32,
+            group: syscall(number::SETFSGID, [usize::MAX]) as u32,
             real_user: syscall(number::GETUID, []) as u32,
             real_group: syscall(number::GETGID, []) as u32,
             groups,

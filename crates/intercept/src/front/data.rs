@@ -1,8 +1,8 @@
 //! Bytes: the read and write families, seeking, truncating, syncing, and transfers between descriptors.
 
 use super::call::{Answer, Call, done};
-use super::credentials;
 use super::table::OpenFile;
+use super::{credentials, limits};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -18,6 +18,8 @@ const O_PATH: u32 = 0o10000000;
 /// The kernel moves no more in one call.
 const COUNT_MAX: usize = 0x7fff_f000;
 const SEGMENTS_MAX: usize = 1024;
+/// Programs' addresses end here.
+const ADDRESS_LIMIT: usize = 1 << 47;
 const RWF_APPEND: usize = 0x10;
 const RWF_KNOWN: usize = 0x3f;
 
@@ -83,6 +85,20 @@ fn position_of(call: &Call<'_>) -> Result<(Position, usize), Errno> {
     })
 }
 
+/// What the kernel looks at before it looks at the descriptor's rights: the position, and where `count` bytes from it would end.
+fn check_position(call: &Call<'_>, count: usize) -> Result<(), Errno> {
+    let has_position = match call.number {
+        PREAD64 | PWRITE64 | PREADV | PWRITEV => true,
+        PREADV2 | PWRITEV2 => call.arguments[3] != usize::MAX,
+        _ => false,
+    };
+    let offset = call.arguments[3] as i64;
+    if has_position && (offset < 0 || offset.checked_add_unsigned(count as u64).is_none()) {
+        return Err(Errno::INVAL);
+    }
+    Ok(())
+}
+
 /// Room for the segments of a vectored call.
 struct Segments {
     list: [UserSlice; SEGMENTS_MAX],
@@ -103,7 +119,10 @@ impl Segments {
             if words[1] > isize::MAX as usize {
                 return Err(Errno::INVAL);
             }
-            segments.list[index] = UserSlice::new(words[0], words[1]);
+            if words[0].checked_add(words[1]).is_none_or(|end| end > ADDRESS_LIMIT) {
+                return Err(Errno::FAULT);
+            }
+            segments.list[index] = UserSlice::new(words[0], words[1].min(COUNT_MAX));
         }
         segments.count = count;
         Ok(segments)
@@ -118,6 +137,7 @@ impl Segments {
 pub(crate) fn read(call: &Call<'_>) -> Answer {
     let [descriptor, address, count, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_position(call, 0)?;
     check_readable(&file)?;
     let fs = call.file_system(&file)?;
     if matches!(call.number, READ | PREAD64) {
@@ -139,6 +159,10 @@ fn read_vector(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem) -> Answer 
 }
 
 fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: Destination<'_>) -> Answer {
+    if into.is_empty() && !matches!(call.number, READ | PREAD64) {
+        return done(0);
+    }
+    check_position(call, into.remaining())?;
     let read = |offset, into: &mut Destination<'_>| fs.read(file.node, offset, into).map_err(|error| error.errno());
     let count = match position_of(call)?.0 {
         Position::At(offset) => read(offset, &mut into)?,
@@ -164,6 +188,7 @@ pub(crate) fn note_access(fs: &dyn FileSystem, file: &OpenFile) {
 pub(crate) fn write(call: &Call<'_>) -> Answer {
     let [descriptor, address, count, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_position(call, 0)?;
     check_writable(&file)?;
     let fs = call.file_system(&file)?;
     let appends = appends(fs, &file)?;
@@ -186,22 +211,31 @@ fn write_vector(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: 
 }
 
 fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool, mut from: Source<'_>) -> Answer {
-    let (position, flags) = position_of(call)?;
-    let appends = appends || flags & RWF_APPEND != 0;
     if from.is_empty() {
         return done(0);
     }
+    check_position(call, from.remaining())?;
+    let (position, flags) = position_of(call)?;
+    let appends = appends || flags & RWF_APPEND != 0;
     let write_flags = write_flags();
     let write = |position, from: &mut Source<'_>| {
         fs.write(file.node, position, from, write_flags).map_err(|error| error.errno())
     };
+    let size = || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno());
+    let limited = |from: &mut Source<'_>, offset| {
+        let allowed = limits::allowed(file.file_type, from.remaining(), || if appends { size() } else { Ok(offset) })?;
+        from.truncate(allowed);
+        Ok(())
+    };
     let written = match position {
         // Linux appends then, whatever the offset says.
-        Position::At(_) if appends => write(WritePosition::Append, &mut from)?,
-        Position::At(offset) => write(WritePosition::At(offset), &mut from)?,
+        Position::At(offset) => {
+            limited(&mut from, offset)?;
+            write(if appends { WritePosition::Append } else { WritePosition::At(offset) }, &mut from)?
+        }
         Position::Current => with_offset(fs, file, |offset| {
             let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-            let result = write(position, &mut from);
+            let result = limited(&mut from, offset).and_then(|()| write(position, &mut from));
             (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
         })?,
     };
@@ -228,6 +262,7 @@ pub(crate) fn seek(call: &Call<'_>) -> Answer {
                 0 => 0,
                 1 => current as i64,
                 2 => fs.attributes(node).map_err(|error| error.errno())?.size_bytes as i64,
+                3 | 4 if file.file_type != FileType::Regular => return Err(Errno::INVAL),
                 3 | 4 => {
                     let from = u64::try_from(wanted).map_err(|_| Errno::NXIO)?;
                     let what = if whence == 3 { SeekTarget::Data } else { SeekTarget::Hole };
@@ -235,8 +270,8 @@ pub(crate) fn seek(call: &Call<'_>) -> Answer {
                 }
                 _ => return Err(Errno::INVAL),
             };
-            let sum = base.checked_add(wanted).ok_or(Errno::OVERFLOW)?;
-            u64::try_from(sum).map_err(|_| Errno::INVAL)
+            // The kernel's sum wraps.
+            u64::try_from(base.wrapping_add(wanted)).map_err(|_| Errno::INVAL)
         })();
         (target.unwrap_or(current), target)
     })?;
@@ -264,25 +299,39 @@ pub(crate) fn truncate(call: &Call<'_>) -> Answer {
     let [descriptor, size, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
+    check_not_path(&file)?;
     check_writable(&file).map_err(|_| Errno::INVAL)?;
-    let namespace = Namespace::new(call.file_system(&file)?, credentials::effective());
+    let fs = call.file_system(&file)?;
+    limits::check_size(size, || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno()))?;
+    let namespace = Namespace::new(fs, credentials::effective());
     namespace.truncate_open(file.node, size).map_err(|error| error.errno())?;
     done(0)
+}
+
+/// `fadvise64`, `readahead`: advice that nothing need follow.
+pub(crate) fn advise(call: &Call<'_>) -> Answer {
+    const ADVICE_MAX: usize = 5;
+    let [descriptor, _, length, advice, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_not_path(&file)?;
+    let allowed = match call.number {
+        READAHEAD => {
+            check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?;
+            file.file_type == FileType::Regular
+        }
+        _ => advice <= ADVICE_MAX && length as i64 >= 0,
+    };
+    if allowed { done(0) } else { Err(Errno::INVAL) }
 }
 
 /// `fallocate`.
 pub(crate) fn allocate(call: &Call<'_>) -> Answer {
     let [descriptor, mode, offset, length, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
-    check_writable(&file)?;
-    if file.file_type != FileType::Regular {
-        return Err(Errno::NODEV);
-    }
+    // In the kernel's order.
+    check_not_path(&file)?;
     let offset = u64::try_from(offset as i64).map_err(|_| Errno::INVAL)?;
     let length = u64::try_from(length as i64).ok().filter(|length| *length > 0).ok_or(Errno::INVAL)?;
-    if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
-        return Err(Errno::FBIG);
-    }
     let mode = match mode {
         0 => AllocateMode::Extend,
         1 => AllocateMode::KeepSize,
@@ -294,7 +343,21 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
         0x40 | 0x41 => AllocateMode::Unshare,
         _ => return Err(Errno::OPNOTSUPP),
     };
+    check_writable(&file)?;
+    match file.file_type {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::ISDIR),
+        _ => return Err(Errno::NODEV),
+    }
+    if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::FBIG);
+    }
     let fs = call.file_system(&file)?;
+    if !matches!(mode, AllocateMode::PunchHole | AllocateMode::Collapse) {
+        limits::check_size(offset + length, || {
+            fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno())
+        })?;
+    }
     fs.allocate(file.node, mode, offset, length).map_err(|error| error.errno())?;
     done(0)
 }
@@ -303,6 +366,66 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
 enum End {
     Ours(OpenFile),
     Host(usize),
+}
+
+/// `copy_file_range` within a file is between ranges that do not overlap.
+fn check_apart(
+    call: &Call<'_>,
+    source: &End,
+    target: &End,
+    offsets: [Option<u64>; 2],
+    count: usize,
+) -> Result<(), Errno> {
+    let (End::Ours(source), End::Ours(target)) = (source, target) else { return Ok(()) };
+    if source.node != target.node || source.mount != target.mount {
+        return Ok(());
+    }
+    let fs = call.file_system(source)?;
+    let at = |offset: Option<u64>, file: &OpenFile| match offset {
+        Some(offset) => Ok(offset),
+        None => fs.shared().offset(file.description).map(|guard| guard.get()).map_err(|error| error.errno()),
+    };
+    let (from, to) = (at(offsets[0], source)?, at(offsets[1], target)?);
+    let size = fs.attributes(source.node).map_err(|error| error.errno())?.size_bytes;
+    let count = (count as u64).min(size.saturating_sub(from));
+    if from.abs_diff(to) < count { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// Which ends a call takes: `sendfile` from files, `copy_file_range` between files, `splice` from or to a pipe.
+fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], flags: usize) -> Result<(), Errno> {
+    const TYPE: u32 = 0o170000;
+    const PIPE: u32 = 0o010000;
+    const DIRECTORY: u32 = 0o040000;
+    const REGULAR: u32 = 0o100000;
+    const BLOCK_DEVICE: u32 = 0o060000;
+    const SPLICE_FLAGS: usize = 0xf;
+    const SPLICE_NONBLOCKING: usize = 2;
+    let kind = |end: &End| match end {
+        End::Ours(file) => Ok((file.file_type as u32) << 12),
+        End::Host(descriptor) => {
+            let mut status = [0u64; 18];
+            // SAFETY: room for struct stat.
+            host_result(unsafe { syscall(FSTAT, [*descriptor, status.as_mut_ptr() as usize]) })?;
+            Ok(status[3] as u32 & TYPE)
+        }
+    };
+    let (from, to) = (kind(source)?, kind(target)?);
+    match call.number {
+        SENDFILE if from == DIRECTORY || !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
+        COPY_FILE_RANGE if from == DIRECTORY || to == DIRECTORY => Err(Errno::ISDIR),
+        COPY_FILE_RANGE if from != REGULAR || to != REGULAR || flags as u32 != 0 => Err(Errno::INVAL),
+        SPLICE if flags as u32 as usize & !SPLICE_FLAGS != 0 || from != PIPE && to != PIPE => Err(Errno::INVAL),
+        SPLICE if from == PIPE && offsets[0] != 0 || to == PIPE && offsets[1] != 0 => Err(Errno::SPIPE),
+        SPLICE if flags & SPLICE_NONBLOCKING != 0 => {
+            const POLLIN: u64 = 1;
+            let End::Host(descriptor) = source else { return Ok(()) };
+            let mut poll = [*descriptor as u64 & 0xffff_ffff | POLLIN << 32];
+            // SAFETY: one struct pollfd.
+            let ready = unsafe { syscall(POLL, [poll.as_mut_ptr() as usize, 1, 0]) };
+            if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
 }
 
 /// `sendfile`, `copy_file_range`, `splice`, when one end or both are ours: reads and writes through `buffer`.
@@ -318,13 +441,14 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
     let (source, target) = (end(from), end(to));
+    check_ends(call, &source, &target, [from_offset, to_offset], call.arguments[5])?;
     if let End::Ours(file) = &source {
         check_readable(file)?;
     }
     if let End::Ours(file) = &target {
         check_writable(file)?;
-        if call.number == COPY_FILE_RANGE && appends(call.file_system(file)?, file)? {
-            return Err(Errno::BADF);
+        if appends(call.file_system(file)?, file)? {
+            return Err(if call.number == COPY_FILE_RANGE { Errno::BADF } else { Errno::INVAL });
         }
     }
     let mut offsets = [None, None];
@@ -332,10 +456,14 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         if address != 0 {
             let mut value = 0i64;
             memory::read_value(address, &mut value).map_err(|_| Errno::FAULT)?;
-            *slot = Some(u64::try_from(value).map_err(|_| Errno::INVAL)?);
+            let negative = if call.number == COPY_FILE_RANGE { Errno::OVERFLOW } else { Errno::INVAL };
+            *slot = Some(u64::try_from(value).map_err(|_| negative)?);
         }
     }
     let count = count.min(COUNT_MAX);
+    if call.number == COPY_FILE_RANGE {
+        check_apart(call, &source, &target, offsets, count)?;
+    }
     let mut moved = match (&source, &target) {
         (End::Ours(source), End::Ours(target)) if call.number == COPY_FILE_RANGE => {
             super::sharing::copy(call, source, target, offsets, count)?

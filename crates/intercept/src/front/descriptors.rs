@@ -6,7 +6,8 @@ use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
-use gannet_vfs::Errno;
+use gannet_vfs::namespace::Namespace;
+use gannet_vfs::{Errno, FileType, InodeFlags};
 
 /// `close`: ours is let go, then the kernel closes the placeholder.
 pub(crate) fn close(call: &mut Call<'_>) -> Answer {
@@ -149,6 +150,21 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_LOCKS: [usize; 6] = [5, 6, 7, 36, 37, 38];
     const F_DUPFD_CLOEXEC: usize = 1030;
     const F_DUPFD_QUERY: usize = 1027;
+    const F_SETOWN: usize = 8;
+    const F_GETOWN: usize = 9;
+    const F_SETSIG: usize = 10;
+    const F_GETSIG: usize = 11;
+    const F_SETOWN_EX: usize = 15;
+    const F_GETOWN_EX: usize = 16;
+    const F_GETLEASE: usize = 1025;
+    const F_UNLCK: usize = 2;
+    const F_SETPIPE_SZ: usize = 1031;
+    const F_GETPIPE_SZ: usize = 1032;
+    const F_GET_RW_HINT: usize = 1035;
+    const F_SET_RW_HINT: usize = 1036;
+    const F_GET_FILE_RW_HINT: usize = 1037;
+    const F_SET_FILE_RW_HINT: usize = 1038;
+    const RW_HINT_MAX: u64 = 5;
     /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_ASYNC, O_DIRECT, O_NOATIME.
     const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o20000 | 0o40000 | 0o1000000;
     const O_PATH: u32 = 0o10000000;
@@ -169,7 +185,9 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         }
         F_GETFL => {
             let info = shared.info(file.description).map_err(|error| error.errno())?;
-            done((info.status | 0o100000) as usize)
+            // O_LARGEFILE, as on every 64-bit kernel; O_PATH keeps few flags.
+            let large_file = if file.flags & O_PATH != 0 { 0 } else { 0o100000 };
+            done((info.status | large_file) as usize)
         }
         _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
         F_SETFL => {
@@ -179,6 +197,22 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         F_DUPFD_QUERY => {
             let other = call.table().get(argument as u32 as usize);
             done(usize::from(other.is_some_and(|other| other.description == file.description)))
+        }
+        F_GETLEASE => done(F_UNLCK),
+        F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG | F_SETOWN_EX => done(0),
+        F_GETOWN_EX => {
+            memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        F_GETPIPE_SZ | F_SETPIPE_SZ => Err(Errno::BADF),
+        F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
+            memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        F_SET_RW_HINT | F_SET_FILE_RW_HINT => {
+            let mut hint = 0u64;
+            memory::read_value(argument, &mut hint).map_err(|_| Errno::FAULT)?;
+            if hint <= RW_HINT_MAX { done(0) } else { Err(Errno::INVAL) }
         }
         command if F_LOCKS.contains(&command) => locks::record_lock(call, &file, command, argument),
         _ => Err(Errno::INVAL),
@@ -191,6 +225,15 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const FIONCLEX: usize = 0x5450;
     const FIONBIO: usize = 0x5421;
     const FIONREAD: usize = 0x541b;
+    const FIOASYNC: usize = 0x5452;
+    const FIBMAP: usize = 1;
+    const FIGETBSZ: usize = 2;
+    const FS_IOC_GETFLAGS: usize = 0x8008_6601;
+    const FS_IOC_SETFLAGS: usize = 0x4008_6602;
+    /// Those of [`InodeFlags`] that Linux has.
+    const FLAGS_OF_LINUX: u32 = 0xff;
+    const O_NONBLOCK: u32 = 0o4000;
+    const O_PATH: u32 = 0o10000000;
     let [descriptor, request, argument, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     match request as u32 as usize {
@@ -198,7 +241,42 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             held::changed(descriptor as u32 as usize);
             Ok(Outcome::Pass)
         }
-        FIONBIO => done(0),
+        _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
+        FIONBIO => {
+            let mut on = 0i32;
+            memory::read_value(argument, &mut on).map_err(|_| Errno::FAULT)?;
+            let flags = if on != 0 { O_NONBLOCK } else { 0 };
+            let shared = call.file_system(&file)?.shared();
+            shared.set_status(file.description, O_NONBLOCK, flags).map_err(|error| error.errno())?;
+            done(0)
+        }
+        FIOASYNC => {
+            let mut on = 0i32;
+            memory::read_value(argument, &mut on).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        FIGETBSZ if file.file_type == FileType::Regular => {
+            let bytes = call.file_system(&file)?.statistics().map_err(|error| error.errno())?.block_bytes;
+            memory::write_value(argument, &(bytes as i32)).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        FIBMAP if file.file_type == FileType::Regular => Err(Errno::INVAL),
+        FS_IOC_GETFLAGS => {
+            let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
+            memory::write_value(argument, &(all.flags.bits() & FLAGS_OF_LINUX)).map_err(|_| Errno::FAULT)?;
+            done(0)
+        }
+        FS_IOC_SETFLAGS => {
+            let mut flags = 0u32;
+            memory::read_value(argument, &mut flags).map_err(|_| Errno::FAULT)?;
+            let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OPNOTSUPP)?;
+            let fs = call.file_system(&file)?;
+            let kept = fs.attributes(file.node).map_err(|error| error.errno())?.flags;
+            let kept = InodeFlags::from_bits_retain(kept.bits() & !FLAGS_OF_LINUX);
+            let namespace = Namespace::new(fs, super::credentials::effective());
+            namespace.set_flags(file.node, wanted | kept).map_err(|error| error.errno())?;
+            done(0)
+        }
         FIONREAD => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
             let offset =

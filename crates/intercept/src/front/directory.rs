@@ -104,6 +104,7 @@ pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
             result => result,
         },
         Outcome::Done(result) => result,
+        Outcome::Again => return Ok(Outcome::Again),
     };
     left_to_host(call, result)
 }

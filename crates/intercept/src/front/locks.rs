@@ -31,11 +31,25 @@ fn take(fs: &dyn FileSystem, request: &LockRequest, waits: bool) -> Result<(), E
     result.map_err(|error| error.errno())
 }
 
+/// What a wait that a signal ended comes to.
+fn answer(result: Result<(), Errno>) -> Answer {
+    match result {
+        Err(Errno::INTR) if crate::signal::deferred_restart() => Ok(Outcome::Again),
+        Err(errno) => Err(errno),
+        Ok(()) => done(0),
+    }
+}
+
 /// `flock`.
 pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
     let [descriptor, operation, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     data::check_not_path(&file)?;
+    const LOCK_MANDATORY: usize = 32;
+    if operation & LOCK_MANDATORY != 0 {
+        // Kernels since 5.18 ignore it.
+        return done(0);
+    }
     let exclusive = match operation & !LOCK_NONBLOCKING {
         LOCK_UNLOCK => None,
         LOCK_SHARED => Some(false),
@@ -49,8 +63,7 @@ pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
         range: LockRange::ALL,
         process: process_id() as u32,
     };
-    take(call.file_system(&file)?, &request, operation & LOCK_NONBLOCKING == 0)?;
-    done(0)
+    answer(take(call.file_system(&file)?, &request, operation & LOCK_NONBLOCKING == 0))
 }
 
 /// `fcntl` with a lock command.
@@ -114,8 +127,7 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     if !of_description {
         HAS_LOCKS.store(true, Ordering::Relaxed);
     }
-    take(fs, &request, F_WAITING.contains(&command))?;
-    done(0)
+    answer(take(fs, &request, F_WAITING.contains(&command)))
 }
 
 /// Closing any descriptor of a file drops the process's POSIX locks on it.

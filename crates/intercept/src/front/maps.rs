@@ -17,7 +17,12 @@ const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
 const MAP_SHARED: usize = 1;
 const MAP_PRIVATE: usize = 2;
+const MAP_SHARED_VALIDATE: usize = 3;
 const MAP_TYPE: usize = 0xf;
+const MAP_GROWSDOWN: usize = 0x100;
+const MAP_HUGETLB: usize = 0x4_0000;
+/// What MAP_SHARED_VALIDATE accepts: everything older than it, but not MAP_SYNC.
+const MAP_KNOWN: usize = 0xfc00_0000 | 0x7_ff80 | 0x13 | 0xc0;
 const MAP_FIXED: usize = 0x10;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
@@ -34,6 +39,11 @@ struct Region {
     offset: u64,
     /// Index of the pin, shared by the pieces of one map.
     pin: usize,
+    shared: bool,
+    /// As it was mapped with.
+    protection: usize,
+    /// The descriptor was open for writing.
+    writable: bool,
 }
 
 struct Maps {
@@ -110,10 +120,20 @@ fn forget(call: &Call<'_>, start: usize, end: usize) {
                 index += 1;
                 continue;
             }
-            let (mount, node, pin) = (region.mount, region.node, region.pin);
+            let Region { mount, node, pin, shared, protection, writable, .. } = *region;
             let offset_at = |address: usize| region.offset + (address - region.start) as u64;
             if region.start < start && end < region.end {
-                let tail = Region { start: end, end: region.end, mount, node, offset: offset_at(end), pin };
+                let tail = Region {
+                    start: end,
+                    end: region.end,
+                    mount,
+                    node,
+                    offset: offset_at(end),
+                    pin,
+                    shared,
+                    protection,
+                    writable,
+                };
                 region.end = start;
                 maps.regions.push(tail);
             } else if region.start < start {
@@ -157,33 +177,72 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         }
         return Ok(Outcome::Pass);
     };
-    if length == 0 || !offset.is_multiple_of(PAGE_BYTES) || offset > i64::MAX as usize {
+    if length == 0 || !offset.is_multiple_of(PAGE_BYTES) {
         return Err(Errno::INVAL);
     }
-    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
-    if file.file_type != FileType::Regular {
-        return Err(Errno::NODEV);
+    if offset > i64::MAX as usize {
+        return Err(Errno::OVERFLOW);
     }
+    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    data::check_not_path(&file)?;
     // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
     let shared = match flags & MAP_TYPE {
-        1 | 3 => true,
-        2 => false,
+        MAP_SHARED => true,
+        MAP_SHARED_VALIDATE if flags & !MAP_KNOWN != 0 => return Err(Errno::OPNOTSUPP),
+        MAP_SHARED_VALIDATE => true,
+        MAP_PRIVATE => false,
         _ => return Err(Errno::INVAL),
     };
+    if flags & MAP_HUGETLB != 0 {
+        return Err(Errno::INVAL);
+    }
     let writes = shared && protection & PROT_WRITE != 0;
     if writes && data::check_writable(&file).is_err() {
         return Err(Errno::ACCESS);
     }
+    data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
+    if file.file_type != FileType::Regular {
+        return Err(Errno::NODEV);
+    }
+    if flags & MAP_GROWSDOWN != 0 {
+        return Err(Errno::INVAL);
+    }
     let fs = call.file_system(&file)?;
-    let node = file.node;
+    let writable = data::check_writable(&file).is_ok();
+    let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
+    done(establish(call, fs, file.mount, file.node, &wish)?)
+}
+
+/// What a program asks of a map, checked.
+struct Wish {
+    address: usize,
+    /// Whole pages.
+    length: usize,
+    protection: usize,
+    flags: usize,
+    offset: u64,
+    /// The descriptor is open for writing.
+    writable: bool,
+}
+
+/// Makes a map of a file; where it is.
+fn establish(
+    call: &Call<'_>,
+    fs: &dyn gannet_vfs::FileSystem,
+    mount: usize,
+    node: NodeId,
+    wish: &Wish,
+) -> Result<usize, Errno> {
+    let Wish { address, length, protection, flags, offset, writable } = *wish;
+    let shared = flags & MAP_TYPE != MAP_PRIVATE;
+    let writes = shared && protection & PROT_WRITE != 0;
     // SAFETY: the program's wish for memory, at first as a reservation.
     let base = unsafe {
         let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         syscall(MMAP, [address, length, 0, placement, usize::MAX, 0])
     };
     if is_error(base) {
-        return Ok(Outcome::Done(base));
+        return Err(Errno::from_raw_os_error(-base as i32));
     }
     let base = base as usize;
     if flags & MAP_FIXED != 0 {
@@ -191,10 +250,10 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     }
     let access = if writes { MapAccess::Write } else { MapAccess::Read };
     let mut extents: Vec<MappedExtent> = Vec::new();
-    let pinned = fs.map(node, access, offset as u64, length as u64, &mut |extent| extents.push(*extent));
+    let pinned = fs.map(node, access, offset, length as u64, &mut |extent| extents.push(*extent));
     let result = match pinned {
         Ok(token) => {
-            let result = map_extents(base, length, offset as u64, protection, shared, &extents);
+            let result = map_extents(base, length, offset, protection, shared, &extents);
             if result.is_ok() {
                 locked(|maps| {
                     let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
@@ -202,9 +261,18 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
                         maps.pins.push(None);
                     }
                     maps.pins[pin] = Some(token);
-                    let mount = file.mount;
-                    let offset = offset as u64;
-                    maps.regions.push(Region { start: base, end: base + length, mount, node, offset, pin });
+                    let end = base + length;
+                    maps.regions.push(Region {
+                        start: base,
+                        end,
+                        mount,
+                        node,
+                        offset,
+                        pin,
+                        shared,
+                        protection,
+                        writable,
+                    });
                 });
             } else {
                 let _ = fs.unmap(token);
@@ -212,7 +280,7 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
             result
         }
         Err(error) if matches!(error.errno(), Errno::NODEV | Errno::OPNOTSUPP) && !writes => {
-            copy(fs, node, base, length, offset as u64, protection)
+            copy(fs, node, base, length, offset, protection)
         }
         Err(error) => Err(error.errno()),
     };
@@ -221,7 +289,7 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         unsafe { syscall(MUNMAP, [base, length]) };
         return Err(errno);
     }
-    done(base)
+    Ok(base)
 }
 
 fn map_extents(
@@ -318,31 +386,153 @@ pub(crate) fn unmap(call: &Call<'_>) -> Answer {
     Ok(Outcome::Done(result))
 }
 
-/// `mremap`: a map of a volume's file can shrink.
+/// `mremap`: shrinks in place; grows and moves by mapping the file's range anew, as the pages of both maps are the medium's. What a private map holds
+/// of its own is copied.
 pub(crate) fn remap(call: &Call<'_>) -> Answer {
-    let [start, old_length, new_length, flags, ..] = call.arguments;
-    let Some(end) = start.checked_add(old_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
-        return Ok(Outcome::Pass);
-    };
-    if first_in(start, end.max(start + 1)).is_none() {
-        return Ok(Outcome::Pass);
-    }
+    const MREMAP_MAYMOVE: usize = 1;
     const MREMAP_FIXED: usize = 2;
-    if new_length == 0 || flags & MREMAP_FIXED != 0 {
+    let [start, old_length, new_length, flags, target, _] = call.arguments;
+    let page_end = |length: usize| start.checked_add(length)?.checked_next_multiple_of(PAGE_BYTES);
+    let Some(end) = page_end(old_length) else { return Ok(Outcome::Pass) };
+    let Some(part) = part_at(start, end.max(start + 1)) else { return Ok(Outcome::Pass) };
+    let fixed = flags & MREMAP_FIXED != 0;
+    if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0
+        || fixed && (flags & MREMAP_MAYMOVE == 0 || !target.is_multiple_of(PAGE_BYTES))
+        || !start.is_multiple_of(PAGE_BYTES)
+        || new_length == 0
+    {
         return Err(Errno::INVAL);
     }
-    let new_end = start.checked_add(new_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
-    match new_end {
-        Some(new_end) if new_end <= end => {
-            if new_end < end {
-                // SAFETY: the program's wish for its own map.
-                unsafe { syscall(MUNMAP, [new_end, end - new_end]) };
-                forget(call, new_end, end);
-            }
-            done(start)
-        }
-        _ => Err(Errno::NOMEM),
+    if old_length == 0 || part.end < end {
+        return Err(Errno::FAULT);
     }
+    let new_end = page_end(new_length).ok_or(Errno::NOMEM)?;
+    let (length, new_length) = (end - start, new_end - start);
+    if new_length <= length && !fixed {
+        if new_length < length {
+            // SAFETY: the program's wish for its own map.
+            unsafe { syscall(MUNMAP, [new_end, end - new_end]) };
+            forget(call, new_end, end);
+        }
+        return done(start);
+    }
+    let kind = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
+    let grown = new_length.saturating_sub(length);
+    let fs = call.front.file_system(part.mount)?;
+    let place = |address, length, flags, skipped: usize| {
+        let Part { protection, writable, .. } = part;
+        let offset = part.offset + skipped as u64;
+        let wish = Wish { address, length, protection, flags: kind | flags, offset, writable };
+        establish(call, fs, part.mount, part.node, &wish)
+    };
+    if !fixed {
+        const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+        match place(end, grown, MAP_FIXED_NOREPLACE, length) {
+            Ok(at) if at == end => return done(start),
+            // A kernel that does not know the flag.
+            Ok(at) => drop_map(call, at, grown),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        if flags & MREMAP_MAYMOVE == 0 {
+            return Err(Errno::NOMEM);
+        }
+    }
+    let at = if fixed { place(target, new_length, MAP_FIXED, 0) } else { place(0, new_length, 0, 0) }?;
+    if !part.shared {
+        copy_pages(start, at, length.min(new_length), part.protection)?;
+    }
+    drop_map(call, start, length);
+    done(at)
+}
+
+/// What a private map holds goes to its new place.
+fn copy_pages(from: usize, to: usize, length: usize, protection: usize) -> Result<(), Errno> {
+    const PROT_READ_WRITE: usize = 3;
+    // SAFETY: maps of the program's, of that length; the protection of the new one is the program's wish again afterwards.
+    unsafe {
+        syscall(MPROTECT, [to, length, PROT_READ_WRITE]);
+        let copied = gannet_usermem::copy::copy(to as *mut u8, from as *const u8, length);
+        syscall(MPROTECT, [to, length, protection]);
+        copied.map_err(|_| Errno::FAULT)
+    }
+}
+
+fn drop_map(call: &Call<'_>, start: usize, length: usize) {
+    // SAFETY: the program's map, which it wants no more.
+    unsafe { syscall(MUNMAP, [start, length]) };
+    forget(call, start, start + length);
+}
+
+/// The map at `start`: one piece that begins there.
+fn part_at(start: usize, end: usize) -> Option<Part> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| {
+        let region = maps.regions.iter().find(|region| region.start < end && start < region.end)?;
+        let skipped = start.saturating_sub(region.start);
+        let Region { mount, node, shared, protection, writable, .. } = *region;
+        let offset = region.offset + skipped as u64;
+        Some(Part {
+            start: start.max(region.start),
+            end: region.end,
+            mount,
+            node,
+            shared,
+            protection,
+            writable,
+            offset,
+        })
+    })
+}
+
+/// Part of a map, from an address on.
+struct Part {
+    start: usize,
+    end: usize,
+    mount: usize,
+    node: NodeId,
+    shared: bool,
+    protection: usize,
+    writable: bool,
+    offset: u64,
+}
+
+/// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to.
+pub(crate) fn protect(call: &Call<'_>) -> Answer {
+    let [start, length, protection, ..] = call.arguments;
+    if protection & PROT_WRITE == 0 || COUNT.load(Ordering::Acquire) == 0 || !start.is_multiple_of(PAGE_BYTES) {
+        return Ok(Outcome::Pass);
+    }
+    let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
+        return Ok(Outcome::Pass);
+    };
+    // Each round makes one map writable.
+    while let Some(part) = readable_at(start, end) {
+        if !part.writable {
+            return Err(Errno::ACCESS);
+        }
+        let fs = call.front.file_system(part.mount)?;
+        let (address, length) = (part.start, part.end.min(end) - part.start);
+        let flags = MAP_SHARED | MAP_FIXED;
+        let wish = Wish { address, length, protection, flags, offset: part.offset, writable: true };
+        establish(call, fs, part.mount, part.node, &wish)?;
+    }
+    Ok(Outcome::Pass)
+}
+
+/// The first shared map in a range that was not mapped for writing.
+fn readable_at(start: usize, end: usize) -> Option<Part> {
+    locked(|maps| {
+        let region = maps.regions.iter().find(|region| {
+            region.shared && region.protection & PROT_WRITE == 0 && region.start < end && start < region.end
+        })?;
+        let Region { mount, node, shared, protection, writable, .. } = *region;
+        let from = start.max(region.start);
+        let offset = region.offset + (from - region.start) as u64;
+        Some(Part { start: from, end: region.end, mount, node, shared, protection, writable, offset })
+    })
 }
 
 /// `msync`.

@@ -22,6 +22,7 @@ pub(crate) mod held;
 pub(crate) mod inherit;
 pub(crate) mod internal;
 pub(crate) mod libraries;
+pub(crate) mod limits;
 pub(crate) mod links;
 pub(crate) mod locks;
 pub(crate) mod maps;
@@ -227,7 +228,7 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     let Some(front) = front() else {
         const ENOENT: isize = -2;
         return match frame.rax as u32 as usize {
-            passing::RECEIVED => Outcome::Done((frame.rax >> 32) as isize),
+            passing::RECEIVED | passing::RECEIVED_SEVERAL => Outcome::Done((frame.rax >> 32) as isize),
             links::RECHECK.. => Outcome::Done(ENOENT),
             _ => Outcome::Pass,
         };
@@ -248,9 +249,9 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
-    let answer = if call.number as u32 as usize == passing::RECEIVED {
+    let answer = if matches!(call.number as u32 as usize, passing::RECEIVED | passing::RECEIVED_SEVERAL) {
         let result = call.number >> 32;
-        call.number = number::RECVMSG;
+        call.number = call.number as u32 as usize - links::RECHECK;
         passing::received(&mut call, result)
     } else if call.number >= links::RECHECK {
         call.number -= links::RECHECK;

@@ -10,7 +10,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
-use gannet_vfs::namespace::{LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
+use gannet_vfs::namespace::{Last, LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
 use gannet_vfs::shared::AccessMode;
 use gannet_vfs::{Errno, FileType, NodeId};
 
@@ -20,7 +20,7 @@ const F_DUPFD: usize = 0;
 const F_DUPFD_CLOEXEC: usize = 1030;
 /// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
 const STATUS_FLAGS: u32 =
-    0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000;
+    0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000 | 0o20000000;
 
 /// What an entry of the descriptor table keeps: access mode and O_PATH.
 const FIXED_FLAGS: u32 = 0o3 | 0o10000000;
@@ -39,11 +39,27 @@ pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut P
         return Ok(Outcome::Pass);
     }
     let Some(resolve) = ResolveFlags::from_bits(words[2] & !0x20) else { return Ok(Outcome::Pass) };
-    if resolve.bits() > 0xff {
+    // What the kernel refuses whatever the path, it refuses itself.
+    const BENEATH_AND_IN_ROOT: u64 = 0x18;
+    const CREATE_OR_TMPFILE: u64 = 0o100 | 0o20000000;
+    const FLAGS: u64 = 0o3 | 0o37777700;
+    let mode_is_wrong = words[1] != 0 && (words[0] & CREATE_OR_TMPFILE == 0 || words[1] & !0o7777 != 0);
+    let both = words[2] & BENEATH_AND_IN_ROOT == BENEATH_AND_IN_ROOT;
+    if resolve.bits() > 0xff || both || mode_is_wrong || words[0] & !FLAGS != 0 || has_more(how, size)? {
         return Ok(Outcome::Pass);
     }
     let at = AtForm::new(OPENAT2, call.arguments);
     open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch, pipe)
+}
+
+/// Whether a structure of a later kernel holds anything that is not known here.
+fn has_more(address: usize, size: usize) -> Result<bool, Errno> {
+    const KNOWN_BYTES: usize = 24;
+    const BYTES_MAX: usize = 4096;
+    let mut rest = [0u8; BYTES_MAX];
+    let rest = rest.get_mut(..size - KNOWN_BYTES).ok_or(Errno::TOOBIG)?;
+    memory::read_bytes(address + KNOWN_BYTES, rest).map_err(|_| Errno::FAULT)?;
+    Ok(rest.iter().any(|byte| *byte != 0))
 }
 
 fn open_with(
@@ -73,7 +89,14 @@ fn open_once(
         Err(_) => (LastMode::Follow, resolve),
     };
     let directory = at.arguments[0] as i32;
-    let target = call.front.resolve(table, directory, at.arguments[1], walk, more, scratch)?;
+    let target = call.front.resolve(table, directory, at.arguments[1], walk, more, scratch);
+    if let Err(error) = Namespace::open_mode(flags)
+        && !matches!(target, Ok(Target::Host | Target::HostPath(_)))
+    {
+        // Before anything about the path.
+        return Err(error.errno());
+    }
+    let target = target?;
     if !matches!(target, Target::Place(..) | Target::Descriptor(_)) {
         // The host's file gets the lowest number.
         held::flush();
@@ -82,7 +105,12 @@ fn open_once(
         Target::Host => return Ok(Outcome::Pass),
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
-            Namespace::open_mode(flags).map_err(|error| error.errno())?;
+            if flags.contains(OpenFlags::DIRECT)
+                && !flags.intersects(OpenFlags::PATH | OpenFlags::TMPFILE & !OpenFlags::DIRECTORY)
+                && place.found.is_some_and(|found| found.file_type == FileType::Directory)
+            {
+                return Err(Errno::INVAL);
+            }
             let fs = call.front.file_system(mount)?;
             let writes = flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC);
             if let Some(found) = place.found.filter(|_| writes && !flags.contains(OpenFlags::PATH)) {
@@ -90,6 +118,11 @@ fn open_once(
             }
             let namespace = Namespace::new(fs, credentials::effective());
             (mount, namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?)
+        }
+        // The kernel says what it says of a link in /proc.
+        Target::Descriptor(_) if flags.contains(OpenFlags::NOFOLLOW) && !flags.contains(OpenFlags::PATH) => {
+            held::flush();
+            return Ok(Outcome::Pass);
         }
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
@@ -212,8 +245,16 @@ pub(crate) fn rename(
     let resolve = |directory: usize, path, scratch| {
         call.front.resolve(call.table(), directory as i32, path, LastMode::Parent, ResolveFlags::empty(), scratch)
     };
-    let from = resolve(from_directory, from_path, first)?;
-    let to = resolve(to_directory, to_path, second)?;
+    let known_flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno());
+    let from = resolve(from_directory, from_path, first);
+    let to = resolve(to_directory, to_path, second);
+    if let Err(errno) = known_flags
+        && !matches!((&from, &to), (Ok(Target::Host | Target::HostPath(_)), Ok(Target::Host | Target::HostPath(_))))
+    {
+        // Before anything about the paths.
+        return Err(errno);
+    }
+    let (from, to) = (from?, to?);
     let (mount, from, to) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => (mount, from, to),
@@ -221,8 +262,7 @@ pub(crate) fn rename(
         (from, to) => return Ok(both_on_host(RENAMEAT2, arguments, &from, &to)),
     };
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
-    let flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno())?;
-    namespace.rename(&from, &to, flags).map_err(|error| error.errno())?;
+    namespace.rename(&from, &to, known_flags?).map_err(|error| error.errno())?;
     done(0)
 }
 
@@ -235,6 +275,12 @@ fn both_on_host(number: usize, mut arguments: [usize; 6], from: &Target<'_>, to:
         }
     }
     Call::on_host(number, arguments)
+}
+
+/// A file made without a name, and for good, never gets one.
+fn check_linkable(call: &Call<'_>, file: &OpenFile) -> Result<(), Errno> {
+    let info = call.file_system(file)?.shared().info(file.description).map_err(|error| error.errno())?;
+    if info.access.contains(AccessMode::UNLINKABLE) { Err(Errno::NOENT) } else { Ok(()) }
 }
 
 /// `link`, `linkat`: directory, path, directory, path, flags.
@@ -253,6 +299,12 @@ pub(crate) fn link(
     let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
     let to =
         call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second)?;
+    if flags & AT_EMPTY_PATH != 0
+        && let Some(file) = call.open_file(from_directory)
+        && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot))
+    {
+        check_linkable(call, &file)?;
+    }
     let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {
@@ -260,6 +312,7 @@ pub(crate) fn link(
         }
         (Target::Descriptor(descriptor), Target::Place(other, to)) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            check_linkable(call, &file)?;
             if file.mount != other {
                 return Err(Errno::XDEV);
             }
@@ -308,7 +361,21 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
     }
     let table = call.table();
     let directory = at.arguments[0] as i32;
+    if super::running::is_own_directory_link(path)
+        && let Some((mount, node)) = table.directory()
+    {
+        if (room as i32) <= 0 {
+            return Err(Errno::INVAL);
+        }
+        let target = call.front.path_of_directory(mount, node)?;
+        let length = target.len().min(room);
+        memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
+        return done(length);
+    }
     let flags = ResolveFlags::EMPTY_PATH;
+    let mut first = 1u8;
+    let is_empty = memory::read_value(path, &mut first).is_ok() && first == 0;
+    let not_a_link = |error: Errno| if is_empty && error == Errno::INVAL { Errno::NOENT } else { error };
     match call.front.resolve(table, directory, path, LastMode::NoFollow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
         Target::HostPath(path) => Ok(at.on_host(path)),
@@ -319,7 +386,8 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             let mut target = [0u8; 4096];
             let node = place.existing().map_err(|error| error.errno())?.node;
             let fs = call.front.file_system(mount)?;
-            let length = fs.read_link(node, &mut target).map_err(|error| error.errno())?.min(room).min(target.len());
+            let length =
+                fs.read_link(node, &mut target).map_err(|error| not_a_link(error.errno()))?.min(room).min(target.len());
             memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
             fs.note_access(node);
             done(length)

@@ -25,6 +25,14 @@ const TRANSIT_BYTES: usize = 24;
 /// What the entry is given for a `recvmsg` that brought control messages; the result is in the upper half.
 pub(crate) const RECEIVED: usize = RECHECK + RECVMSG;
 
+/// Likewise for `recvmmsg`.
+pub(crate) const RECEIVED_SEVERAL: usize = RECHECK + RECVMMSG;
+/// `struct mmsghdr`: a message and the length of what was sent.
+const SEVERAL_STRIDE: usize = 64;
+const SEVERAL_LENGTH_OFFSET: usize = 56;
+/// The kernel sends no more at once.
+const SEVERAL_MAX: usize = 1024;
+
 /// Positions of the descriptors in control messages.
 fn descriptors_in(control: &[u8]) -> Vec<usize> {
     let mut positions = Vec::new();
@@ -62,6 +70,34 @@ fn transit_file(file: &OpenFile) -> Option<usize> {
         syscall(WRITE, [made as usize, words.as_ptr() as usize, TRANSIT_BYTES]);
         Some(made as usize)
     }
+}
+
+/// `sendmmsg`: one after the other, if any message has control messages.
+pub(crate) fn send_several(call: &mut Call<'_>) -> Answer {
+    let [socket, messages, count, flags, ..] = call.arguments;
+    let count = (count as u32 as usize).min(SEVERAL_MAX);
+    let has_control = (0..count).any(|index| {
+        let mut header = [0usize; 7];
+        memory::read_value(messages.wrapping_add(index * SEVERAL_STRIDE), &mut header).is_ok() && header[5] != 0
+    });
+    if !has_control || call.is_ours(socket) {
+        return if call.is_ours(socket) { Err(gannet_vfs::Errno::NOTSOCK) } else { Ok(Outcome::Pass) };
+    }
+    for index in 0..count {
+        let message = messages.wrapping_add(index * SEVERAL_STRIDE);
+        call.number = SENDMSG;
+        call.arguments = [socket, message, flags, 0, 0, 0];
+        let sent = match send(call)? {
+            Outcome::Done(sent) => sent,
+            // SAFETY: the program's message.
+            _ => unsafe { syscall(SENDMSG, [socket, message, flags]) },
+        };
+        if is_error(sent) {
+            return if index > 0 { done(index) } else { Ok(Outcome::Done(sent)) };
+        }
+        let _ = memory::write_value(message.wrapping_add(SEVERAL_LENGTH_OFFSET), &(sent as u32));
+    }
+    done(count)
 }
 
 /// `sendmsg`.
@@ -108,17 +144,28 @@ pub(crate) fn send(call: &Call<'_>) -> Answer {
     Ok(Outcome::Done(result))
 }
 
-/// A `recvmsg` that the kernel has done, with this result.
+/// A `recvmsg` or `recvmmsg` that the kernel has done, with this result.
 pub(crate) fn received(call: &mut Call<'_>, result: usize) -> Answer {
     const MSG_PEEK: usize = 2;
-    let [_, message, flags, ..] = call.arguments;
+    let [_, messages, third, fourth, ..] = call.arguments;
+    let (count, flags) = if call.number == RECVMMSG { (result.min(SEVERAL_MAX), fourth) } else { (1, third) };
+    if flags & MSG_PEEK == 0 {
+        for index in 0..count {
+            take_over(call, messages.wrapping_add(index * SEVERAL_STRIDE))?;
+        }
+    }
+    done(result)
+}
+
+/// Takes over the descriptors in a message.
+fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), gannet_vfs::Errno> {
     let mut header = [0usize; 7];
-    if flags & MSG_PEEK != 0 || memory::read_value(message, &mut header).is_err() {
-        return done(result);
+    if memory::read_value(message, &mut header).is_err() {
+        return Ok(());
     }
     let mut control = vec![0u8; header[5].min(CONTROL_BYTES_MAX)];
     if memory::read_bytes(header[4], &mut control).is_err() {
-        return done(result);
+        return Ok(());
     }
     for position in descriptors_in(&control) {
         let descriptor = descriptor_at(&control, position);
@@ -133,7 +180,7 @@ pub(crate) fn received(call: &mut Call<'_>, result: usize) -> Answer {
         }
         let _ = fs.shared().release_in_transit(fs, file.description);
     }
-    done(result)
+    Ok(())
 }
 
 /// Mount and description that a received memory file names.

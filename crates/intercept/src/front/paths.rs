@@ -146,10 +146,19 @@ impl Front {
             if let Some((mount, skip)) = self.mount_of(path) {
                 return Ok(Start::Volume { mount, node: self.file_system(mount)?.root(), skip });
             }
-            if let Some(descriptor) = named_descriptor(path)
-                && table.get(descriptor).is_some()
+            if let Some((descriptor, length)) = named_descriptor(path)
+                && let Some(file) = table.get(descriptor)
             {
-                return Ok(Start::Descriptor(descriptor));
+                if length == path.len() {
+                    return Ok(Start::Descriptor(descriptor));
+                }
+                let slashes = path[length..].iter().take_while(|byte| **byte == b'/').count();
+                return Ok(Start::Volume { mount: file.mount, node: file.node, skip: length + slashes });
+            }
+            if let Some(rest) = path.strip_prefix(b"/proc/self/cwd/")
+                && let Some((mount, node)) = table.directory()
+            {
+                return Ok(Start::Volume { mount, node, skip: path.len() - rest.len() });
             }
             return Ok(Start::Host);
         }
@@ -288,13 +297,13 @@ pub(crate) fn normalise(path: &[u8], into: &mut Vec<u8>) {
     }
 }
 
-/// The descriptor that a path of `/proc` or `/dev` names.
-fn named_descriptor(path: &[u8]) -> Option<usize> {
+/// The descriptor that a path of `/proc` or `/dev` names or leads through, and how many bytes name it.
+fn named_descriptor(path: &[u8]) -> Option<(usize, usize)> {
     let digits = if let Some(rest) = path.strip_prefix(b"/dev/") {
         match rest {
-            b"stdin" => return Some(0),
-            b"stdout" => return Some(1),
-            b"stderr" => return Some(2),
+            b"stdin" => return Some((0, path.len())),
+            b"stdout" => return Some((1, path.len())),
+            b"stderr" => return Some((2, path.len())),
             _ => rest.strip_prefix(b"fd/")?,
         }
     } else {
@@ -306,7 +315,8 @@ fn named_descriptor(path: &[u8]) -> Option<usize> {
         }
         rest[slash + 1..].strip_prefix(b"fd/")?
     };
-    parse_number(digits)
+    let end = digits.iter().position(|byte| *byte == b'/').unwrap_or(digits.len());
+    Some((parse_number(&digits[..end])?, path.len() - digits.len() + end))
 }
 
 /// A decimal number.

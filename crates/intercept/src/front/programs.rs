@@ -270,6 +270,9 @@ fn read_start(descriptor: usize, buffer: &mut [u8]) -> Option<usize> {
 fn read_volume(front: &Front, mount: usize, node: NodeId, head: &mut [u8]) -> Result<usize, Errno> {
     let fs = front.file_system(mount)?;
     let known = fs.permissions(node).map_err(|error| error.errno())?;
+    if known.file_type == FileType::Symlink {
+        return Err(Errno::LOOP);
+    }
     if known.file_type != FileType::Regular {
         return Err(Errno::ACCESS);
     }

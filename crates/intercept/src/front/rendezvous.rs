@@ -103,6 +103,9 @@ fn put_address(room: &mut [u8], name: &str) -> Result<usize, Errno> {
 /// `bind`: makes the socket's inode and binds the kernel's socket.
 pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let [descriptor, address, length, ..] = call.arguments;
+    if call.is_ours(descriptor) {
+        return Err(Errno::NOTSOCK);
+    }
     let Some(given) = unix_address(address, length) else { return Ok(Outcome::Pass) };
     let path = &raw const given[2] as usize;
     let none = ResolveFlags::empty();
@@ -136,6 +139,9 @@ pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 /// `connect` to a socket of a volume.
 pub(crate) fn connect(call: &mut Call<'_>, first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [descriptor, address, length, ..] = call.arguments;
+    if call.is_ours(descriptor) {
+        return Err(Errno::NOTSOCK);
+    }
     let Some(given) = unix_address(address, length) else { return Ok(Outcome::Pass) };
     let path = &raw const given[2] as usize;
     let none = ResolveFlags::empty();

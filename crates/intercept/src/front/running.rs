@@ -87,10 +87,16 @@ fn runs(process: &[u8], wanted: &[u8]) -> bool {
     usize::try_from(length).is_ok_and(|length| link[..length].starts_with(wanted))
 }
 
-/// Whether a path names the program that this process runs, by way of `/proc`.
-fn is_own_program(path: &[u8]) -> bool {
+/// Whether the path at `address` names the link of this process's working directory in `/proc`.
+pub(crate) fn is_own_directory_link(address: usize) -> bool {
+    let mut path = [0u8; 64];
+    memory::read_string(address, &mut path).is_ok_and(|path| is_own(path, b"/cwd"))
+}
+
+/// Whether a path names a link of this process in `/proc`.
+fn is_own(path: &[u8], link: &[u8]) -> bool {
     let Some(rest) = path.strip_prefix(b"/proc/") else { return false };
-    let Some(who) = rest.strip_suffix(b"/exe") else { return false };
+    let Some(who) = rest.strip_suffix(link) else { return false };
     who == b"self"
         || who == b"thread-self"
         || super::paths::parse_number(who) == usize::try_from(crate::process::process_id()).ok()
@@ -104,5 +110,5 @@ pub(crate) fn own_path(address: usize) -> Option<&'static [u8]> {
     }
     let mut path = [0u8; 64];
     let path = memory::read_string(address, &mut path).ok()?;
-    is_own_program(path).then_some(program)
+    is_own(path, b"/exe").then_some(program)
 }

@@ -32,6 +32,11 @@ pub(crate) fn empty_of(flags: usize) -> ResolveFlags {
     if flags & AT_EMPTY_PATH != 0 { ResolveFlags::EMPTY_PATH } else { ResolveFlags::empty() }
 }
 
+/// Whether a call has flags that the kernel refuses, whatever the path: it may do so itself.
+pub(crate) fn has_unknown(flags: usize, known: usize) -> bool {
+    flags as u32 as usize & !known != 0
+}
+
 fn write_stat(address: usize, mount: usize, all: &Attributes) -> Answer {
     let times = [all.accessed, all.modified, all.changed];
     let mut words = [0u64; 18];
@@ -56,6 +61,10 @@ fn write_stat(address: usize, mount: usize, all: &Attributes) -> Answer {
 pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let flags = at.arguments[3];
     let address = at.arguments[2];
+    const AT_NO_AUTOMOUNT: usize = 0x800;
+    if call.number == NEWFSTATAT && has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT) {
+        return Ok(Outcome::Pass);
+    }
     if call.number == NEWFSTATAT && flags & AT_EMPTY_PATH != 0 {
         // How the C library does `fstat`.
         let mut first = 1u8;
@@ -88,7 +97,14 @@ pub(crate) fn stat_descriptor(call: &Call<'_>) -> Answer {
 
 /// `statx`.
 pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
-    let [directory, path, flags, _, address, _] = call.arguments;
+    let [directory, path, flags, mask, address, _] = call.arguments;
+    const AT_NO_AUTOMOUNT: usize = 0x800;
+    const AT_STATX_SYNC_TYPE: usize = 0x6000;
+    const STATX_RESERVED: usize = 1 << 31;
+    let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
+    if has_unknown(flags, known) || flags & AT_STATX_SYNC_TYPE == AT_STATX_SYNC_TYPE || mask & STATX_RESERVED != 0 {
+        return Ok(Outcome::Pass);
+    }
     let at = AtForm::new(STATX, call.arguments);
     if path == 0 && flags & AT_EMPTY_PATH != 0 {
         return match call.open_file(directory) {
@@ -141,7 +157,7 @@ fn write_statx(address: usize, mount: usize, all: &Attributes) -> Answer {
 /// `access`, `faccessat`, `faccessat2`.
 pub(crate) fn access(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, _, wanted, flags, ..] = at.arguments;
-    if wanted & !7 != 0 {
+    if wanted & !7 != 0 || has_unknown(flags, AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
         return Ok(Outcome::Pass);
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
@@ -209,6 +225,10 @@ pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false };
         let result = (|| {
             if entries.cookie == 0 {
+                // A directory that was removed has no entries, not even its own.
+                if fs.attributes(node).map_err(|error| error.errno())?.links == 0 {
+                    return Err(Errno::NOENT);
+                }
                 entries.put(node.number, FileType::Directory, 1, b".");
             }
             if entries.cookie == 1 {

@@ -11,9 +11,8 @@ pub(crate) mod area;
 
 use crate::entry;
 use crate::front::links::{RECHECK, takes_path};
-use crate::front::passing::RECEIVED;
 use crate::number;
-use crate::number::{CLOSE, RECVMSG};
+use crate::number::{CLOSE, RECVMMSG, RECVMSG};
 use crate::plan::image::Image;
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site};
 use crate::raw::{is_error, syscall};
@@ -254,7 +253,7 @@ fn emit_filter(code: &mut Emitter, number: i16, entry: usize) -> Option<usize> {
         code.put(&back.to_le_bytes());
         code.jump_far(entry);
         code.land(found);
-    } else if usize::try_from(number) == Ok(RECVMSG) {
+    } else if let Some(number) = usize::try_from(number).ok().filter(|number| matches!(*number, RECVMSG | RECVMMSG)) {
         // Descriptors of a volume may have come with a message.
         code.put(&RECHECK_MARK.to_le_bytes());
         code.put(&[0x48, 0x85, 0xc0, 0x90]); // test rax, rax; nop
@@ -262,8 +261,8 @@ fn emit_filter(code: &mut Emitter, number: i16, entry: usize) -> Option<usize> {
         code.put(&[0x48, 0x83, 0x7e, 0x28, 0x00]); // cmp qword ptr [rsi + 40], 0: msg_controllen
         let none = code.short_jump(0x74); // je none
         code.put(&[0x48, 0xc1, 0xe0, 0x20]); // shl rax, 32
-        code.put(&[0x48, 0x0d]); // or rax, RECEIVED
-        code.put(&(RECEIVED as u32).to_le_bytes());
+        code.put(&[0x48, 0x0d]); // or rax, RECHECK + number
+        code.put(&((RECHECK + number) as u32).to_le_bytes());
         code.put(&[0x48, 0x8d, 0x0d]); // lea rcx, [rip + system_call]
         let back = system_call as i32 - (code.position as i32 + 4);
         code.put(&back.to_le_bytes());

@@ -1,0 +1,81 @@
+//! The largest size that a process may make files (RLIMIT_FSIZE): beyond it a write ends, with SIGXFSZ and EFBIG.
+
+use crate::number::*;
+use crate::raw::{is_error, syscall, syscall6};
+use core::sync::atomic::{AtomicU64, Ordering};
+use gannet_vfs::{Errno, FileType};
+
+const RLIMIT_FSIZE: usize = 1;
+/// Not asked for yet.
+const UNKNOWN: u64 = 0;
+/// The limit in bytes; infinite for most.
+static LIMIT: AtomicU64 = AtomicU64::new(UNKNOWN);
+
+/// The limit, [`u64::MAX`] for none.
+#[inline]
+fn limit() -> u64 {
+    match LIMIT.load(Ordering::Relaxed) {
+        UNKNOWN => ask(),
+        limit => limit,
+    }
+}
+
+#[cold]
+fn ask() -> u64 {
+    let mut limits = [0u64; 2];
+    // SAFETY: a buffer for `rlimit`.
+    let result = unsafe { syscall(PRLIMIT64, [0, RLIMIT_FSIZE, 0, limits.as_mut_ptr() as usize]) };
+    let limit = if is_error(result) { u64::MAX } else { limits[0] };
+    LIMIT.store(limit, Ordering::Relaxed);
+    limit
+}
+
+/// `setrlimit`, `prlimit64` of the program, for the size of files.
+pub(crate) fn set(number: usize, arguments: [usize; 6]) -> isize {
+    // SAFETY: the program's call.
+    let result = unsafe { syscall6(number, arguments) };
+    LIMIT.store(UNKNOWN, Ordering::Relaxed);
+    result
+}
+
+/// Whether a call may change the limit.
+pub(crate) fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
+    match number {
+        SETRLIMIT => arguments[0] == RLIMIT_FSIZE,
+        PRLIMIT64 => arguments[1] == RLIMIT_FSIZE && arguments[2] != 0,
+        _ => false,
+    }
+}
+
+/// How many of `count` bytes may be written from where `start` says; asked only if there is a limit.
+#[inline]
+pub(crate) fn allowed(
+    file_type: FileType,
+    count: usize,
+    start: impl FnOnce() -> Result<u64, Errno>,
+) -> Result<usize, Errno> {
+    let limit = limit();
+    if limit == u64::MAX || file_type != FileType::Regular {
+        return Ok(count);
+    }
+    let room = limit.saturating_sub(start()?);
+    if room == 0 {
+        return Err(exceeded());
+    }
+    Ok(count.min(usize::try_from(room).unwrap_or(usize::MAX)))
+}
+
+/// `EFBIG` if a file of `size` bytes may not become `new` bytes long.
+pub(crate) fn check_size(new: u64, size: impl FnOnce() -> Result<u64, Errno>) -> Result<(), Errno> {
+    if new > limit() && new > size()? { Err(exceeded()) } else { Ok(()) }
+}
+
+fn exceeded() -> Errno {
+    const SIGXFSZ: usize = 25;
+    // SAFETY: a signal to this thread, delivered behind the operation.
+    unsafe {
+        let (process, thread) = (syscall(GETPID, []) as usize, syscall(GETTID, []) as usize);
+        syscall(TGKILL, [process, thread, SIGXFSZ]);
+    }
+    Errno::FBIG
+}
