@@ -148,7 +148,8 @@ impl<'s> Op<'s> {
     fn overwrite(&self, inode: u32, medium_at: u64, count: u64, from: &mut Source<'_>) -> Result<usize> {
         let touched_at = self.slot_word(inode, AT_TOUCHED)?;
         let medium = self.disk().medium();
-        let now = coarse_now();
+        // Not before the last change of attributes, which may have set a time within this very tick of the clock.
+        let now = coarse_now().max(self.record(inode)?.modified_since());
         let copied = medium.write_from_user(MediumOffset(medium_at), from, count as usize);
         let written = match copied {
             Ok(()) => count as usize,

@@ -87,3 +87,19 @@ fn access_times_can_be_told_to_stand_still_or_to_move_always() {
         assert!(fs.detach().expect("detach"));
     }
 }
+
+#[test]
+fn a_write_within_the_tick_of_a_set_time_shows() {
+    let fs = LogFs::open_private(medium(), options(AccessTimes::Relative)).expect("attach");
+    let rig = Rig::new(&fs);
+    let file = rig.file(rig.root, "f");
+    rig.write(file, 0, &[1; 9000]);
+    let past = Time(1_000_000_000_000_000_000);
+    let set = AttributeChange { modified: gannet_vfs::TimeChange::Set(past), ..Default::default() };
+    for round in 0..50 {
+        rig.fs.set_attributes(file, &set).expect("set the time");
+        assert_eq!(rig.fs.attributes(file).expect("attributes").modified, past);
+        rig.write(file, 100, b"in place");
+        assert!(rig.fs.attributes(file).expect("attributes").modified > past, "round {round}");
+    }
+}

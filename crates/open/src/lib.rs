@@ -65,6 +65,8 @@ fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError
     let invalid = Error::because(gannet_vfs::Errno::INVAL, "expected memory:SIZE with SIZE in MiB");
     let mebibytes: u64 = if size.is_empty() { 1024 } else { size.parse().map_err(|_| failed(invalid))? };
     let limits = Limits { data_bytes: mebibytes.saturating_mul(1 << 20), inodes: 1 << 20 };
-    let memory = MemoryFs::new(limits, 0o755, Owner::default()).map_err(failed)?;
+    // Whoever makes it owns it.
+    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let memory = MemoryFs::new(limits, 0o755, Owner { user, group }).map_err(failed)?;
     Ok(Arc::new(memory))
 }

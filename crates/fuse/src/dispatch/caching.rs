@@ -27,6 +27,7 @@ const LEASE_SLACK: Duration = Duration::from_millis(50);
 const LEASE: Validity = Validity { seconds: 0, nanoseconds: LEASE_MILLISECONDS * 1_000_000 };
 /// For how long nobody else must have had the volume open before the kernel may remember again: programs come in bursts.
 const ALONE_FOR: Duration = Duration::from_secs(1);
+const O_DIRECT: u32 = 0o40000;
 /// How often the watch looks around when nobody wakes it.
 const WATCH: Duration = Duration::from_millis(250);
 /// After so many files whose pages are dropped, the watch looks whether it is needed elsewhere.
@@ -125,8 +126,8 @@ impl Dispatcher {
     }
 
     /// Notes an open file of an automatic mount; says how the kernel shall open it.
-    pub(super) fn note_open(&self, id: u64, handle: u64) -> OpenMode {
-        let mode = self.nodes.opened(id, self.epoch());
+    pub(super) fn note_open(&self, id: u64, handle: u64, flags: u32) -> OpenMode {
+        let mode = self.nodes.opened(id, self.epoch(), flags & O_DIRECT != 0);
         self.users.set_mode(handle, mode);
         mode
     }

@@ -24,9 +24,9 @@ const CLONE_ALIGNMENT_BYTES: u64 = 4096;
 
 impl Dispatcher {
     /// How the kernel shall treat a regular file that it has just opened.
-    pub(super) fn note_handle(&self, id: u64, handle: u64) -> OpenReplyFlags {
+    pub(super) fn note_handle(&self, id: u64, handle: u64, flags: u32) -> OpenReplyFlags {
         let mode = match self.policy.cache {
-            CachePolicy::Automatic => self.note_open(id, handle),
+            CachePolicy::Automatic => self.note_open(id, handle, flags),
             CachePolicy::Coherent => OpenMode::Direct,
             CachePolicy::Exclusive { .. } => OpenMode::Cached,
         };
@@ -51,7 +51,7 @@ impl Dispatcher {
             }
         }
         let handle = self.open_handle(node, flags)?;
-        Ok(reply::opened(handle, self.note_handle(header.node, handle)))
+        Ok(reply::opened(handle, self.note_handle(header.node, handle, flags)))
     }
 
     pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {

@@ -197,8 +197,8 @@ impl Dispatcher {
         let handle = self.open_handle(node, flags)?;
         match self.new_entry(node) {
             Ok(mut reply) => {
-                let flags = self.note_handle(self.nodes.id(node), handle);
-                reply.put(reply::opened(handle, flags).bytes());
+                let how = self.note_handle(self.nodes.id(node), handle, flags);
+                reply.put(reply::opened(handle, how).bytes());
                 Ok(reply)
             }
             Err(error) => {

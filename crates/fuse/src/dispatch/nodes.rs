@@ -133,12 +133,13 @@ impl Nodes {
     }
 
     /// Notes that a file is being opened. Through the kernel's pages only if caching is allowed in this `epoch`, all pages
-    /// that the kernel may have are right, and nobody passes them by.
-    pub(crate) fn opened(&self, id: u64, epoch: Option<u32>) -> OpenMode {
+    /// that the kernel may have are right, and nobody passes them by; nor does this one want to (`O_DIRECT`), unless others use them.
+    pub(crate) fn opened(&self, id: u64, epoch: Option<u32>, wants_direct: bool) -> OpenMode {
         let mut shard = lock(self.shard(id));
         let Some(record) = shard.get_mut(&id) else { return OpenMode::Direct };
         if let Some(epoch) = epoch
             && record.direct_opens == 0
+            && (!wants_direct || record.cached_opens > 0)
             && (record.pages_epoch == epoch || record.pages_epoch == NO_PAGES)
         {
             record.pages_epoch = epoch;
@@ -282,6 +283,38 @@ mod tests {
         assert_eq!(nodes.node(0), Err(Errno::STALE));
         assert_eq!(nodes.node(7 << 32), Err(Errno::STALE));
         assert_eq!(nodes.node(TABLED | 99), Err(Errno::STALE));
+    }
+
+    #[test]
+    fn files_are_opened_through_pages_that_are_right_only() {
+        let nodes = Nodes::new(NodeId::new(1, 0));
+        let id = nodes.id(NodeId::new(9, 0));
+        assert_eq!(nodes.opened(id, Some(1), false), OpenMode::Direct, "nobody knows it");
+        nodes.hold(id);
+        // Alone: through pages. A recall makes those old, and what is opened then passes them by.
+        assert_eq!(nodes.opened(id, Some(1), false), OpenMode::Cached);
+        assert_eq!(nodes.opened(id, Some(1), true), OpenMode::Cached, "others use the pages");
+        assert!(!nodes.reads_old_pages(id, Some(1)));
+        assert!(nodes.reads_old_pages(id, None) && nodes.reads_old_pages(id, Some(2)));
+        assert_eq!(nodes.with_cached_opens(), [id]);
+        assert_eq!(nodes.opened(id, None, false), OpenMode::Direct);
+        // Alone again, but somebody passes the pages by.
+        assert_eq!(nodes.opened(id, Some(2), false), OpenMode::Direct);
+        assert!(nodes.to_cleanse(2).is_empty());
+        nodes.cleanse(id, 2, || panic!("in use past its pages"));
+        nodes.closed(id, OpenMode::Direct);
+        nodes.closed(id, OpenMode::Direct);
+        assert_eq!(nodes.to_cleanse(2), [id]);
+        // Somebody opens it while its pages are dropped: then that was for nothing.
+        nodes.cleanse(id, 2, || assert_eq!(nodes.opened(id, Some(2), false), OpenMode::Direct));
+        nodes.closed(id, OpenMode::Direct);
+        assert!(nodes.reads_old_pages(id, Some(2)));
+        nodes.cleanse(id, 2, || ());
+        assert!(!nodes.reads_old_pages(id, Some(2)) && nodes.to_cleanse(2).is_empty());
+        nodes.closed(id, OpenMode::Cached);
+        nodes.closed(id, OpenMode::Cached);
+        assert_eq!(nodes.opened(id, Some(2), true), OpenMode::Direct, "it asked for that");
+        assert_eq!(nodes.opened(id, Some(2), false), OpenMode::Direct);
     }
 
     #[test]

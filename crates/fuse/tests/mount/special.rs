@@ -24,6 +24,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "set_id_bits_fall", body: set_id_bits_fall, every_way: true },
     Test { name: "inode_flags_protect", body: inode_flags_protect, every_way: true },
     Test { name: "handles_outlive_caches", body: handles_outlive_caches, every_way: true },
+    Test { name: "running_programs_stay_whole", body: running_programs_stay_whole, every_way: true },
     Test { name: "special_files", body: special_files, every_way: true },
 ];
 
@@ -46,12 +47,16 @@ fn maps_are_files(way: &str) -> Outcome {
         };
         let (shared, private) = (map(MapFlags::SHARED), map(MapFlags::PRIVATE));
         assert_eq!(*shared.add(4096), pattern(length_bytes, 3)[4096]);
+        let past = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        file.set_modified(past).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), past);
         shared.add(4096).copy_from_nonoverlapping(b"through the map".as_ptr(), 15);
         private.add(8192).copy_from_nonoverlapping(b"nobody sees it".as_ptr(), 14);
         // Behind the end: zeros that stay where they are.
         assert_eq!(*shared.add(length_bytes), 0);
         *shared.add(length_bytes) = 7;
         rustix::mm::msync(shared.cast(), 6 * 4096, MsyncFlags::SYNC).unwrap();
+        assert!(fs::metadata(&path).unwrap().modified().unwrap() > past, "what a map changes changes the time");
         let mut seen = [0; 15];
         File::open(&path).unwrap().read_exact_at(&mut seen, 4096).unwrap();
         assert_eq!(&seen, b"through the map");
@@ -182,6 +187,11 @@ fn extended_attributes(way: &str) -> Outcome {
     names.sort_unstable();
     assert_eq!(names, [&b"user.a\0"[..], b"user.large\0"]);
     assert_eq!(rustix::fs::listxattr(&path, &mut list[..3]), Err(Errno::RANGE));
+    for (name, errno) in [("system.a", Errno::OPNOTSUPP), ("other.a", Errno::OPNOTSUPP), ("user.", Errno::INVAL)] {
+        assert_eq!(rustix::fs::setxattr(&path, name, b"", XattrFlags::empty()), Err(errno), "{name}");
+        assert_eq!(get(name, 10), Err(errno), "{name}");
+        assert_eq!(rustix::fs::removexattr(&path, name), Err(errno), "{name}");
+    }
     rustix::fs::removexattr(&path, "user.a").unwrap();
     assert_eq!(rustix::fs::removexattr(&path, "user.a"), Err(Errno::NODATA));
     server.end();
@@ -339,6 +349,27 @@ fn handles_outlive_caches(way: &str) -> Outcome {
     }
     assert_eq!(open(&handle).err(), Some(Errno::STALE), "a number in its next life is another file");
     drop(mount);
+    server.end();
+    Ok(())
+}
+
+fn running_programs_stay_whole(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let Some(sleep) = ["/bin/sleep", "/usr/bin/sleep"].into_iter().find(|path| fs::metadata(path).is_ok()) else {
+        return Err(Skipped("there is no sleep to run".into()));
+    };
+    let path = server.at("program");
+    fs::copy(sleep, &path).unwrap();
+    let mut running = Command::new(&path).arg("100").spawn().unwrap();
+    let size_bytes = fs::metadata(&path).unwrap().len();
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC] {
+        assert_eq!(rustix::fs::open(&path, flags, Mode::empty()).map(drop), Err(Errno::TXTBSY), "{flags:?}");
+    }
+    assert_eq!(fs::metadata(&path).unwrap().len(), size_bytes);
+    assert!(running.try_wait().unwrap().is_none(), "it runs on");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert!(content(&path) == content(std::path::Path::new(sleep)));
     server.end();
     Ok(())
 }
