@@ -13,6 +13,7 @@
 //! | `load`, `store`, `transfer` | reading; metadata stores, flush and fence; data from and to callers |
 //! | `kernels`, `processor`, `hash` | copy loops; what the processor can do; the data hash |
 //! | `open`, `create`, `identity`, `pages` | files: opening, reserving space, which file a path names, huge pages |
+//! | `platform` | whether the machine flushes its caches when power fails |
 //! | `counters` | what a thread has cost |
 //! | `simulation` | the medium that records every store and yields the images a crash could leave |
 
@@ -27,6 +28,7 @@ mod medium;
 mod offset;
 mod open;
 mod pages;
+mod platform;
 mod processor;
 pub mod simulation;
 mod store;

@@ -12,6 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use crate::error::OpenError;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode};
 use crate::offset::MediumOffset;
+use crate::platform::flushes_caches;
 
 /// Maps are aligned to it, so that 2 MiB pages fit; so is what device DAX can map.
 pub(crate) const MAP_ALIGNMENT_BYTES: usize = 2 << 20;
@@ -30,7 +31,8 @@ pub struct OpenOptions {
     pub read_only: bool,
     /// Execute the persistence instructions although the memory is volatile ([`PersistMode::Emulated`]).
     pub emulate_persistence: bool,
-    /// The platform flushes its caches when power fails ([`PersistMode::PersistentCache`]); only for DAX media.
+    /// The platform flushes its caches when power fails ([`PersistMode::PersistentCache`]), whatever it says itself; only for
+    /// DAX media.
     pub persistent_cache: bool,
 }
 
@@ -99,6 +101,8 @@ impl Medium {
         backing.file = Some(file);
         let mode = match backing.kind {
             MediumKind::DeviceDax | MediumKind::FileDax if options.persistent_cache => PersistMode::PersistentCache,
+            MediumKind::DeviceDax if flushes_caches(status.st_rdev, false) => PersistMode::PersistentCache,
+            MediumKind::FileDax if flushes_caches(status.st_dev, true) => PersistMode::PersistentCache,
             MediumKind::DeviceDax | MediumKind::FileDax => PersistMode::Persistent,
             _ if options.emulate_persistence => PersistMode::Emulated,
             _ => PersistMode::Plain,

@@ -1,6 +1,7 @@
 //! `gannet info`: what a volume is, what it survives, how full it is, who has it open.
 
 use crate::arguments::Info;
+use crate::commands::kernel;
 use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
 use crate::output::{print, size_text};
@@ -130,6 +131,8 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
     line("data", if about.copy_on_write { "copy-on-write" } else { "in place" });
     line("state", state(medium, about, live));
     line("uuid", &uuid_text(&about.uuid));
+    let (release, missing) = kernel::missing();
+    missing.iter().for_each(|what| line("kernel", &format!("{release} has no {what}")));
     match live {
         Some(Ok(live)) => {
             for participant in &live.participants {
@@ -179,6 +182,8 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
             live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
         }),
         "waiting": live.map(|live| live.waiting.clone()),
+        "kernel": kernel::missing().0,
+        "kernel_missing": kernel::missing().1,
         "takeovers": live.map(|live| live.takeovers),
         "shared_bytes": live.map(|live| live.memory.bytes),
         "index_bytes": live.map(|live| live.memory.index_bytes),

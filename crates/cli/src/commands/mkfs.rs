@@ -131,9 +131,12 @@ pub(crate) fn kind_text(medium: &Medium) -> String {
         MediumKind::DiskFile => "file on a disk",
         MediumKind::Simulated | MediumKind::SimulatedDiskFile => "simulated",
     };
-    let emulated =
-        if medium.mode() == gannet_media::PersistMode::Emulated { ", persistent memory emulated" } else { "" };
-    format!("{kind}{emulated}")
+    let how = match medium.mode() {
+        gannet_media::PersistMode::Emulated => ", persistent memory emulated",
+        gannet_media::PersistMode::PersistentCache => ", caches flushed when power fails",
+        gannet_media::PersistMode::Persistent | gannet_media::PersistMode::Plain => "",
+    };
+    format!("{kind}{how}")
 }
 
 /// What pages the medium's map has, in words.
@@ -142,6 +145,11 @@ pub(crate) fn page_text(medium: &Medium) -> Option<String> {
     let report = medium.page_report(PLACES).ok()?;
     let usual = size_text(report.usual_page_bytes());
     Some(match report.usual_page_bytes() {
+        4096 if medium.kind() == MediumKind::FileDax => {
+            format!(
+                "{usual}; a file system that allocates in runs of 2 MiB would make it faster (mkfs.ext4 -E stride=512)"
+            )
+        }
         4096 => {
             format!("{usual}; with huge pages it would be faster (see transparent_hugepage in the kernel's documents)")
         }

@@ -5,6 +5,7 @@ pub(crate) mod documents;
 pub(crate) mod dump;
 pub(crate) mod fsck;
 pub(crate) mod info;
+mod kernel;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod run;
