@@ -1,11 +1,11 @@
 //! Where the free space of a volume of a given size stands in its region. Touches no memory.
 //!
 //! ```text
-//! pool controls | summaries of all pools | bits | deferred bits | pins of pool 0 | pins of pool 1 | …
+//! pool controls | summaries of all pools | bits | deferred bits | pins in each group | pins of pool 0 | pins of pool 1 | …
 //! ```
 //!
 //! A summary is two bits for each group: whether it is partly free, and whether it is whole. Bits of blocks behind
-//! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin.
+//! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin of the pool.
 
 use super::GROUP_BLOCKS;
 
@@ -14,7 +14,9 @@ pub(super) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
 /// Words of a pool's control: two cache lines, so that the next pool's lock is never fetched with this one's.
 pub(super) const CONTROL_WORDS: usize = 16;
 /// Pins of one pool.
-pub(super) const PINS_MAX: usize = 4096;
+pub(super) const PINS_MAX: usize = 65536;
+/// Pins that get memory together: 64 KiB.
+pub(super) const PINS_CHUNK: usize = 4096;
 /// Words of a pin.
 pub(super) const PIN_WORDS: usize = 2;
 
@@ -134,6 +136,16 @@ impl SpaceLayout {
     }
 
     pub(super) fn pins_at(&self, pool: u64) -> usize {
-        self.deferred_at(self.pools).next_multiple_of(512) + pool as usize * PINS_MAX * PIN_WORDS
+        self.pin_groups_at(self.pools).next_multiple_of(512) + pool as usize * PINS_MAX * PIN_WORDS
+    }
+
+    /// How many pins touch each group of the pool.
+    pub(super) fn pin_groups_at(&self, pool: u64) -> usize {
+        self.deferred_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_groups()
+    }
+
+    /// Groups of a pool.
+    pub(super) fn pool_groups(&self) -> usize {
+        1 << self.pool_groups_log2
     }
 }

@@ -4,13 +4,14 @@
 //! under the lock or stripe that keeps it in use; so nothing can be pinned that is being freed.
 //!
 //! A pin is two words, `owner` and then the extent; it counts exactly while the extent is not 0. A deferred bit says
-//! "freed, but pinned"; a block never is both free and deferred while its pool is unlocked.
+//! "freed, but pinned"; a block never is both free and deferred while its pool is unlocked. A number for each group says how
+//! many pins touch it, so that freeing elsewhere looks at no pin; it is raised before a pin counts and lowered after.
 
 use gannet_shm::{Ordering::Relaxed, Thread};
 
-use super::layout::{PIN_WORDS, PINS_MAX};
-use super::pool::{PINS, PINS_BACKED, PINS_USED, Pool, masks};
-use super::{Extent, Space, SpaceError};
+use super::layout::{PIN_WORDS, PINS_CHUNK, PINS_MAX};
+use super::pool::{PINS, PINS_BACKED, PINS_NEXT, PINS_USED, Pool, masks};
+use super::{Extent, GROUP_BLOCKS, Space, SpaceError};
 
 /// Whose pin it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,23 @@ impl PinOwner {
 
 impl Pool<'_> {
     fn pins_used(&self) -> usize {
-        (self.control[PINS_USED].load(Relaxed) as usize).min(PINS_MAX)
+        (self.control[PINS_USED].load(Relaxed) as usize).min(self.pins_backed())
+    }
+
+    fn pins_backed(&self) -> usize {
+        (self.control[PINS_BACKED].load(Relaxed) as usize).min(PINS_MAX)
+    }
+
+    /// Adds one, or takes one away, for each group that a pin touches.
+    fn count_groups(&self, extent: Extent, up: bool) {
+        let start = extent.start.saturating_sub(self.first_block);
+        let end = (start + u64::from(extent.count)).min(self.blocks);
+        for group in start / GROUP_BLOCKS..end.div_ceil(GROUP_BLOCKS) {
+            if let Some(word) = self.pin_groups.get(group as usize) {
+                let count = word.load(Relaxed);
+                word.store(if up { count.saturating_add(1) } else { count.saturating_sub(1) }, Relaxed);
+            }
+        }
     }
 
     fn pin_count(&self) -> u64 {
@@ -52,6 +69,11 @@ impl Pool<'_> {
 
     /// Whether `block` is pinned, and the first block behind it, up to `end`, for which that may be different.
     fn pinned_until(&self, block: u64, end: u64) -> (bool, u64) {
+        let group = block / GROUP_BLOCKS;
+        let end = end.min((group + 1) * GROUP_BLOCKS);
+        if self.pin_groups.get(group as usize).is_some_and(|count| count.load(Relaxed) == 0) {
+            return (false, end);
+        }
         let (mut covered, mut free) = (block, end);
         for (_, _, from, to) in self.pinned() {
             if from <= block && block < to {
@@ -125,8 +147,13 @@ impl Pool<'_> {
         let used = self.pins_used();
         let mut pins = 0;
         if self.control[PINS_BACKED].load(Relaxed) != 0 {
-            pins = (0..used).filter(|&index| self.pin_extent(index).is_some()).count() as u64;
+            self.pin_groups.iter().for_each(|count| count.store(0, Relaxed));
+            for extent in (0..used).filter_map(|index| self.pin_extent(index)) {
+                pins += 1;
+                self.count_groups(extent, true);
+            }
             self.control[PINS].store(pins, Relaxed);
+            self.control[PINS_NEXT].store(0, Relaxed);
             self.sweep(0, self.blocks);
         }
         self.control[PINS].store(pins, Relaxed);
@@ -136,24 +163,31 @@ impl Pool<'_> {
     fn add_pin(&self, owner: PinOwner, extent: Extent) -> Result<(), SpaceError> {
         let used = self.pins_used();
         let count = &self.control[PINS];
-        let index = match (0..used).find(|&index| self.pin_extent(index).is_none()) {
-            // The search is needed only if some are unused.
-            Some(index) if self.pin_count() < used as u64 => index,
-            _ if used < PINS_MAX => used,
-            _ => return Err(SpaceError::PinsFull),
+        let unused = |from: usize| (from..used).find(|&index| self.pin_extent(index).is_none());
+        let next = (self.control[PINS_NEXT].load(Relaxed) as usize).min(used);
+        // The search is needed only if some are unused.
+        let reused = if self.pin_count() < used as u64 { unused(next).or_else(|| unused(0)) } else { None };
+        let index = match reused {
+            Some(index) => index,
+            None if used < self.pins_backed() => used,
+            None => return Err(SpaceError::PinsFull),
         };
+        self.count_groups(extent, true);
         self.pins[index * PIN_WORDS].store(owner.pack(), Relaxed);
         self.pins[index * PIN_WORDS + 1].store(extent.pack(), Relaxed);
         // Behind the pin, so that it counts from here on.
         if index == used {
             self.control[PINS_USED].store(used as u64 + 1, Relaxed);
         }
+        self.control[PINS_NEXT].store(index as u64 + 1, Relaxed);
         count.store(self.pin_count() + 1, Relaxed);
         Ok(())
     }
 
     /// Removes the pins that `which` names by owner, and frees what was deferred for them.
     fn remove_pins(&self, which: &dyn Fn(PinOwner) -> bool) {
+        // What they covered, to be swept once: a kill before that leaves it to the repair.
+        let (mut from, mut to) = (u64::MAX, 0);
         for index in 0..self.pins_used() {
             let Some(extent) = self.pin_extent(index) else { continue };
             let owner = self.pins[index * PIN_WORDS].load(Relaxed);
@@ -163,9 +197,15 @@ impl Pool<'_> {
             self.pins[index * PIN_WORDS + 1].store(0, Relaxed);
             let count = &self.control[PINS];
             count.store(self.pin_count().saturating_sub(1), Relaxed);
+            self.count_groups(extent, false);
+            let next = &self.control[PINS_NEXT];
+            next.store(next.load(Relaxed).min(index as u64), Relaxed);
             let start = extent.start.saturating_sub(self.first_block);
-            let end = (start + u64::from(extent.count)).min(self.blocks);
-            self.sweep(start, end.saturating_sub(start));
+            from = from.min(start);
+            to = to.max((start + u64::from(extent.count)).min(self.blocks));
+        }
+        if from < to {
+            self.sweep(from, to - from);
         }
         if self.control[PINS].load(Relaxed) == 0 {
             self.control[PINS_USED].store(0, Relaxed);
@@ -183,14 +223,23 @@ impl<'a> Space<'a> {
     pub fn pin(&self, thread: &Thread<'_>, owner: PinOwner, extent: Extent) -> Result<(), SpaceError> {
         self.check(extent)?;
         for (index, part) in self.parts(extent) {
-            if self.pool(index).control[PINS_BACKED].load(Relaxed) == 0 {
-                self.back_pins(index)?;
+            let mut backed = self.pool(index).pins_backed();
+            if backed == 0 {
+                backed = self.back_pins(index, 0)?;
             }
-            let (guard, pool) = self.lock_pool(thread, index)?;
-            pool.control[PINS_BACKED].store(1, Relaxed);
-            let added = pool.add_pin(owner, part);
-            guard.unlock();
-            added?;
+            loop {
+                let (guard, pool) = self.lock_pool(thread, index)?;
+                if backed > pool.pins_backed() {
+                    pool.control[PINS_BACKED].store(backed as u64, Relaxed);
+                }
+                let has = pool.pins_backed();
+                let added = pool.add_pin(owner, part);
+                guard.unlock();
+                match added {
+                    Err(SpaceError::PinsFull) if has < PINS_MAX => backed = self.back_pins(index, has)?,
+                    other => break other?,
+                }
+            }
         }
         Ok(())
     }
@@ -206,25 +255,31 @@ impl<'a> Space<'a> {
                 continue;
             }
             let (guard, pool) = self.lock_pool(thread, index)?;
-            let start = part.start - pool.first_block;
-            let (pinned, until) = pool.pinned_until(start, start + u64::from(part.count));
+            let (mut at, mut pinned) = (part.start - pool.first_block, false);
+            let end = at + u64::from(part.count);
+            while at < end && !pinned {
+                (pinned, at) = pool.pinned_until(at, end);
+            }
             guard.unlock();
-            if pinned || until < start + u64::from(part.count) {
+            if pinned {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn back_pins(&self, index: u64) -> Result<(), SpaceError> {
+    /// Gets memory for the pins behind the first `has`; returns how many have it then. Not under the pool's lock.
+    fn back_pins(&self, index: u64, has: usize) -> Result<usize, SpaceError> {
         let layout = &self.layout;
-        for (from, to) in [
-            (layout.deferred_at(index), layout.deferred_at(index + 1)),
-            (layout.pins_at(index), layout.pins_at(index + 1)),
-        ] {
-            self.arena.reserve(self.start.add(from as u64 * 8), (to - from) as u64 * 8)?;
+        let reserve =
+            |from: usize, to: usize| self.arena.reserve(self.start.add(from as u64 * 8), (to - from) as u64 * 8);
+        if has == 0 {
+            reserve(layout.deferred_at(index), layout.deferred_at(index + 1))?;
+            reserve(layout.pin_groups_at(index), layout.pin_groups_at(index + 1))?;
         }
-        Ok(())
+        let backed = (has + PINS_CHUNK).min(PINS_MAX);
+        reserve(layout.pins_at(index) + has * PIN_WORDS, layout.pins_at(index) + backed * PIN_WORDS)?;
+        Ok(backed)
     }
 
     fn remove_pins(&self, thread: &Thread<'_>, which: &dyn Fn(PinOwner) -> bool) -> Result<(), SpaceError> {
@@ -263,18 +318,32 @@ impl<'a> Space<'a> {
             if self.pool(index).control[PINS].load(Relaxed) == 0 {
                 continue;
             }
-            let (guard, pool) = self.lock_pool(thread, index)?;
-            let copied = (0..pool.pins_used()).try_for_each(|pin| {
-                let owner = pool.pins[pin * PIN_WORDS].load(Relaxed);
-                match pool.pin_extent(pin) {
-                    Some(extent) if (owner >> 32) as u32 == from => {
-                        pool.add_pin(PinOwner { participant: to, token: owner as u32 }, extent)
+            let mut next = 0;
+            loop {
+                let (guard, pool) = self.lock_pool(thread, index)?;
+                let mut copied = Ok(());
+                while next < pool.pins_used() && copied.is_ok() {
+                    let owner = pool.pins[next * PIN_WORDS].load(Relaxed);
+                    if let Some(extent) = pool.pin_extent(next)
+                        && (owner >> 32) as u32 == from
+                    {
+                        copied = pool.add_pin(PinOwner { participant: to, token: owner as u32 }, extent);
                     }
-                    _ => Ok(()),
+                    next += usize::from(copied.is_ok());
                 }
-            });
-            guard.unlock();
-            copied?;
+                let has = pool.pins_backed();
+                guard.unlock();
+                match copied {
+                    Err(SpaceError::PinsFull) if has < PINS_MAX => {
+                        let backed = self.back_pins(index, has)?;
+                        let (guard, pool) = self.lock_pool(thread, index)?;
+                        let more = backed.max(pool.pins_backed());
+                        pool.control[PINS_BACKED].store(more as u64, Relaxed);
+                        guard.unlock();
+                    }
+                    other => break other?,
+                }
+            }
         }
         Ok(())
     }

@@ -19,8 +19,10 @@ const NEXT_GROUP: usize = 2;
 pub(super) const PINS: usize = 3;
 /// One above the greatest index of a pin ever used.
 pub(super) const PINS_USED: usize = 4;
-/// Not 0 once deferred bits and pins have memory behind them.
+/// How many pins have memory behind them; not 0 once the deferred bits have, too.
 pub(super) const PINS_BACKED: usize = 5;
+/// No pin below this index is unused, most likely.
+pub(super) const PINS_NEXT: usize = 6;
 
 /// Partly free groups looked at for a run that is long enough before a whole group is taken.
 const GROUPS_SEARCHED: usize = 16;
@@ -30,6 +32,8 @@ pub(super) struct Pool<'a> {
     pub(super) bits: &'a [Word],
     pub(super) deferred: &'a [Word],
     pub(super) pins: &'a [Word],
+    /// Number of pins that touch each group.
+    pub(super) pin_groups: &'a [Word],
     /// A bit for each group that is neither whole nor without free blocks.
     partial: &'a [Word],
     /// A bit for each group all of whose blocks are free.
@@ -61,6 +65,7 @@ impl<'a> Space<'a> {
             bits: slice(layout.bits_at(index), layout.pool_words()),
             deferred: slice(layout.deferred_at(index), layout.pool_words()),
             pins: slice(layout.pins_at(index), PINS_MAX * PIN_WORDS),
+            pin_groups: slice(layout.pin_groups_at(index), layout.pool_groups()),
             partial: slice(layout.summary_at(index), summary),
             whole: slice(layout.summary_at(index) + summary, summary),
             first_block,

@@ -131,11 +131,42 @@ fn a_pool_full_of_pins_refuses_more() {
         }
     };
     assert!(matches!(refused, SpaceError::PinsFull));
-    assert_eq!((pins, space.pinned().0), (4096, 4096));
+    assert_eq!((pins, space.pinned().0), (65536, 65536));
     space.unpin(&thread, owner(1, 7)).unwrap();
     space.pin(&thread, owner(1, 7), one).unwrap();
+    // Freed while all of them have it, and blocks of other groups, which none has.
+    let other = Extent { start: 3 * 512 + 9, count: 600 };
+    take(&space, &thread, other);
+    assert!(space.is_pinned(&thread, Extent { start: 0, count: 9 }).unwrap());
+    assert!(space.is_pinned(&thread, Extent { start: 5, count: 4000 }).unwrap());
+    assert!(!space.is_pinned(&thread, Extent { start: 6, count: 4000 }).unwrap());
+    free(&space, &thread, other);
+    free(&space, &thread, one);
+    assert_eq!((space.free_blocks(), space.pinned().1), (BLOCKS - 1, 1));
     space.drop_pins_of(&thread, 1).unwrap();
-    assert_eq!(space.pinned(), (0, 0));
+    assert_eq!((space.free_blocks(), space.pinned()), (BLOCKS, (0, 0)));
+    assert_eq!(space.verify(), Ok(()));
+}
+
+#[test]
+fn a_child_inherits_thousands_of_pins() {
+    let (session, rig) = private(BLOCKS);
+    let (space, thread) = (rig.space(&session), session.thread().unwrap());
+    let whole = Extent { start: 0, count: 6000 };
+    take(&space, &thread, whole);
+    for start in 0..6000 {
+        space.pin(&thread, owner(1, start as u32 / 3), Extent { start, count: 1 }).unwrap();
+    }
+    space.copy_pins(&thread, 1, 2).unwrap();
+    assert_eq!(space.pinned().0, 12_000);
+    free(&space, &thread, whole);
+    space.drop_pins_of(&thread, 1).unwrap();
+    assert_eq!((space.free_blocks(), space.pinned()), (BLOCKS - 6000, (6000, 6000)));
+    for token in (0..2000).rev() {
+        space.unpin(&thread, owner(2, token)).unwrap();
+    }
+    assert_eq!((space.free_blocks(), space.pinned()), (BLOCKS, (0, 0)));
+    assert_eq!(space.verify(), Ok(()));
 }
 
 fn pin_and_free(session: &Session, rig: &Rig) {
