@@ -1,12 +1,12 @@
 //! Volumes that everybody left by dying: the next one goes on with the arena as it is, without recovery, and in the end the
 //! volume is closed as if nothing had happened. Where the arena is not the volume's any more, recovery.
 
-use crate::volume::{Mode, assert_sound, format, options};
+use crate::volume::{assert_sound, options};
 use crate::{Random, kills, long};
 use gannet_fstest::{Rig, name};
-use gannet_logfs::{LogFs, check};
+use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
-use gannet_vfs::{FileSystem, NewNode, Owner, WritePosition};
+use gannet_vfs::{FileSystem, NewNode, Owner, Time, WritePosition};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,21 @@ impl Volume {
         let path = PathBuf::from(format!("/dev/shm/gannet-test-handover-{name}-{}", std::process::id()));
         let created = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
         let medium = Medium::create(&path, 32 << 20, created, &mut |_| {}).expect("a file");
-        format(&medium, Mode::InPlace);
+        // An identifier of its own: other tests' volumes share one, and what is left behind is told apart by it.
+        let mut random = [0; 24];
+        random[..8]
+            .copy_from_slice(&Random(u64::from(std::process::id()) ^ (name.len() as u64) << 40).next().to_le_bytes());
+        random[8..16].copy_from_slice(&name.bytes().fold(7_u64, |mixed, byte| mixed * 131 + byte as u64).to_le_bytes());
+        let made = MakeOptions {
+            label: name.into(),
+            copy_on_write: false,
+            emulate_persistence: false,
+            owner: Owner::default(),
+            mode: 0o755,
+            random,
+            now: Time::now(),
+        };
+        make(&medium, &made).expect("mkfs");
         Self(path)
     }
 
