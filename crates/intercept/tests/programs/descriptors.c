@@ -98,7 +98,7 @@ int main(int count, char **arguments) {
         case 6: case 7: case 8: case 9: case 10: case 11:
             say("close", close(a));
             break;
-        case 12: made("null", open("/dev/null", O_RDWR | flag)); break;
+        case 12: made("host", open(next(2) ? "/dev/null" : "/etc/passwd", O_RDONLY | flag)); break;
         case 13: made("dup", dup(a)); break;
         case 14: say("dup2", dup2(a, b)); break;
         case 15: say("dup3", dup3(a, b, flag)); break;
