@@ -2,7 +2,7 @@
 //! volume, for all volumes of the same user.
 //!
 //! * An **arena** without participants is kept for the next who opens the volume; but not if the volume's file is gone
-//!   (removed, replaced). To remove one too many costs a recovery, nothing else.
+//!   (removed, replaced), or not known for an hour. To remove one too many costs a recovery, nothing else.
 //! * **Meeting places**: the kernel's pipes and sockets that stand for FIFOs and sockets of a volume
 //!   (`gannet-fifo-UID-VOLUME-…`, `gannet-socket-…`). They go when no arena of their volume is left.
 //!
@@ -23,6 +23,8 @@ const NONCE_DIGITS: usize = 16;
 /// Digits of the identifier that a meeting place names, which are the first of the volume's UUID, backwards by bytes.
 const VOLUME_DIGITS: usize = 16;
 const MEETING_KINDS: [&str; 2] = ["gannet-fifo-", "gannet-socket-"];
+/// Age at which an arena that names no volume goes.
+const NAMELESS_SECONDS: i64 = 3600;
 /// Names looked at in one go; more are left to the next.
 const NAMES_MAX: usize = 4096;
 
@@ -95,7 +97,15 @@ fn remove_arena(path: &str, uid: u32) -> bool {
     let Ok(Some(fd)) = path.open() else { return false };
     let Ok(Some(gate)) = ArenaPath::gate_if_open(fd) else { return false };
     let is_dead = file::any_life(&gate.fd).is_ok_and(|alive| !alive) && path.leads_to(&gate.fd).unwrap_or(false);
-    is_dead && volume_is_gone(&gate.fd) && path.unlink().is_ok()
+    is_dead && (volume_is_gone(&gate.fd) || is_old_and_nameless(&gate.fd)) && path.unlink().is_ok()
+}
+
+/// Whether an arena names no volume (an older version made it, or its maker died early) and nobody has touched it for long.
+fn is_old_and_nameless(arena: &OwnedFd) -> bool {
+    let mut length = [0u8; 8];
+    let nameless = read_exactly(arena, VOLUME_PATH_LENGTH_AT, &mut length) && length == [0; 8];
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
+    nameless && rustix::fs::fstat(arena).is_ok_and(|status| now.saturating_sub(status.st_mtime) > NAMELESS_SECONDS)
 }
 
 /// Whether the volume that the arena's header names is no longer where it was. In doubt it is there.
