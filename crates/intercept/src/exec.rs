@@ -194,7 +194,11 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         }
     }
     let preloaded = front::libraries::preload_parts(record);
-    add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &others]))?;
+    if !core::mem::take(&mut record.exec_without_library) {
+        add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &others]))?;
+    } else if let Some(others) = others.get(1..) {
+        add(scratch.string(&[b"LD_PRELOAD=", others]))?;
+    }
     add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
     add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
     if let Some(cache) = settings.cache() {

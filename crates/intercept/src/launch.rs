@@ -106,6 +106,7 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     }
     let in_volume = |path: &Path| options.mounts.iter().any(|mount| path.starts_with(&mount.place));
     let mut program = options.program.clone();
+    let mut loads = true;
     let mut arguments = options.arguments.clone();
     let inside = in_volume(Path::new(&program));
     let directory_inside = options.directory.as_deref().is_some_and(in_volume);
@@ -126,6 +127,7 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
         && let Ok(head) = head_of(&path)
         && let Some(why) = why_not(path.as_os_str().as_bytes(), &head)
     {
+        loads = !cannot_load(path.as_os_str().as_bytes(), &head);
         eprintln!(
             "gannet: {}: {why}: this program will not see the volume (`gannet mount` shows it to every program)",
             path.display()
@@ -141,7 +143,9 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
         preload.push(":");
         preload.push(others);
     }
-    command.env("LD_PRELOAD", preload);
+    if loads {
+        command.env("LD_PRELOAD", preload);
+    }
     if let Some(directory) = options.directory.as_deref().filter(|_| !directory_inside) {
         command.current_dir(directory);
     }
@@ -193,8 +197,23 @@ pub(crate) fn why_not(path: &[u8], head: &[u8]) -> Option<&'static str> {
     }
     let end = offset.checked_add(count * size)?;
     let headers = head.get(offset..end)?;
-    let interpreted = headers.chunks_exact(size).any(|entry| u32_at(entry, 0) == PT_INTERP);
-    (!interpreted).then_some("statically linked")
+    let interpreter = headers.chunks_exact(size).find(|entry| u32_at(entry, 0) == PT_INTERP);
+    match interpreter {
+        None => Some("statically linked"),
+        Some(entry) => {
+            let (start, length) = (u64_at(entry, 8) as usize, u64_at(entry, 32) as usize);
+            let name = head.get(start..start.checked_add(length)?)?;
+            name.windows(MUSL_LOADER.len()).any(|window| window == MUSL_LOADER).then_some(MUSL)
+        }
+    }
+}
+
+const MUSL_LOADER: &[u8] = b"/ld-musl";
+const MUSL: &str = "uses the C library musl";
+
+/// Whether a program's loader could not load the injected library, and would not start the program with it.
+pub(crate) fn cannot_load(path: &[u8], head: &[u8]) -> bool {
+    why_not(path, head) == Some(MUSL)
 }
 
 fn is_set_id(path: &[u8]) -> bool {

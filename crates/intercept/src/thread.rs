@@ -39,6 +39,8 @@ pub(crate) struct Record {
     pub(crate) preloads: [i32; PRELOADS_MAX],
     /// Process and descriptor of a program of a volume that it may have failed to execute; 0: none.
     pub(crate) exec_descriptor: (i32, i32),
+    /// The program about to be executed is not to get the injected library.
+    pub(crate) exec_without_library: bool,
     /// Where the path of the program of a volume that is about to be executed stands, in `exec_memory`, and its length.
     pub(crate) exec_path: (usize, usize),
 }

@@ -100,3 +100,25 @@ fn io_uring_is_refused_so_that_programs_fall_back() {
     let volume = Volume::new(64);
     volume.script(&format!("{} /gannet/f; cat f", program.display()), "ENOSYS, 8 bytes by pwrite\nfallback");
 }
+
+#[test]
+fn programs_of_another_c_library_run_and_are_named() {
+    if !have("musl-gcc") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("m.c"), "#include <stdio.h>\nint main(void) { puts(\"ran\"); return 5; }\n").expect("m.c");
+    let compiled = Command::new("musl-gcc").arg("-o").arg(at("m")).arg(at("m.c")).status();
+    assert!(compiled.expect("musl-gcc").success());
+    std::fs::write(at("script"), format!("#!{}\n", at("m").display())).expect("script");
+    let volume = Volume::new(64);
+    let host = directory.path().display();
+    let script = format!(
+        "chmod +x {host}/script; cp {host}/m own; for p in {host}/m {host}/script ./own; do env -i $p; echo $?; done; echo again > f; cat f"
+    );
+    let output = common::run(volume.command("bash").arg("-c").arg(format!("cd /gannet; {script}")));
+    common::check(&output, &script, "ran\n5\nran\n5\nran\n5\nagain");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(errors.matches("uses the C library musl: this program will not see the volume").count(), 3, "{errors}");
+}

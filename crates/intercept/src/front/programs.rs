@@ -50,6 +50,7 @@ fn prepare(
         EXECVE => (CWD, frame.arguments[0], 1, 0),
         _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
     };
+    record.exec_without_library = false;
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let mut room = [0u8; HEAD_BYTES];
     let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
@@ -107,7 +108,13 @@ fn prepare(
         let in_volume = matches!(program, Program::Volume(..));
         match interpreter {
             // The kernel does it, unless the interpreter or the script is a volume's.
-            Some((name, _)) if !in_volume && front.mount_of(name).is_none() => break,
+            Some((name, _)) if !in_volume && front.mount_of(name).is_none() => {
+                let mut head = vec![0u8; HEAD_BYTES];
+                if let Some(length) = read_host(name, &mut head) {
+                    judge(call.record, name, &head[..length]);
+                }
+                break;
+            }
             Some((name, argument)) => {
                 let mut new = vec![name.to_vec()];
                 new.extend(argument.map(<[u8]>::to_vec));
@@ -123,8 +130,13 @@ fn prepare(
                 };
             }
             None => {
-                if let Program::Host(path) = &program {
-                    warn(path, &head);
+                match &program {
+                    Program::Host(path) => judge(call.record, path, &head),
+                    Program::Volume(_, _, path) => {
+                        if crate::launch::cannot_load(path, &head) {
+                            judge(call.record, path, &head);
+                        }
+                    }
                 }
                 break;
             }
@@ -378,8 +390,9 @@ fn put_arguments(
     Ok(Arguments { path, list: words.as_ptr() as usize })
 }
 
-/// Says that a program will not see the volumes, if so.
-fn warn(path: &[u8], head: &[u8]) {
+/// Says that a program will not see the volumes, if so; one that could not even start with the injected library does not get it.
+fn judge(record: &mut Record, path: &[u8], head: &[u8]) {
+    record.exec_without_library = crate::launch::cannot_load(path, head);
     if let Some(why) = crate::launch::why_not(path, head) {
         complain(&[
             path,
