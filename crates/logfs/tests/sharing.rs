@@ -68,7 +68,8 @@ fn many_pieces_outlive_remounts_and_are_freed_one_by_one() {
         }
         nodes
     };
-    let expected = |node: usize, index: u64| if node == 2 && index % 3 == 0 { piece(index + 7) } else { piece(index) };
+    let expected =
+        |node: usize, index: u64| if node == 2 && index.is_multiple_of(3) { piece(index + 7) } else { piece(index) };
     let same = |fs: &LogFs, which: &[usize]| {
         let rig = Rig::new(fs);
         for &node in which {
