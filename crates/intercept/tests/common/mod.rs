@@ -85,15 +85,6 @@ impl Volume {
         volume
     }
 
-    /// A new one that every user of this machine may open.
-    pub(crate) fn open_to_all(mebibytes: u64) -> Volume {
-        use std::os::unix::fs::PermissionsExt;
-        let volume = Volume::new(mebibytes);
-        let set = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
-        set(volume.directory.path(), 0o755).and_then(|()| set(&volume.path(), 0o666)).expect("permissions");
-        volume
-    }
-
     /// Its path.
     pub(crate) fn path(&self) -> PathBuf {
         self.directory.path().join("volume")
