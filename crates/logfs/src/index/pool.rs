@@ -55,9 +55,9 @@ impl<F: Fn(u32) -> Option<u32>> PoolHost for F {
     }
 }
 
-/// Nodes that are given memory at once: at first 64 KiB, then a quarter of what there is, 2 MiB at the most.
+/// Nodes that are given memory at once: at first 64 KiB, then 128: more would be a stall (2 MiB takes most of a millisecond).
 const CHUNK_NODES_MIN: u64 = (64 << 10) / (8 * NODE_WORDS as u64);
-const CHUNK_NODES_MAX: u64 = (2 << 20) / (8 * NODE_WORDS as u64);
+const CHUNK_NODES_MAX: u64 = (128 << 10) / (8 * NODE_WORDS as u64);
 /// Nodes looked at before somebody's index is dropped to get one.
 const SEARCHED: u64 = 64;
 
