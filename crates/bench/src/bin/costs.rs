@@ -1,25 +1,36 @@
 //! What each operation costs through the library, beside its floor (the copy and the fence alone) and beside the same
-//! operation by system calls on tmpfs: medians of interleaved rounds on a volume in `/dev/shm`, emulated persistent memory.
+//! operation by system calls on tmpfs: medians of interleaved rounds, the slowest calls, and what the medium was made to do.
+//! The volume lies in `/dev/shm`.
 //!
-//! `cargo run --release -p gannet-bench --bin costs [in-place|copy-on-write [PART OF A NAME]]`
+//! `cargo run --release -p gannet-bench --bin costs -- [WORD…]`, words in any order: `copy-on-write` (else data is changed
+//! in place), `plain` (else persistent memory is emulated), `aged` (else the volume is new; aged: 90 % full, its free space
+//! in pieces), `rounds=N`, and parts of names of operations (else all).
 
 use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
 use gannet_media::{Counters, CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, SyncScope, Time, WriteFlags, WritePosition};
+use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 const VOLUME_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 256 << 20;
+const BLOCK_BYTES: u64 = 4096;
+const MEBIBYTE: usize = 1 << 20;
 const ROUNDS: usize = 15;
 const CALLS: u32 = 4000;
+/// Single calls that are timed, in all rounds together: enough for one in ten thousand.
+const TIMED_CALLS: u32 = 60_000;
+/// A call that takes longer is looked at: was the thread off its processor meanwhile?
+const SLOW_NS: u64 = 1500;
 
 /// The thread's time on a processor, its system calls included: what other programs take meanwhile does not count.
-fn thread_nanoseconds() -> f64 {
+fn thread_nanoseconds() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    now.tv_sec as f64 * 1e9 + now.tv_nsec as f64
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 struct Random(u64);
@@ -31,42 +42,146 @@ impl Random {
     }
 }
 
-/// Something that is timed: a name, and work for a number of calls.
+/// What a subject is asked to do.
+#[derive(Clone, Copy, PartialEq)]
+enum Step {
+    Begin,
+    Call,
+    End,
+}
+
+/// Something that is timed.
 struct Subject<'a> {
     name: &'static str,
-    work: Box<dyn FnMut(u32) + 'a>,
+    step: Box<dyn FnMut(Step) + 'a>,
     calls: u32,
     nanoseconds: Vec<f64>,
+    singles: Vec<u64>,
     counters: Counters,
+    calls_counted: u64,
 }
 
-fn subject<'a>(name: &'static str, calls: u32, work: impl FnMut(u32) + 'a) -> Subject<'a> {
-    Subject { name, work: Box::new(work), calls, nanoseconds: Vec::new(), counters: Counters::default() }
+fn subject<'a>(name: &'static str, calls: u32, step: impl FnMut(Step) + 'a) -> Subject<'a> {
+    let (nanoseconds, singles) = (Vec::new(), Vec::new());
+    Subject { name, step: Box::new(step), calls, nanoseconds, singles, counters: Counters::default(), calls_counted: 0 }
 }
 
-fn median(values: &mut [f64]) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// A subject that has nothing to prepare.
+fn simple<'a>(name: &'static str, calls: u32, mut call: impl FnMut() + 'a) -> Subject<'a> {
+    subject(name, calls, move |step| {
+        if step == Step::Call {
+            call();
+        }
+    })
+}
+
+impl Subject<'_> {
+    /// One round: all calls together, then counted, then some one by one.
+    fn round(&mut self, rounds: usize) {
+        (self.step)(Step::Begin);
+        let before = gannet_media::counters_thread();
+        let began = thread_nanoseconds();
+        for _ in 0..self.calls {
+            (self.step)(Step::Call);
+        }
+        self.nanoseconds.push((thread_nanoseconds() - began) as f64 / f64::from(self.calls));
+        let after = gannet_media::counters_thread();
+        self.counters.fences += after.fences - before.fences;
+        self.counters.lines_flushed += after.lines_flushed - before.lines_flushed;
+        self.counters.lines_streamed += after.lines_streamed - before.lines_streamed;
+        self.counters.bytes_stored += after.bytes_stored - before.bytes_stored;
+        self.calls_counted += u64::from(self.calls);
+        let singles = TIMED_CALLS * self.calls / CALLS / rounds as u32;
+        let (mut wall, mut processor) = (Instant::now(), thread_nanoseconds());
+        for _ in 0..singles {
+            let began = Instant::now();
+            (self.step)(Step::Call);
+            let mut took = began.elapsed().as_nanos() as u64;
+            if took > SLOW_NS {
+                // What the thread spent off its processor since the last look is not the call's.
+                let (wall_now, processor_now) = (Instant::now(), thread_nanoseconds());
+                let off = ((wall_now - wall).as_nanos() as u64).saturating_sub(processor_now - processor);
+                took = took.saturating_sub(if off > SLOW_NS { off } else { 0 });
+                (wall, processor) = (wall_now, processor_now);
+            }
+            self.singles.push(took);
+        }
+        (self.step)(Step::End);
+    }
+
+    fn print(&mut self) {
+        self.nanoseconds.sort_by(f64::total_cmp);
+        self.singles.sort_unstable();
+        let median = self.nanoseconds[self.nanoseconds.len() / 2];
+        let single = |part: f64| {
+            let last = self.singles.len().saturating_sub(1);
+            self.singles.get((last as f64 * part) as usize).copied().unwrap_or(0)
+        };
+        let each = |count: u64| count as f64 / self.calls_counted as f64;
+        println!(
+            "{:<42} {median:>8.0} {:>8} {:>8} {:>8} {:>7.2} {:>8.2} {:>8.2} {:>9.0}",
+            self.name,
+            single(0.5),
+            single(0.99),
+            single(0.9999),
+            each(self.counters.fences),
+            each(self.counters.lines_streamed),
+            each(self.counters.lines_flushed),
+            each(self.counters.bytes_stored)
+        );
+    }
 }
 
 fn name(text: &str) -> Name<'_> {
     Name::new(text.as_bytes()).expect("a name")
 }
 
-fn main() {
-    let copy_on_write = std::env::args().nth(1).is_some_and(|mode| mode == "copy-on-write");
-    let path = PathBuf::from(format!("/dev/shm/gannet-costs-{}", std::process::id()));
-    let peer = PathBuf::from(format!("/dev/shm/gannet-costs-peer-{}", std::process::id()));
-    std::fs::create_dir_all(peer.join("a/b/c/d")).expect("a directory on tmpfs");
-    let create = CreateOptions {
-        open: OpenOptions { emulate_persistence: true, ..OpenOptions::default() },
-        ..CreateOptions::default()
-    };
-    let medium = Medium::create(&path, VOLUME_BYTES, create, &mut |_| {}).expect("a volume in /dev/shm");
+fn regular() -> NewNode<'static> {
+    NewNode::regular(0o644, Owner::default())
+}
+
+fn append(fs: &LogFs, node: NodeId, bytes: &[u8]) {
+    fs.write(node, WritePosition::Append, &mut Source::from_slice(bytes), WriteFlags::empty()).expect("append");
+}
+
+fn unlink(fs: &LogFs, directory: NodeId, what: &str) {
+    fs.remove(directory, name(what), RemoveKind::NonDirectory).expect("remove");
+}
+
+/// What was asked for.
+struct Wish {
+    copy_on_write: bool,
+    plain: bool,
+    aged: bool,
+    rounds: usize,
+    parts: Vec<String>,
+}
+
+impl Wish {
+    fn from_arguments() -> Self {
+        let mut wish = Self { copy_on_write: false, plain: false, aged: false, rounds: ROUNDS, parts: Vec::new() };
+        for word in std::env::args().skip(1) {
+            match (word.as_str(), word.strip_prefix("rounds=")) {
+                ("in-place", _) => wish.copy_on_write = false,
+                ("copy-on-write", _) => wish.copy_on_write = true,
+                ("plain", _) => wish.plain = true,
+                ("emulated", _) => wish.plain = false,
+                ("aged", _) => wish.aged = true,
+                (_, Some(rounds)) => wish.rounds = rounds.parse::<usize>().expect("a number").max(1),
+                _ => wish.parts.push(word),
+            }
+        }
+        wish
+    }
+}
+
+/// A new volume, opened.
+fn volume(path: &Path, wish: &Wish, create: CreateOptions) -> LogFs {
+    let medium = Medium::create(path, VOLUME_BYTES, create, &mut |_| {}).expect("a volume in /dev/shm");
     let options = MakeOptions {
         label: String::new(),
-        copy_on_write,
-        emulate_persistence: true,
+        copy_on_write: wish.copy_on_write,
+        emulate_persistence: !wish.plain,
         owner: Owner::default(),
         mode: 0o755,
         random: [9; 24],
@@ -81,19 +196,69 @@ fn main() {
         threads: 2,
         users: Box::new(NoUsers),
     };
-    let fs = LogFs::open(&path, false, attach).expect("attach");
+    LogFs::open(path, false, attach).expect("attach")
+}
+
+/// Fills a volume with small files and removes every other one at random, until what is free is in pieces and, with the
+/// file that is measured, a tenth of the volume.
+fn age(fs: &LogFs) {
+    let mut random = Random(77);
+    let content = vec![5_u8; 64 << 10];
+    let directories: Vec<NodeId> = (0..16)
+        .map(|number| {
+            let new = NewNode::directory(0o755, Owner::default());
+            fs.create(fs.root(), name(&format!("age{number}")), &new).expect("mkdir")
+        })
+        .collect();
+    let blocks = VOLUME_BYTES / BLOCK_BYTES;
+    let free = |fs: &LogFs| fs.statistics().expect("statistics").blocks_free;
+    let mut files: Vec<(NodeId, String)> = Vec::new();
+    let mut number = 0;
+    for wanted_free in [blocks / 50, blocks / 3, blocks / 50, FILE_BYTES / BLOCK_BYTES + blocks / 10] {
+        while free(fs) > wanted_free && wanted_free == blocks / 50 {
+            let (directory, file) = (directories[number % directories.len()], format!("file{number}"));
+            let node = fs.create(directory, name(&file), &regular()).expect("create");
+            append(fs, node, &content[..1 + random.below(content.len() as u64 - 1) as usize]);
+            files.push((directory, file));
+            number += 1;
+        }
+        while free(fs) < wanted_free {
+            let (directory, file) = files.swap_remove(random.below(files.len() as u64) as usize);
+            unlink(fs, directory, &file);
+        }
+    }
+}
+
+fn main() {
+    let wish = Wish::from_arguments();
+    let path = PathBuf::from(format!("/dev/shm/gannet-costs-{}", std::process::id()));
+    let peer = PathBuf::from(format!("/dev/shm/gannet-costs-peer-{}", std::process::id()));
+    std::fs::create_dir_all(peer.join("a/b/c/d")).expect("a directory on tmpfs");
+    let create = CreateOptions {
+        open: OpenOptions { emulate_persistence: !wish.plain, ..OpenOptions::default() },
+        ..CreateOptions::default()
+    };
+    let fs = volume(&path, &wish, create);
+    if wish.aged {
+        age(&fs);
+    }
+    measure(&fs, &peer, create, &wish);
+    drop(fs);
+    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_dir_all(&peer);
+}
+
+fn measure(fs: &LogFs, peer: &Path, create: CreateOptions, wish: &Wish) {
     let root = fs.root();
     let none = WriteFlags::empty();
 
     // A file of which every block is mapped, and the same on tmpfs.
-    let file = fs.create(root, name("file"), &NewNode::regular(0o644, Owner::default())).expect("create");
-    let mebibyte = vec![7_u8; 1 << 20];
-    for at in (0..FILE_BYTES).step_by(mebibyte.len()) {
-        fs.write(file, WritePosition::At(at), &mut Source::from_slice(&mebibyte), none).expect("fill");
-    }
+    let file = fs.create(root, name("file"), &regular()).expect("create");
+    let mebibyte = vec![7_u8; MEBIBYTE];
     let peer_file =
         File::options().read(true).write(true).create(true).truncate(false).open(peer.join("file")).expect("peer");
-    for at in (0..FILE_BYTES).step_by(mebibyte.len()) {
+    for at in (0..FILE_BYTES).step_by(MEBIBYTE) {
+        fs.write(file, WritePosition::At(at), &mut Source::from_slice(&mebibyte), none).expect("fill");
         peer_file.write_all_at(&mebibyte, at).expect("fill the peer");
     }
     let mut deep = vec![root];
@@ -102,148 +267,131 @@ fn main() {
         deep.push(next.expect("mkdir"));
     }
     let leaf_directory = deep[4];
-    fs.create(leaf_directory, name("leaf"), &NewNode::regular(0o644, Owner::default())).expect("create");
+    fs.create(leaf_directory, name("leaf"), &regular()).expect("create");
     File::create(peer.join("a/b/c/d/leaf")).expect("peer leaf");
 
-    let floor_medium = Medium::create_in_memory("floor", FILE_BYTES, create).expect("memory");
-    let block = vec![3_u8; 4096];
-    let (mut seed_a, mut seed_b, mut seed_c, mut seed_d, mut seed_e, mut seed_f) =
-        (Random(1), Random(2), Random(3), Random(4), Random(5), Random(6));
+    let floor = Medium::create_in_memory("floor", FILE_BYTES, create).expect("memory");
+    floor.zero(MediumOffset(0), FILE_BYTES).expect("memory");
+    let block = vec![3_u8; BLOCK_BYTES as usize];
+    let random = Cell::new(1_u64);
+    // One order of places for all, each drawing on where the other stopped.
+    let place = |unit: u64| {
+        let mut state = Random(random.get());
+        let at = state.below(FILE_BYTES / unit) * unit;
+        random.set(state.0);
+        at
+    };
     let (mut into_a, mut into_b, mut into_c) = (vec![0_u8; 4096], vec![0_u8; 4096], vec![0_u8; 4096]);
-    let mut seed_g = Random(7);
-    let word = std::sync::atomic::AtomicU64::new(0);
-    let blocks = FILE_BYTES / 4096;
-    let mut appended: Option<NodeId> = None;
-    let mut small: Option<NodeId> = None;
+    let (mut big_a, mut big_b) = (vec![0_u8; MEBIBYTE], vec![0_u8; MEBIBYTE]);
+    let (mut appended, mut small) = (None::<NodeId>, None::<NodeId>);
+    let few = CALLS / 40;
 
     let mut subjects = vec![
-        subject("4 KiB copy and fence (floor)", CALLS, |count| {
-            for _ in 0..count {
-                let at = MediumOffset(seed_a.below(blocks) * 4096);
-                floor_medium.write_from_user(at, &mut Source::from_slice(&block), 4096).expect("copy");
-                floor_medium.fence();
-            }
+        simple("4 KiB copy and fence (floor)", CALLS, || {
+            let at = MediumOffset(place(4096));
+            floor.write_from_user(at, &mut Source::from_slice(&block), 4096).expect("copy");
+            floor.fence();
         }),
-        subject("4 KiB compare-and-swap, copy and fence (floor of a lock)", CALLS, |count| {
-            for _ in 0..count {
-                let at = MediumOffset(seed_g.below(blocks) * 4096);
-                word.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-                floor_medium.write_from_user(at, &mut Source::from_slice(&block), 4096).expect("copy");
-                floor_medium.fence();
-            }
+        simple("4 KiB overwrite", CALLS, || {
+            fs.write(file, WritePosition::At(place(4096)), &mut Source::from_slice(&block), none).expect("write");
         }),
-        subject("4 KiB overwrite", CALLS, |count| {
-            for _ in 0..count {
-                let at = WritePosition::At(seed_b.below(blocks) * 4096);
-                fs.write(file, at, &mut Source::from_slice(&block), none).expect("write");
-            }
+        simple("4 KiB overwrite, tmpfs", CALLS / 4, || {
+            peer_file.write_all_at(&block, place(4096)).expect("write");
         }),
-        subject("4 KiB overwrite, tmpfs", CALLS, |count| {
-            for _ in 0..count {
-                peer_file.write_all_at(&block, seed_c.below(blocks) * 4096).expect("write");
-            }
+        simple("4 KiB copy out (floor)", CALLS, || {
+            let at = MediumOffset(place(4096));
+            floor.read_to_user(at, &mut Destination::from_slice(&mut into_a), 4096).expect("copy");
         }),
-        subject("4 KiB copy out (floor)", CALLS, |count| {
-            for _ in 0..count {
-                let at = MediumOffset(seed_d.below(blocks) * 4096);
-                floor_medium.read_to_user(at, &mut Destination::from_slice(&mut into_a), 4096).expect("copy");
-            }
+        simple("4 KiB read", CALLS, || {
+            fs.read(file, place(4096), &mut Destination::from_slice(&mut into_b)).expect("read");
         }),
-        subject("4 KiB read", CALLS, |count| {
-            for _ in 0..count {
-                fs.read(file, seed_e.below(blocks) * 4096, &mut Destination::from_slice(&mut into_b)).expect("read");
-            }
+        simple("4 KiB read, tmpfs", CALLS / 4, || {
+            peer_file.read_exact_at(&mut into_c, place(4096)).expect("read");
         }),
-        subject("4 KiB read, tmpfs", CALLS, |count| {
-            for _ in 0..count {
-                peer_file.read_exact_at(&mut into_c, seed_f.below(blocks) * 4096).expect("read");
-            }
+        simple("1 MiB copy and fence (floor)", few, || {
+            let at = MediumOffset(place(MEBIBYTE as u64));
+            floor.write_from_user(at, &mut Source::from_slice(&mebibyte), MEBIBYTE).expect("copy");
+            floor.fence();
         }),
-        subject("4 KiB append + fsync", CALLS, |count| {
-            let node = fs.create(root, name("append"), &NewNode::regular(0o644, Owner::default())).expect("create");
-            for _ in 0..count {
-                fs.write(node, WritePosition::Append, &mut Source::from_slice(&block), none).expect("append");
+        simple("1 MiB overwrite", few, || {
+            let at = WritePosition::At(place(MEBIBYTE as u64));
+            fs.write(file, at, &mut Source::from_slice(&mebibyte), none).expect("write");
+        }),
+        simple("1 MiB copy out (floor)", few, || {
+            let at = MediumOffset(place(MEBIBYTE as u64));
+            floor.read_to_user(at, &mut Destination::from_slice(&mut big_a), MEBIBYTE).expect("copy");
+        }),
+        simple("1 MiB read", few, || {
+            fs.read(file, place(MEBIBYTE as u64), &mut Destination::from_slice(&mut big_b)).expect("read");
+        }),
+        subject("4 KiB append + fsync", CALLS, |step| match step {
+            Step::Begin => appended = Some(fs.create(root, name("append"), &regular()).expect("create")),
+            Step::Call => {
+                let node = appended.expect("begun");
+                append(fs, node, &block);
                 fs.sync(node, SyncScope::Data).expect("sync");
             }
-            appended = Some(node);
-            fs.remove(root, name("append"), RemoveKind::NonDirectory).expect("remove");
+            Step::End => unlink(fs, root, "append"),
         }),
-        subject("64 B append + fsync", CALLS, |count| {
-            let node = fs.create(root, name("small"), &NewNode::regular(0o644, Owner::default())).expect("create");
-            for _ in 0..count {
-                fs.write(node, WritePosition::Append, &mut Source::from_slice(&block[..64]), none).expect("append");
+        subject("64 B append + fsync", CALLS, |step| match step {
+            Step::Begin => small = Some(fs.create(root, name("small"), &regular()).expect("create")),
+            Step::Call => {
+                let node = small.expect("begun");
+                append(fs, node, &block[..64]);
                 fs.sync(node, SyncScope::Data).expect("sync");
             }
-            small = Some(node);
-            fs.remove(root, name("small"), RemoveKind::NonDirectory).expect("remove");
+            Step::End => unlink(fs, root, "small"),
         }),
-        subject("create + unlink", CALLS, |count| {
-            for _ in 0..count {
-                fs.create(root, name("brief"), &NewNode::regular(0o644, Owner::default())).expect("create");
-                fs.remove(root, name("brief"), RemoveKind::NonDirectory).expect("remove");
+        simple("create + unlink", CALLS, || {
+            fs.create(root, name("brief"), &regular()).expect("create");
+            unlink(fs, root, "brief");
+        }),
+        simple("create + 4 KiB write + unlink", CALLS, || {
+            let node = fs.create(root, name("brief"), &regular()).expect("create");
+            append(fs, node, &block);
+            unlink(fs, root, "brief");
+        }),
+        simple("create + close + unlink, tmpfs", CALLS / 4, || {
+            let path = peer.join("brief");
+            drop(File::create(&path).expect("create"));
+            std::fs::remove_file(&path).expect("remove");
+        }),
+        simple("five lookups and attributes", CALLS, || {
+            let mut at = root;
+            for part in ["a", "b", "c", "d", "leaf"] {
+                at = fs.lookup(at, name(part)).expect("lookup").node;
             }
+            fs.attributes(at).expect("attributes");
         }),
-        subject("create + close + unlink, tmpfs", CALLS / 4, |count| {
-            for _ in 0..count {
-                let path = peer.join("brief");
-                drop(File::create(&path).expect("create"));
-                std::fs::remove_file(&path).expect("remove");
-            }
+        simple("stat five deep, tmpfs", CALLS / 4, || {
+            std::fs::metadata(peer.join("a/b/c/d/leaf")).expect("stat");
         }),
-        subject("five lookups and attributes", CALLS, |count| {
-            for _ in 0..count {
-                let mut at = root;
-                for part in ["a", "b", "c", "d", "leaf"] {
-                    at = fs.lookup(at, name(part)).expect("lookup").node;
-                }
-                fs.attributes(at).expect("attributes");
-            }
-        }),
-        subject("stat five deep, tmpfs", CALLS, |count| {
-            let path = peer.join("a/b/c/d/leaf");
-            for _ in 0..count {
-                std::fs::metadata(&path).expect("stat");
-            }
-        }),
-        subject("rename within a directory", CALLS, |count| {
-            for _ in 0..count / 2 {
-                fs.rename(leaf_directory, name("leaf"), leaf_directory, name("leaf2"), Default::default())
-                    .expect("rename");
-                fs.rename(leaf_directory, name("leaf2"), leaf_directory, name("leaf"), Default::default())
-                    .expect("rename");
+        simple("two renames within a directory", CALLS, || {
+            for (from, to) in [("leaf", "leaf2"), ("leaf2", "leaf")] {
+                fs.rename(leaf_directory, name(from), leaf_directory, name(to), Default::default()).expect("rename");
             }
         }),
     ];
-    if let Some(only) = std::env::args().nth(2) {
-        subjects.retain(|subject| subject.name.contains(&only));
+    if !wish.parts.is_empty() {
+        subjects.retain(|subject| wish.parts.iter().any(|part| subject.name.contains(part.as_str())));
     }
-    for _ in 0..ROUNDS {
-        for subject in &mut subjects {
-            let _ = gannet_media::counters_reset();
-            let began = thread_nanoseconds();
-            (subject.work)(subject.calls);
-            subject.nanoseconds.push((thread_nanoseconds() - began) / f64::from(subject.calls));
-            subject.counters = gannet_media::counters_thread();
-        }
+    for _ in 0..wish.rounds {
+        subjects.iter_mut().for_each(|subject| subject.round(wish.rounds));
     }
     println!(
-        "medium: /dev/shm, persistent memory emulated; data {}; median of {ROUNDS} rounds of {CALLS} calls",
-        if copy_on_write { "copy-on-write" } else { "in place" }
+        "volume in /dev/shm, {}; {}; data {}; median of {} rounds of {CALLS} calls",
+        if wish.plain { "plain memory" } else { "persistent memory emulated" },
+        if wish.aged { "aged, 90 % full" } else { "new" },
+        if wish.copy_on_write { "copy-on-write" } else { "in place" },
+        wish.rounds,
     );
-    println!("{:<56} {:>8} {:>7} {:>8} {:>9}", "per call", "ns", "fences", "lines", "bytes");
-    for subject in &mut subjects {
-        let each = |count: u64| count as f64 / f64::from(subject.calls);
-        let counters = subject.counters;
-        let (fences, bytes) = (each(counters.fences), each(counters.bytes_stored));
-        let lines = each(counters.lines_streamed + counters.lines_flushed);
-        let nanoseconds = median(&mut subject.nanoseconds);
-        println!("{:<56} {nanoseconds:>8.0} {fences:>7.2} {lines:>8.2} {bytes:>9.0}", subject.name);
-    }
     println!(
-        "fences, lines written back or past the cache, and bytes stored to the medium carry over to real hardware"
+        "{:<42} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8} {:>8} {:>9}",
+        "per call", "ns", "p50", "p99", "p99.99", "fences", "streamed", "flushed", "bytes"
     );
-    drop(subjects);
-    drop(fs);
-    let _ = std::fs::remove_file(&path);
-    let _ = std::fs::remove_dir_all(&peer);
+    subjects.iter_mut().for_each(Subject::print);
+    println!("p50 and up are of single calls, with what the clock costs (about 25 ns)");
+    println!(
+        "fences, lines past the cache, lines written back and bytes stored to the medium carry over to real hardware"
+    );
 }
