@@ -7,18 +7,22 @@
 //! [`Op::publish_entry`], which wants the fence's evidence.
 
 use crate::disk::{Commit, Durable};
-use crate::format::entry::{self, Payload};
+use crate::format::entry::{self, Payload, ShortRoom};
 use crate::format::page::{self, LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::ops::{Locked, Op};
 use crate::space::{Extent, Held};
 use crate::storage;
+use gannet_media::MediumOffset;
 use gannet_shm::HandContent;
 use gannet_vfs::{Errno, Error, Result};
 
 /// Hand: the operation in flight commits with entry `b` of inode `a`'s log.
 pub(crate) const HAND_COMMIT: u64 = u64::from_le_bytes(*b"commit\0\0");
+
+/// Lines that nearly every entry fits.
+const LINES_EXPECTED: u32 = 2;
 
 /// Room for one entry.
 pub(crate) struct Prepared {
@@ -33,6 +37,11 @@ impl Prepared {
     /// Where the entry will stand.
     pub(crate) const fn place(&self) -> LinePlace {
         self.place
+    }
+
+    /// Whether it is the first entry of a new page.
+    pub(crate) const fn begins_page(&self) -> bool {
+        self.new_page.is_some()
     }
 }
 
@@ -77,7 +86,8 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Stores the entry, and the links to its page if that is new. `buffer` holds it meanwhile.
+    /// Stores the entry, and the links to its page if that is new. `buffer` holds it meanwhile, if it is long; there may be
+    /// none.
     pub(crate) fn write_entry(
         &self,
         commit: &mut Commit<'_>,
@@ -89,37 +99,80 @@ impl<'s> Op<'s> {
     ) -> Result<()> {
         debug_assert_eq!(payload.lines(), prepared.lines);
         let disk = self.disk();
-        let owned = locked.owned(self.core);
-        let epoch = disk.epoch();
         if prepared.new_page.is_some() {
-            let block = prepared.place.block();
-            let header = PageHeader {
-                inode: locked.inode,
-                generation: locked.state.generation,
-                epoch,
-                first_sequence: prepared.sequence,
-            };
-            commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
-            // Behind the end of a log stand zeros: what the block held before could look like entries that went bad.
-            let end = prepared.place.line() + prepared.lines;
-            if end < LINES {
-                commit.zero(LinePlace::new(block, end).offset_bytes(), (LINES - end) as u64 * LINE_BYTES)?;
-            }
-            let link = Link { block, epoch }.encode();
-            match locked.record.tail() {
-                Some((last, _)) => commit.store(last * BLOCK_BYTES + page::AT_NEXT, link)?,
-                None => commit.store(self.slot_word(locked.inode, AT_HEAD)?, link)?,
-            }
+            self.write_page(commit, locked, prepared)?;
         }
-        let bytes = entry::encode(owned, epoch, prepared.sequence, time, payload, buffer);
-        commit.write(prepared.place.offset_bytes(), bytes)
+        let mut short = ShortRoom::new();
+        let room = if prepared.lines <= ShortRoom::LINES {
+            &mut short.0[..]
+        } else if buffer.len() as u64 >= prepared.lines as u64 * LINE_BYTES {
+            buffer
+        } else {
+            return self.write_long_entry(commit, locked, prepared, time, payload);
+        };
+        let bytes = entry::encode(locked.owned(self.core), disk.epoch(), prepared.sequence, time, payload, room);
+        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
+        self.flush_limbo(commit)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_long_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &Locked<'s>,
+        prepared: &Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+    ) -> Result<()> {
+        let mut room = [0; BLOCK_BYTES as usize];
+        let epoch = self.disk().epoch();
+        let bytes = entry::encode(locked.owned(self.core), epoch, prepared.sequence, time, payload, &mut room);
+        commit.write_lines(prepared.place.offset_bytes(), bytes)
+    }
+
+    /// Stores the header of a new page and the link to it, and zeros behind the entry that it begins with.
+    #[inline(never)]
+    fn write_page(&self, commit: &mut Commit<'_>, locked: &Locked<'s>, prepared: &Prepared) -> Result<()> {
+        let disk = self.disk();
+        let epoch = disk.epoch();
+        let block = prepared.place.block();
+        let (inode, generation) = (locked.inode, locked.state.generation);
+        let header = PageHeader { inode, generation, epoch, first_sequence: prepared.sequence };
+        commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
+        // Behind the end of a log stand zeros: what the block held before could look like entries that went bad.
+        let end = prepared.place.line() + prepared.lines;
+        if end < LINES {
+            commit.zero(LinePlace::new(block, end).offset_bytes(), (LINES - end) as u64 * LINE_BYTES)?;
+        }
+        let link = Link { block, epoch }.encode();
+        match locked.record.tail() {
+            Some((last, _)) => commit.store(last * BLOCK_BYTES + page::AT_NEXT, link),
+            None => commit.store(self.slot_word(locked.inode, AT_HEAD)?, link),
+        }
+    }
+
+    /// As [`Op::publish_entry`], of an operation that changes data or names: the entry says the inode's times, and its size
+    /// if it is a file.
+    #[inline]
+    pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+        locked.record.set_last_touch(prepared.sequence);
+        self.publish_entry(locked, prepared, durable)
     }
 
     /// Tells the record of the entry that is durable now.
     pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, _durable: &Durable) -> Result<()> {
+        self.advance(locked, prepared)?;
+        // Behind a fence.
+        self.leave_limbo()
+    }
+
+    /// Tells the record of an entry that will be durable before the log is released.
+    pub(crate) fn advance(&self, locked: &Locked<'s>, prepared: Prepared) -> Result<()> {
         let record = &locked.record;
         record.set_tail(Some((prepared.place.block(), prepared.place.line() + prepared.lines)));
         record.set_sequence(prepared.sequence + 1);
+        self.expect_entry(&prepared);
         let (pages, lines) = record.log_use();
         record.set_log_use(pages + u32::from(prepared.new_page.is_some()), lines + prepared.lines);
         record.set_unsealed_start(0);
@@ -131,6 +184,17 @@ impl<'s> Op<'s> {
             self.thread.hand_clear(hand);
         }
         Ok(())
+    }
+
+    /// Asks for the lines in which the log goes on, so that they are there when the next entry comes.
+    #[inline]
+    fn expect_entry(&self, prepared: &Prepared) {
+        let next = prepared.place.line() + prepared.lines;
+        let lines = next.min(LINES)..(next + LINES_EXPECTED).min(LINES);
+        for line in lines {
+            let at = LinePlace::new(prepared.place.block(), line).offset_bytes();
+            self.disk().medium().expect_store(MediumOffset(at));
+        }
     }
 
     /// Appends one entry and makes it durable: an operation that is nothing but that.
@@ -165,6 +229,14 @@ impl<'s> Op<'s> {
     /// Up to `count` blocks in one run. The last few are kept for operations that free more than they take: a full volume
     /// can always be emptied.
     pub(crate) fn allocate_blocks(&self, count: u32, goal: Option<u64>) -> Result<Held> {
+        match self.try_allocate(count, goal) {
+            // What this thread has given up itself is free but for a fence.
+            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => self.try_allocate(count, goal),
+            outcome => outcome,
+        }
+    }
+
+    fn try_allocate(&self, count: u32, goal: Option<u64>) -> Result<Held> {
         let space = self.core.space.blocks(self)?;
         let held = space.allocate(&self.thread, count, goal, false).map_err(storage::error)?;
         let reserve = self.disk().geometry().reserve();

@@ -1,22 +1,29 @@
 //! Collecting logs: a log's oldest page is emptied by appending what is still true of it again, then unlinked.
 //!
 //! Only from the head: then a removal is dead as soon as it is the oldest, since what it removes is older. Work is bounded:
-//! up to two pages whenever a log grows by one, and only while the log is more than about twice what is live in it.
-//! Everything copied is an entry as any other, durable before the next; copies say what is true already, so any number of
-//! them may survive a crash.
+//! two pages whenever a log grows by one, by the operations that follow, each a piece; and only while the log is more than
+//! about twice what is live in it.
+//!
+//! What is appended again says what is true already, so any part of it may survive a crash: all that a page gives stands
+//! under one fence. A log ends at the first entry that is not there, and what a crash left behind it is of a former epoch,
+//! which nothing that follows can be. One page is not begun under the fence of another, so that a page that holds two
+//! entries always had its header and its link (fsck relies on it). Then the head is stored; the page is free behind the
+//! next fence that the thread executes (`limbo`).
+//!
+//! Which entries of a page are dead is seen without proving them, by what the index says; what is copied is proved. Before
+//! a page goes, the page behind it must begin with the sequence at which this one was found to end.
 
 use crate::counters::Counter;
-use crate::disk::{Block, Durable};
-use crate::format::entry::{
-    Binding, DIRECTORY_ENTRY_BYTES_MAX, ENTRY_BYTES_MAX, Entry, Extents as EntryExtents, FileExtent, Payload,
-};
-use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace, Link};
+use crate::disk::{Block, Commit};
+use crate::format::entry::{Binding, Entry, Extents as EntryExtents, FileExtent, Payload};
+use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::{self, Mapping};
+use crate::limbo::GivenUp;
 use crate::log;
 use crate::ops::{Locked, Op, index_error};
-use crate::record::SHIFTED;
+use crate::record::{Collection, SHIFTED};
 use crate::replay::{NamePlace, TIMES_STAY, binding_key};
 use crate::space::Extent;
 use gannet_vfs::{Errno, Error, FileType, Result};
@@ -24,45 +31,152 @@ use std::ops::Range;
 
 /// Logs shorter than this are left alone.
 const PAGES_MIN: u32 = 4;
-/// Extents of one entry when a whole map is written again.
+/// Extents that one entry takes when they are written again.
 const MAP_BATCH: usize = 64;
 const MAP_ENTRY_BYTES: usize = (48 + 16 * MAP_BATCH).next_multiple_of(64);
 /// Pages emptied whenever a log grows by one while a pass is on.
 const PAGES_PER_STEP: u32 = 2;
+/// Names and extents of a page that one operation looks at: what others wait for.
+const LOOKS_MAX: u32 = 64;
+/// A file's log may have a page for so many blocks of it, whatever is live in it.
+const BLOCKS_PER_PAGE: u64 = 64;
+/// But not more than this: recovery reads them all.
+const PAGES_FREE_MAX: u64 = 1024;
+
+/// Entries that are written again under one fence.
+struct Again<'o, 's> {
+    op: &'o Op<'s>,
+    locked: &'o Locked<'s>,
+    commit: Option<Commit<'s>>,
+    /// Lines that they took.
+    lines: u32,
+    extents: [FileExtent; MAP_BATCH],
+    count: usize,
+    /// Blocks of the file that were added last.
+    added: Range<u64>,
+}
+
+impl<'o, 's> Again<'o, 's> {
+    fn new(op: &'o Op<'s>, locked: &'o Locked<'s>) -> Self {
+        let none = FileExtent { file_block: 0, block: 0, count: 0, shared: false };
+        Self { op, locked, commit: None, lines: 0, extents: [none; MAP_BATCH], count: 0, added: 0..0 }
+    }
+
+    /// Appends an entry that says what is true already; returns where.
+    fn append(&mut self, time: i64, payload: &Payload<'_>, buffer: &mut [u8]) -> Result<LinePlace> {
+        let prepared = self.op.prepare(self.locked, payload.lines(), false)?;
+        let (place, begins_page) = (prepared.place(), prepared.begins_page());
+        if begins_page {
+            self.fence()?;
+        }
+        let commit = self.commit.get_or_insert_with(|| self.op.disk().begin());
+        self.op.write_entry(commit, self.locked, &prepared, time, payload, buffer)?;
+        self.op.advance(self.locked, prepared)?;
+        self.lines += payload.lines();
+        if begins_page {
+            self.fence()?;
+        }
+        Ok(place)
+    }
+
+    /// Adds an extent to the next entry of extents.
+    fn extent(&mut self, extent: FileExtent) -> Result<()> {
+        if self.count == MAP_BATCH {
+            self.extents_end()?;
+        }
+        self.extents[self.count] = extent;
+        self.count += 1;
+        self.added = extent.file_block..extent.file_block + extent.count as u64;
+        Ok(())
+    }
+
+    /// Whether the extent that begins at this block of the file is in the next entry of extents.
+    fn has_extent(&self, file_block: u64) -> bool {
+        self.extents[..self.count].iter().any(|extent| extent.file_block == file_block)
+    }
+
+    /// Appends the entry of the extents so far.
+    #[inline(never)]
+    fn extents_end(&mut self) -> Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        let batch = self.extents;
+        let extents = EntryExtents::List(&batch[..self.count]);
+        let payload = Payload::Write { size_bytes: self.locked.record.size(), hash: None, extents };
+        self.append(TIMES_STAY, &payload, &mut [0; MAP_ENTRY_BYTES])?;
+        self.count = 0;
+        Ok(())
+    }
+
+    /// Makes all of it durable. Whatever fails, this is to be done before the log is released.
+    fn fence(&mut self) -> Result<()> {
+        match self.commit.take() {
+            None => Ok(()),
+            Some(commit) => {
+                let _ = commit.fence();
+                self.op.leave_limbo()
+            }
+        }
+    }
+}
 
 impl<'s> Op<'s> {
-    /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits.
+    /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits. Nor is
+    /// damage, since the operation that the log grew by has happened: the log is left alone.
+    #[inline]
     pub(crate) fn collect_some(&self, locked: &Locked<'s>) -> Result<()> {
+        let (pages, _) = locked.record.log_use();
+        if pages < PAGES_MIN {
+            return Ok(());
+        }
+        let pass = locked.record.collection();
+        if pass.owed == 0 && (pages <= pass.pages_seen || pages < self.collection_threshold(locked, &pass)) {
+            return Ok(());
+        }
+        self.collect_piece(locked, pass, pages)
+    }
+
+    /// Pages from which on a log is collected: about twice what was live in it last time, but never less than costs a
+    /// file's space and recovery next to nothing.
+    fn collection_threshold(&self, locked: &Locked<'s>, pass: &Collection) -> u32 {
+        match pass.remaining {
+            0 => pass.threshold.max((locked.record.blocks() / BLOCKS_PER_PAGE).min(PAGES_FREE_MAX) as u32),
+            _ => 0,
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn collect_piece(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) -> Result<()> {
         let record = &locked.record;
         // What a symbolic link is born with stands first in its log, and its pieces in order: it stays where it is.
         if locked.state.file_type == FileType::Symlink {
             return Ok(());
         }
-        let (pages, _) = record.log_use();
-        let mut pass = record.collection();
-        if pages <= pass.pages_seen || pages < PAGES_MIN {
-            return Ok(());
-        }
         if pass.remaining == 0 {
-            if pages < pass.threshold {
-                return Ok(());
-            }
             pass.remaining = pages;
             pass.live_lines = 0;
         }
+        if pages > pass.pages_seen {
+            pass.owed = (pass.owed + PAGES_PER_STEP).min(pass.remaining);
+        }
         let was_urgent = self.urgent.replace(true);
-        for _ in 0..PAGES_PER_STEP.min(pass.remaining) {
-            match self.collect_page(locked) {
-                Ok(live_lines) => {
-                    pass.live_lines += live_lines;
-                    pass.remaining -= 1;
-                }
-                Err(error) if error.errno() == Errno::NOSPC || error.errno() == Errno::NOMEM => break,
-                Err(error) => return Err(error),
+        match self.collect_page(locked, &mut pass) {
+            Ok(true) => {
+                pass.remaining -= 1;
+                pass.owed = pass.owed.saturating_sub(1);
             }
+            Ok(false) => {}
+            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) => pass.owed = 0,
+            Err(error) if error.errno() == Errno::UCLEAN => {
+                (pass.remaining, pass.owed, pass.threshold) = (0, 0, u32::MAX);
+            }
+            Err(error) => return Err(error),
         }
         self.urgent.set(was_urgent);
-        if pass.remaining == 0 {
+        if pass.remaining == 0 && pass.threshold != u32::MAX {
+            pass.owed = 0;
             pass.threshold = (2 * pass.live_lines.div_ceil(ENTRY_LINES) + 2).max(PAGES_MIN);
         }
         pass.pages_seen = record.log_use().0;
@@ -70,208 +184,234 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Empties and unlinks the oldest page of a log; returns how many lines of it were live. The newest page is never the
-    /// oldest here.
-    fn collect_page(&self, locked: &Locked<'s>) -> Result<u32> {
+    /// Empties some of the oldest page of a log, from where `pass` has come to, and unlinks the page if that was all of it:
+    /// then true. The newest page is never the oldest here.
+    fn collect_page(&self, locked: &Locked<'s>, pass: &mut Collection) -> Result<bool> {
         let disk = self.disk();
         let owned = locked.owned(self.core);
         let head_at = self.slot_word(locked.inode, AT_HEAD)?;
         let head = disk.load(head_at)?;
-        let Some((link, header)) = log::first_page(disk, owned, head)? else { return Ok(0) };
+        let Some((link, header)) = log::first_page(disk, owned, head)? else { return Ok(true) };
         if locked.record.tail().is_none_or(|(block, _)| block == link.block) {
-            return Ok(0);
+            return Ok(true);
         }
         let mut page: Block = [0; BLOCK_BYTES as usize];
         disk.read_block(link.block, &mut page)?;
-        let mut sequence = header.first_sequence;
-        let mut line = 1;
-        let mut live_lines = 0;
-        let mut written = 0..0;
-        // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
-        // written again, once, before any of them goes.
-        if locked.record.maps() & SHIFTED != 0 {
-            live_lines += self.copy_map(locked)?;
-            locked.record.set_maps(locked.record.maps() & !SHIFTED);
+        let damaged = |what| Error::damaged(what, link.block * BLOCK_BYTES);
+        let next = crate::format::get_u64(&page, AT_NEXT as usize);
+        let end = match log::first_page(disk, owned, next)? {
+            Some((_, next_header)) => next_header.first_sequence,
+            None => return Err(damaged("log page: no link to the next")),
+        };
+        let mut again = Again::new(self, locked);
+        let copied = self.copy_page(&mut again, link.block, &page, header.first_sequence..end, pass);
+        let rest = again.extents_end();
+        again.fence()?;
+        pass.live_lines += again.lines;
+        rest?;
+        if !copied? {
+            return Ok(false);
         }
-        while line < LINES {
-            let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
-            if entry.sequence != sequence {
-                break;
-            }
-            live_lines += self.copy_live(locked, LinePlace::new(link.block, line), &entry, &mut written)?;
-            sequence += 1;
-            line += entry.lines;
-        }
-        self.append_snapshot(locked)?;
-        // The next page's link stands in this one.
-        let next = disk.load(link.block * BLOCK_BYTES + AT_NEXT)?;
-        if Link::decode(next).is_none() {
-            return Err(Error::damaged("log page: no link to the next", link.block * BLOCK_BYTES));
-        }
+        pass.cursor = (0, 0);
+
         let mut commit = disk.begin();
-        commit.store(head_at, next)?;
-        let durable: Durable = commit.fence();
+        commit.store_cached(head_at, next)?;
+        commit.without_fence();
         let (pages, lines) = locked.record.log_use();
         locked.record.set_log_use(pages.saturating_sub(1), lines);
-        self.free_blocks(Extent { start: link.block, count: 1 }, &durable)?;
+        let mut given_up = GivenUp::new(locked.inode, false);
+        let _ = given_up.add(Extent { start: link.block, count: 1 });
+        self.enter_limbo(&given_up)?;
         self.count(Counter::PagesCollected, 1);
-        Ok(live_lines)
+        Ok(true)
     }
 
-    /// All attributes, so that nothing of them depends on what was before.
-    fn append_snapshot(&self, locked: &Locked<'s>) -> Result<()> {
-        let payload = Payload::Attributes(self.snapshot(locked)?);
-        self.append(locked, locked.record.changed(), &payload, &mut [0; crate::attributes::ATTRIBUTES_ENTRY_BYTES])
-            .map(|_| ())
-    }
-
-    /// Appends again what is still true of an entry; returns how many lines that took.
-    fn copy_live(
+    /// Appends again what is still true of a page, whose entries have these sequence numbers; false if something is left of
+    /// it for the next time.
+    fn copy_page(
         &self,
-        locked: &Locked<'s>,
-        place: LinePlace,
-        entry: &Entry<'_>,
-        written: &mut Range<u64>,
-    ) -> Result<u32> {
-        match entry.payload {
-            Payload::Bind { first, second, .. } => {
-                let mut lines = 0;
-                for (binding, is_second) in [(Some(first), false), (second, true)] {
-                    if let Some(binding) = binding {
-                        lines += self.copy_binding(locked, place, is_second, &binding)?;
+        again: &mut Again<'_, 's>,
+        block: u64,
+        page: &Block,
+        sequences: Range<u64>,
+        pass: &mut Collection,
+    ) -> Result<bool> {
+        let locked = again.locked;
+        let record = &locked.record;
+        let rest = |line: u32| page.get(line as usize * LINE_BYTES as usize..).unwrap_or_default();
+        let damaged = || Error::damaged("log entry", block * BLOCK_BYTES);
+        // Attributes first: what stands behind them under one fence is recognised by its time.
+        if pass.cursor == (0, 0) && self.needs_snapshot(locked, page, &sequences) {
+            let snapshot = Payload::Attributes(self.snapshot(locked)?);
+            again.append(record.changed(), &snapshot, &mut [])?;
+            record.set_last_snapshot(record.sequence() - 1);
+        }
+        // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
+        // written again, once, before any of them goes.
+        if record.maps() & SHIFTED != 0 {
+            self.copy_map(again)?;
+            record.set_maps(record.maps() & !SHIFTED);
+        }
+        let mut line = 1;
+        let mut looks = 0;
+        for sequence in sequences {
+            let entry = Entry::peek(rest(line)).filter(|entry| entry.sequence == sequence).ok_or_else(damaged)?;
+            let place = LinePlace::new(block, line);
+            let proved = || Entry::decode(locked.owned(self.core), rest(line)).ok_or_else(damaged);
+            let (cursor_line, cursor_item) = pass.cursor;
+            let from = if line == cursor_line { cursor_item as usize } else { 0 };
+            let done = line < cursor_line;
+            if looks >= LOOKS_MAX {
+                pass.cursor = (line, 0);
+                return Ok(false);
+            }
+            match entry.payload {
+                _ if done => {}
+                Payload::Bind { first, second, .. } => {
+                    for (binding, is_second) in [(Some(first), false), (second, true)] {
+                        if let Some(binding) = binding
+                            && let Some(file_type) = binding.file_type
+                        {
+                            looks += 1;
+                            if self.is_bound(locked, NamePlace { place, second: is_second, file_type }, &binding)? {
+                                proved()?;
+                                self.copy_binding(again, &binding, file_type)?;
+                            }
+                        }
                     }
                 }
-                Ok(lines)
-            }
-            Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
-                let mut lines = 0;
-                for extent in extents.iter() {
-                    lines += self.copy_extent(locked, extent, written)?;
+                Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
+                    proved()?;
+                    for (item, extent) in extents.iter().enumerate().skip(from) {
+                        if looks >= LOOKS_MAX {
+                            pass.cursor = (line, item as u32);
+                            return Ok(false);
+                        }
+                        looks += 1;
+                        self.copy_extent(again, extent)?;
+                    }
                 }
-                Ok(lines)
+                Payload::Xattr { name, value: Some(_) } | Payload::LargeXattr { name, .. } => {
+                    proved()?;
+                    looks += 1;
+                    self.copy_xattr(again, place, name, &entry.payload)?;
+                }
+                Payload::Seal
+                | Payload::Size { .. }
+                | Payload::Resize { .. }
+                | Payload::Attributes(_)
+                | Payload::Unmap { .. }
+                | Payload::Shift { .. }
+                | Payload::Target(_)
+                | Payload::Xattr { value: None, .. } => {}
             }
-            Payload::Xattr { name, value: Some(_) } | Payload::LargeXattr { name, .. } => {
-                self.copy_xattr(locked, place, name, &entry.payload)
+            line += entry.lines;
+            if line > LINES {
+                return Err(damaged());
             }
-            Payload::Seal
-            | Payload::Size { .. }
-            | Payload::Resize { .. }
-            | Payload::Attributes(_)
-            | Payload::Unmap { .. }
-            | Payload::Shift { .. }
-            | Payload::Target(_)
-            | Payload::Xattr { value: None, .. } => Ok(0),
         }
+        Ok(true)
     }
 
-    fn copy_binding(&self, locked: &Locked<'s>, place: LinePlace, second: bool, binding: &Binding<'_>) -> Result<u32> {
-        let Some(file_type) = binding.file_type else { return Ok(0) };
+    /// Whether something of an inode's attributes depends on a page's entries: then all attributes are written again. Where
+    /// it is not known when something was said last, it counts as said here.
+    fn needs_snapshot(&self, locked: &Locked<'s>, page: &Block, sequences: &Range<u64>) -> bool {
+        let record = &locked.record;
+        if record.last_snapshot() >= sequences.end {
+            return false;
+        }
+        let mut line = 1;
+        let mut says_attributes = false;
+        for _ in sequences.clone() {
+            let Some(entry) = Entry::peek(&page[line as usize * LINE_BYTES as usize..]) else { return true };
+            says_attributes |= matches!(
+                entry.payload,
+                Payload::Attributes(_) | Payload::Resize { .. } | Payload::Xattr { .. } | Payload::LargeXattr { .. }
+            );
+            line = (line + entry.lines).min(LINES);
+        }
+        says_attributes || record.last_touch() < sequences.end
+    }
+
+    /// Whether a name is still bound by the entry at this place.
+    fn is_bound(&self, locked: &Locked<'s>, here: NamePlace, binding: &Binding<'_>) -> Result<bool> {
         let key = binding_key(self.disk().key(), binding);
-        let tree = self.tree(locked.inode, &locked.record);
-        let here = NamePlace { place, second, file_type };
-        if tree.get(key).map_err(index_error)? != Some(here.encode()) {
-            return Ok(0);
-        }
-        let payload = Payload::Bind { first: *binding, second: None, birth: None, partner: None };
-        let prepared = self.prepare(locked, payload.lines(), true)?;
-        let there = NamePlace { place: prepared.place(), second: false, file_type };
-        let mut commit = self.disk().begin();
-        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, &payload, &mut buffer)?;
-        let durable = commit.fence();
-        tree.replace(key, there.encode()).map_err(index_error)?;
-        self.publish_entry(locked, prepared, &durable)?;
-        Ok(payload.lines())
+        let found = self.tree(locked.inode, &locked.record).get(key).map_err(index_error)?;
+        Ok(found == Some(here.encode()))
     }
 
-    /// Appends the extents of the map that hold what is still mapped as this entry says: whole, so that a file written in
-    /// many pieces that lie side by side ends up with one entry. `written` is what this page's entries led to before.
-    fn copy_extent(&self, locked: &Locked<'s>, extent: FileExtent, written: &mut Range<u64>) -> Result<u32> {
+    fn copy_binding(&self, again: &mut Again<'_, 's>, binding: &Binding<'_>, file_type: FileType) -> Result<()> {
+        let payload = Payload::Bind { first: *binding, second: None, birth: None, partner: None };
+        let place = again.append(TIMES_STAY, &payload, &mut [])?;
+        let key = binding_key(self.disk().key(), binding);
+        let there = NamePlace { place, second: false, file_type };
+        let tree = self.tree(again.locked.inode, &again.locked.record);
+        tree.replace(key, there.encode()).map(|_| ()).map_err(index_error)
+    }
+
+    /// Adds the extents of the map that hold what is still mapped as this entry says: whole, so that a file written in many
+    /// pieces that lie side by side ends up with few.
+    fn copy_extent(&self, again: &mut Again<'_, 's>, extent: FileExtent) -> Result<()> {
+        let locked = again.locked;
         if locked.state.file_type != FileType::Regular {
-            return Ok(0);
+            return Ok(());
         }
-        let mut lines = 0;
+        let map = self.extents(locked.inode, &locked.record);
         let mut at = extent.file_block;
         let end = extent.file_block + extent.count as u64;
         while at < end {
-            if written.contains(&at) {
-                at = written.end;
+            if again.added.contains(&at) {
+                at = again.added.end;
                 continue;
             }
-            match self.mapping(locked.inode, &locked.record, at * BLOCK_BYTES)? {
-                Mapping::Hole { count } => at += count.min(end - at),
-                Mapping::Blocks { block, count, .. } if block == extent.block + (at - extent.file_block) => {
-                    let whole = self.extent_around(locked, at, count)?;
-                    lines += self.append_extents(locked, &[whole])?;
-                    *written = whole.file_block..whole.file_block + whole.count as u64;
-                    at = written.end;
+            match map.holding(at).map_err(index_error)? {
+                Some(whole) => {
+                    let as_written = whole.block + (at - whole.file_block) == extent.block + (at - extent.file_block);
+                    if as_written && !again.has_extent(whole.file_block) {
+                        again.extent(entry_extent(whole))?;
+                    }
+                    at = whole.file_block + whole.count;
                 }
-                Mapping::Blocks { count, .. } => at += count.min(end - at),
+                None if at + 1 == end => break,
+                None => match map.lookup(at).map_err(index_error)? {
+                    Mapping::Hole { count } | Mapping::Blocks { count, .. } => at += count.max(1),
+                },
             }
         }
-        Ok(lines)
+        Ok(())
     }
 
-    /// The extent of the map that holds a block; `count` blocks of it are left from there.
-    fn extent_around(&self, locked: &Locked<'s>, at: u64, count: u64) -> Result<FileExtent> {
-        let mut found = None;
+    /// Adds the whole map.
+    fn copy_map(&self, again: &mut Again<'_, 's>) -> Result<()> {
+        let locked = again.locked;
+        let mut outcome = Ok(());
         self.extents(locked.inode, &locked.record)
-            .for_each_from(at, &mut |extent| {
-                found = Some(extent);
-                false
+            .for_each_from(0, &mut |extent| {
+                outcome = again.extent(entry_extent(extent));
+                outcome.is_ok()
             })
             .map_err(index_error)?;
-        let extent = found
-            .filter(|extent| extent.file_block <= at && extent.file_block + extent.count == at + count)
-            .ok_or(Error::damaged("shared state: index", locked.inode as u64))?;
-        Ok(entry_extent(extent))
+        outcome
     }
 
-    // Apart from `copy_live` and not inlined, so that its buffer is on the stack only when it runs.
-    #[inline(never)]
-    fn append_extents(&self, locked: &Locked<'s>, extents: &[FileExtent]) -> Result<u32> {
-        let payload =
-            Payload::Write { size_bytes: locked.record.size(), hash: None, extents: EntryExtents::List(extents) };
-        self.append(locked, TIMES_STAY, &payload, &mut [0; MAP_ENTRY_BYTES])?;
-        Ok(payload.lines())
-    }
-
-    /// Appends the whole map.
-    fn copy_map(&self, locked: &Locked<'s>) -> Result<u32> {
-        const BATCH: usize = MAP_BATCH;
-        let mut lines = 0;
-        let mut next = 0;
-        loop {
-            let mut batch = [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; BATCH];
-            let mut count = 0;
-            self.extents(locked.inode, &locked.record)
-                .for_each_from(next, &mut |extent| {
-                    batch[count] = entry_extent(extent);
-                    count += 1;
-                    count < BATCH
-                })
-                .map_err(index_error)?;
-            let Some(last) = batch[..count].last() else { return Ok(lines) };
-            next = last.file_block + last.count as u64;
-            lines += self.append_extents(locked, &batch[..count])?;
-        }
-    }
-
-    fn copy_xattr(&self, locked: &Locked<'s>, place: LinePlace, name: &[u8], payload: &Payload<'_>) -> Result<u32> {
+    fn copy_xattr(
+        &self,
+        again: &mut Again<'_, 's>,
+        place: LinePlace,
+        name: &[u8],
+        payload: &Payload<'_>,
+    ) -> Result<()> {
+        let locked = again.locked;
         let tree = self.tree(locked.inode, &locked.record);
-        let (key, true) = self.xattr_place(&tree, name)? else { return Ok(0) };
+        let (key, true) = self.xattr_place(&tree, name)? else { return Ok(()) };
         if tree.get(key).map_err(index_error)? != Some(place.0) {
-            return Ok(0);
+            return Ok(());
         }
-        let prepared = self.prepare(locked, payload.lines(), true)?;
-        let there = prepared.place();
-        let mut commit = self.disk().begin();
-        let mut buffer = [0; ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, locked, &prepared, locked.record.changed(), payload, &mut buffer)?;
-        let durable = commit.fence();
-        tree.replace(key, there.0).map_err(index_error)?;
-        self.publish_entry(locked, prepared, &durable)?;
-        Ok(payload.lines())
+        // By itself: its time says when the inode changed.
+        again.fence()?;
+        let there = again.append(locked.record.changed(), payload, &mut [])?;
+        again.fence()?;
+        tree.replace(key, there.0).map(|_| ()).map_err(index_error)
     }
 }
 

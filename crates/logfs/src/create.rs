@@ -5,9 +5,7 @@
 
 use crate::append::Prepared;
 use crate::disk::Commit;
-use crate::format::entry::{
-    self, Binding, DIRECTORY_ENTRY_BYTES_MAX, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX,
-};
+use crate::format::entry::{self, Binding, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, Link, PageHeader};
 use crate::format::slot::{self, Birth, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
@@ -100,8 +98,7 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         let links = if is_directory { 2 } else { 1 };
         self.write_slot(&mut commit, &newborn, links, parent.inode)?;
-        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut buffer)?;
+        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
         let durable = commit.fence();
 
         let place = NamePlace { place: prepared.place(), second: false, file_type: new.file_type };
@@ -112,7 +109,7 @@ impl<'s> Op<'s> {
         parent.record.set_links(parent.record.links() + u64::from(is_directory));
         let node = newborn.node();
         self.born(newborn, u64::from(!is_directory), if is_directory { parent.inode } else { 0 })?;
-        self.publish_entry(&parent, prepared, &durable)?;
+        self.publish_change(&parent, prepared, &durable)?;
         self.collect_some(&parent)?;
         parent.guard.unlock();
         Ok(node)
@@ -166,9 +163,8 @@ impl<'s> Op<'s> {
         let hand = self.links_hand(target.inode, links, links + 1)?;
 
         let mut commit = self.disk().begin();
+        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
         self.write_links(&mut commit, target.inode, links + 1, time)?;
-        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut buffer)?;
         let durable = commit.fence();
 
         let place = NamePlace { place: prepared.place(), second: false, file_type: target.state.file_type };
@@ -179,7 +175,7 @@ impl<'s> Op<'s> {
         target.record.set_links(links + 1);
         // Before the commit hand is cleared: without it, this one would say that nothing happened.
         self.thread.hand_clear(hand);
-        self.publish_entry(&parent, prepared, &durable)?;
+        self.publish_change(&parent, prepared, &durable)?;
         self.collect_some(&parent)
     }
 
@@ -191,8 +187,8 @@ impl<'s> Op<'s> {
 
     /// Stores an inode's link count, and the time of that.
     pub(crate) fn write_links(&self, commit: &mut Commit<'_>, inode: u32, links: u64, time: i64) -> Result<()> {
-        commit.store(self.slot_word(inode, slot::AT_LINKS)?, links)?;
-        commit.store(self.slot_word(inode, slot::AT_CHANGED)?, time as u64)?;
+        let at = self.slot_word(inode, 0)?;
+        commit.store_two((at + slot::AT_LINKS, links), (at + slot::AT_CHANGED, time as u64))?;
         self.record(inode)?.set_access_fresh(0);
         Ok(())
     }
@@ -213,22 +209,20 @@ impl<'s> Op<'s> {
             return Err(Error::new(errno));
         }
         let numbers = self.core.space.inodes(self)?;
-        let number =
-            numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(|error| {
-                match storage::error(error) {
-                    error if error.errno() == Errno::NOSPC => {
-                        Error::because(Errno::NOSPC, "the volume has no free inode")
-                    }
-                    error => error,
-                }
-            })?;
+        let take = || numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(storage::error);
+        let number = match take() {
+            // What this thread has given up itself is free but for a fence.
+            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => take(),
+            outcome => outcome,
+        };
+        let number = number.map_err(|error| match error.errno() {
+            Errno::NOSPC => Error::because(Errno::NOSPC, "the volume has no free inode"),
+            _ => error,
+        })?;
         let inode = number.extent().start as u32;
+        self.expect_slot(inode);
         // Its record's memory too, for nothing may fail once the birth is durable.
-        let prepared =
-            self.ensure_chunk(inode).and_then(|()| self.record(inode)).and_then(|_| match self.disk().slot(inode)? {
-                Slot::Free { generation } => Ok(generation),
-                _ => Err(Error::damaged("a free inode's slot is in use", self.disk().slot_at(inode)?.unwrap_or(0))),
-            });
+        let prepared = self.ensure_chunk(inode).and_then(|()| self.take_generation(inode));
         let generation = match prepared {
             Ok(generation) => generation.max(1),
             Err(error) => {
@@ -256,6 +250,21 @@ impl<'s> Op<'s> {
             return Err(error);
         }
         Ok(newborn)
+    }
+
+    /// The generation of a number that this thread has in hand.
+    fn take_generation(&self, inode: u32) -> Result<u32> {
+        let record = self.record(inode)?;
+        let known = record.next_generation();
+        if known != 0 {
+            // Known to nobody any more: whoever dies with the number in hand may leave a slot behind.
+            record.set_next_generation(0);
+            return Ok(known);
+        }
+        match self.disk().slot(inode)? {
+            Slot::Free { generation } => Ok(generation),
+            _ => Err(Error::damaged("a free inode's slot is in use", self.disk().slot_at(inode)?.unwrap_or(0))),
+        }
     }
 
     /// Writes the log pages that an inode begins with, durably.
@@ -313,7 +322,7 @@ impl<'s> Op<'s> {
     pub(crate) fn write_slot(&self, commit: &mut Commit<'_>, newborn: &Newborn, links: u64, parent: u32) -> Result<()> {
         let at = self.slot_word(newborn.inode, 0)?;
         let bytes = newborn.birth.encode(self.disk().key(), newborn.inode, newborn.generation, links, parent);
-        commit.write(at, &bytes)
+        commit.write_lines(at, &bytes)
     }
 
     /// Fills the record of an inode whose birth is durable.
@@ -336,6 +345,7 @@ impl<'s> Op<'s> {
                 Record::set_entries,
                 Record::set_xattrs,
                 Record::set_maps,
+                Record::set_last_snapshot,
             ] {
                 set(&record, 0);
             }

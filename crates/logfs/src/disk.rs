@@ -40,6 +40,14 @@ pub(crate) struct Commit<'d> {
 /// Evidence that the stores of an operation are durable.
 pub(crate) struct Durable(());
 
+impl Durable {
+    /// What an operation that has returned, and therefore let go of its inodes, has stored: it executed its fence before.
+    /// For who has locked such an inode since.
+    pub(crate) const fn before_unlock() -> Self {
+        Self(())
+    }
+}
+
 /// An access that failed, as an error of the file system.
 #[cold]
 #[inline(never)]
@@ -318,6 +326,39 @@ impl<'d> Commit<'d> {
     pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
         self.disk.medium.write(MediumOffset(at), bytes).map_err(access_error)
     }
+
+    /// Stores whole lines that were just put together in words.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn write_lines(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.disk.medium.write_lines(MediumOffset(at), bytes).map_err(access_error)
+    }
+
+    /// Stores two words of one line.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn store_two(&mut self, first: (u64, u64), second: (u64, u64)) -> Result<()> {
+        let [first, second] = [first, second].map(|(at, value)| (MediumOffset(at), value));
+        self.disk.medium.store_two(first, second).map_err(access_error)
+    }
+
+    /// Stores two words of one line, to be flushed later.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn store_two_cached(&mut self, first: (u64, u64), second: (u64, u64)) -> Result<()> {
+        let [first, second] = [first, second].map(|(at, value)| (MediumOffset(at), value));
+        self.disk.medium.store_two_cached(first, second).map_err(access_error)
+    }
+
+    /// Stores one word, to be flushed later.
+    #[inline]
+    #[track_caller]
+    pub(crate) fn store_cached(&mut self, at: u64, value: u64) -> Result<()> {
+        self.disk.medium.store_cached(MediumOffset(at), value).map_err(access_error)
+    }
+
+    /// Leaves it to a later fence of this thread to make the stores durable: what waits for that is in limbo.
+    pub(crate) fn without_fence(self) {}
 
     /// Stores zeros.
     #[track_caller]

@@ -227,7 +227,8 @@ impl FileSystem for LogFs {
     fn statistics(&self) -> Result<Statistics> {
         let op = self.op()?;
         let geometry = op.disk().geometry();
-        let blocks_free = self.core.space.blocks(&op)?.free_blocks();
+        let (blocks_in_limbo, inodes_in_limbo) = op.count_limbo()?;
+        let blocks_free = self.core.space.blocks(&op)?.free_blocks() + blocks_in_limbo;
         let uuid = op.disk().superblock().uuid;
         Ok(Statistics {
             block_bytes: crate::format::BLOCK_BYTES as u32,
@@ -235,7 +236,7 @@ impl FileSystem for LogFs {
             blocks_free,
             blocks_available: blocks_free.saturating_sub(geometry.reserve()),
             inodes: geometry.inodes() - 1,
-            inodes_free: self.core.space.inodes(&op)?.free_blocks(),
+            inodes_free: self.core.space.inodes(&op)?.free_blocks() + inodes_in_limbo,
             identity: crate::format::get_u64(&uuid, 0),
         })
     }

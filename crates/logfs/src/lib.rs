@@ -13,7 +13,7 @@
 //! load, append      an inode from its log into the arena; an entry into its log
 //! names, create, remove, rename, attributes, xattrs, read, write, resize, clone, map
 //!                   the operations
-//! collect           logs kept short
+//! collect, limbo    logs kept short; what is free after the next fence
 //! counters          what has been done, for people
 //! reap, attach      the dead settled; the volume opened and closed
 //! file_system       all of it behind the trait
@@ -37,6 +37,7 @@ mod file_system;
 mod format;
 #[doc(hidden)]
 pub mod index;
+mod limbo;
 mod load;
 mod log;
 mod map;

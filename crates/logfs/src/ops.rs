@@ -75,6 +75,11 @@ impl Locked<'_> {
     pub(crate) const fn node(&self) -> NodeId {
         NodeId::new(self.inode as u64, self.state.generation)
     }
+
+    /// Whether nobody else had it locked since [`Op::sequence_of`] returned this: what was read in between holds.
+    pub(crate) fn was_unchanged_since(&self, sequence: Option<u64>) -> bool {
+        sequence.is_some_and(|sequence| sequence.wrapping_add(2) == self.guard.sequence_after())
+    }
 }
 
 /// An error of shared state, as one of the file system.
@@ -230,6 +235,8 @@ impl<'s> Op<'s> {
     }
 
     /// Locks an inode and loads its record. `ESTALE` if its generation has passed.
+    // Inlined, as `begin` is and for its reason: right behind a swap such loads wait longest.
+    #[inline(always)]
     pub(crate) fn lock(&self, node: NodeId) -> Result<Locked<'s>> {
         let inode = inode_number(node)?;
         let locked = self.lock_any(inode)?;
@@ -239,7 +246,25 @@ impl<'s> Op<'s> {
         Ok(locked)
     }
 
+    /// Locks two different inodes in order. `None` if they are one.
+    #[inline]
+    pub(crate) fn lock_two(&self, first: NodeId, second: NodeId) -> Result<Option<(Locked<'s>, Locked<'s>)>> {
+        if first.number == second.number {
+            return Ok(None);
+        }
+        if first.number < second.number {
+            let first = self.lock(first)?;
+            let second = self.lock(second)?;
+            Ok(Some((first, second)))
+        } else {
+            let second = self.lock(second)?;
+            let first = self.lock(first)?;
+            Ok(Some((first, second)))
+        }
+    }
+
     /// Locks an inode of whatever generation and loads its record.
+    #[inline(always)]
     pub(crate) fn lock_any(&self, inode: u32) -> Result<Locked<'s>> {
         let record = self.record(inode)?;
         let guard = self.thread.lock(self.core.places.record(inode)).map_err(shared_error)?;
@@ -266,6 +291,13 @@ impl<'s> Op<'s> {
             previous = Some(node.number);
         }
         Ok(locked)
+    }
+
+    /// How often an inode has been locked and released, if it is not locked now. See [`Locked::was_unchanged_since`].
+    pub(crate) fn sequence_of(&self, node: NodeId) -> Result<Option<u64>> {
+        let inode = inode_number(node)?;
+        self.record(inode)?;
+        self.thread.read_begin(self.core.places.record(inode)).map_err(shared_error)
     }
 
     /// Reads from a record without its lock: `read` may see a writer's work half done, and what it then returns, errors

@@ -50,6 +50,7 @@ impl<'s> Op<'s> {
         Ok(done)
     }
 
+    #[inline(always)]
     fn read_chunk(&self, node: NodeId, at: u64, into: &mut Destination<'_>) -> Result<usize> {
         let stripe = self.core.places.stripe(node.number as u32, at);
         let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(into.remaining() as u64);
@@ -75,7 +76,14 @@ impl<'s> Op<'s> {
                 return copied;
             }
         }
-        // A busy writer: take turns with it. The inode's lock comes first, so that the map stands.
+        self.read_chunk_locked(node, at, into, limit)
+    }
+
+    /// A busy writer: takes turns with it. The inode's lock comes first, so that the map stands.
+    #[cold]
+    #[inline(never)]
+    fn read_chunk_locked(&self, node: NodeId, at: u64, into: &mut Destination<'_>, limit: u64) -> Result<usize> {
+        let stripe = self.core.places.stripe(node.number as u32, at);
         let locked = self.lock(node)?;
         let guard = self.thread.lock(stripe).map_err(shared_error)?;
         let outcome = match self.piece_of(locked.inode, &locked.record, locked.state, at, limit)? {
@@ -89,6 +97,7 @@ impl<'s> Op<'s> {
     }
 
     /// Copies bytes to the caller; those before a bad address count.
+    #[inline(always)]
     fn copy_out(&self, medium_at: u64, into: &mut Destination<'_>, count: u64) -> Result<usize> {
         match self.disk().medium().read_to_user(MediumOffset(medium_at), into, count as usize) {
             Ok(()) => Ok(count as usize),
@@ -98,11 +107,12 @@ impl<'s> Op<'s> {
         }
     }
 
+    #[inline(always)]
     fn piece(&self, node: NodeId, at: u64, limit: u64) -> Result<Piece> {
         self.read_record(node, |record, state| self.piece_of(node.number as u32, record, state, at, limit))
     }
 
-    #[inline]
+    #[inline(always)]
     fn piece_of(&self, inode: u32, record: &Record<'s>, state: State, at: u64, limit: u64) -> Result<Piece> {
         self.regular(state)?;
         let size = record.size();
@@ -110,7 +120,7 @@ impl<'s> Op<'s> {
             return Ok(Piece::End);
         }
         let limit = limit.min(size - at);
-        Ok(match self.mapping(inode, record, at)? {
+        Ok(match self.extents(inode, record).lookup(at / BLOCK_BYTES).map_err(index_error)? {
             Mapping::Hole { count } => Piece::Hole(left_of(count, at).min(limit)),
             Mapping::Blocks { block, count, .. } => {
                 Piece::Data(block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit))
@@ -119,6 +129,7 @@ impl<'s> Op<'s> {
     }
 
     /// What stands at a byte of a file.
+    #[inline(never)]
     pub(crate) fn mapping(&self, inode: u32, record: &Record<'s>, at: u64) -> Result<Mapping> {
         self.extents(inode, record).lookup(at / BLOCK_BYTES).map_err(index_error)
     }

@@ -58,12 +58,18 @@ const COLLECT_SEEN: usize = 25;
 
 /// Birth.
 const CREATED: usize = 26;
+/// Low halves of two sequence numbers: of the last entry that says the times, and for a file the size; above it, of the
+/// last with all attributes that a collection wrote. 0 if that is not known.
+const LAST_SAID: usize = 27;
 /// Since when the logged time of modification holds: a write in place that is not earlier counts instead.
 const MODIFIED_SINCE: usize = 28;
 /// The same for the time of access.
 const ACCESSED_SINCE: usize = 29;
 /// Until when an access need not move the time of access; 0 if that has to be looked at.
 pub(crate) const ACCESS_FRESH: usize = 30;
+/// Of an inode in use, in the high half: how far collection has come in the oldest page (owed:8, line:8, item:16). Of a free
+/// one, in the low half: the generation that its next user gets, where that is known without a look at the slot.
+const COLLECT_AT: usize = 31;
 
 /// It was mapped for writing since it was loaded: `fsync` has something to write back.
 pub(crate) const MAPPED_WRITABLY: u64 = 1;
@@ -83,6 +89,10 @@ pub(crate) struct Collection {
     pub(crate) pages_seen: u32,
     /// Live lines found by the pass.
     pub(crate) live_lines: u32,
+    /// Pages that the operations to come are to empty, a piece each.
+    pub(crate) owed: u32,
+    /// Line of the oldest page and item of the entry there with which it goes on; (0, 0) at its beginning.
+    pub(crate) cursor: (u32, u32),
 }
 
 /// A view of one record.
@@ -225,6 +235,7 @@ impl<'s> Record<'s> {
     /// Drops the record and its index: the next user loads them again. In this order a kill in between leaves a record
     /// that is not loaded.
     pub(crate) fn unload(&self) {
+        self.store(LAST_SAID, 0);
         self.words[STATE].store(self.last_generation() as u64, Ordering::Release);
         self.drop_index();
     }
@@ -274,6 +285,49 @@ impl<'s> Record<'s> {
         self.store(TAIL, tail.map_or(0, |(block, line)| LinePlace::new(block, line - 1).0));
     }
 
+    /// The generation that the next inode of this number gets, if its slot was freed and that was not forgotten since; else
+    /// 0. Who has the number in hand may look.
+    pub(crate) fn next_generation(&self) -> u32 {
+        self.load(COLLECT_AT) as u32
+    }
+
+    /// See [`Record::next_generation`]. The inode is free.
+    pub(crate) fn set_next_generation(&self, generation: u32) {
+        self.store(COLLECT_AT, generation as u64);
+    }
+
+    /// Sequence number of the last entry that says the times, and for a file the size; 0 if that is not known.
+    pub(crate) fn last_touch(&self) -> u64 {
+        self.sequence_of_half(self.load(LAST_SAID) as u32)
+    }
+
+    /// See [`Record::last_touch`].
+    pub(crate) fn set_last_touch(&self, sequence: u64) {
+        self.store(LAST_SAID, self.load(LAST_SAID) >> 32 << 32 | sequence as u32 as u64);
+    }
+
+    /// Sequence number of the last entry with all attributes that a collection wrote; 0 if that is not known.
+    pub(crate) fn last_snapshot(&self) -> u64 {
+        self.sequence_of_half((self.load(LAST_SAID) >> 32) as u32)
+    }
+
+    /// See [`Record::last_snapshot`]. It says the times and the size, too.
+    pub(crate) fn set_last_snapshot(&self, sequence: u64) {
+        self.store(LAST_SAID, (sequence as u32 as u64) << 32 | sequence as u32 as u64);
+    }
+
+    /// The sequence number before the next entry's that has this low half. No log is so long that it could be another:
+    /// whenever a page goes whose entries say less, all attributes are written again.
+    fn sequence_of_half(&self, half: u32) -> u64 {
+        let next = self.sequence();
+        let candidate = next >> 32 << 32 | half as u64;
+        match half {
+            0 => 0,
+            _ if candidate < next => candidate,
+            _ => candidate.saturating_sub(1 << 32),
+        }
+    }
+
     /// How far the collection of the log has come.
     pub(crate) fn collection(&self) -> Collection {
         let (pass, seen) = (self.load(COLLECT), self.load(COLLECT_SEEN));
@@ -282,6 +336,8 @@ impl<'s> Record<'s> {
             remaining: pass as u32,
             pages_seen: (seen >> 32) as u32,
             live_lines: seen as u32,
+            owed: (self.load(COLLECT_AT) >> 32) as u32 & 0xff,
+            cursor: ((self.load(COLLECT_AT) >> 40) as u32 & 0xff, (self.load(COLLECT_AT) >> 48) as u32),
         }
     }
 
@@ -289,6 +345,11 @@ impl<'s> Record<'s> {
     pub(crate) fn set_collection(&self, collection: Collection) {
         self.store(COLLECT, (collection.threshold as u64) << 32 | collection.remaining as u64);
         self.store(COLLECT_SEEN, (collection.pages_seen as u64) << 32 | collection.live_lines as u64);
+        let (line, item) = collection.cursor;
+        self.store(
+            COLLECT_AT,
+            (collection.owed.min(0xff) as u64) << 32 | (line as u64 & 0xff) << 40 | (item as u64) << 48,
+        );
     }
 
     /// Where a symbolic link's target stands.

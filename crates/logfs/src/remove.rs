@@ -2,14 +2,18 @@
 
 use crate::create::WAS_NAMED;
 use crate::disk::Durable;
-use crate::format::entry::{Binding, DIRECTORY_ENTRY_BYTES_MAX, Owned, Payload};
+use crate::format::LINE_BYTES;
+use crate::format::entry::{Binding, Payload};
 use crate::format::slot::{self, Identity};
 use crate::index::FileExtent;
+use crate::limbo::GivenUp;
 use crate::log::{self, Met};
 use crate::ops::{Locked, Op, index_error};
+use crate::record::Record;
 use crate::space::Extent;
 use crate::storage;
 use crate::write::coarse_now;
+use gannet_media::MediumOffset;
 use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RemoveKind, Result};
 
 /// Attempts to find the same inode under a name before and after locking it.
@@ -20,18 +24,23 @@ impl<'s> Op<'s> {
     pub(crate) fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
         self.urgent.set(true);
         for _ in 0..ATTEMPTS {
+            let unchanged = self.sequence_of(directory)?;
             let seen = self.lookup_bound(directory, name)?;
             check_kind(seen.file_type, kind)?;
-            let locked = self.lock_all([Some(directory), Some(seen.node())]);
-            let (parent, target) = match locked {
-                Ok([Some(parent), Some(target)]) => (parent, target),
+            self.expect_slot(seen.inode);
+            let (parent, target) = match self.lock_two(directory, seen.node()) {
+                Ok(Some(both)) => both,
                 // A directory that names itself, or a number reused meanwhile: look again.
-                Ok(_) => continue,
+                Ok(None) => continue,
                 Err(error) if error.errno() == Errno::STALE && self.lock(directory).is_ok() => continue,
                 Err(error) => return Err(error),
             };
             self.directory_with_names(&parent)?;
-            let bound = self.seat(parent.inode, &parent.record, name)?.taken()?;
+            let bound = if parent.was_unchanged_since(unchanged) {
+                seen
+            } else {
+                self.seat(parent.inode, &parent.record, name)?.taken()?
+            };
             if bound.node() != target.node() {
                 continue;
             }
@@ -39,6 +48,14 @@ impl<'s> Op<'s> {
             return Ok(bound.node());
         }
         Err(Error::because(Errno::BUSY, "the name changes faster than it can be removed"))
+    }
+
+    /// Asks for the lines of a slot that will soon be stored to.
+    pub(crate) fn expect_slot(&self, inode: u32) {
+        if let Ok(Some(at)) = self.disk().slot_at(inode) {
+            self.disk().medium().expect_store(MediumOffset(at));
+            self.disk().medium().expect_store(MediumOffset(at + slot::AT_LINKS));
+        }
     }
 
     fn remove_locked(&self, parent: Locked<'s>, target: Locked<'s>, name: Name<'_>, rank: u16, key: u64) -> Result<()> {
@@ -61,9 +78,10 @@ impl<'s> Op<'s> {
         let hand = self.links_hand(target.inode, links, links_after)?;
 
         let mut commit = self.disk().begin();
-        self.write_links(&mut commit, target.inode, links_after, time)?;
-        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
-        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut buffer)?;
+        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
+        if links_after != 0 {
+            self.write_links(&mut commit, target.inode, links_after, time)?;
+        }
         let durable = commit.fence();
 
         self.tree(parent.inode, &parent.record).remove(key).map_err(index_error)?;
@@ -71,11 +89,24 @@ impl<'s> Op<'s> {
         parent.record.set_entries(parent.record.entries().saturating_sub(1));
         parent.record.set_links(parent.record.links().saturating_sub(u64::from(is_directory)));
         self.lose_link(&target, links_after);
+        let is_free = links_after == 0 && self.is_free_of_users(&target, time)?;
         // Before the commit hand is cleared: without it, this one would say that nothing happened.
         self.thread.hand_clear(hand);
-        self.publish_entry(&parent, prepared, &durable)?;
+        self.publish_change(&parent, prepared, &durable)?;
         self.collect_some(&parent)?;
-        self.free_if_unused(&target, &durable)
+        if is_free { self.free_inode(&target, &durable) } else { Ok(()) }
+    }
+
+    /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the
+    /// name it was not, since a slot that is freed need not be told before.
+    pub(crate) fn is_free_of_users(&self, target: &Locked<'s>, time: i64) -> Result<bool> {
+        if !self.core.users.in_use(target.node()) {
+            return Ok(true);
+        }
+        let mut commit = self.disk().begin();
+        self.write_links(&mut commit, target.inode, 0, time)?;
+        let _ = commit.fence();
+        Ok(false)
     }
 
     /// Notes in the record that a name is gone.
@@ -97,14 +128,6 @@ impl<'s> Op<'s> {
         }
     }
 
-    /// Frees an inode that has neither names nor users.
-    pub(crate) fn free_if_unused(&self, locked: &Locked<'s>, durable: &Durable) -> Result<()> {
-        if self.is_nameless(locked) && !self.core.users.in_use(locked.node()) {
-            self.free_inode(locked, durable)?;
-        }
-        Ok(())
-    }
-
     /// Its last user is gone: frees it if it has no names.
     pub(crate) fn retire(&self, node: NodeId) -> Result<()> {
         let nameless = self.read_record(node, |record, state| {
@@ -124,24 +147,32 @@ impl<'s> Op<'s> {
             Err(error) if error.errno() == Errno::STALE => return Ok(()),
             Err(error) => return Err(error),
         };
-        // What removed its last name was durable when it returned.
-        let durable = self.disk().begin().fence();
-        self.free_if_unused(&locked, &durable)
+        if !self.is_nameless(&locked) || self.core.users.in_use(locked.node()) {
+            return Ok(());
+        }
+        self.free_inode(&locked, &Durable::before_unlock())
     }
 
-    /// Frees the slot durably, then everything that it held.
-    fn free_inode(&self, locked: &Locked<'s>, _names_gone: &Durable) -> Result<()> {
+    /// Frees the slot, then everything that it held. Little of it: without a fence of its own, see `limbo`.
+    pub(crate) fn free_inode(&self, locked: &Locked<'s>, _names_gone: &Durable) -> Result<()> {
         let at = self.slot_word(locked.inode, 0)?;
-        let head = self.disk().load(at + slot::AT_HEAD)?;
+        let (pages, _) = locked.record.log_use();
+        let head = if pages > 1 { self.disk().load(at + slot::AT_HEAD)? } else { 0 };
         let freed = Identity { generation: locked.state.generation, file_type: None }.freed();
         let mut commit = self.disk().begin();
-        commit.store(at + slot::AT_IDENTITY, freed.encode())?;
-        commit.store(at + slot::AT_HEAD, 0)?;
+        commit.store_two_cached((at + slot::AT_IDENTITY, freed.encode()), (at + slot::AT_HEAD, 0))?;
+        let mut given_up = GivenUp::new(locked.inode, true);
+        let little = pages <= 1 && locked.record.xattrs() == 0 && self.give_up_blocks(locked, &mut given_up)?;
+        if little {
+            commit.without_fence();
+            locked.record.unload();
+            locked.record.set_next_generation(freed.generation);
+            return self.enter_limbo(&given_up);
+        }
+        commit.flush(at, LINE_BYTES)?;
         let durable = commit.fence();
 
-        if locked.state.file_type == FileType::Regular
-            && !locked.record.root().load(gannet_shm::Ordering::Relaxed).eq(&0)
-        {
+        if locked.state.file_type == FileType::Regular && has_index(&locked.record) {
             let extents = self.extents(locked.inode, &locked.record);
             let mut outcome = Ok(());
             extents
@@ -154,26 +185,59 @@ impl<'s> Op<'s> {
         }
         // Before the log goes, whose entries say where they are.
         self.free_values(locked, &durable)?;
-        // The log's pages say where the next one is: each is read before it is given back.
-        let owned = Owned { key: self.disk().key(), inode: locked.inode, generation: locked.state.generation };
+        match (pages, locked.record.tail()) {
+            (2.., _) => self.free_log(locked, head, &durable)?,
+            (_, Some((page, _))) => self.free_blocks(Extent { start: page, count: 1 }, &durable)?,
+            (_, None) => {}
+        }
+        locked.record.unload();
+        locked.record.set_next_generation(freed.generation);
+        let numbers = self.core.space.inodes(self)?;
+        let number = Extent { start: locked.inode as u64, count: 1 };
+        let held = numbers.hold(&self.thread, number).map_err(storage::error)?;
+        numbers.release(&self.thread, held).map_err(storage::error)
+    }
+
+    /// Notes all blocks of an inode whose log has a page at most; false if they are too many to wait for a fence of others.
+    fn give_up_blocks(&self, locked: &Locked<'s>, given_up: &mut GivenUp) -> Result<bool> {
+        let mut little = true;
+        if let Some((page, _)) = locked.record.tail() {
+            little &= given_up.add(Extent { start: page, count: 1 });
+        }
+        if locked.state.file_type == FileType::Regular && has_index(&locked.record) {
+            let extents = self.extents(locked.inode, &locked.record);
+            let mut outcome = Ok(());
+            extents
+                .for_each_from(0, &mut |extent: FileExtent| {
+                    let count = u32::try_from(extent.count).unwrap_or(u32::MAX);
+                    little = little && !extent.shared && given_up.add(Extent { start: extent.block, count });
+                    if little {
+                        // Once more where all of it is freed at once after all: that is harmless.
+                        outcome = self.pass_stripes(locked.inode, extent.file_block, extent.count);
+                    }
+                    little && outcome.is_ok()
+                })
+                .map_err(index_error)?;
+            outcome?;
+        }
+        Ok(little)
+    }
+
+    /// Frees the pages of a log. Each says where the next one is: it is read before it is given back.
+    #[inline(never)]
+    fn free_log(&self, locked: &Locked<'s>, head: u64, durable: &Durable) -> Result<()> {
+        let owned = locked.owned(self.core);
         let mut outcome = Ok(());
         let mut previous = None;
         log::walk(self.disk(), owned, head, &mut |met| {
             if let Met::Page { block, .. } = met
                 && let Some(page) = previous.replace(block)
             {
-                outcome = self.free_blocks(Extent { start: page, count: 1 }, &durable);
+                outcome = self.free_blocks(Extent { start: page, count: 1 }, durable);
             }
             outcome
         })?;
-        if let Some(page) = previous {
-            self.free_blocks(Extent { start: page, count: 1 }, &durable)?;
-        }
-        locked.record.unload();
-        let numbers = self.core.space.inodes(self)?;
-        let number = Extent { start: locked.inode as u64, count: 1 };
-        let held = numbers.hold(&self.thread, number).map_err(storage::error)?;
-        numbers.release(&self.thread, held).map_err(storage::error)
+        previous.map_or(Ok(()), |page| self.free_blocks(Extent { start: page, count: 1 }, durable))
     }
 
     /// Frees blocks of a file: first waits, stripe by stripe, for those who write to them in place or read them.
@@ -196,6 +260,10 @@ impl<'s> Op<'s> {
         }
         Ok(())
     }
+}
+
+fn has_index(record: &Record<'_>) -> bool {
+    record.root().load(gannet_shm::Ordering::Relaxed) != 0
 }
 
 fn check_kind(file_type: FileType, kind: RemoveKind) -> Result<()> {

@@ -4,7 +4,7 @@
 //! settle it.
 
 use crate::create::Newborn;
-use crate::format::entry::{Binding, DIRECTORY_ENTRY_BYTES_MAX, Partner, Payload};
+use crate::format::entry::{Binding, Partner, Payload};
 use crate::format::slot;
 use crate::names::{Bound, Seat};
 use crate::ops::{Locked, Op, index_error, shared_error};
@@ -325,7 +325,7 @@ impl<'s> Op<'s> {
         if let Some(newborn) = &whiteout {
             self.write_slot(&mut commit, newborn, 1, 0)?;
         }
-        if let Some((target, _, after)) = loses {
+        if let Some((target, _, after)) = loses.filter(|&(.., after)| after != 0) {
             self.write_links(&mut commit, target.inode, after, time)?;
         }
         for (moved, _, after) in [goes, comes].into_iter().flatten() {
@@ -335,11 +335,10 @@ impl<'s> Op<'s> {
         for locked in renamed.into_iter().flatten() {
             commit.store(self.slot_word(locked.inode, slot::AT_CHANGED)?, time as u64)?;
         }
-        let mut buffer = [0; DIRECTORY_ENTRY_BYTES_MAX];
         if let Some(((to, payload), prepared)) = moving.to.zip(to_payload.as_ref()).zip(to_prepared.as_ref()) {
-            self.write_entry(&mut commit, to, prepared, time, payload, &mut buffer)?;
+            self.write_entry(&mut commit, to, prepared, time, payload, &mut [])?;
         }
-        self.write_entry(&mut commit, moving.from, &from_prepared, time, &from_payload, &mut buffer)?;
+        self.write_entry(&mut commit, moving.from, &from_prepared, time, &from_payload, &mut [])?;
         let durable = commit.fence();
 
         let from_place = from_prepared.place();
@@ -368,25 +367,26 @@ impl<'s> Op<'s> {
         for (moved, _, after) in [goes, comes].into_iter().flatten() {
             moved.record.set_parent(after);
         }
+        let mut freed = None;
         if let Some((target, _, after)) = loses {
             self.lose_link(target, after);
+            if after == 0 && self.is_free_of_users(target, time)? {
+                freed = Some(target);
+            }
         }
         // Before the commit hand is cleared: without it, these would say that nothing happened.
         for hand in parent_hands.into_iter().flatten().chain(links_hand) {
             self.thread.hand_clear(hand);
         }
         if let Some((to, prepared)) = moving.to.zip(to_prepared) {
-            self.publish_entry(to, prepared, &durable)?;
+            self.publish_change(to, prepared, &durable)?;
         }
-        self.publish_entry(moving.from, from_prepared, &durable)?;
+        self.publish_change(moving.from, from_prepared, &durable)?;
         self.collect_some(moving.from)?;
         if let Some(to) = moving.to {
             self.collect_some(to)?;
         }
-        match loses {
-            Some((target, ..)) => self.free_if_unused(target, &durable),
-            None => Ok(()),
-        }
+        freed.map_or(Ok(()), |target| self.free_inode(target, &durable))
     }
 
     /// Keeps the directories' counts of names and of directories.

@@ -20,6 +20,7 @@ use gannet_vfs::{
     AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, Time, WriteFlags, WritePosition,
     Written,
 };
+use std::ops::Range;
 
 /// Most extents that one entry of a write gets, so that all of them fit the thread's hands.
 const EXTENTS_MAX: usize = 8;
@@ -27,23 +28,21 @@ const EXTENTS_MAX: usize = 8;
 const ENTRY_BYTES_MAX: u64 = 64 << 20;
 /// The largest file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = index::FILE_BLOCK_LIMIT * BLOCK_BYTES - BLOCK_BYTES;
-/// Size of the buffer for an entry with [`EXTENTS_MAX`] extents.
-const ENTRY_BUFFER_BYTES: usize = (32 + 16 + EXTENTS_MAX * 16usize).next_multiple_of(64);
 
-/// Blocks taken for one entry.
-struct Fresh {
-    held: [Option<Held>; EXTENTS_MAX],
-    extents: [FileExtent; EXTENTS_MAX],
+/// Blocks taken for one entry, in up to `N` extents: a write of one block, which most are, does not make room for more.
+struct Fresh<const N: usize> {
+    held: [Option<Held>; N],
+    extents: [FileExtent; N],
     count: usize,
     /// The entry that refers to them is durable: whatever fails from now on, they are the file's.
     committed: bool,
 }
 
-impl Fresh {
+impl<const N: usize> Fresh<N> {
     const fn new() -> Self {
         Self {
-            held: [const { None }; EXTENTS_MAX],
-            extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; EXTENTS_MAX],
+            held: [const { None }; N],
+            extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N],
             count: 0,
             committed: false,
         }
@@ -52,6 +51,14 @@ impl Fresh {
     fn list(&self) -> &[FileExtent] {
         &self.extents[..self.count]
     }
+}
+
+/// Where an inode's slot says when it was last written in place, and what it will say.
+#[derive(Clone, Copy)]
+struct Touched {
+    inode: u32,
+    at: u64,
+    now: u64,
 }
 
 /// The present by the coarse clock, as the kernel stamps files.
@@ -129,45 +136,70 @@ impl<'s> Op<'s> {
     fn write_in_place(&self, node: NodeId, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let inode = node.number as u32;
         let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(from.remaining() as u64);
-        // A look at the size alone, so that appends do not take the stripe. It proves nothing: what counts is looked at
-        // again below.
-        if at >= self.record(inode_number(node)?)?.size() {
+        // A look, so that others do not take the stripe. It proves nothing: what counts is looked at again, below or there.
+        let record = self.record(inode_number(node)?)?;
+        if at >= record.size() || self.is_copy_on_write(record.flags(), record.maps()) {
             return Ok(0);
         }
+        // Everything is looked up before the stripe is locked, and counts if the inode has not changed once it is: from then
+        // on nobody's change of this part of the map ends before the stripe is released. Behind the swap that locks it there
+        // is then nothing to wait for but the copy: what stands between the two is not overlapped with the stores of the
+        // call before, which the swap waits for.
+        let (found, sequence) = self.place_in_place(node, at, limit)?;
+        let Some((medium_at, count)) = found else { return Ok(0) };
+        let touched = self.touched(inode)?;
         let stripe = self.thread.lock(self.core.places.stripe(inode, at)).map_err(shared_error)?;
-        // The map of this stripe cannot change any more; what it was before does not count.
-        let Some((medium_at, count)) = self.place_in_place(node, at, limit)? else {
+        let lock_at = self.core.places.record(inode);
+        if self.thread.read_validate(lock_at, sequence).map_err(shared_error)? {
+            let outcome = self.overwrite(touched, medium_at, count, from);
             stripe.unlock();
-            return Ok(0);
-        };
-        let outcome = self.overwrite(inode, medium_at, count, from);
+            return outcome;
+        }
+        let outcome = self.overwrite_changed(node, at, limit, from);
         stripe.unlock();
         outcome
     }
 
-    fn overwrite(&self, inode: u32, medium_at: u64, count: u64, from: &mut Source<'_>) -> Result<usize> {
-        let touched_at = self.slot_word(inode, AT_TOUCHED)?;
-        let medium = self.disk().medium();
+    /// Somebody was faster than the stripe was locked: now nobody can be.
+    #[cold]
+    #[inline(never)]
+    fn overwrite_changed(&self, node: NodeId, at: u64, limit: u64, from: &mut Source<'_>) -> Result<usize> {
+        match self.place_in_place(node, at, limit)?.0 {
+            Some((medium_at, count)) => self.overwrite(self.touched(node.number as u32)?, medium_at, count, from),
+            None => Ok(0),
+        }
+    }
+
+    /// Where an inode's slot says when it was last written in place, and what it will say.
+    #[inline]
+    fn touched(&self, inode: u32) -> Result<Touched> {
         // Not before the last change of attributes, which may have set a time within this very tick of the clock.
         let now = coarse_now().max(self.record(inode)?.modified_since());
+        Ok(Touched { inode, at: self.slot_word(inode, AT_TOUCHED)?, now: now as u64 })
+    }
+
+    #[inline(always)]
+    fn overwrite(&self, touched: Touched, medium_at: u64, count: u64, from: &mut Source<'_>) -> Result<usize> {
+        let Touched { inode, at: touched_at, now } = touched;
+        let medium = self.disk().medium();
         let copied = medium.write_from_user(MediumOffset(medium_at), from, count as usize);
         let written = match copied {
             Ok(()) => count as usize,
             Err(AccessError::UserFault { copied }) => copied,
             Err(error) => return Err(access_error(error)),
         };
-        if self.disk().load(touched_at)? != now as u64 {
-            medium.store_u64(MediumOffset(touched_at), now as u64).map_err(access_error)?;
+        if self.disk().load(touched_at)? != now {
+            medium.store_u64(MediumOffset(touched_at), now).map_err(access_error)?;
             self.record(inode)?.set_access_fresh(0);
         }
         medium.fence();
         if written == 0 { Err(Error::new(Errno::FAULT)) } else { Ok(written) }
     }
 
-    /// Where on the medium the bytes at `at` can be overwritten, and how many of them. A stripe is held: the inode's lock,
-    /// which comes before stripes, must not be waited for.
-    #[inline]
-    fn place_in_place(&self, node: NodeId, at: u64, limit: u64) -> Result<Option<(u64, u64)>> {
+    /// Where on the medium the bytes at `at` can be overwritten, and how many of them; and the inode's sequence with which
+    /// that holds. A stripe may be held: the inode's lock, which comes before stripes, must not be waited for.
+    #[inline(always)]
+    fn place_in_place(&self, node: NodeId, at: u64, limit: u64) -> Result<(Option<(u64, u64)>, u64)> {
         let inode = node.number as u32;
         let record = self.record(inode)?;
         let lock_at = self.core.places.record(inode);
@@ -181,12 +213,13 @@ impl<'s> Op<'s> {
                 .is_some_and(|state| state.generation == node.generation && state.file_type == FileType::Regular);
             let place = if sound { self.in_place(inode, &record, at, limit) } else { Ok(None) };
             if self.thread.read_validate(lock_at, sequence).map_err(shared_error)? {
-                return place;
+                return place.map(|place| (place, sequence));
             }
         }
-        Ok(None)
+        Ok((None, 0))
     }
 
+    #[inline(always)]
     fn in_place(
         &self,
         inode: u32,
@@ -202,7 +235,7 @@ impl<'s> Op<'s> {
         if record.unsealed_start() < at + limit && at < record.unsealed_end() {
             return Ok(None);
         }
-        Ok(match self.mapping(inode, record, at)? {
+        Ok(match self.extents(inode, record).lookup(at / BLOCK_BYTES).map_err(index_error)? {
             Mapping::Hole { .. } | Mapping::Blocks { shared: true, .. } => None,
             Mapping::Blocks { block, count, .. } => {
                 Some((block * BLOCK_BYTES + at % BLOCK_BYTES, left_of(count, at).min(limit)))
@@ -246,7 +279,11 @@ impl<'s> Op<'s> {
                 Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
             }
         }
-        let count = self.write_entry_data(&locked, at, end, from, copy_on_write)?;
+        let count = if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
+            self.write_entry_data::<1, 1>(&locked, at, end, from, copy_on_write)?
+        } else {
+            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(&locked, at, end, from, copy_on_write)?
+        };
         self.collect_some(&locked)?;
         locked.guard.unlock();
         Ok((at, count))
@@ -260,14 +297,16 @@ impl<'s> Op<'s> {
             return Err(Error::damaged("shared state: a sealed block cannot be written", node.number));
         };
         let stripe = self.thread.lock(self.core.places.stripe(locked.inode, at)).map_err(shared_error)?;
-        let outcome = self.overwrite(locked.inode, medium_at, count, from);
+        let outcome = self.overwrite(self.touched(locked.inode)?, medium_at, count, from);
         stripe.unlock();
         locked.guard.unlock();
         outcome.map(|count| (at, count))
     }
 
     /// Writes `at..end` into fresh blocks, and into the tail of the old last block, under one fence with their entry.
-    fn write_entry_data(
+    /// `N` is the most extents that it takes, `DISPLACED` how many may lose their place.
+    #[inline]
+    fn write_entry_data<const N: usize, const DISPLACED: usize>(
         &self,
         locked: &Locked<'s>,
         at: u64,
@@ -276,16 +315,19 @@ impl<'s> Op<'s> {
         copy_on_write: bool,
     ) -> Result<usize> {
         let size = locked.record.size();
-        let tail = if end > size { self.tail_block(locked, copy_on_write.then_some((at, end)))? } else { None };
+        // Bytes behind the end are nobody's: there is nothing to be copied before they are written.
+        let replaced = (copy_on_write && at < size).then_some((at, end));
+        let tail = if end > size { self.tail_block(locked, replaced)? } else { None };
         // With the old last block's tail in use, fresh blocks begin behind it.
         let first = match tail {
             Some(_) if at / BLOCK_BYTES <= size / BLOCK_BYTES => size / BLOCK_BYTES + 1,
             _ => at / BLOCK_BYTES,
         };
-        let mut fresh = Fresh::new();
+        let mut fresh = Fresh::<N>::new();
         let began = from.clone();
         let taken = self.take_fresh(locked, &mut fresh, first, at, end);
-        let outcome = taken.and_then(|end| self.write_and_commit(locked, &mut fresh, tail, at, end, from));
+        let outcome =
+            taken.and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, from));
         if outcome.is_err() {
             *from = began;
         }
@@ -328,11 +370,18 @@ impl<'s> Op<'s> {
     }
 
     /// Takes blocks for the file's blocks from `first` to `end`; returns the end that they suffice for.
-    fn take_fresh(&self, locked: &Locked<'s>, fresh: &mut Fresh, first: u64, at: u64, end: u64) -> Result<u64> {
+    fn take_fresh<const N: usize>(
+        &self,
+        locked: &Locked<'s>,
+        fresh: &mut Fresh<N>,
+        first: u64,
+        at: u64,
+        end: u64,
+    ) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
         let mut next = first;
         let mut goal = self.block_behind(locked, first)?;
-        while next < last && fresh.count < EXTENTS_MAX {
+        while next < last && fresh.count < N {
             let want = (last - next).min((1 << 24) - 1) as u32;
             match self.allocate_blocks(want, goal) {
                 Ok(held) => {
@@ -352,10 +401,11 @@ impl<'s> Op<'s> {
         Ok(end.min((next * BLOCK_BYTES).max(at)))
     }
 
-    fn write_and_commit(
+    #[inline]
+    fn write_and_commit<const N: usize, const DISPLACED: usize>(
         &self,
         locked: &Locked<'s>,
-        fresh: &mut Fresh,
+        fresh: &mut Fresh<N>,
         tail: Option<u64>,
         at: u64,
         end: u64,
@@ -375,7 +425,7 @@ impl<'s> Op<'s> {
             }
         }
         .map_err(index_error)?;
-        self.pass_edges(locked, fresh)?;
+        self.pass_edges(locked, fresh, at..end)?;
         let prepared = self.prepare(locked, payload_lines, true)?;
 
         let mut commit = self.disk().begin();
@@ -393,14 +443,13 @@ impl<'s> Op<'s> {
             hash: Some(hash.value()),
             extents: EntryExtents::List(fresh.list()),
         };
-        let mut buffer = [0; ENTRY_BUFFER_BYTES];
-        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut buffer)?;
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [])?;
         let durable = commit.fence();
         fresh.committed = true;
 
         let mut displaced_blocks = 0;
         let mut added = 0;
-        let mut displaced = Displaced::new();
+        let mut displaced = DisplacedBy::<DISPLACED>::new();
         for extent in fresh.list() {
             extents
                 .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |old| {
@@ -413,7 +462,7 @@ impl<'s> Op<'s> {
         drop(nodes);
         record.set_blocks(record.blocks() + added - displaced_blocks);
         record.touch(time);
-        self.publish_entry(locked, prepared, &durable)?;
+        self.publish_change(locked, prepared, &durable)?;
         let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);
         record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
         record.set_unsealed_end(size_after);
@@ -424,9 +473,16 @@ impl<'s> Op<'s> {
 
     /// Waits for those who write in place to the blocks whose edges will be copied. New ones cannot come while the inode's
     /// lock is held; there are any only if the file was switched to copy-on-write while they were at work.
-    fn pass_edges(&self, locked: &Locked<'s>, fresh: &Fresh) -> Result<()> {
+    fn pass_edges<const N: usize>(&self, locked: &Locked<'s>, fresh: &Fresh<N>, written: Range<u64>) -> Result<()> {
         let [Some(first), Some(last)] = [fresh.list().first(), fresh.list().last()] else { return Ok(()) };
-        for file_block in [first.file_block, last.file_block + last.count as u64 - 1] {
+        // Nobody writes in place behind the end, and a block that is written whole is not copied.
+        let size = locked.record.size();
+        let is_copied = |file_block: u64| {
+            let start = file_block * BLOCK_BYTES;
+            start < size && (start < written.start || written.end < size.min(start + BLOCK_BYTES))
+        };
+        let edges = [first.file_block, last.file_block + last.count as u64 - 1];
+        for file_block in edges.into_iter().filter(|&file_block| is_copied(file_block)) {
             if let Mapping::Blocks { .. } = self.mapping(locked.inode, &locked.record, file_block * BLOCK_BYTES)? {
                 self.pass_stripes(locked.inode, file_block, 1)?;
             }
@@ -434,7 +490,12 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    fn free_displaced(&self, locked: &Locked<'s>, displaced: &Displaced, durable: &Durable) -> Result<()> {
+    fn free_displaced<const N: usize>(
+        &self,
+        locked: &Locked<'s>,
+        displaced: &DisplacedBy<N>,
+        durable: &Durable,
+    ) -> Result<()> {
         if displaced.lost > 0 {
             self.set_uncertain()?;
         }
@@ -461,23 +522,22 @@ impl<'s> Op<'s> {
     }
 }
 
-/// Extents that lost their place in a map.
-pub(crate) struct Displaced {
-    pub(crate) list: [index::FileExtent; Displaced::MAX],
+/// Extents that lost their place in a map, as many as are expected at most.
+pub(crate) type Displaced = DisplacedBy<128>;
+
+/// Up to `N` extents that lost their place in a map.
+pub(crate) struct DisplacedBy<const N: usize> {
+    pub(crate) list: [index::FileExtent; N],
     pub(crate) count: usize,
     /// How many there was no room for: they are free again after the next full count.
     pub(crate) lost: usize,
 }
 
-impl Displaced {
-    const MAX: usize = 128;
+impl<const N: usize> DisplacedBy<N> {
+    const MAX: usize = N;
 
     pub(crate) const fn new() -> Self {
-        Self {
-            list: [index::FileExtent { file_block: 0, block: 0, count: 0, shared: false }; Self::MAX],
-            count: 0,
-            lost: 0,
-        }
+        Self { list: [index::FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N], count: 0, lost: 0 }
     }
 
     pub(crate) fn push(&mut self, extent: index::FileExtent) {

@@ -4,6 +4,9 @@
 //! bad address, a medium that was truncated); it is registered with `gannet_usermem`, so that a handler can make it return
 //! the number of lines left. In assembly because a fault inside compiled code could not be resumed.
 //!
+//! The routines that go word by word are for metadata that was put together in words just before: a wide load of what
+//! narrower stores wrote waits until those, and every store before them, have left the store buffer.
+//!
 //! All routines: `(to: rdi, from: rsi, lines: rdx, lanes: rcx) -> lines left`. `to` is a multiple of 64 where there is one.
 
 use std::arch::global_asm;
@@ -27,6 +30,10 @@ pub(crate) struct Kernels {
     pub(crate) copy_cached_hashed: LineRoutine,
     /// Hash only; `to` is not used.
     pub(crate) hash: LineRoutine,
+    /// Non-temporal copy word by word: for what was just written in words, see the head of the file.
+    pub(crate) copy_words: LineRoutine,
+    /// Copy through the cache word by word.
+    pub(crate) copy_words_cached: LineRoutine,
     /// `SSE2`, `AVX2`, `AVX-512`.
     pub(crate) name: &'static str,
 }
@@ -216,6 +223,36 @@ global_asm!(
     "mov rax, rdx",
     "ret",
     ".endm",
+    // Word by word, the same for all instruction sets.
+    ".macro gm_words name, store",
+    ".balign 64",
+    ".globl \\name, \\name\\()_end, \\name\\()_fixup",
+    ".hidden \\name, \\name\\()_end, \\name\\()_fixup",
+    ".type \\name, @function",
+    "\\name:",
+    "test rdx, rdx",
+    "je 3f",
+    "2:",
+    ".irp at, 0, 16, 32, 48",
+    "mov rax, [rsi + \\at]",
+    "mov r8, [rsi + \\at + 8]",
+    "\\store [rdi + \\at], rax",
+    "\\store [rdi + \\at + 8], r8",
+    ".endr",
+    "add rsi, 64",
+    "add rdi, 64",
+    "dec rdx",
+    "jne 2b",
+    "3:",
+    "xor eax, eax",
+    "ret",
+    "\\name\\()_end:",
+    "\\name\\()_fixup:",
+    "mov rax, rdx",
+    "ret",
+    ".endm",
+    "gm_words gannet_media_copy_words, movnti",
+    "gm_words gannet_media_copy_words_cached, mov",
     ".macro gm_set isa",
     "gm_routine gannet_media_copy_\\isa, \\isa, nt, no",
     "gm_routine gannet_media_copy_hashed_\\isa, \\isa, nt, yes",
@@ -239,6 +276,7 @@ global_asm!(
     ".purgem gm_avx512_line",
     ".purgem gm_avx512_clean",
     ".purgem gm_routine",
+    ".purgem gm_words",
     ".purgem gm_set",
     ".popsection",
 );
@@ -258,9 +296,43 @@ macro_rules! routines {
             // registers and returns the counter of lines left, which is decremented after a line is complete.
             unsafe { FaultRange::new($routine as *const u8, &raw const $end, &raw const $fixup) }
         ),*];
-        static $set: Kernels = Kernels { $($field: $routine,)* name: $name };
+        static $set: Kernels = Kernels {
+            $($field: $routine,)*
+            copy_words: gannet_media_copy_words,
+            copy_words_cached: gannet_media_copy_words_cached,
+            name: $name,
+        };
     };
 }
+
+unsafe extern "C" {
+    fn gannet_media_copy_words(to: *mut u8, from: *const u8, lines: usize, lanes: *mut Lanes) -> usize;
+    fn gannet_media_copy_words_cached(to: *mut u8, from: *const u8, lines: usize, lanes: *mut Lanes) -> usize;
+    static gannet_media_copy_words_end: u8;
+    static gannet_media_copy_words_fixup: u8;
+    static gannet_media_copy_words_cached_end: u8;
+    static gannet_media_copy_words_cached_fixup: u8;
+}
+
+static RANGES_WORDS: [FaultRange; 2] = [
+    // SAFETY: leaves that do not move the stack pointer; the continuation returns the counter of lines left, which is
+    // decremented after a line is complete.
+    unsafe {
+        FaultRange::new(
+            gannet_media_copy_words as *const u8,
+            &raw const gannet_media_copy_words_end,
+            &raw const gannet_media_copy_words_fixup,
+        )
+    },
+    // SAFETY: as above.
+    unsafe {
+        FaultRange::new(
+            gannet_media_copy_words_cached as *const u8,
+            &raw const gannet_media_copy_words_cached_end,
+            &raw const gannet_media_copy_words_cached_fixup,
+        )
+    },
+];
 
 routines!(RANGES_SSE2, SSE2, "SSE2":
     copy gannet_media_copy_sse2 gannet_media_copy_sse2_end gannet_media_copy_sse2_fixup,
@@ -301,6 +373,7 @@ pub(crate) fn kernels() -> &'static Kernels {
         for ranges in [&RANGES_SSE2, &RANGES_AVX2, &RANGES_AVX512] {
             gannet_usermem::register(ranges);
         }
+        gannet_usermem::register(&RANGES_WORDS);
         gannet_usermem::register(&crate::processor::RANGES);
         executable().last().unwrap_or(&SSE2)
     })
@@ -336,7 +409,8 @@ mod tests {
         let (bad_source, bad_target) = (cliff(), cliff());
         let good: Vec<u8> = (0..8192u32).map(|index| index as u8).collect();
         for kernels in executable() {
-            for routine in [kernels.copy, kernels.copy_hashed, kernels.copy_cached_hashed, kernels.hash] {
+            let copies = [kernels.copy, kernels.copy_hashed, kernels.copy_cached_hashed];
+            for routine in copies.into_iter().chain([kernels.hash, kernels.copy_words, kernels.copy_words_cached]) {
                 for lines in 1..=10usize {
                     for whole in 0..lines {
                         let mut lanes = crate::DataHash::new(1);

@@ -44,9 +44,29 @@ impl Medium {
     /// # Errors
     /// [`AccessError::OutOfRange`]; [`AccessError::UserFault`], also if there is not room enough; or
     /// [`AccessError::MediumFault`]: the caller then stands after the bytes that were copied.
-    #[inline]
+    // Inlined as far as one range needs it.
+    #[inline(always)]
     pub fn read_to_user(&self, at: MediumOffset, to: &mut Destination<'_>, count: usize) -> Result<(), AccessError> {
         let from = self.readable(at, count as u64)?;
+        let part = to.next_contiguous();
+        if part.length() >= count && count != 0 {
+            // SAFETY: as in `read_to_parts`.
+            let copied = unsafe { copy::copy(part.address() as *mut u8, from, count) };
+            let done = copied.map_or_else(|fault| fault.copied, |()| count);
+            to.advance(done);
+            return copied.map_err(|_| self.read_fault(at, done));
+        }
+        self.read_to_parts(at, from, to, count)
+    }
+
+    #[inline(never)]
+    fn read_to_parts(
+        &self,
+        at: MediumOffset,
+        from: *const u8,
+        to: &mut Destination<'_>,
+        count: usize,
+    ) -> Result<(), AccessError> {
         let mut done = 0;
         while done < count {
             let part = to.next_contiguous().truncated(count - done);

@@ -106,3 +106,10 @@ pub(crate) fn prefetch_for_store(address: *mut u8) {
     // SAFETY: a hint: it never faults and changes no memory; processors without it execute it as nothing.
     unsafe { asm!("prefetchw [{}]", in(reg) address, options(nostack, preserves_flags)) };
 }
+
+/// Asks for a line that will be loaded. Does nothing for an address that is not mapped.
+#[inline]
+pub(crate) fn prefetch_for_load(address: *const u8) {
+    // SAFETY: a hint: it never faults and changes nothing.
+    unsafe { asm!("prefetcht0 [{}]", in(reg) address, options(nostack, preserves_flags, readonly)) };
+}

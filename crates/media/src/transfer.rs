@@ -32,9 +32,18 @@ impl Medium {
     /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`]: nothing was stored. [`AccessError::UserFault`], also if
     /// there are fewer bytes; [`AccessError::MediumFault`]: so many bytes were stored, and perhaps a few of those after
     /// them; the caller stands after the bytes counted.
-    #[inline]
+    // Inlined as far as whole lines from one range need it: nearly all transfers are that.
+    #[inline(always)]
     #[track_caller]
     pub fn write_from_user(&self, at: MediumOffset, from: &mut Source<'_>, count: usize) -> Result<(), AccessError> {
+        let part = from.next_contiguous();
+        if (at.0 | count as u64).is_multiple_of(LINE_BYTES) && part.length() >= count && self.recorder.is_none() {
+            let to = self.writable(at, count as u64)?;
+            // SAFETY: the range was just checked, and the part has so many bytes.
+            let left = unsafe { self.store_lines(at, to, part.address() as *const u8, count / LINE, None, true) };
+            from.advance(count - left * LINE);
+            return if left == 0 { Ok(()) } else { Err(store_fault(at, count - left * LINE, from.next_contiguous())) };
+        }
         self.transfer(at, from, count, None)
     }
 
@@ -219,7 +228,7 @@ impl Medium {
                 let lines = part.length() / LINE;
                 // SAFETY: so many lines fit into the range, and into the part.
                 let left = unsafe {
-                    self.store_lines(here, to.add(done), part.address() as *const u8, lines, hash.as_deref_mut())
+                    self.store_lines(here, to.add(done), part.address() as *const u8, lines, hash.as_deref_mut(), true)
                 };
                 done += (lines - left) * LINE;
                 from.advance((lines - left) * LINE);

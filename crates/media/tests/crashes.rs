@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gannet_media::simulation::{Abandoned, CrashPolicy, SiteKind, Skip, is_abandoned};
-use gannet_media::{Medium, MediumOffset, Simulation};
+use gannet_media::{AccessError, Medium, MediumOffset, Simulation};
 
 fn at(offset: u64) -> MediumOffset {
     MediumOffset(offset)
@@ -349,4 +349,40 @@ fn threads_store_at_once() {
         }
     });
     assert_eq!(count.points, 4 * 10 + 2);
+}
+
+/// Lines of metadata are durable behind the fence, whether they go through the cache or past it; what is stored without
+/// being written back is not, until it is flushed.
+#[test]
+fn lines_and_words_are_durable_when_they_should_be() {
+    let (medium, simulation) = Medium::simulated(1 << 16);
+    let lines: Vec<u8> = (0..640_u32).map(|index| (index % 251) as u8 + 1).collect();
+    medium.write_lines(MediumOffset(0), &lines[..128]).unwrap();
+    medium.write_lines(MediumOffset(4096), &lines).unwrap();
+    medium.store_two((MediumOffset(8192), 7), (MediumOffset(8192 + 56), 8)).unwrap();
+    medium.fence();
+    assert!(simulation.pending_lines().is_empty());
+    let mut found = vec![0; 640];
+    medium.read(MediumOffset(4096), &mut found).unwrap();
+    assert_eq!(found, lines);
+    assert_eq!(medium.load_u64(MediumOffset(8192 + 56)).unwrap(), 8);
+
+    medium.store_cached(MediumOffset(0), 9).unwrap();
+    medium.store_two_cached((MediumOffset(8192), 1), (MediumOffset(8200), 2)).unwrap();
+    medium.fence();
+    assert_eq!(simulation.pending_lines().len(), 2, "nobody has written them back");
+    medium.flush(MediumOffset(0), 8).unwrap();
+    medium.flush(MediumOffset(8192), 8).unwrap();
+    medium.fence();
+    assert!(simulation.pending_lines().is_empty());
+
+    let misaligned = |outcome: Result<(), AccessError>| assert!(matches!(outcome, Err(AccessError::Misaligned { .. })));
+    misaligned(medium.write_lines(MediumOffset(8), &lines[..64]));
+    misaligned(medium.write_lines(MediumOffset(0), &lines[..63]));
+    misaligned(medium.store_two((MediumOffset(0), 1), (MediumOffset(64), 1)));
+    misaligned(medium.store_cached(MediumOffset(4), 1));
+    assert!(matches!(medium.write_lines(MediumOffset(1 << 16), &lines[..64]), Err(AccessError::OutOfRange { .. })));
+    // Hints may be wrong.
+    medium.expect_store(MediumOffset(u64::MAX));
+    medium.expect_load(MediumOffset(1 << 16));
 }

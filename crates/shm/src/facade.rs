@@ -106,6 +106,19 @@ word!(
 );
 
 #[cfg(not(loom))]
+impl Word {
+    /// Asks for the word's cache line, to be loaded soon. A hint.
+    #[inline(always)]
+    pub fn expect_load(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint: it never faults and changes nothing.
+        unsafe {
+            std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(std::ptr::from_ref(self).cast());
+        }
+    }
+}
+
+#[cfg(not(loom))]
 impl Word32 {
     /// The atomic itself, for the kernel's futex calls: nothing is to be stored through it.
     pub fn futex(&self) -> &std::sync::atomic::AtomicU32 {

@@ -63,6 +63,12 @@ pub(crate) enum Kind {
     Reap,
 }
 
+/// What tells one use of a slot from the next, from its state word: not 0.
+#[inline(always)]
+pub(crate) const fn tenure(state: u64) -> u64 {
+    ((state >> 38) & GENERATION_MASK) + 1
+}
+
 /// A decoded state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct State {

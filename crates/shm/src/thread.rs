@@ -87,6 +87,13 @@ impl<'s> Thread<'s> {
         self.slot
     }
 
+    /// Tells this use of the slot from those before and after it; not 0. What a former user of the slot left in words of
+    /// the slot's own is known by it.
+    #[inline(always)]
+    pub fn tenure(&self) -> u64 {
+        slot::tenure(self.words[slot::STATE].load(Ordering::Relaxed))
+    }
+
     /// The word at `at`; see [`Arena::word`].
     #[inline(always)]
     pub fn word(&self, at: ArenaOffset) -> Result<&'s Word> {

@@ -10,6 +10,7 @@ use crate::format::entry::{Entry, Owned, claimed_lines};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
 use crate::format::state::{EPOCH_MAX, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u32, get_u64, put_u32, put_u64};
+use crate::replay::TIMES_STAY;
 use gannet_vfs::Result;
 use std::collections::HashMap;
 
@@ -324,6 +325,8 @@ fn judge_end(ground: &Ground<'_>, owned: Owned, trace: &mut Trace, block: u64, l
         let Some(entry) = Entry::decode(owned, rest(behind)) else { continue };
         let what = match behind {
             _ if entry.sequence < trace.next_sequence => continue,
+            // Several that a collection wrote again stand under one fence, so that a crash takes any of them.
+            _ if entry.time == TIMES_STAY && (!ground.clean() || entry.epoch < epoch_now) => continue,
             _ if behind == line && entry.sequence == trace.next_sequence => {
                 "its epoch is below that of the entry before"
             }

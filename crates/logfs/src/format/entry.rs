@@ -30,6 +30,19 @@ const ATTRIBUTES_BYTES: usize = 40;
 /// Set in an extent's first word if others may refer to its blocks as well.
 const EXTENT_SHARED: u64 = 1 << 39;
 
+/// Room for an entry of up to four lines, which nearly all are, at the start of a line.
+#[repr(align(64))]
+pub(crate) struct ShortRoom(pub(crate) [u8; ShortRoom::LINES as usize * LINE_BYTES as usize]);
+
+impl ShortRoom {
+    /// Lines that it has.
+    pub(crate) const LINES: u32 = 4;
+
+    pub(crate) const fn new() -> Self {
+        Self([0; Self::LINES as usize * LINE_BYTES as usize])
+    }
+}
+
 /// The longest entry, in bytes.
 pub(crate) const ENTRY_BYTES_MAX: usize = (ENTRY_LINES as u64 * LINE_BYTES) as usize;
 /// The longest entry of a directory: two names, a birth and a partner.
@@ -294,9 +307,9 @@ impl Owned {
         self.key.checksum(Tag::Value, (self.inode as u64) << 32 | self.generation as u64, 0, value)
     }
 
-    fn checksum(self, entry: &[u8]) -> u64 {
+    fn checksum(self, first_word: u64, entry: &[u8]) -> u64 {
         let owner = (self.inode as u64) << 32 | self.generation as u64;
-        self.key.checksum(Tag::Entry, owner, get_u64(entry, 0), &entry[AT_SEQUENCE..])
+        self.key.checksum(Tag::Entry, owner, first_word, &entry[AT_SEQUENCE..])
     }
 }
 
@@ -312,15 +325,17 @@ pub(crate) fn encode<'b>(
 ) -> &'b [u8] {
     let lines = payload.lines();
     let bytes = &mut buffer[..lines as usize * LINE_BYTES as usize];
-    bytes.fill(0);
-    bytes[2] = lines as u8;
-    put_u32(bytes, AT_EPOCH, epoch);
+    for line in bytes.as_chunks_mut::<{ LINE_BYTES as usize }>().0 {
+        *line = [0; LINE_BYTES as usize];
+    }
+    // Words only, here and below: the checksum and the medium take words, and a load of what was just written in pieces of
+    // another size would wait for all stores before it.
     put_u64(bytes, AT_SEQUENCE, sequence);
     put_u64(bytes, AT_TIME, time as u64);
     let (kind, flags) = payload.put(&mut bytes[AT_PAYLOAD..]);
-    bytes[0] = kind;
-    bytes[1] = flags;
-    let checksum = owned.checksum(bytes);
+    let first = kind as u64 | (flags as u64) << 8 | (lines as u64) << 16 | (epoch as u64) << 32;
+    put_u64(bytes, 0, first);
+    let checksum = owned.checksum(first, bytes);
     put_u64(bytes, AT_CHECKSUM, checksum);
     bytes
 }
@@ -344,14 +359,19 @@ impl<'a> Entry<'a> {
     /// Takes the entry that begins `bytes` (the rest of its page), if a valid one of this owner stands there. Whether its
     /// sequence and epoch fit is the caller's to see.
     pub(crate) fn decode(owned: Owned, bytes: &'a [u8]) -> Option<Self> {
-        let lines = *bytes.get(2)? as u32;
-        if lines == 0 || lines >= LINES {
+        let lines = claimed_lines(bytes)?;
+        let proved = bytes.get(..lines as usize * LINE_BYTES as usize)?;
+        if get_u64(proved, AT_CHECKSUM) != owned.checksum(get_u64(proved, 0), proved) {
             return None;
         }
+        Self::peek(bytes)
+    }
+
+    /// What an entry says that was proved when its log was read: what it says now is to be believed only as far as
+    /// something else bears it out.
+    pub(crate) fn peek(bytes: &'a [u8]) -> Option<Self> {
+        let lines = claimed_lines(bytes)?;
         let bytes = bytes.get(..lines as usize * LINE_BYTES as usize)?;
-        if get_u64(bytes, AT_CHECKSUM) != owned.checksum(bytes) {
-            return None;
-        }
         let time = get_u64(bytes, AT_TIME) as i64;
         Some(Self {
             lines,
@@ -453,26 +473,22 @@ impl<'a> Payload<'a> {
                     flags |= FLAG_PAIR;
                 }
                 if let Some(birth) = birth {
-                    put_u32(out, at, birth.mode);
-                    put_u32(out, at + 4, birth.flags.bits());
-                    put_u32(out, at + 8, birth.owner.user);
-                    put_u32(out, at + 12, birth.owner.group);
+                    put_halves(out, at, birth.mode, birth.flags.bits());
+                    put_halves(out, at + 8, birth.owner.user, birth.owner.group);
                     put_u64(out, at + 16, birth.device);
                     put_u64(out, at + 24, birth.head);
                     at += BIRTH_BYTES;
                     flags |= FLAG_BIRTH;
                 }
                 if let Some(partner) = partner {
-                    put_u32(out, at, partner.inode);
-                    put_u32(out, at + 4, partner.generation);
+                    put_halves(out, at, partner.inode, partner.generation);
                     put_u64(out, at + 8, partner.sequence);
                     at += PARTNER_BYTES;
                     flags |= FLAG_PARTNER;
                 }
-                out[at..at + first.name.len()].copy_from_slice(first.name);
-                at += first.name.len().next_multiple_of(8);
+                at = put_name(out, at, first.name);
                 if let Some(second) = second {
-                    out[at..at + second.name.len()].copy_from_slice(second.name);
+                    put_name(out, at, second.name);
                 }
                 (KIND_BIND, flags)
             }
@@ -586,10 +602,8 @@ impl<'a> Payload<'a> {
 }
 
 fn put_attributes(out: &mut [u8], attributes: &LoggedAttributes) {
-    put_u32(out, 0, attributes.mode);
-    put_u32(out, 4, attributes.flags.bits());
-    put_u32(out, 8, attributes.owner.user);
-    put_u32(out, 12, attributes.owner.group);
+    put_halves(out, 0, attributes.mode, attributes.flags.bits());
+    put_halves(out, 8, attributes.owner.user, attributes.owner.group);
     put_u64(out, 16, attributes.size_bytes);
     put_u64(out, 24, attributes.modified as u64);
     put_u64(out, 32, attributes.accessed as u64);
@@ -622,12 +636,33 @@ fn get_extents(bytes: &[u8]) -> Extents<'_> {
 }
 
 fn put_binding(out: &mut [u8], at: usize, binding: &Binding<'_>) -> usize {
-    put_u32(out, at, binding.inode);
-    put_u32(out, at + 4, binding.generation);
-    put_u16(out, at + 8, binding.rank);
-    out[at + 10] = binding.name.len() as u8;
-    out[at + 11] = binding.file_type.map_or(0, |file_type| file_type as u8);
+    put_halves(out, at, binding.inode, binding.generation);
+    let file_type = binding.file_type.map_or(0, |file_type| file_type as u64);
+    put_u64(out, at + 8, binding.rank as u64 | (binding.name.len() as u64) << 16 | file_type << 24);
     at + BINDING_BYTES
+}
+
+/// A name, padded with zeros to whole words, word by word. Returns where it ends.
+fn put_name(out: &mut [u8], mut at: usize, name: &[u8]) -> usize {
+    let (words, rest) = name.as_chunks::<8>();
+    for word in words {
+        put_u64(out, at, u64::from_le_bytes(*word));
+        at += 8;
+    }
+    if !rest.is_empty() {
+        let word = match name.last_chunk::<8>() {
+            // The last eight bytes, without those that stand in the word before.
+            Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            None => rest.iter().rev().fold(0, |word, &byte| word << 8 | byte as u64),
+        };
+        put_u64(out, at, word);
+        at += 8;
+    }
+    at
+}
+
+fn put_halves(out: &mut [u8], at: usize, low: u32, high: u32) {
+    put_u64(out, at, low as u64 | (high as u64) << 32);
 }
 
 fn get_bind(flags: u8, time: i64, bytes: &[u8]) -> Option<Payload<'_>> {
@@ -806,7 +841,7 @@ mod tests {
             // A forged checksum leads into the payload's own checks.
             let lines = bytes[2] as usize;
             if lines > 0 {
-                let checksum = owned().checksum(&bytes[..lines * 64]);
+                let checksum = owned().checksum(get_u64(&bytes, 0), &bytes[..lines * 64]);
                 put_u64(&mut bytes, AT_CHECKSUM, checksum);
             }
             let _ = Entry::decode(owned(), &bytes);

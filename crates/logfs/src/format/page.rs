@@ -9,7 +9,7 @@
 //!  64  entries, each a whole number of lines
 //! ```
 
-use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
+use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u64};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"GLOG");
 const AT_CHECKSUM: usize = 24;
@@ -61,10 +61,9 @@ impl PageHeader {
     /// The header line as it stands on the medium, not yet linked further.
     pub(crate) fn encode(&self, key: Key) -> [u8; LINE_BYTES as usize] {
         let mut line = [0; LINE_BYTES as usize];
-        put_u32(&mut line, 0, MAGIC);
-        put_u32(&mut line, 4, self.inode);
-        put_u32(&mut line, 8, self.generation);
-        put_u32(&mut line, 12, self.epoch);
+        // Words only: see `entry::encode`.
+        put_u64(&mut line, 0, MAGIC as u64 | (self.inode as u64) << 32);
+        put_u64(&mut line, 8, self.generation as u64 | (self.epoch as u64) << 32);
         put_u64(&mut line, 16, self.first_sequence);
         let checksum = key.checksum(Tag::Page, 0, 0, &line[..AT_CHECKSUM]);
         put_u64(&mut line, AT_CHECKSUM, checksum);

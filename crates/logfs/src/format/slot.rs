@@ -16,7 +16,7 @@
 //!  96  accessed     time of the last access
 //! ```
 
-use super::{Key, Tag, get_u32, get_u64, put_u32, put_u64};
+use super::{Key, Tag, get_u32, get_u64, put_u64};
 use gannet_vfs::{FileType, InodeFlags, Owner};
 
 /// Size of a slot.
@@ -107,10 +107,9 @@ impl Birth {
     ) -> [u8; SLOT_BYTES as usize] {
         let mut bytes = [0; SLOT_BYTES as usize];
         put_u64(&mut bytes, 0, Identity { generation, file_type: Some(self.file_type) }.encode());
-        put_u32(&mut bytes, 8, self.mode);
-        put_u32(&mut bytes, 12, self.flags.bits());
-        put_u32(&mut bytes, 16, self.owner.user);
-        put_u32(&mut bytes, 20, self.owner.group);
+        // Words only: see `entry::encode`.
+        put_u64(&mut bytes, 8, self.mode as u64 | (self.flags.bits() as u64) << 32);
+        put_u64(&mut bytes, 16, self.owner.user as u64 | (self.owner.group as u64) << 32);
         put_u64(&mut bytes, 24, self.device);
         put_u64(&mut bytes, 32, self.created as u64);
         let checksum = key.checksum(Tag::Slot, number as u64, 0, &bytes[..AT_CHECKSUM]);

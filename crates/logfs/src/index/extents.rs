@@ -116,6 +116,7 @@ impl<'a> Extents<'a> {
         &self.tree
     }
 
+    #[inline(always)]
     fn floor(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
         self.tree.floor(file_block)?.map(FileExtent::from_entry).transpose()
     }
@@ -129,7 +130,9 @@ impl<'a> Extents<'a> {
     ///
     /// # Errors
     /// [`IndexError::Torn`]; [`IndexError::Invalid`] at or beyond [`FILE_BLOCK_LIMIT`].
-    #[inline]
+    // Inlined as far as most files need it: calls save registers, and behind the stores past the cache of the operation before
+    // every further store waits until they are done.
+    #[inline(always)]
     pub fn lookup(&self, file_block: u64) -> Result<Mapping, IndexError> {
         if let Some(extent) = self.floor(file_block)?
             && file_block < extent.end()
@@ -138,6 +141,11 @@ impl<'a> Extents<'a> {
             let (block, count) = (extent.block + offset, extent.count - offset);
             return Ok(Mapping::Blocks { block, count, shared: extent.shared });
         }
+        self.hole_at(file_block)
+    }
+
+    #[inline(never)]
+    fn hole_at(&self, file_block: u64) -> Result<Mapping, IndexError> {
         if file_block >= FILE_BLOCK_LIMIT {
             return Err(Invalid);
         }
@@ -156,6 +164,15 @@ impl<'a> Extents<'a> {
             Some(same) if same.file_block == file_block && same.count == count => self.tree.no_reservation(),
             _ => self.tree.reserve(&[file_block, end]),
         }
+    }
+
+    /// The extent that holds a block, whole.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`], [`IndexError::Invalid`].
+    pub fn holding(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
+        check_range(file_block, 1)?;
+        Ok(self.floor(file_block)?.filter(|extent| file_block < extent.end()))
     }
 
     /// Maps `count` blocks (up to [`EXTENT_BLOCKS_MAX`]) from `file_block` on to volume blocks from `block` on.

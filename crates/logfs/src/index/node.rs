@@ -41,6 +41,14 @@ impl<'a> Node<'a> {
         &self.words[0]
     }
 
+    /// Asks for all of it to come into the cache at once: a search would fetch its lines one after the other.
+    #[inline]
+    pub(super) fn expect(self) {
+        for line in self.words.chunks(8) {
+            line[0].expect_load();
+        }
+    }
+
     /// Level and number of entries, if they are possible ones.
     #[inline]
     pub(super) fn shape(self) -> Option<(usize, usize)> {

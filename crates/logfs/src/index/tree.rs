@@ -51,7 +51,14 @@ impl<'a> Tree<'a> {
 
     #[inline]
     pub(super) fn open_child(&self, parent: &Step<'a>, position: usize) -> Result<Step<'a>, IndexError> {
-        let child = self.open(parent.node.value(position))?;
+        let number = parent.node.value(position);
+        // Nodes above are hot, leaves are not where there are many.
+        if parent.level == 1
+            && let Some(leaf) = self.pool.node(number)
+        {
+            leaf.expect();
+        }
+        let child = self.open(number)?;
         // Levels fall by one each time, so that no walk is longer than the root's level.
         if child.level + 1 == parent.level { Ok(child) } else { Err(Torn) }
     }
@@ -87,7 +94,7 @@ impl<'a> Tree<'a> {
     ///
     /// # Errors
     /// [`IndexError::Torn`] if a node is not what it should be.
-    #[inline]
+    #[inline(always)]
     pub fn floor(&self, key: u64) -> Result<Option<(u64, u64)>, IndexError> {
         let Some(mut step) = self.open_root()? else { return Ok(None) };
         // The last node on the way with a child to the left of the one taken.
@@ -103,14 +110,20 @@ impl<'a> Tree<'a> {
         if position == 0 {
             // The leaf that covers the key has only greater ones: the answer is the last entry before that leaf.
             let Some((parent, before)) = left else { return Ok(None) };
-            step = self.open_child(&parent, before)?;
-            while step.level > 0 {
-                step = self.open_child(&step, step.count - 1)?;
-            }
+            step = self.last_leaf_of(&parent, before)?;
             position = step.count;
         }
         let found = (step.node.key(position - 1), step.node.value(position - 1));
         if found.0 <= key { Ok(Some(found)) } else { Err(Torn) }
+    }
+
+    #[inline(never)]
+    fn last_leaf_of(&self, parent: &Step<'a>, position: usize) -> Result<Step<'a>, IndexError> {
+        let mut step = self.open_child(parent, position)?;
+        while step.level > 0 {
+            step = self.open_child(&step, step.count - 1)?;
+        }
+        Ok(step)
     }
 
     /// The entry with the smallest key that is at least `key`.

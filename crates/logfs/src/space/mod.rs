@@ -53,12 +53,12 @@ impl Extent {
     }
 
     /// In one word, so that a hand changes in one store.
-    fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         self.start << 24 | u64::from(self.count)
     }
 
     /// `None` for a word that is no extent.
-    fn unpack(word: u64) -> Option<Extent> {
+    pub(crate) fn unpack(word: u64) -> Option<Extent> {
         let count = (word & 0xff_ffff) as u32;
         (count > 0).then_some(Extent { start: word >> 24, count })
     }
@@ -156,12 +156,12 @@ impl<'a> Space<'a> {
 
     /// Free blocks. Beside changes it is a little off, like any such sum.
     pub fn free_blocks(&self) -> u64 {
-        (0..self.layout.pools()).map(|index| self.pool(index).free_count()).sum()
+        (0..self.layout.pools()).map(|index| self.free_hint(index).min(self.layout.pool_blocks())).sum()
     }
 
     /// Free blocks of the pool that holds `block`: one load, to see cheaply that there is plenty.
     pub fn free_near(&self, block: u64) -> u64 {
-        self.pool(self.layout.pool_of(block)).free_count()
+        self.free_hint(self.layout.pool_of(block)).min(self.layout.pool_blocks())
     }
 
     /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned.

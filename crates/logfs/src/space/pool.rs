@@ -52,11 +52,12 @@ impl<'a> Space<'a> {
     }
 
     /// A view of pool `index`, which must exist.
-    #[inline]
+    // Inlined, and without panics: so nothing is done for parts that are not looked at.
+    #[inline(always)]
     pub(super) fn pool(&self, index: u64) -> Pool<'a> {
         let layout = &self.layout;
         let index = index.min(layout.pools() - 1);
-        let slice = |at: usize, count: usize| &self.words[at..at + count];
+        let slice = |at: usize, count: usize| self.words.get(at..at + count).unwrap_or_default();
         let summary = layout.summary_words();
         let control = slice(layout.control_at(index), CONTROL_WORDS).first_chunk::<CONTROL_WORDS>();
         let first_block = index * layout.pool_blocks();
@@ -91,10 +92,6 @@ pub(super) fn masks(start: u64, count: u64) -> impl Iterator<Item = (usize, u64)
 }
 
 impl Pool<'_> {
-    pub(super) fn free_count(&self) -> u64 {
-        self.control[FREE].load(Relaxed).min(self.blocks)
-    }
-
     /// Whether there is a whole free group. Without the lock a hint.
     pub(super) fn has_whole(&self) -> bool {
         self.whole.iter().any(|word| word.load(Relaxed) != 0)

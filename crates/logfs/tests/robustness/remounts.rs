@@ -5,6 +5,7 @@ use crate::operations::{all, populate};
 use crate::state::{Tear, capture};
 use crate::volume::{MODES, VOLUME_BYTES, assert_sound, attach, image, open};
 use crate::{Random, long};
+use gannet_fstest::Rig;
 use gannet_media::simulation::CrashPolicy;
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::FileSystem;
@@ -70,5 +71,59 @@ fn what_was_known_is_known_again() {
                 assert_sound(&medium, true, "after a remount");
             }
         }
+    }
+}
+
+/// What threads have given up waits for a fence of theirs. When they have ended instead, or stand still, nothing of it is
+/// lost: it counts as free, the next thread in the slot frees it, and so does who closes the volume.
+#[test]
+fn what_threads_gave_up_is_free_again() {
+    for mode in MODES {
+        let image = image(mode, |_| ());
+        let (fs, simulation) = open(&image);
+        let rig = Rig::new(&fs);
+        // The directory's log has its page from here on.
+        rig.file(rig.root, "first");
+        let before = fs.statistics().expect("statistics");
+        let work = |name: &str| {
+            let rig = Rig::new(&fs);
+            let file = rig.file(rig.root, name);
+            rig.write(file, 0, &[1; 9000]);
+            rig.unlink(rig.root, name).expect("unlink");
+        };
+        let (ready, wait) = (std::sync::Barrier::new(4), std::sync::Barrier::new(4));
+        std::thread::scope(|scope| {
+            for number in 0..3 {
+                let (ready, wait, work) = (&ready, &wait, &work);
+                scope.spawn(move || {
+                    work(&format!("file{number}"));
+                    ready.wait();
+                    wait.wait();
+                });
+            }
+            ready.wait();
+            assert_eq!(fs.statistics().expect("statistics"), before, "while they stand still");
+            // A crash now counts anew, whatever has been written back of it.
+            let mark = simulation.mark();
+            let policy = CrashPolicy::sparse(3);
+            simulation.for_each_crash(mark..mark, &policy, |crash| {
+                let fs = attach(&crash.medium()).expect("recovery");
+                assert_eq!(fs.statistics().expect("statistics"), before, "after a crash");
+            });
+            wait.wait();
+        });
+        assert_eq!(fs.statistics().expect("statistics"), before, "after they have ended");
+        // Their slots' next users.
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..3).for_each(|number| work(&format!("again{number}"))));
+        });
+        assert_eq!(fs.statistics().expect("statistics"), before);
+        assert!(fs.detach().expect("detach"));
+        drop(fs);
+        let report = assert_sound(&simulation.medium(), true, "after threads gave up what they had");
+        assert_eq!(report.blocks - report.blocks_used, before.blocks_free);
+        let fs = attach(&simulation.medium()).expect("attach again");
+        assert_eq!(fs.recovery(), None);
+        assert_eq!(fs.statistics().expect("statistics"), before, "remounted");
     }
 }

@@ -1,0 +1,256 @@
+//! What is given up and not free yet: inode numbers and blocks that stores of this thread set free, which its next fence
+//! makes durable.
+//!
+//! To free an inode is to store its slot's generation; to give up a log page, the word that led to it. Only what is durably
+//! free may be used for something else, but nobody waits for that: the next operation of the thread that appends to a log
+//! writes those lines back before its fence as well ([`Op::flush_limbo`]), and behind that fence it is free
+//! ([`Op::leave_limbo`]). Until then it is noted here, in a few words of the thread's slot.
+//!
+//! Whoever comes to words that another thread left (the slot's next user, who closes the volume) writes those lines back
+//! itself and executes a fence: one of its own alone would not cover them.
+//!
+//! May touch: the words of one's own slot, or of any when nobody else is there. A kill between two stores here can lose
+//! what was being freed; that happens under an inode's lock, so the volume is counted anew (`reap`).
+
+use crate::disk::Commit;
+use crate::format::LINE_BYTES;
+use crate::ops::{Op, shared_error};
+use crate::places::{CONTROL_LIMBO, COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS};
+use crate::space::Extent;
+use crate::storage;
+use gannet_shm::{Ordering::Relaxed, Ordering::Release, Word};
+use gannet_vfs::Result;
+
+/// Tenure of the thread that left what stands here.
+const TENURE: usize = 0;
+/// One more than the fences that it had executed when it wrote all lines back that are said here; 0 before.
+const FLUSHED: usize = 1;
+/// Inodes in whose slots the stores stand that set free what is here, one in each half.
+const SLOTS: usize = 2;
+/// Numbers of inodes, one in each half.
+const NUMBERS: usize = 3;
+/// Runs of blocks, each a packed extent.
+const RUNS: usize = 4;
+const RUNS_MAX: usize = LIMBO_WORDS as usize - RUNS;
+/// What is longer is worth a fence at once: what waits is space that nobody can use.
+const RUN_BLOCKS_MAX: u32 = 64;
+
+/// Something given up under one slot's stores: at most so many runs are worth waiting.
+pub(crate) struct GivenUp {
+    /// In whose slot it is said.
+    pub(crate) slot: u32,
+    /// Its number is free as well.
+    pub(crate) number: bool,
+    runs: [u64; GivenUp::RUNS_MAX],
+    count: usize,
+    too_much: bool,
+}
+
+impl GivenUp {
+    const RUNS_MAX: usize = 6;
+
+    /// Nothing yet, said in the slot of inode `slot`.
+    pub(crate) const fn new(slot: u32, number: bool) -> Self {
+        Self { slot, number, runs: [0; Self::RUNS_MAX], count: 0, too_much: false }
+    }
+
+    /// Adds a run of blocks; false if that is too much to wait: it and all that follows is to be freed behind a fence.
+    #[must_use]
+    pub(crate) fn add(&mut self, extent: Extent) -> bool {
+        if self.count == Self::RUNS_MAX || extent.count > RUN_BLOCKS_MAX {
+            self.too_much = true;
+        }
+        if self.too_much {
+            return false;
+        }
+        self.runs[self.count] = extent.pack();
+        self.count += 1;
+        true
+    }
+}
+
+impl<'s> Op<'s> {
+    /// The calling thread's own words.
+    #[inline]
+    fn limbo(&self) -> &'s [Word] {
+        &self.counters[LIMBO_AT as usize..]
+    }
+
+    /// Frees what the thread has given up before its last fence. To be called when a fence may have been executed.
+    #[inline]
+    pub(crate) fn leave_limbo(&self) -> Result<()> {
+        let words = self.limbo();
+        if words[TENURE].load(Relaxed) == 0 {
+            return Ok(());
+        }
+        let flushed = words[FLUSHED].load(Relaxed);
+        if flushed != 0
+            && words[TENURE].load(Relaxed) == self.thread.tenure()
+            && gannet_media::counters_thread().fences >= flushed
+        {
+            return self.free_limbo(words);
+        }
+        Ok(())
+    }
+
+    /// Writes back, before a fence that is executed anyway, what sets free what is in limbo.
+    #[inline]
+    pub(crate) fn flush_limbo(&self, commit: &mut Commit<'_>) -> Result<()> {
+        let words = self.limbo();
+        let tenure = words[TENURE].load(Relaxed);
+        if tenure == 0 || (words[FLUSHED].load(Relaxed) != 0 && tenure == self.thread.tenure()) {
+            return Ok(());
+        }
+        self.write_back(commit, words)?;
+        // Also what the slot's former user left: the lines are written back by this thread now.
+        words[TENURE].store(self.thread.tenure(), Relaxed);
+        words[FLUSHED].store(gannet_media::counters_thread().fences + 1, Relaxed);
+        Ok(())
+    }
+
+    fn write_back(&self, commit: &mut Commit<'_>, words: &[Word]) -> Result<()> {
+        for slot in halves(words[SLOTS].load(Relaxed)) {
+            if let Some(at) = self.disk().slot_at(slot)? {
+                commit.flush(at, LINE_BYTES)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes what stores of this thread have set free, which are neither written back nor durable yet.
+    pub(crate) fn enter_limbo(&self, given_up: &GivenUp) -> Result<()> {
+        let words = self.limbo();
+        let tenure = self.thread.tenure();
+        let found = words[TENURE].load(Relaxed);
+        if found != 0 && (found != tenure || !has_room(words, given_up)) {
+            self.clear_limbo(words)?;
+        }
+        if words[TENURE].load(Relaxed) == 0 {
+            words[SLOTS].store(0, Relaxed);
+            words[TENURE].store(tenure, Relaxed);
+            self.note_limbo_slot()?;
+        }
+        words[FLUSHED].store(0, Relaxed);
+        add_half(&words[SLOTS], given_up.slot);
+        let mut runs = given_up.runs[..given_up.count].iter();
+        for word in &words[RUNS..] {
+            if word.load(Relaxed) == 0 {
+                let Some(&run) = runs.next() else { break };
+                word.store(run, Release);
+            }
+        }
+        if given_up.number {
+            add_half(&words[NUMBERS], given_up.slot);
+        }
+        Ok(())
+    }
+
+    /// Makes durable what frees all that stands in limbo words, and frees it.
+    #[cold]
+    fn clear_limbo(&self, words: &[Word]) -> Result<()> {
+        let mut commit = self.disk().begin();
+        self.write_back(&mut commit, words)?;
+        let _ = commit.fence();
+        self.free_limbo(words)
+    }
+
+    /// Frees what stands in limbo words; the stores that set it free are durable.
+    fn free_limbo(&self, words: &[Word]) -> Result<()> {
+        for word in &words[RUNS..] {
+            if let Some(extent) = Extent::unpack(word.load(Relaxed)) {
+                // Nobody's for a moment: the other order could free it twice.
+                word.store(0, Relaxed);
+                let space = self.core.space.blocks(self)?;
+                let held = space.hold(&self.thread, extent).map_err(storage::error)?;
+                space.release(&self.thread, held).map_err(storage::error)?;
+            }
+        }
+        let numbers = words[NUMBERS].load(Relaxed);
+        if numbers != 0 {
+            words[NUMBERS].store(0, Relaxed);
+            let space = self.core.space.inodes(self)?;
+            for number in halves(numbers) {
+                let extent = Extent { start: number as u64, count: 1 };
+                let held = space.hold(&self.thread, extent).map_err(storage::error)?;
+                space.release(&self.thread, held).map_err(storage::error)?;
+            }
+        }
+        words[TENURE].store(0, Relaxed);
+        Ok(())
+    }
+
+    /// Frees at once what the thread has given up: it needs the room.
+    #[cold]
+    pub(crate) fn empty_limbo(&self) -> Result<bool> {
+        let words = self.limbo();
+        if words[TENURE].load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        self.clear_limbo(words).map(|()| true)
+    }
+
+    /// Frees what all threads have given up. Nobody else may be at work.
+    pub(crate) fn empty_all_limbo(&self) -> Result<()> {
+        for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            let words = self.limbo_of(slot as u32)?;
+            if words[TENURE].load(Relaxed) != 0 {
+                self.clear_limbo(words)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks and inode numbers in limbo, of all threads: free but for a fence.
+    pub(crate) fn count_limbo(&self) -> Result<(u64, u64)> {
+        let (mut blocks, mut numbers) = (0, 0);
+        for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            let words = self.limbo_of(slot as u32)?;
+            let runs = words[RUNS..].iter().filter_map(|word| Extent::unpack(word.load(Relaxed)));
+            blocks += runs.map(|extent| extent.count as u64).sum::<u64>();
+            numbers += halves(words[NUMBERS].load(Relaxed)).count() as u64;
+        }
+        Ok((blocks, numbers))
+    }
+
+    fn limbo_of(&self, slot: u32) -> Result<&'s [Word]> {
+        let at = self.core.places.counters_of(slot).add(LIMBO_AT * 8);
+        self.thread.arena().words(at, LIMBO_WORDS).map_err(shared_error)
+    }
+
+    /// Lets [`Op::empty_all_limbo`] know how many slots there are to look at.
+    fn note_limbo_slot(&self) -> Result<()> {
+        let used = self.thread.word(self.core.places.control(CONTROL_LIMBO)).map_err(shared_error)?;
+        let slots = self.thread.slot() as u64 + 1;
+        if used.load(Relaxed) < slots {
+            used.fetch_max(slots, Release);
+        }
+        Ok(())
+    }
+}
+
+/// The inode numbers in a word's halves.
+fn halves(word: u64) -> impl Iterator<Item = u32> {
+    [word as u32, (word >> 32) as u32].into_iter().filter(|&half| half != 0)
+}
+
+/// Whether `number` is in one of a word's halves, or one is empty.
+fn has_half(word: u64, number: u32) -> bool {
+    word as u32 == 0 || word >> 32 == 0 || halves(word).any(|half| half == number)
+}
+
+fn add_half(word: &Word, number: u32) {
+    let found = word.load(Relaxed);
+    if halves(found).all(|half| half != number) {
+        let added = if found as u32 == 0 { number as u64 } else { (number as u64) << 32 };
+        word.store(found | added, Release);
+    }
+}
+
+fn has_room(words: &[Word], given_up: &GivenUp) -> bool {
+    let room = words[RUNS..].iter().filter(|word| word.load(Relaxed) == 0).count();
+    has_half(words[SLOTS].load(Relaxed), given_up.slot)
+        && (!given_up.number || has_half(words[NUMBERS].load(Relaxed), given_up.slot))
+        && given_up.count <= room
+}
+
+const _: () = assert!(GivenUp::RUNS_MAX <= RUNS_MAX && LIMBO_AT + LIMBO_WORDS == COUNTER_WORDS);
