@@ -1,10 +1,13 @@
 //! Shared blocks over remounts, on full volumes, in many pieces, and beside other threads.
 
+mod common;
+
+use common::volume;
 use gannet_fstest::{Rig, name};
-use gannet_logfs::{AccessTimes, AttachOptions, CheckOptions, LogFs, MakeOptions, NoUsers, Outcome, check, make};
-use gannet_media::{CreateOptions, Medium};
+use gannet_logfs::{AccessTimes, AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+use gannet_media::Medium;
 use gannet_vfs::usermem::{Destination, Source};
-use gannet_vfs::{AllocateMode, Errno, FileSystem, MapAccess, Owner, RemoveKind, Time, WriteFlags, WritePosition};
+use gannet_vfs::{AllocateMode, Errno, FileSystem, MapAccess, RemoveKind, WriteFlags, WritePosition};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const BLOCK: u64 = 4096;
@@ -18,21 +21,6 @@ fn attach(medium: &Medium) -> LogFs {
         users: Box::new(NoUsers),
     };
     LogFs::open_private(medium.clone(), options).expect("attach")
-}
-
-fn volume(bytes: u64) -> Medium {
-    let medium = Medium::create_in_memory("volume", bytes, CreateOptions::default()).expect("memory");
-    let made = MakeOptions {
-        label: String::new(),
-        copy_on_write: false,
-        emulate_persistence: false,
-        owner: Owner::default(),
-        mode: 0o755,
-        random: [7; 24],
-        now: Time::now(),
-    };
-    make(&medium, &made).expect("mkfs");
-    medium
 }
 
 fn assert_sound(medium: &Medium) {

@@ -1,32 +1,19 @@
 //! Times that words beside the log keep are what they were after the volume was closed and opened, whatever was collected.
 
+mod common;
+
+use common::volume;
 use gannet_fstest::{Rig, name};
-use gannet_logfs::{AccessTimes, AttachOptions, LogFs, MakeOptions, NoUsers, make};
-use gannet_media::{CreateOptions, Medium};
-use gannet_vfs::{AttributeChange, FileSystem, ModeChange, Owner, Time, XattrMode};
+use gannet_logfs::{AccessTimes, AttachOptions, LogFs, NoUsers};
+use gannet_vfs::{AttributeChange, FileSystem, ModeChange, Time, XattrMode};
 
 fn options(access_times: AccessTimes) -> AttachOptions {
     AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, access_times, threads: 1, users: Box::new(NoUsers) }
 }
 
-fn medium() -> Medium {
-    let medium = Medium::create_in_memory("volume", 16 << 20, CreateOptions::default()).expect("memory");
-    let made = MakeOptions {
-        label: String::new(),
-        copy_on_write: false,
-        emulate_persistence: false,
-        owner: Owner::default(),
-        mode: 0o755,
-        random: [7; 24],
-        now: Time::now(),
-    };
-    make(&medium, &made).expect("mkfs");
-    medium
-}
-
 #[test]
 fn times_outlive_collection_and_remounts() {
-    let medium = medium();
+    let medium = volume(16 << 20);
     let mut fs = LogFs::open_private(medium.clone(), options(AccessTimes::Relative)).expect("attach");
     let file = {
         let rig = Rig::new(&fs);
@@ -71,7 +58,7 @@ fn times_outlive_collection_and_remounts() {
 
 #[test]
 fn access_times_can_be_told_to_stand_still_or_to_move_always() {
-    let medium = medium();
+    let medium = volume(16 << 20);
     for (access_times, moves) in [(AccessTimes::Never, [false, false]), (AccessTimes::Always, [true, true])] {
         let fs = LogFs::open_private(medium.clone(), options(access_times)).expect("attach");
         let rig = Rig::new(&fs);
@@ -90,7 +77,7 @@ fn access_times_can_be_told_to_stand_still_or_to_move_always() {
 
 #[test]
 fn a_write_within_the_tick_of_a_set_time_shows() {
-    let fs = LogFs::open_private(medium(), options(AccessTimes::Relative)).expect("attach");
+    let fs = LogFs::open_private(volume(16 << 20), options(AccessTimes::Relative)).expect("attach");
     let rig = Rig::new(&fs);
     let file = rig.file(rig.root, "f");
     rig.write(file, 0, &[1; 9000]);

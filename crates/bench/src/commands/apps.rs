@@ -45,49 +45,30 @@ kill $server
 wait $server || true
 cd / && rm -r "$1""#;
 
-const ROCKSDB_SYNC: &str = r#"rm -rf "$1" && mkdir -p "$1"
-db_bench --benchmarks=filluniquerandom --db="$1/db" --num="$2" --value_size=100 --sync=1 --compression_type=none 2> /dev/null |
+/// A fill by `db_bench` with `--sync=` as given.
+macro_rules! rocksdb {
+    ($sync:literal) => {
+        concat!(
+            r#"rm -rf "$1" && mkdir -p "$1"
+db_bench --benchmarks=filluniquerandom --db="$1/db" --num="$2" --value_size=100 --sync="#,
+            $sync,
+            r#" --compression_type=none 2> /dev/null |
     sed -n 's/^filluniquerandom.* \([0-9]*\) ops\/sec.*/\1/p'
-rm -r "$1""#;
+rm -r "$1""#
+        )
+    };
+}
 
-const ROCKSDB: &str = r#"rm -rf "$1" && mkdir -p "$1"
-db_bench --benchmarks=filluniquerandom --db="$1/db" --num="$2" --value_size=100 --sync=0 --compression_type=none 2> /dev/null |
-    sed -n 's/^filluniquerandom.* \([0-9]*\) ops\/sec.*/\1/p'
-rm -r "$1""#;
+/// Inserts in one journal mode.
+const fn sqlite_app(name: &'static str, input: fn(u32) -> String) -> App {
+    App { name, programs: &["sqlite3"], package: "sqlite3", script: SQLITE, counts: [2000, 200, 50], input }
+}
 
 const APPS: &[App] = &[
-    App {
-        name: "SQLite insert, journal delete",
-        programs: &["sqlite3"],
-        package: "sqlite3",
-        script: SQLITE,
-        counts: [2000, 200, 50],
-        input: |count| sqlite("delete", count),
-    },
-    App {
-        name: "SQLite insert, journal truncate",
-        programs: &["sqlite3"],
-        package: "sqlite3",
-        script: SQLITE,
-        counts: [2000, 200, 50],
-        input: |count| sqlite("truncate", count),
-    },
-    App {
-        name: "SQLite insert, journal persist",
-        programs: &["sqlite3"],
-        package: "sqlite3",
-        script: SQLITE,
-        counts: [2000, 200, 50],
-        input: |count| sqlite("persist", count),
-    },
-    App {
-        name: "SQLite insert, journal WAL",
-        programs: &["sqlite3"],
-        package: "sqlite3",
-        script: SQLITE,
-        counts: [2000, 200, 50],
-        input: |count| sqlite("wal", count),
-    },
+    sqlite_app("SQLite insert, journal delete", |count| sqlite("delete", count)),
+    sqlite_app("SQLite insert, journal truncate", |count| sqlite("truncate", count)),
+    sqlite_app("SQLite insert, journal persist", |count| sqlite("persist", count)),
+    sqlite_app("SQLite insert, journal WAL", |count| sqlite("wal", count)),
     App {
         name: "Redis set, fsync always",
         programs: &["redis-server", "redis-benchmark", "redis-cli"],
@@ -100,7 +81,7 @@ const APPS: &[App] = &[
         name: "RocksDB fill, WAL synced",
         programs: &["db_bench"],
         package: "rocksdb-tools",
-        script: ROCKSDB_SYNC,
+        script: rocksdb!("1"),
         counts: [20_000, 1000, 200],
         input: |_| String::new(),
     },
@@ -108,7 +89,7 @@ const APPS: &[App] = &[
         name: "RocksDB fill, WAL not synced",
         programs: &["db_bench"],
         package: "rocksdb-tools",
-        script: ROCKSDB,
+        script: rocksdb!("0"),
         counts: [100_000, 100_000, 1000],
         input: |_| String::new(),
     },

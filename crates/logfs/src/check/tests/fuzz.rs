@@ -203,9 +203,10 @@ fn findings(report: &CheckReport) -> String {
     shown.iter().map(|finding| format!("  {finding}\n")).collect()
 }
 
-#[test]
-fn random_damage_is_survived() {
-    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 200_000 } else { 250 };
+/// Gives `one` damaged images, clean and unclean ones in turn, until it says that it has seen enough: `usual` of them, `long`
+/// with `GANNET_LONG`, `GANNET_IMAGES` if set, from seed `GANNET_SEED` on. Returns how many were to be given.
+fn campaign(usual: u64, long: u64, salt: u64, mut one: impl FnMut(u64, &Medium) -> bool) -> u64 {
+    let images = if std::env::var_os("GANNET_LONG").is_some() { long } else { usual };
     let images = std::env::var("GANNET_IMAGES").ok().and_then(|images| images.parse().ok()).unwrap_or(images);
     let start: u64 = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let (builder, _) = populated();
@@ -214,21 +215,29 @@ fn random_damage_is_survived() {
     let unclean = builder.image();
     let targets = targets(&builder);
     let medium = medium_of(&clean);
-    let (mut tally, mut failed) = ([0; 4], Vec::new());
     for number in start..start + images {
-        let mut random = Random(number.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = Random((number + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut image = if number % 2 == 0 { clean.clone() } else { unclean.clone() };
         for _ in 0..1 + random.below(6) {
             mutate(&mut image, &targets, &mut random);
         }
         medium.write(MediumOffset(0), &image).unwrap();
-        if let Err(what) = exercise(&medium, &mut tally) {
-            failed.push(format!("image {number}:\n{what}"));
-            if failed.len() == 10 {
-                break;
-            }
+        if !one(number, &medium) {
+            break;
         }
     }
+    images
+}
+
+#[test]
+fn random_damage_is_survived() {
+    let (mut tally, mut failed) = ([0; 4], Vec::new());
+    let images = campaign(250, 200_000, 0, |number, medium| {
+        if let Err(what) = exercise(medium, &mut tally) {
+            failed.push(format!("image {number}:\n{what}"));
+        }
+        failed.len() < 10
+    });
     let [refused, unfinished, sound, repaired] = tally;
     println!("{images} images: {refused} refused, {unfinished} not repaired, {sound} sound, {repaired} repaired");
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -289,31 +298,17 @@ fn use_volume(medium: &Medium) {
 
 #[test]
 fn damaged_volumes_are_used_without_panic() {
-    let images: u64 = if std::env::var_os("GANNET_LONG").is_some() { 100_000 } else { 150 };
-    let images = std::env::var("GANNET_IMAGES").ok().and_then(|images| images.parse().ok()).unwrap_or(images);
-    let start: u64 = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let (builder, _) = populated();
-    let clean = builder.image();
-    builder.open_again();
-    let unclean = builder.image();
-    let targets = targets(&builder);
-    let medium = medium_of(&clean);
     let mut failed = Vec::new();
-    for number in start..start + images {
-        let mut random = Random((number + 77).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-        let mut image = if number % 2 == 0 { clean.clone() } else { unclean.clone() };
-        for _ in 0..1 + random.below(6) {
-            mutate(&mut image, &targets, &mut random);
-        }
-        medium.write(MediumOffset(0), &image).unwrap();
+    campaign(150, 100_000, 77, |number, medium| {
         let before = Instant::now();
-        let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| use_volume(&medium)));
+        let used = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| use_volume(medium)));
         if used.is_err() || before.elapsed() > Duration::from_secs(20) {
             failed.push((number, before.elapsed()));
         }
         // What it made of the damage is no matter of indifference either: fsck can still read it.
-        let _ = check(&medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
-    }
+        let _ = check(medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
+        true
+    });
     assert!(failed.is_empty(), "{} images: {failed:?}", failed.len());
 }
 
