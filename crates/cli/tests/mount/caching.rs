@@ -162,7 +162,9 @@ fn exclusive_mounts_keep_others_out() {
             assert!(!refused.status.success() && complaint.contains("mounted for itself"), "{complaint}");
             assert_eq!(complaint.lines().count(), 1, "{complaint}");
             server.end();
-            let shell = bench.shell();
+            let mut shell = bench.shell();
+            // An answer shows that it has the volume open.
+            assert_eq!(shell.does("cat /gannet/file"), "mine");
             let complaint = bench.try_mount(&options).map(drop).unwrap_err();
             assert!(complaint.contains("others have the volume open") && complaint.lines().count() == 1, "{complaint}");
             shell.end();

@@ -16,6 +16,7 @@
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
 //! | `nodes.rs` | node ids and reference counts |
+//! | `room.rs` | waiting for room in a full file system |
 
 mod acl;
 mod attributes;
@@ -25,6 +26,7 @@ mod directory;
 mod locks;
 mod names;
 mod nodes;
+mod room;
 mod users;
 mod xattr;
 
@@ -45,6 +47,7 @@ pub(crate) use caching::Kernel;
 use locks::Locks;
 pub(crate) use locks::Wait;
 use nodes::Nodes;
+use room::Room;
 use users::Users;
 
 /// The longest name of an extended attribute, in bytes: the kernel's limit.
@@ -96,9 +99,6 @@ pub(crate) enum Outcome {
     Waits(Box<Wait>),
 }
 
-/// Makes room when the file system is full: serves what the kernel has dropped but not yet told. True if there was some.
-pub(crate) type Relief = Box<dyn Fn() -> bool + Send + Sync>;
-
 /// Requests to one mounted file system.
 pub(crate) struct Dispatcher {
     file_system: Arc<dyn FileSystem>,
@@ -109,7 +109,7 @@ pub(crate) struct Dispatcher {
     locks: Locks,
     caching: Caching,
     kernel: OnceLock<Arc<dyn Kernel>>,
-    relief: OnceLock<Relief>,
+    room: Room,
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
@@ -128,7 +128,7 @@ impl Dispatcher {
             locks: Locks::default(),
             caching: Caching::default(),
             kernel: OnceLock::new(),
-            relief: OnceLock::new(),
+            room: Room::default(),
         }
     }
 
@@ -150,11 +150,6 @@ impl Dispatcher {
     /// Installs the way to the kernel for what it does not ask.
     pub(crate) fn set_kernel(&self, kernel: Arc<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
-    }
-
-    /// Installs the way to make room.
-    pub(crate) fn set_relief(&self, relief: Relief) {
-        let _ = self.relief.set(relief);
     }
 
     /// How many inodes the kernel holds references to.
@@ -231,14 +226,8 @@ impl Dispatcher {
 
     /// Serves an operation with a reply of fixed size.
     fn fixed(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
-        let result = self.fixed_once(header, operation);
-        match result {
-            Err(error) if error.errno() == Errno::NOSPC && self.relief.get().is_some_and(|relief| relief()) => {
-                self.fixed_once(header, operation)
-            }
-            result => result,
-        }
-        .unwrap_or_else(|error| FixedOutcome::Other(Outcome::Error(error.errno())))
+        self.with_room(|| self.fixed_once(header, operation))
+            .unwrap_or_else(|error| FixedOutcome::Other(Outcome::Error(error.errno())))
     }
 
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
@@ -286,9 +275,7 @@ impl Dispatcher {
             }
             Operation::Link { node, name } => self.link(header, node, name)?,
             Operation::StatFs => {
-                if let Some(relief) = self.relief.get() {
-                    relief();
-                }
+                self.relieve();
                 reply::statistics(&self.file_system.statistics()?)
             }
             Operation::FSync { flags } => self.sync(header, flags)?,

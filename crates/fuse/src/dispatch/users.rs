@@ -81,6 +81,11 @@ impl Dispatcher {
         Ok(Keeper { dispatcher: self, node, description: Some(description) })
     }
 
+    /// Whether the kernel holds inodes that this mount took the last name of.
+    pub(super) fn keeps_nameless(&self) -> bool {
+        !lock(&self.users.kept).is_empty()
+    }
+
     /// The kernel forgot the inode.
     pub(super) fn drop_kept(&self, id: u64) {
         if let Some(description) = lock(&self.users.kept).remove(&id) {
@@ -115,6 +120,7 @@ impl Keeper<'_> {
         let nameless = dispatcher.file_system.attributes(self.node).is_ok_and(|attributes| attributes.links == 0);
         if nameless {
             dispatcher.nodes.if_held(self.node, |id| {
+                dispatcher.room.note_removal();
                 let former = self.description.take().and_then(|kept| lock(&dispatcher.users.kept).insert(id, kept));
                 if let Some(former) = former {
                     dispatcher.close_description(former.word());
