@@ -7,7 +7,7 @@ use std::sync::Once;
 
 /// Runs the command, for two minutes at most.
 fn gannet(arguments: &[&str]) -> Output {
-    Command::new("timeout").args(["120", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
+    Command::new("timeout").args(["1200", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
 }
 
 /// Builds what the command calls and cargo does not know it needs: the injected library and the workload program.

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 /// Runs the command, for a minute at most.
 fn gannet(arguments: &[&str]) -> Output {
-    Command::new("timeout").args(["60", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
+    Command::new("timeout").args(["600", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
 }
 
 /// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.

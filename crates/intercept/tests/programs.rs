@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Volume, have, run};
+use common::{BUSY, Volume, have, run};
 use std::process::{Command, Output};
 
 /// What a script says and how it ends, in a directory of the host and in the volume.
@@ -16,7 +16,7 @@ fn in_both(volume: &Volume, seconds: u32, script: &str) -> [(Option<i32>, String
     };
     let whole = format!("export HOME=$PWD LC_ALL=C TMPDIR=$PWD; umask 022\n{script}");
     let mut plain = Command::new("timeout");
-    plain.args(["-s", "KILL", &seconds.to_string(), "bash", "-c", &whole]).current_dir(host.path());
+    plain.args(["-s", "KILL", &(seconds * BUSY).to_string(), "bash", "-c", &whole]).current_dir(host.path());
     plain.stdin(std::process::Stdio::null());
     let plain = run(&mut plain);
     let inside = format!("mkdir -p /gannet/work; cd /gannet/work || exit 99\n{whole}");

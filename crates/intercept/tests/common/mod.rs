@@ -129,16 +129,19 @@ impl Volume {
     }
 }
 
+/// How much longer everything may take on a busy machine.
+pub(crate) const BUSY: u32 = 5;
+
 /// A command under interception without a volume.
 pub(crate) fn intercepted(program: &str) -> Command {
-    intercepted_with_time(program, 60)
+    intercepted_with_time(program, 120)
 }
 
 /// Likewise, with so many seconds until it is killed.
 pub(crate) fn intercepted_with_time(program: &str, seconds: u32) -> Command {
     let mut command = Command::new("timeout");
     // What hangs is a failure, not a hang of the tests.
-    command.args(["-s", "KILL", &seconds.to_string(), program]);
+    command.args(["-s", "KILL", &(seconds * BUSY).to_string(), program]);
     command.env("LD_PRELOAD", library()).env("GANNET_RUN_LIBRARY", library()).env("GANNET_RUN_VOLUMES", "");
     command.env("LC_ALL", "C").env("HOME", "/nonexistent").env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
     command.stdin(Stdio::null());
