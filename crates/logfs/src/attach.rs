@@ -351,10 +351,7 @@ impl FileGuard {
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
         let (core, threads) = self.take_disk(session)?;
         if !claim(&core.disk, true)? {
-            return Err(Error::because(
-                Errno::BUSY,
-                "the volume is open elsewhere (another user or container): its shared state is not reachable from here",
-            ));
+            return Err(recover::OPEN_ELSEWHERE);
         }
         self.report = open_first(&core, session, arena.0, threads)?;
         note_volume(&core.disk, session);

@@ -73,6 +73,10 @@ impl OpenError {
             Self::Medium(gannet_media::OpenError::System { source, .. }) => {
                 source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
             }
+            Self::Medium(gannet_media::OpenError::Forbidden { .. }) => Errno::ACCESS,
+            Self::Medium(gannet_media::OpenError::NoHugePages { .. }) => Errno::NOMEM,
+            Self::Medium(gannet_media::OpenError::NoSpace { .. }) => Errno::NOSPC,
+            Self::Medium(gannet_media::OpenError::Exists { .. }) => Errno::EXIST,
             Self::Medium(_) => Errno::INVAL,
             Self::Volume { error, .. } => error.errno(),
             Self::Shared { error, .. } => shared_error(error.clone()).errno(),

@@ -327,9 +327,21 @@ impl Derived {
     }
 }
 
-/// Recovery writes nothing on a volume that may not be written to.
+/// Its shared state belongs to others.
+pub(crate) const OPEN_ELSEWHERE: Error = Error::because(
+    Errno::BUSY,
+    "another user, or another container, has the volume open, and their shared state is not reachable from here",
+);
+
+/// Recovery writes nothing on a volume that may not be written to. Somebody may have it open, too, in shared state that this
+/// process cannot reach.
 pub(crate) fn refuse_read_only(disk: &Disk) -> Result<()> {
     if disk.medium().is_read_only() {
+        let claimed =
+            disk.medium().descriptor().is_some_and(|file| gannet_shm::volume_is_claimed(file).unwrap_or(false));
+        if claimed {
+            return Err(OPEN_ELSEWHERE);
+        }
         return Err(Error::because(
             Errno::ROFS,
             "the volume was not closed cleanly and must be recovered, which needs permission to write",

@@ -73,6 +73,34 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The user may not open the file.
+    #[error(
+        "{path}: you may not {deed} it; its owner can let you (chmod), or serve it to other users with gannet mount -o allow_other",
+        path = path.display()
+    )]
+    Forbidden {
+        /// The file.
+        path: PathBuf,
+        /// "read", or "write to".
+        deed: &'static str,
+    },
+    /// hugetlbfs has not enough free pages.
+    #[error(
+        "{path}: needs {needed} huge pages of {page_bytes} bytes, but {free} are free; reserve more in {switch}, or choose a smaller size",
+        path = path.display()
+    )]
+    NoHugePages {
+        /// The file.
+        path: PathBuf,
+        /// Pages that the whole medium takes.
+        needed: u64,
+        /// Pages that are free now.
+        free: u64,
+        /// Bytes in a page of that file system.
+        page_bytes: u64,
+        /// Where their number is set.
+        switch: String,
+    },
     /// The file is none that can be mapped.
     #[error("{path}: {kind} cannot hold a volume; use a regular file, a DAX device or a memfd", path = path.display())]
     WrongType {

@@ -32,8 +32,10 @@ pub enum MediumKind {
     DeviceDax,
     /// A file mapped with `MAP_SYNC`.
     FileDax,
-    /// A file on tmpfs or hugetlbfs, or a memfd.
+    /// A file on tmpfs, or a memfd.
     Memory,
+    /// A file on hugetlbfs.
+    HugeMemory,
     /// A file on a disk file system.
     DiskFile,
     /// Simulated persistent memory.
@@ -43,12 +45,25 @@ pub enum MediumKind {
 }
 
 impl MediumKind {
+    /// What it is, in words for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            MediumKind::DeviceDax => "DAX device",
+            MediumKind::FileDax => "file on a DAX file system",
+            MediumKind::Memory => "memory (tmpfs)",
+            MediumKind::HugeMemory => "memory (hugetlbfs)",
+            MediumKind::DiskFile => "file on a disk",
+            MediumKind::Simulated | MediumKind::SimulatedDiskFile => "simulated",
+        }
+    }
+
     /// What acknowledged operations survive, in words for people.
     #[must_use]
     pub fn survives(self) -> &'static str {
         match self {
             MediumKind::DeviceDax | MediumKind::FileDax => "power loss",
-            MediumKind::Memory => "the death of every process, but not a reboot",
+            MediumKind::Memory | MediumKind::HugeMemory => "the death of every process, but not a reboot",
             MediumKind::DiskFile => "the death of every process and a clean reboot, but not power loss",
             MediumKind::Simulated => "simulated power loss",
             MediumKind::SimulatedDiskFile => "simulated power loss, after a sync",

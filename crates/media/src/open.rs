@@ -46,8 +46,15 @@ impl Medium {
     /// [`OpenError`].
     pub fn open(path: &Path, options: OpenOptions) -> Result<Medium, OpenError> {
         let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
-        let descriptor = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
-            .map_err(|error| system(path, "open the medium", error))?;
+        let descriptor =
+            rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
+                Errno::ACCESS => {
+                    let readable = || rustix::fs::access(path, rustix::fs::Access::READ_OK).is_ok();
+                    let deed = if options.read_only || !readable() { "read" } else { "write to" };
+                    OpenError::Forbidden { path: path.to_owned(), deed }
+                }
+                error => system(path, "open the medium", error),
+            })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.
         let descriptor = rustix::io::fcntl_dupfd_cloexec(&descriptor, DESCRIPTOR_MIN).unwrap_or(descriptor);
         Medium::from_file(File::from(descriptor), path, options)
@@ -91,10 +98,16 @@ impl Medium {
         } else if map(synchronous).is_ok() {
             MediumKind::FileDax
         } else {
-            map(MapFlags::SHARED).map_err(|error| system(path, "map the file", error))?;
-            let magic = fstatfs(&file).map_err(|error| system(path, "examine the file system", error))?.f_type as u64;
+            let below = fstatfs(&file).map_err(|error| system(path, "examine the file system", error))?;
+            let magic = below.f_type as u64;
+            map(MapFlags::SHARED).map_err(|error| match error {
+                // It takes all pages that the map could need when it is made.
+                Errno::NOMEM if magic == MAGIC_HUGETLBFS => no_huge_pages(path, length, below.f_bsize as u64),
+                error => system(path, "map the file", error),
+            })?;
             match magic {
-                MAGIC_TMPFS | MAGIC_HUGETLBFS | MAGIC_RAMFS => MediumKind::Memory,
+                MAGIC_TMPFS | MAGIC_RAMFS => MediumKind::Memory,
+                MAGIC_HUGETLBFS => MediumKind::HugeMemory,
                 _ => MediumKind::DiskFile,
             }
         };
@@ -120,6 +133,22 @@ impl Medium {
     #[must_use]
     pub fn file_offset(&self, at: MediumOffset) -> u64 {
         at.0
+    }
+}
+
+/// Says how many pages are missing, and where to get them.
+fn no_huge_pages(path: &Path, length: u64, page_bytes: u64) -> OpenError {
+    let directory = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes / 1024);
+    let number = |name: &str| -> u64 {
+        let text = std::fs::read_to_string(format!("{directory}/{name}")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    };
+    OpenError::NoHugePages {
+        path: path.to_owned(),
+        needed: length.div_ceil(page_bytes),
+        free: number("free_hugepages").saturating_sub(number("resv_hugepages")),
+        page_bytes,
+        switch: format!("{directory}/nr_hugepages"),
     }
 }
 

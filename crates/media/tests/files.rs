@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use gannet_media::{AccessError, CreateOptions, Medium, MediumKind, MediumOffset, OpenError, OpenOptions, PersistMode};
@@ -268,4 +269,57 @@ fn memory_files_by_descriptor() {
     let again = Medium::from_file(file, Path::new(&path), OpenOptions::default()).unwrap();
     assert_eq!(again.load_u64(at(16)), Ok(7));
     assert_eq!(again.file_offset(at(16)), 16);
+}
+
+#[test]
+fn who_may_not_is_told_what_and_whom_to_ask() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can become another user");
+        return;
+    }
+    let scratch = Scratch::new("/dev/shm", "forbidden");
+    let path = scratch.file("volume");
+    Medium::create(&path, 1 << 20, CreateOptions::default(), &mut |_| {}).unwrap();
+    fs::set_permissions(&scratch.0, PermissionsExt::from_mode(0o755)).unwrap();
+    for (mode, read_only, expected) in [
+        (0o600, false, Some("read")),
+        (0o600, true, Some("read")),
+        (0o644, false, Some("write to")),
+        (0o644, true, None),
+    ] {
+        fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+        let outcome = std::thread::scope(|scope| {
+            let as_nobody = || {
+                // The thread's alone, and without root's capabilities: those go with the last user id that is root's.
+                let nobody = rustix::process::Uid::from_raw(65534);
+                rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+                Medium::open(&path, OpenOptions { read_only, ..OpenOptions::default() }).map(drop)
+            };
+            scope.spawn(as_nobody).join().unwrap()
+        });
+        match (outcome, expected) {
+            (Ok(()), None) => {}
+            (Err(OpenError::Forbidden { deed, .. }), Some(expected)) => assert_eq!(deed, expected),
+            other => panic!("{mode:o} {read_only}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn huge_pages_that_are_missing_are_counted() {
+    let scratch = Scratch::new("/tmp", "huge");
+    let mounted = rustix::mount::mount("none", &scratch.0, "hugetlbfs", rustix::mount::MountFlags::empty(), None);
+    if let Err(error) = mounted {
+        eprintln!("left out: hugetlbfs cannot be mounted: {error}");
+        return;
+    }
+    let path = scratch.file("volume");
+    // More than any machine has.
+    let outcome = Medium::create(&path, 1 << 44, CreateOptions::default(), &mut |_| {}).map(drop);
+    let left_behind = path.exists();
+    rustix::mount::unmount(&scratch.0, rustix::mount::UnmountFlags::empty()).unwrap();
+    let error = outcome.unwrap_err();
+    assert!(matches!(&error, OpenError::NoHugePages { needed, free, .. } if free < needed), "{error}");
+    assert!(error.to_string().contains("/nr_hugepages"), "{error}");
+    assert!(!left_behind);
 }

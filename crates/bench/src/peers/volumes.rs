@@ -37,13 +37,7 @@ pub(crate) fn make_volume(bench: &Bench, path: &Path, bytes: u64, kind: Gannet) 
 fn facts(name: &str, path: &Path, kind: Gannet, how: &str) -> Result<PeerFacts, String> {
     let options = OpenOptions { read_only: true, ..OpenOptions::default() };
     let medium = Medium::open(path, options).map_err(|error| error.to_string())?;
-    let on = match medium.kind() {
-        MediumKind::DeviceDax => "DAX device",
-        MediumKind::FileDax => "file on a DAX file system",
-        MediumKind::Memory => "memory (tmpfs)",
-        MediumKind::DiskFile => "file on a disk",
-        MediumKind::Simulated | MediumKind::SimulatedDiskFile => "simulated",
-    };
+    let on = medium.kind().name();
     let pages = match medium.page_report(16).map(|report| report.usual_page_bytes()) {
         Ok(4096) => ", 4 KiB pages",
         Ok(_) => ", huge pages",

@@ -124,13 +124,7 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
 
 /// What a medium is, in words.
 pub(crate) fn kind_text(medium: &Medium) -> String {
-    let kind = match medium.kind() {
-        MediumKind::DeviceDax => "DAX device",
-        MediumKind::FileDax => "file on a DAX file system",
-        MediumKind::Memory => "memory (tmpfs)",
-        MediumKind::DiskFile => "file on a disk",
-        MediumKind::Simulated | MediumKind::SimulatedDiskFile => "simulated",
-    };
+    let kind = medium.kind().name();
     let how = match medium.mode() {
         gannet_media::PersistMode::Emulated => ", persistent memory emulated",
         gannet_media::PersistMode::PersistentCache => ", caches flushed when power fails",
