@@ -71,6 +71,7 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let about = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));
     let line = about.map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+    let line = line.replace(" tip:", ";");
     let line = line.strip_prefix("error: ").unwrap_or(&line);
     failure::print(&format!("{line} (--help says more)"));
     let is_fsck = std::env::args_os().nth(1).is_some_and(|first| first == "fsck");
