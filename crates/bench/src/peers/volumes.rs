@@ -4,7 +4,7 @@ use super::{Access, Peer, Undo, helped};
 use crate::bench::Bench;
 use crate::model::PeerFacts;
 use crate::work::protocol::{Job, Limit};
-use gannet_media::{Medium, MediumKind, OpenOptions};
+use gannet_media::{Medium, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
