@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod ordinary;
+
 use gannet_logfs::{MakeOptions, make};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{FileSystem, Owner, Time};
@@ -13,6 +15,9 @@ use std::sync::{Arc, OnceLock};
 pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(copy) = std::env::var_os(ordinary::LIBRARY) {
+            return PathBuf::from(copy);
+        }
         let test = std::env::current_exe().expect("this test");
         let path = test.ancestors().nth(2).expect("target/PROFILE").join("libgannet_preload.so");
         if is_newer_than_sources(&path) {
@@ -143,7 +148,7 @@ pub(crate) fn intercepted_with_time(program: &str, seconds: u32) -> Command {
     // What hangs is a failure, not a hang of the tests.
     command.args(["-s", "KILL", &(seconds * BUSY).to_string(), program]);
     command.env("LD_PRELOAD", library()).env("GANNET_RUN_LIBRARY", library()).env("GANNET_RUN_VOLUMES", "");
-    command.env("LC_ALL", "C").env("HOME", "/nonexistent").env("XDG_CACHE_HOME", env!("CARGO_TARGET_TMPDIR"));
+    command.env("LC_ALL", "C").env("HOME", "/nonexistent").env("XDG_CACHE_HOME", ordinary::cache());
     command.stdin(Stdio::null());
     command
 }
