@@ -163,7 +163,8 @@ pub(crate) fn run(command: &mut Command) -> Output {
 pub(crate) fn check(output: &Output, what: &str, wanted: &str) {
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{what}\n{}\nstdout: {out}\nstderr: {err}", output.status);
-    assert_eq!(out.trim_end(), wanted.trim_end(), "{what}\nstderr: {err}");
+    let differs = out.lines().zip(wanted.lines()).find(|(out, wanted)| out != wanted);
+    assert_eq!(out.trim_end(), wanted.trim_end(), "{what}\nfirst difference: {differs:?}\nstderr: {err}");
 }
 
 /// The same command with and without interception must say the same.
