@@ -53,7 +53,6 @@ const ARGUED: &[(&str, &str)] = &[
     ("others: S(fspick", "refused whatever the flags"),
     ("others: S(move_mount", "refused after the kernel has looked at its arguments"),
     ("others: S(execveat, AT_FDCWD, \"file\", 0, 0, 0x40)", "unknown flags are seen behind the file"),
-    ("others: fd names the path", "a file is named by its inode"),
     ("others: sendto(sender", "no datagrams to addresses in a volume"),
     ("others: recv(datagram", "likewise"),
     ("others: sendmsg(sender", "likewise"),

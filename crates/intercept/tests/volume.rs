@@ -92,6 +92,40 @@ fn programs_and_scripts_of_the_volume() {
 }
 
 #[test]
+fn links_of_descriptors_name_paths() {
+    let volume = Volume::new(64);
+    let link = "link() { readlink /proc/self/fd/$1; }";
+    // As the shell opened it, over fork and exec; renamed, in its directory and to another, removed; reopened through the link.
+    volume.script(
+        &format!("{link}; mkdir -p d/e; echo text > d/f; exec 7<d/f 8<d; link 7; link 8; mv d/f d/g; link 7; mv d/g d/e/h; link 7; mv d d2; link 7; link 8; cat /proc/self/fd/7; cat /dev/fd/7; rm d2/e/h; link 7; cat < /proc/self/fd/7; rmdir d2/e d2; link 8; link 7"),
+        "/gannet/d/f\n/gannet/d\n/gannet/d/g\n/gannet/d/e/h\n/gannet/d2/e/h\n/gannet/d2\ntext\ntext\n/gannet/d2/f (deleted)\ntext\n/gannet/d (deleted)\n/gannet/f (deleted)",
+    );
+    volume.script(
+        &format!("{link}; echo x > a; ln a b; exec 5<a 6<b 7>&5; link 5; link 6; link 7; rm a; link 5 # its other name
+link 6; mv b c; link 6; exec 9<c; ln -s c s; exec 8<s; link 8; long=$(printf %0200d 7); echo > $long; exec 4<$long; [ $(link 4) = /gannet/$long ] && echo long; mv $long $long$long 2>/dev/null; ls -l /proc/self/fd | grep -c ' -> /gannet/'"),
+        "/gannet/a\n/gannet/b\n/gannet/a\n/gannet/b\n/gannet/b\n/gannet/c\n/gannet/c\nlong\n6",
+    );
+    if have("python3") {
+        volume.script(
+            "python3 - <<'P'
+import os, sys
+f = os.open('py', os.O_CREAT | os.O_RDWR); os.write(f, b'abc')
+d = os.open('/proc/self/fd', os.O_RDONLY)
+print(os.readlink(str(f), dir_fd=d), os.path.realpath('/dev/fd/%d' % f), os.readlink('/proc/%d/fd/%d' % (os.getpid(), f)))
+g = os.open('/proc/self/fd/%d' % f, os.O_WRONLY | os.O_TRUNC); print(os.fstat(f).st_size, os.readlink('/proc/self/fd/%d' % g))
+h = os.dup(g); os.dup2(g, 50); print(os.readlink('/proc/self/fd/%d' % h), os.readlink('/proc/self/fd/50'))
+print(os.stat('/proc/self/fd/50').st_ino == os.stat('py').st_ino)
+t = os.open('.', os.O_TMPFILE | os.O_RDWR); print(os.readlink('/proc/self/fd/%d' % t).replace(str(os.fstat(t).st_ino), 'N'))
+os.link('/proc/self/fd/%d' % t, 'named', follow_symlinks=True); print(os.readlink('/proc/self/fd/%d' % t))
+if os.fork() == 0: print(os.readlink('/proc/self/fd/%d' % f)); sys.stdout.flush(); os._exit(0)
+os.wait(); os.set_inheritable(f, True); os.execvp('readlink', ['readlink', '/proc/self/fd/%d' % f])
+P",
+            "/gannet/py /gannet/py /gannet/py\n0 /gannet/py\n/gannet/py /gannet/py\nTrue\n/gannet/#N (deleted)\n/gannet/named\n/gannet/py\n/gannet/py",
+        );
+    }
+}
+
+#[test]
 fn offsets_are_shared_by_fork_and_kept_by_exec() {
     let volume = Volume::new(64);
     volume.script(

@@ -112,6 +112,9 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
     if let Some(stale) = table.set(new as usize, &file) {
         call.front.let_go(table, &stale);
     }
+    if let Some(name) = table.open_name(descriptor, &file) {
+        table.set_open_name(new as usize, &file, &name);
+    }
     done(new as usize)
 }
 
@@ -131,7 +134,13 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
         return Ok(Outcome::Done(result));
     }
     let before = match table.get(old) {
-        Some(file) => table.set(new, &file),
+        Some(file) => {
+            let before = table.set(new, &file);
+            if let Some(name) = table.open_name(old, &file) {
+                table.set_open_name(new, &file, &name);
+            }
+            before
+        }
         None => table.take(new),
     };
     if let Some(file) = before {

@@ -4,7 +4,6 @@
 //! that was meant for the volume.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::table::OpenFile;
 use super::{Front, credentials};
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -48,16 +47,6 @@ impl Front {
             at = parent;
         }
         Err(Errno::NAMETOOLONG)
-    }
-
-    /// A path for what a description refers to; files are named by their inode, as their path is not kept.
-    pub(crate) fn path_of(&self, file: &OpenFile) -> Result<Vec<u8>, Errno> {
-        if file.file_type == FileType::Directory {
-            return self.path_of_directory(file.mount, file.node);
-        }
-        let mut path = self.mounts.get(file.mount).ok_or(Errno::NOENT)?.place.clone();
-        path.extend_from_slice(format!("/.inode:{}", file.node.number).as_bytes());
-        Ok(path)
     }
 }
 

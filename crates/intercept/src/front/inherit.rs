@@ -1,9 +1,10 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
-//! `TEMPLATE;MOUNT NUMBER GENERATION;FD MOUNT DESCRIPTION FD MOUNT DESCRIPTION …` in decimal; the second part is empty when
-//! the working directory is the host's. Over the exec a description is held in transit; the new program adopts it, also when the
+//! `TEMPLATE;MOUNT NUMBER GENERATION;FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
+//! the working directory is the host's, the last one has names ([`super::open_names`]) in hexadecimal with a letter in front. Over the exec a description is held in transit; the new program adopts it, also when the
 //! kernel closed the descriptor on exec, and then lets go of it. POSIX record locks do not survive.
 
+use super::open_names::OpenName;
 use super::table::OpenFile;
 use super::{Front, table};
 use crate::number::*;
@@ -20,6 +21,16 @@ const O_PATH: u32 = 0o10000000;
 
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| *byte == b' ').filter_map(|word| core::str::from_utf8(word).ok()?.parse().ok())
+}
+
+fn three_numbers<'a>(words: &mut impl Iterator<Item = &'a [u8]>) -> Option<[u64; 3]> {
+    let mut number = || core::str::from_utf8(words.next()?).ok()?.parse().ok();
+    Some([number()?, number()?, number()?])
+}
+
+fn from_hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
+    text.strip_prefix(b"n")?.chunks(2).map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?)).collect()
 }
 
 /// The template: inherited, or made now.
@@ -120,6 +131,12 @@ impl Front {
                 table.set(descriptor as usize, &file);
             }
         }
+        let mut words = parts.next().unwrap_or_default().split(|byte| *byte == b' ');
+        while let (Some([descriptor, number, generation]), Some(name)) = (three_numbers(&mut words), words.next()) {
+            let (Some(file), Some(name)) = (table.get(descriptor as usize), from_hexadecimal(name)) else { continue };
+            let directory = NodeId::new(number, generation as u32);
+            table.set_open_name(descriptor as usize, &file, &OpenName::new(directory, &name));
+        }
         for file in adopted {
             if let Ok(fs) = self.file_system(file.mount) {
                 let _ = fs.shared().release_in_transit(fs, file.description);
@@ -163,6 +180,16 @@ impl Front {
             {
                 record.in_transit_of = crate::process::process_id();
                 let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
+            }
+        }
+        text.push(';');
+        for (descriptor, file) in table.iter() {
+            // The kernel bounds a variable of the environment.
+            const TEXT_BYTES_MAX: usize = 64 << 10;
+            if let Some(name) = table.open_name(descriptor, &file).filter(|_| text.len() < TEXT_BYTES_MAX) {
+                let _ = write!(text, "{descriptor} {} {} n", name.directory.number, name.directory.generation);
+                name.name().iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
+                text.push(' ');
             }
         }
         text.into_bytes()

@@ -27,6 +27,7 @@ pub(crate) mod links;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
+pub(crate) mod open_names;
 pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod programs;

@@ -1,6 +1,7 @@
 //! Names: opening, making, removing, renaming, linking.
 
 use super::call::{Answer, AtForm, CWD, Call, again, done};
+use super::open_names::OpenName;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
@@ -101,7 +102,7 @@ fn open_once(
         // The host's file gets the lowest number.
         held::flush();
     }
-    let (mount, opened) = match target {
+    let (mount, name, opened) = match target {
         Target::Host => return Ok(Outcome::Pass),
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
@@ -117,7 +118,12 @@ fn open_once(
                 super::running::check_not_running(fs, found.node, found.file_type)?;
             }
             let namespace = Namespace::new(fs, credentials::effective());
-            (mount, namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?)
+            let opened = namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?;
+            let name = match place.last {
+                Last::Name(name) if !flags.contains(OpenFlags::TMPFILE) => Some((place.directory, name.bytes())),
+                _ => place.found.map(|found| (found.node, &b""[..])),
+            };
+            (mount, name.map(|(directory, name)| OpenName::new(directory, name)), opened)
         }
         // The kernel says what it says of a link in /proc.
         Target::Descriptor(_) if flags.contains(OpenFlags::NOFOLLOW) && !flags.contains(OpenFlags::PATH) => {
@@ -129,18 +135,19 @@ fn open_once(
             let mount = file.mount;
             let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
             let found = gannet_vfs::Found { node: file.node, file_type: file.file_type };
-            (mount, namespace.open_found(found, flags).map_err(|error| error.errno())?)
+            let opened = namespace.open_found(found, flags).map_err(|error| error.errno())?;
+            (mount, table.open_name(descriptor, &file), opened)
         }
     };
     if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
         held::flush();
         return rendezvous::open_pipe(call, mount, opened.node, flags, pipe);
     }
-    install(call, mount, &opened, flags)
+    install(call, mount, &opened, name.as_ref(), flags)
 }
 
 /// Makes a descriptor for what was opened.
-fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags) -> Answer {
+fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, name: Option<&OpenName>, flags: OpenFlags) -> Answer {
     let table = call.table_to_change()?;
     let fs = call.front.file_system(mount)?;
     let access = match (flags.contains(OpenFlags::PATH), flags.bits() & 3) {
@@ -169,6 +176,9 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
         && let Some(descriptor) = held::take(closes_on_exec)
     {
         table.set(descriptor, &file);
+        if let Some(name) = name {
+            table.set_open_name(descriptor, &file, name);
+        }
         held::opened(descriptor, closes_on_exec, false);
         return done(descriptor);
     }
@@ -188,6 +198,9 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, flags: OpenFlags)
     if let Some(stale) = table.set(descriptor as usize, &file) {
         // It was closed where we could not see it.
         call.front.let_go(table, &stale);
+    }
+    if let Some(name) = name {
+        table.set_open_name(descriptor as usize, &file, name);
     }
     if !call.in_child {
         held::opened(descriptor as usize, closes_on_exec, true);
@@ -397,7 +410,7 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
                 return Err(Errno::INVAL);
             }
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
-            let path = call.front.path_of(&file)?;
+            let path = call.front.path_of(table, descriptor, &file)?;
             let length = path.len().min(room);
             memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
             done(length)

@@ -169,7 +169,10 @@ impl Front {
             });
         }
         let Some(file) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
-            return Ok(Start::Host);
+            return Ok(match parse_number(path).filter(|&named| table.get(named).is_some()) {
+                Some(named) if is_own_descriptor_directory(directory) => Start::Descriptor(named),
+                _ => Start::Host,
+            });
         };
         Ok(Start::Volume { mount: file.mount, node: file.node, skip: 0 })
     }
@@ -277,6 +280,13 @@ fn place_of_descriptor(descriptor: i32, into: &mut Vec<u8>) -> bool {
     }
     into.extend_from_slice(&buffer[..length as usize]);
     true
+}
+
+/// Whether a descriptor of the host is of this process's `/proc/PID/fd`.
+fn is_own_descriptor_directory(descriptor: i32) -> bool {
+    let mut path = Vec::new();
+    let own = format!("/proc/{}/", crate::process::process_id());
+    place_of_descriptor(descriptor, &mut path) && path.starts_with(own.as_bytes()) && path.ends_with(b"/fd")
 }
 
 /// Makes an absolute path without empty, `.` and `..` components, taken as text.

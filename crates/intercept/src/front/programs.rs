@@ -70,7 +70,7 @@ fn prepare(
         }
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
-            Program::Volume(file.mount, file.node, front.path_of(&file).unwrap_or_default())
+            Program::Volume(file.mount, file.node, front.path_of(call.table(), descriptor, &file).unwrap_or_default())
         }
     };
     // What the interpreter is told to run: the path as given, or the descriptor.

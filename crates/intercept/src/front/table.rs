@@ -7,6 +7,7 @@
 //! A `vfork` child shares our memory but not its parent's descriptors: from its first change on, or its `execve`, it has
 //! a table and a working directory of its own, named in the thread's record. It uses descriptions as its parent's process.
 
+use super::open_names::{OpenName, OpenNames};
 use crate::entry::{self, DESCRIPTOR_LIMIT};
 use crate::number;
 use crate::raw::{is_error, syscall};
@@ -45,6 +46,7 @@ pub(crate) struct Table {
     directory_mount: AtomicU32,
     directory_number: AtomicU64,
     directory_generation: AtomicU32,
+    names: OpenNames,
 }
 
 static TABLE: Table = Table {
@@ -60,6 +62,7 @@ static TABLE: Table = Table {
     directory_mount: AtomicU32::new(0),
     directory_number: AtomicU64::new(0),
     directory_generation: AtomicU32::new(0),
+    names: OpenNames::new(),
 };
 
 /// The process's own table.
@@ -168,6 +171,16 @@ impl Table {
         Some(before)
     }
 
+    /// Notes under which name the file of a descriptor was opened.
+    pub(crate) fn set_open_name(&self, descriptor: usize, file: &OpenFile, name: &OpenName) {
+        self.names.set(descriptor, file.description, name);
+    }
+
+    /// Under which name the file of a descriptor was opened, if that is known.
+    pub(crate) fn open_name(&self, descriptor: usize, file: &OpenFile) -> Option<OpenName> {
+        self.names.get(descriptor, file.description)
+    }
+
     /// All descriptors that are ours.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, OpenFile)> + '_ {
         let used = self.used.load(Ordering::Acquire) as usize;
@@ -188,6 +201,9 @@ impl Table {
             match other.get(descriptor) {
                 Some(file) => {
                     self.set(descriptor, &file);
+                    if let Some(name) = other.open_name(descriptor, &file) {
+                        self.set_open_name(descriptor, &file, &name);
+                    }
                 }
                 None => {
                     self.take(descriptor);
