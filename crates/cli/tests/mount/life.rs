@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn words(path: &Path) -> String {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -45,8 +47,13 @@ fn what_was_acknowledged_outlives_a_killed_server() {
             for round in 0..3 {
                 let server = bench.mount(&options);
                 let (path, volume) = (bench.at(), bench.volume());
+                let progress = Arc::new(AtomicUsize::new(0));
+                let seen = Arc::clone(&progress);
                 let killer = std::thread::spawn(move || {
-                    std::thread::sleep(std::time::Duration::from_millis(60 + round * 40));
+                    while seen.load(Ordering::Relaxed) < 20 {
+                        std::thread::sleep(std::time::Duration::from_millis(1));
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(10 + round * 40));
                     server.kill();
                 });
                 // Each name is written down when its file is: until the calls fail.
@@ -62,12 +69,15 @@ fn what_was_acknowledged_outlives_a_killed_server() {
                         break;
                     }
                     done.push((name, content));
+                    progress.store(done.len(), Ordering::Relaxed);
                     if number % 3 == 2 && fs::remove_file(path.join(&done[number - 1].0)).is_ok() {
                         done[number - 1].1.clear();
                     }
                 }
+                // Should it have failed by itself.
+                progress.store(usize::MAX, Ordering::Relaxed);
                 killer.join().unwrap();
-                assert!(done.len() > 3, "the server was killed before anything was done");
+                assert!(done.len() >= 20, "it failed before the server was killed");
                 // The dead mount is replaced.
                 let server = bench.mount(&options);
                 for (name, content) in &done {
