@@ -46,3 +46,37 @@ fn a_program_sees_the_volume() {
         assert!(errors.starts_with("gannet: /nonexistent/"), "{errors}");
     }
 }
+
+/// Runs `script` in a shell under `gannet run` of `volume`, with `$G` as the command; what it says.
+fn shell(volume: &str, script: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_gannet");
+    let output = gannet(&["run", volume, "--", "sh", "-c", &format!("G={program}; {script}")]);
+    assert!(output.status.success(), "{script}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn below_another_run_its_volumes_are_added() {
+    build_library();
+    let directory = TempDir::new().unwrap();
+    let [first, second] = ["first", "second"].map(|name| directory.path().join(name).to_str().unwrap().to_owned());
+    for volume in [&first, &second] {
+        assert!(gannet(&["mkfs", volume, "--size", "4M"]).status.success());
+    }
+    // At another place: both are seen. What was open, and the working directory, go on.
+    let script = format!(
+        "cd /gannet; exec 5> open; echo one > who; echo -n a >&5
+         $G run {second}:/other -- sh -c 'echo two > /other/who; cat who /other/who; echo -n b >&5; pwd'
+         cat open; test -e /other || echo only below"
+    );
+    assert_eq!(shell(&first, &script), "one\ntwo\n/gannet\nabonly below\n");
+    // At the same place: the inner one is seen, also by a program with an empty environment; the outer one again when it has ended.
+    let script = format!(
+        "$G run {second} -- sh -c 'cat /gannet/who; env -i sh -c \"cat /gannet/who; echo 2 > /gannet/new\"'; cat /gannet/who; ls /gannet
+         $G run {second} -- $G run {first} -- $G run {second}:/gannet/deeper -- cat /gannet/who /gannet/deeper/new"
+    );
+    assert_eq!(shell(&first, &script), "two\ntwo\none\nopen\nwho\none\n2\n");
+    for volume in [&first, &second] {
+        assert!(gannet(&["fsck", volume]).status.success());
+    }
+}

@@ -10,12 +10,15 @@ use crate::number::{EXECVE, MMAP, MUNMAP};
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
 use crate::{environment, front};
+use environment::SEPARATOR;
 
 const EFAULT: isize = -14;
 const E2BIG: isize = -7;
 const ENOMEM: isize = -12;
 /// Bound on the environment's entries; the kernel's own is in the hundreds of thousands.
 const ENTRIES_MAX: usize = 1 << 20;
+/// Longest list of volumes: as long as the kernel lets a string of the environment be.
+const VOLUMES_BYTES_MAX: usize = 128 << 10;
 
 /// Closes the memory file of an `execve` that failed, in the process that made it.
 fn close_program(record: &mut Record) {
@@ -129,6 +132,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     let Some(settings) = environment::settings() else { return Ok(None) };
     let mut count = 0;
     let mut preload_entry = None;
+    let mut volumes = Vec::new();
     let mut kept_bytes = 0;
     if environment != 0 {
         loop {
@@ -141,6 +145,8 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
             let head = head_of(entry, &mut head)?;
             if head.starts_with(b"LD_PRELOAD=") {
                 preload_entry = Some(entry);
+            } else if head.starts_with(b"GANNET_RUN_VOLUM") {
+                volumes = wider_list(entry, settings.volumes());
             }
             count += 1;
             if count > ENTRIES_MAX {
@@ -159,7 +165,13 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     let (address, length) = core::mem::take(&mut record.exec_path);
     let mut program = vec![0u8; length];
     memory::read_bytes(address, &mut program).map_err(|_| EFAULT)?;
-    let needed = (count + 9) * 8 + settings.total_bytes() + program.len() + descriptors.len() + kept_bytes + 8192;
+    let needed = (count + 9) * 8
+        + settings.total_bytes()
+        + volumes.len()
+        + program.len()
+        + descriptors.len()
+        + kept_bytes
+        + 8192;
     let scratch = Scratch::new(record, needed);
     let mut scratch = scratch.ok_or(ENOMEM)?;
     let words = scratch.words(count + 9).ok_or(ENOMEM)?;
@@ -200,7 +212,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         add(scratch.string(&[b"LD_PRELOAD=", others]))?;
     }
     add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
-    add(scratch.string(&[b"GANNET_RUN_VOLUMES=", settings.volumes()]))?;
+    add(scratch.string(&[b"GANNET_RUN_VOLUMES=", if volumes.is_empty() { settings.volumes() } else { &volumes }]))?;
     if let Some(cache) = settings.cache() {
         add(scratch.string(&[b"GANNET_RUN_CACHE=", cache.text()]))?;
     }
@@ -212,6 +224,22 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     }
     words[used] = 0;
     Ok(Some(words.as_ptr() as usize))
+}
+
+/// The list of volumes that the entry at `address` has, if it is `known` and more behind it: `gannet run` below `gannet run`. What
+/// is inherited names a volume by its place in the list, so nothing else can be believed.
+fn wider_list(address: usize, known: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"GANNET_RUN_VOLUMES=";
+    let mut short = [0u8; 512];
+    // As a rule it is what it was.
+    if memory::read_string(address, &mut short).is_ok_and(|text| text.strip_prefix(NAME) == Some(known)) {
+        return Vec::new();
+    }
+    let mut text = vec![0u8; VOLUMES_BYTES_MAX];
+    let Ok(text) = memory::read_string(address, &mut text) else { return Vec::new() };
+    let adds =
+        |list: &[u8]| known.is_empty() || list.strip_prefix(known).is_some_and(|more| more.first() == Some(&SEPARATOR));
+    text.strip_prefix(NAME).filter(|list| adds(list)).map_or_else(Vec::new, <[u8]>::to_vec)
 }
 
 /// Whether an entry is one that is made anew; `GANNET_RUN_REPORT` is the user's.

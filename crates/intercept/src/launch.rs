@@ -89,7 +89,8 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 }
 
 fn command(options: &LaunchOptions) -> io::Result<Command> {
-    let mut volumes: Vec<u8> = Vec::new();
+    // Below another `gannet run` its volumes stay, and stay first: what is inherited counts them. The last one at a place is seen.
+    let mut volumes: Vec<u8> = std::env::var_os("GANNET_RUN_VOLUMES").unwrap_or_default().into_vec();
     for mount in &options.mounts {
         let place = mount.place.as_os_str().as_bytes();
         let volume = absolute(&mount.volume)?;

@@ -179,7 +179,8 @@ impl Front {
 
     /// The mount whose place a path begins with, and how many bytes that is with the slashes behind it.
     pub(crate) fn mount_of(&self, path: &[u8]) -> Option<(usize, usize)> {
-        // The longest place wins, where one mount lies below another.
+        // The longest place wins, where one mount lies below another; the last one of several at one place (`gannet run` below
+        // `gannet run` adds its volumes behind those that were there).
         let mut best: Option<(usize, usize)> = None;
         for (index, mount) in self.mounts.iter().enumerate() {
             if let Some(rest) = path.strip_prefix(&mount.place[..])
@@ -187,7 +188,7 @@ impl Front {
             {
                 let slashes = rest.iter().take_while(|&&byte| byte == b'/').count();
                 let skip = mount.place.len() + slashes;
-                if best.is_none_or(|(_, other)| other < skip) {
+                if best.is_none_or(|(_, other)| other <= skip) {
                     best = Some((index, skip));
                 }
             }
