@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `table` | what happens to each system call; data |
 //! | `plan`, `patch` | find and rewrite `syscall` instructions |
+//! | `prepared` | the C library's text, rewritten, in a file that is mapped |
 //! | `objects` | which objects are rewritten, and when |
 //! | `entry`, `thread`, `signal`, `process`, `exec` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
@@ -29,6 +30,7 @@ mod number;
 mod objects;
 mod patch;
 mod plan;
+mod prepared;
 mod process;
 mod raw;
 mod signal;

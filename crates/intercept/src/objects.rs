@@ -5,7 +5,6 @@
 //! as a file, before the program is told where it lies: no thread can be executing it. Only private maps that cannot be written to are
 //! rewritten: not code that programs make themselves.
 
-use crate::entry;
 use crate::environment;
 use crate::number::*;
 use crate::patch::area::{self, Run};
@@ -13,6 +12,7 @@ use crate::patch::{Outcome, apply};
 use crate::plan::cache::{self, CachePath, Key, Plain};
 use crate::plan::image::Image;
 use crate::plan::{Site, build};
+use crate::prepared;
 use crate::raw::{is_error, syscall, syscall6};
 use core::ffi::{c_char, c_int, c_void};
 use core::ops::Range;
@@ -77,19 +77,41 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
     let holds = |image: &Image, address: usize| image.is_text(address.wrapping_sub(image.bias));
     for (name, image) in &objects {
         let file = name.rsplit('/').next().unwrap_or(name);
-        if holds(image, entry::own_area().0) || file.starts_with("linux-vdso") {
+        if holds(image, area::own_area().0) || file.starts_with("linux-vdso") {
             continue;
         }
         let is_base = file.starts_with("ld-linux") || holds(image, c_library);
-        let Some(key) = image.build_id().or_else(|| key_of_path(name)) else { continue };
+        let build_id = image.build_id();
+        let preparable = build_id.filter(|_| is_base).zip(directory);
+        if let Some((id, directory)) = preparable
+            // SAFETY: one thread runs, inside our library.
+            && let Some(outcome) = unsafe { prepared::apply(directory, image, &id, name) }
+        {
+            if report {
+                show(name, &[], outcome, "prepared copy");
+            }
+            continue;
+        }
+        let Some(key) = build_id.or_else(|| key_of_path(name)) else { continue };
         if plain.holds(&key) {
             continue;
         }
         let (sites, from_cache) = plan_of(image, &key, directory);
+        let source = if from_cache { "cached plan" } else { "new plan" };
+        if let Some((id, directory)) = preparable
+            && prepared::make(directory, image, &id, name, &sites)
+            // SAFETY: as above.
+            && let Some(outcome) = unsafe { prepared::apply(directory, image, &id, name) }
+        {
+            if report {
+                show(name, &sites, outcome, source);
+            }
+            continue;
+        }
         // SAFETY: one thread runs, inside our library; the plan was made for this key and every site is compared.
         let outcome = unsafe { rewrite(image, &sites, !is_base) }.map_or(Outcome::default(), |(outcome, _)| outcome);
         if report && !sites.is_empty() {
-            show(name, &sites, outcome, from_cache);
+            show(name, &sites, outcome, source);
         }
         if let (Cow::Borrowed(sites), true) = (sites, from_cache) {
             // SAFETY: loaded for this object, and no longer used.
@@ -238,7 +260,12 @@ impl Mapped {
         LOCK.store(0, Ordering::Release);
         if REPORT.load(Ordering::Relaxed) && !sites.is_empty() {
             let outcome = outcome.map_or(Outcome::default(), |(outcome, _)| outcome);
-            show(&format!("descriptor {descriptor} at {:#x}", self.address), &sites, outcome, from_cache);
+            show(
+                &format!("descriptor {descriptor} at {:#x}", self.address),
+                &sites,
+                outcome,
+                if from_cache { "cached plan" } else { "new plan" },
+            );
         }
     }
 }
@@ -271,12 +298,11 @@ fn with_file(descriptor: usize, look: impl FnOnce(&[u8], &[u64; 18])) {
 }
 
 /// Tells on standard error what was rewritten, for `GANNET_RUN_REPORT`.
-fn show(name: &str, sites: &[Site], outcome: Outcome, from_cache: bool) {
+fn show(name: &str, sites: &[Site], outcome: Outcome, source: &str) {
     use std::fmt::Write;
     let name = if name.is_empty() { "the program" } else { name };
     let mut text = String::new();
-    let source = if from_cache { "cached" } else { "new" };
-    let _ = writeln!(text, "gannet: {name}: {} rewritten, {} left, {source} plan", outcome.patched, outcome.left);
+    let _ = writeln!(text, "gannet: {name}: {} rewritten, {} left, {source}", outcome.patched, outcome.left);
     for site in sites.iter().filter(|site| site.window == 0) {
         let _ = writeln!(text, "gannet:   left at {:#x} (system call {})", site.start, site.number);
     }

@@ -1,22 +1,22 @@
 //! Where trampolines live: slots of equal size, in runs, one run for each object.
 //!
-//! The first area lies inside our own library and has unwind information: the last eight bytes of a slot hold the address the original
-//! `syscall` returns to, which that information computes from the instruction pointer; so does [`original_of`] for the signal
-//! wrapper. Objects too far away for a jump get areas of their own, mapped near them, without unwind information: a
+//! The first area lies inside our own library and has unwind information: the last eight bytes of a slot tell where the original
+//! `syscall` returns to, counted from the slot, which that information computes from the instruction pointer; so does [`original_of`] for
+//! the signal wrapper. Objects too far away for a jump get areas of their own, mapped near them, without unwind information: a
 //! backtrace from inside such a call ends there, cancellation does not.
 //!
 //! Everything here is called under the lock of [`crate::objects`], but for [`original_of`].
 
-use crate::entry;
 use crate::number;
 use crate::raw::{is_error, syscall};
+use core::arch::global_asm;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
 /// Largest size of a slot, and its size in areas of their own.
 pub(crate) const SLOT_BYTES_MAX: usize = 256;
-/// Size and alignment of a slot in the library's own area.
-const OWN_SLOT_BYTES: usize = 128;
-/// Bytes at a slot's end that hold the original return address.
+/// Size and alignment of a slot in the library's own area, and in prepared copies.
+pub(crate) const OWN_SLOT_BYTES: usize = 128;
+/// Bytes at a slot's end that hold the distance to the original return address.
 pub(crate) const ORIGINAL_BYTES: usize = 8;
 
 const AREA_BYTES_MIN: usize = 64 * 1024;
@@ -42,12 +42,43 @@ pub(crate) struct Run {
     used: usize,
 }
 
+const OWN_AREA_BYTES: usize = 128 * 1024;
+
+unsafe extern "C" {
+    static gannet_own_area: u8;
+}
+
+global_asm!(
+    // Room for trampolines, under unwind information that says: this is a frame without extent whose return address
+    // is told, as a distance from the slot's start, by the last eight bytes of the slot that the instruction pointer is in.
+    ".section .text.gannet_area,\"ax\",@progbits",
+    ".p2align 12",
+    ".globl gannet_own_area",
+    ".hidden gannet_own_area",
+    ".cfi_startproc simple",
+    ".cfi_signal_frame",
+    ".cfi_def_cfa rsp, 0",
+    // DW_CFA_val_expression rip: breg16 0, const1s -128, and, dup, plus_uconst 120, deref, plus
+    ".cfi_escape 0x16, 0x10, 0x0a, 0x80, 0x00, 0x09, 0x80, 0x1a, 0x12, 0x23, 0x78, 0x06, 0x22",
+    "gannet_own_area:",
+    ".fill {own_area_bytes}, 1, 0xcc",
+    ".cfi_endproc",
+    ".p2align 12",
+    ".text",
+    own_area_bytes = const OWN_AREA_BYTES,
+);
+
+/// Start and length of the area for trampolines inside our own text.
+pub(crate) fn own_area() -> (usize, usize) {
+    (&raw const gannet_own_area as usize, OWN_AREA_BYTES)
+}
+
 const PROT_READ_WRITE_EXECUTE: usize = 7;
 const PROT_READ_EXECUTE: usize = 5;
 
 /// Makes the library's own area known. Once, at start.
 pub(crate) fn initialise() {
-    let (start, length) = entry::own_area();
+    let (start, length) = own_area();
     register(start, start + length, OWN_SLOT_BYTES);
 }
 
@@ -156,6 +187,16 @@ impl Run {
     }
 }
 
+/// Makes an area known whose slots are all in use.
+pub(crate) fn register_full(start: usize, length: usize) -> bool {
+    let index = COUNT.load(Ordering::Relaxed);
+    register(start, start + length, OWN_SLOT_BYTES);
+    if let Some(free) = FREE.get(index) {
+        free.store(start + length, Ordering::Relaxed);
+    }
+    index < AREAS_MAX
+}
+
 fn register(start: usize, end: usize, slot_bytes: usize) {
     let index = COUNT.load(Ordering::Relaxed);
     if index < AREAS_MAX {
@@ -167,15 +208,19 @@ fn register(start: usize, end: usize, slot_bytes: usize) {
     }
 }
 
-/// The address an instruction pointer inside a trampoline stands for, or `None` if it is in no trampoline.
+/// The address an instruction pointer inside a trampoline or gate stands for, or `None` if it is in neither.
 pub(crate) fn original_of(instruction_pointer: usize) -> Option<usize> {
+    if let Some(original) = super::gates::original_of(instruction_pointer) {
+        return Some(original);
+    }
     for index in 0..COUNT.load(Ordering::Acquire) {
         let start = STARTS[index].load(Ordering::Relaxed);
         if (start..ENDS[index].load(Ordering::Relaxed)).contains(&instruction_pointer) {
             let slot_bytes = SLOT_SIZES[index].load(Ordering::Relaxed);
             let slot = start + (instruction_pointer - start) / slot_bytes * slot_bytes;
             // SAFETY: a slot of a registered area, which stays mapped.
-            return Some(unsafe { ((slot + slot_bytes - ORIGINAL_BYTES) as *const usize).read() });
+            let distance = unsafe { ((slot + slot_bytes - ORIGINAL_BYTES) as *const usize).read() };
+            return Some(slot.wrapping_add(distance));
         }
     }
     None

@@ -131,6 +131,11 @@ impl Plain {
 
 /// The size of a file of the cache that belongs to this user and that nobody else may write to.
 fn trusted_size(descriptor: usize) -> Option<usize> {
+    trusted_status(descriptor).map(|status| status[6] as usize)
+}
+
+/// Likewise, its whole status.
+pub(crate) fn trusted_status(descriptor: usize) -> Option<[u64; 18]> {
     let mut status = [0u64; 18];
     // SAFETY: struct stat is 144 bytes on x86-64.
     if is_error(unsafe { syscall(number::FSTAT, [descriptor, status.as_mut_ptr() as usize]) }) {
@@ -139,7 +144,7 @@ fn trusted_size(descriptor: usize) -> Option<usize> {
     let (mode, owner) = (status[3] as u32, (status[3] >> 32) as u32);
     // SAFETY: no arguments.
     let user = unsafe { syscall(number::GETEUID, []) } as u32;
-    (owner == user && mode & 0o170022 == 0o100000).then_some(status[6] as usize)
+    (owner == user && mode & 0o170022 == 0o100000).then_some(status)
 }
 
 const AT_FDCWD: usize = -100isize as usize;
@@ -178,14 +183,17 @@ impl CachePath {
         &self.bytes[..self.bytes.len() - 1]
     }
 
-    fn pointer(&self) -> usize {
+    /// Where it starts.
+    pub(crate) fn pointer(&self) -> usize {
         self.bytes.as_ptr() as usize
     }
 
-    fn file(&self, id: &BuildId, suffix: &[u8]) -> CachePath {
+    /// A file in it, named by a kind of files and a key.
+    pub(crate) fn file(&self, kind: &[u8], id: &[u8], suffix: &[u8]) -> CachePath {
         let mut bytes = Vec::with_capacity(self.bytes.len() + 96);
         bytes.extend_from_slice(&self.bytes[..self.bytes.len() - 1]);
-        bytes.extend_from_slice(b"/plan-");
+        bytes.push(b'/');
+        bytes.extend_from_slice(kind);
         for byte in id {
             bytes.push(b"0123456789abcdef"[(byte >> 4) as usize]);
             bytes.push(b"0123456789abcdef"[(byte & 15) as usize]);
@@ -196,7 +204,7 @@ impl CachePath {
     }
 
     /// Creates the directory and its parent, for this user alone. Failures show when a plan is stored.
-    fn create(&self) {
+    pub(crate) fn create(&self) {
         let parent_end = self.bytes[..self.bytes.len() - 1].iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         let mut parent = self.bytes[..parent_end].to_vec();
         parent.push(0);
@@ -210,7 +218,7 @@ impl CachePath {
 
 /// Loads the plan for `id`, mapped for the life of the process.
 pub(crate) fn load(directory: &CachePath, id: &BuildId) -> Option<&'static [Site]> {
-    let path = directory.file(id, b"");
+    let path = directory.file(b"plan-", id, b"");
     // SAFETY: the path ends in zero.
     let descriptor = unsafe { syscall(number::OPENAT, [AT_FDCWD, path.pointer(), O_CLOEXEC | O_NOFOLLOW, 0]) };
     if is_error(descriptor) {
@@ -289,8 +297,8 @@ pub(crate) fn store(directory: &CachePath, id: &BuildId, sites: &[Site]) {
     let process = unsafe { syscall(number::GETPID, []) };
     let mut suffix = b".tmp".to_vec();
     suffix.extend_from_slice(process.to_string().as_bytes());
-    let temporary = directory.file(id, &suffix);
-    let path = directory.file(id, b"");
+    let temporary = directory.file(b"plan-", id, &suffix);
+    let path = directory.file(b"plan-", id, b"");
     const O_WRONLY_CREAT_EXCL: usize = 0o1 | 0o100 | 0o200;
     // SAFETY: the path ends in zero.
     let descriptor = unsafe {

@@ -1,0 +1,181 @@
+//! The way from a trampoline into the handler and back: saves what a system call preserves, changes to the engine stack.
+//!
+//! Entered by jumps with rcx leading to the trampoline's `syscall` instruction and r11 free. Left with everything as
+//! it was, either to that instruction (the call passes) or behind it with the result in rax. The program's
+//! stack is not touched.
+//!
+//! The thread's state is a block of initial-exec thread-local storage, so that finding it is two instructions and
+//! never calls the dynamic loader:
+//!
+//! | offset | field |
+//! | --- | --- |
+//! | 0 | busy: an operation is running; signals are deferred, system calls pass |
+//! | 1 | a signal was deferred |
+//! | 2 | the alternate signal stack is hidden, to be shown at the end of the operation |
+//! | 3 | the program has an alternate signal stack |
+//! | 4 | the call is made again behind the deferred signals |
+//! | 8 | the thread's record, above its engine stack; 0: none yet |
+//! | 16 | signals blocked by deferring, to be unblocked |
+//! | 32–95 | registers while the engine stack is being made |
+//! | 96–119 | the program's alternate signal stack, as `stack_t` |
+//! | 120 | the signal mask of a program whose alternate stack is hidden |
+//!
+//! While the program runs on its alternate signal stack the kernel, seeing the engine stack in use, would deliver the next
+//! signal at the top of the alternate stack, over live frames. So such an operation runs with signals blocked and that
+//! stack disabled: blocked before the change of stacks, disabled behind it, both undone after the change back.
+
+mod code;
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Descriptors at or above this are never ours.
+pub(crate) const DESCRIPTOR_LIMIT: usize = 1 << 16;
+
+/// In a mark: the descriptor may be ours, in this process or in a `vfork` child of it.
+pub(crate) const MARK_OURS: u8 = 1;
+/// In a mark: the handler wants to know when it is closed.
+const MARK_WATCHED: u8 = 2;
+
+/// What is known of each descriptor.
+static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTOR_LIMIT] = [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT];
+/// Non-zero while placeholders of closed descriptors are kept.
+static HELD_MARK: AtomicU8 = AtomicU8::new(0);
+
+/// Where the filter finds the marks.
+pub(crate) fn descriptor_marks_address() -> usize {
+    DESCRIPTOR_MARKS.as_ptr() as usize
+}
+
+/// Where the filter finds whether placeholders of closed descriptors are kept.
+pub(crate) fn held_mark_address() -> usize {
+    HELD_MARK.as_ptr() as usize
+}
+
+/// Sends calls on `descriptor` to the handler from now on.
+pub(crate) fn mark_descriptor(descriptor: usize) {
+    if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
+        // Watching begins while there is one thread: nobody else changes the other bit.
+        mark.store(mark.load(Ordering::Relaxed) | MARK_OURS, Ordering::Release);
+    }
+}
+
+/// Lets calls on `descriptor` pass from now on.
+pub(crate) fn unmark_descriptor(descriptor: usize) {
+    if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
+        mark.store(mark.load(Ordering::Relaxed) & !MARK_OURS, Ordering::Release);
+    }
+}
+
+/// Sends calls that close these descriptors to the handler from now on. While the process has one thread.
+pub(crate) fn watch_descriptors(descriptors: core::ops::Range<usize>) {
+    for mark in DESCRIPTOR_MARKS.get(descriptors).unwrap_or_default() {
+        mark.store(mark.load(Ordering::Relaxed) | MARK_WATCHED, Ordering::Release);
+    }
+}
+
+/// Sends calls that could tell a kept placeholder from a closed descriptor to the handler, or lets them pass.
+pub(crate) fn mark_held(held: bool) {
+    HELD_MARK.store(u8::from(held), Ordering::Release);
+}
+
+/// Registers of the program at a system call, on the engine stack.
+#[repr(C, align(16))]
+pub(crate) struct Frame {
+    /// The system call's number; on the way out its result.
+    pub(crate) rax: usize,
+    /// The arguments, in order.
+    pub(crate) arguments: [usize; 6],
+    /// Where the program goes on: the trampoline's `syscall` instruction on the way in.
+    pub(crate) continuation: usize,
+    vectors: [u128; 16],
+    /// The program's stack pointer.
+    pub(crate) stack_pointer: usize,
+    rbx: usize,
+}
+const FRAME_BYTES: usize = 336;
+const _: () = assert!(size_of::<Frame>() == FRAME_BYTES);
+
+/// Room for the vector state of programs' code that is not the C library's.
+const XSAVE_AREA_BYTES: usize = 4096;
+
+unsafe extern "C" {
+    fn gannet_entry();
+    fn gannet_entry_full();
+    fn gannet_thread_state() -> *mut ThreadState;
+    fn gannet_thread_exit();
+    static mut gannet_xsave_mask: u32;
+}
+
+/// The block of thread-local storage described above.
+#[repr(C)]
+pub(crate) struct ThreadState {
+    /// An operation is running.
+    pub(crate) busy: AtomicU8,
+    /// A signal was deferred.
+    pub(crate) deferred: AtomicU8,
+    /// The alternate signal stack is disabled for the length of an operation.
+    pub(crate) hidden: u8,
+    /// The program has an alternate signal stack that must be hidden.
+    pub(crate) has_alternate_stack: u8,
+    again: u8,
+    padding: [u8; 3],
+    /// The thread's record.
+    pub(crate) record: usize,
+    /// Signals to unblock at the end of the operation.
+    pub(crate) unblock: u64,
+    scratch: [u64; 9],
+    /// The alternate signal stack: start, flags, size.
+    pub(crate) alternate_stack: [usize; 3],
+    mask: u64,
+}
+const _: () = assert!(core::mem::offset_of!(ThreadState, alternate_stack) == 96);
+
+/// Lets the call that is being handled be made again when the signals that were deferred have been delivered. Only if some were.
+pub(crate) fn make_again() {
+    // SAFETY: the thread's own block.
+    unsafe { (*thread_state()).again = 1 };
+}
+
+/// This thread's state.
+pub(crate) fn thread_state() -> *mut ThreadState {
+    // SAFETY: reads the thread pointer only.
+    unsafe { gannet_thread_state() }
+}
+
+/// Address of the entry that saves the lower halves of xmm0–15.
+pub(crate) fn entry_address() -> usize {
+    gannet_entry as *const () as usize
+}
+
+/// Address of the entry that saves all vector state.
+pub(crate) fn entry_full_address() -> usize {
+    find_vector_state();
+    gannet_entry_full as *const () as usize
+}
+
+/// Where a thread that exits goes on.
+pub(crate) fn thread_exit_address() -> usize {
+    gannet_thread_exit as *const () as usize
+}
+
+/// Finds out which vector state the processor and kernel have: before a trampoline leads to the full entry, and only then, since
+/// it costs 30 µs in a virtual machine, whose host has to be asked.
+fn find_vector_state() {
+    // AVX, opmask, upper halves of zmm0–15, zmm16–31; SSE is saved in the frame.
+    const VECTOR_STATE: u64 = 0b1110_0110;
+    let leaf = core::arch::x86_64::__cpuid(1);
+    // Bit 27: the kernel enabled XSAVE.
+    if leaf.ecx & (1 << 27) == 0 || core::arch::x86_64::__cpuid(0).eax < 13 {
+        return;
+    }
+    let (low, high): (u32, u32);
+    // SAFETY: XSAVE is enabled, so that XGETBV exists.
+    unsafe { core::arch::asm!("xgetbv", in("ecx") 0, out("eax") low, out("edx") high, options(nomem, nostack)) };
+    let enabled = (low as u64) | ((high as u64) << 32);
+    let extended = core::arch::x86_64::__cpuid_count(13, 1);
+    // XSAVEC.
+    if extended.eax & 2 != 0 {
+        // SAFETY: written before any trampoline leads to the entry that reads it.
+        unsafe { gannet_xsave_mask = (enabled & VECTOR_STATE) as u32 };
+    }
+}
