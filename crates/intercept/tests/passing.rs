@@ -125,8 +125,23 @@ fn the_injection_survives_a_cleared_environment() {
 fn plans_are_found_with_a_cleared_environment() {
     let output = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
     let report = String::from_utf8_lossy(&output.stderr);
-    assert!(report.contains("cached plan") || report.contains("new plan"), "{report}");
+    assert!(["cached plan", "new plan", "prepared copy"].iter().any(|source| report.contains(source)), "{report}");
     let again = run(intercepted("env").args(["-i", "GANNET_RUN_REPORT=1", "true"]));
     let report = String::from_utf8_lossy(&again.stderr);
-    assert!(report.contains("cached plan") && !report.contains("new plan"), "{report}");
+    assert!(report.contains("prepared copy") && !report.contains("plan"), "{report}");
+}
+
+#[test]
+fn backtraces_lead_from_a_waiting_thread_to_its_functions() {
+    let (_directory, program) = compile("backtrace");
+    let program = program.to_str().expect("UTF-8");
+    let wanted = "read seen\npoll seen\nrecvmsg seen\nwaitid seen\n";
+    // The library rewritten in memory, as without a cache, and mapped from its prepared copy.
+    let mut without = intercepted(program);
+    without.env("XDG_CACHE_HOME", "/proc/nonexistent");
+    for command in [&mut without, &mut intercepted(program), &mut intercepted(program)] {
+        let output = run(command);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted);
+    }
 }

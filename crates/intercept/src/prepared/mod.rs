@@ -372,3 +372,82 @@ unsafe fn mapped_at(call: [usize; 6]) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::front::links::takes_path;
+    use crate::number::{CLOSE, DUP, MMAP, OPEN, READ, RECVMSG};
+    use crate::patch::emit::{Reach, slot};
+    use crate::plan::Site;
+    use crate::table::NUMBER_LIMIT;
+
+    /// Of the code of slots; changes with it.
+    const FINGERPRINT: u64 = 0x8be7_427d_8415_7f90;
+
+    #[test]
+    fn another_code_has_another_format() {
+        let mut bytes = Vec::new();
+        for number in [-1, READ as i16, CLOSE as i16, DUP as i16, MMAP as i16, OPEN as i16, RECVMSG as i16] {
+            let mut site = Site::unpatchable(0x1000, number);
+            (site.window, site.syscall_offset) = (7, 5);
+            site.original[..7].copy_from_slice(&[0xb8, 1, 0, 0, 0, 0x0f, 0x05]);
+            site.before[..5].copy_from_slice(&{ site.original }[..5]);
+            site.before_length = 5;
+            let reach = Reach::Words { page: 0x20_0000, gate: 3 };
+            let code = slot(&site, 0x10_0000, 0x18_0000, OWN_SLOT_BYTES, reach).expect("it fits");
+            bytes.extend_from_slice(&code.bytes);
+        }
+        bytes.extend((0..NUMBER_LIMIT).map(|number| u8::from(takes_path(number))));
+        let now = xxh3_64(&bytes);
+        assert_eq!(now, FINGERPRINT, "raise FORMAT, since copies made before hold other code, and put {now:#x} here");
+    }
+
+    #[test]
+    fn damaged_trailers_do_not_fit() {
+        let text = Text { start: 0x2000, file_offset: 0x2000, length: 0x5000 };
+        let key = [7; 16];
+        let made = || {
+            let mut trailer = Trailer::zeroed();
+            trailer.header = Header {
+                magic: MAGIC,
+                key,
+                trailer_hash: 0,
+                content_hash: 1,
+                text_start: 0x2000,
+                text_offset: 0x2000,
+                text_bytes: 0x5000,
+                slots_offset: 0x9000,
+                site_count: 2,
+                left_count: 0,
+            };
+            trailer.exits[0] = SiteExit { behind: 60, original: 0x2010 };
+            trailer.exits[1] = SiteExit { behind: 188, original: 0x2100 };
+            trailer
+        };
+        let size = 0x9000 + PAGE_BYTES + TRAILER_BYTES;
+        // With the right checksum, as somebody would have made it on purpose.
+        let fits = |change: &dyn Fn(&mut Trailer)| {
+            let mut trailer = made();
+            change(&mut trailer);
+            trailer.header.trailer_hash = trailer.hash();
+            trailer.fits(&key, &text, size)
+        };
+        assert!(fits(&|_| ()));
+        assert!(!fits(&|trailer| trailer.header.magic += 1));
+        assert!(!fits(&|trailer| trailer.header.key[3] = 0));
+        assert!(!fits(&|trailer| trailer.header.text_start += 0x1000));
+        assert!(!fits(&|trailer| trailer.header.text_bytes += 0x1000));
+        assert!(!fits(&|trailer| trailer.header.text_offset = 0));
+        assert!(!fits(&|trailer| trailer.header.slots_offset = u64::MAX - 0xfff));
+        assert!(!fits(&|trailer| trailer.header.slots_offset += 0x1000));
+        assert!(!fits(&|trailer| trailer.header.site_count = 0));
+        assert!(!fits(&|trailer| trailer.header.site_count = u32::MAX));
+        assert!(!fits(&|trailer| trailer.header.site_count = 33));
+        assert!(!fits(&|trailer| trailer.exits[1].behind = 0x1000));
+        assert!(!fits(&|trailer| trailer.exits[0].original = 0x7000));
+        let mut trailer = made();
+        trailer.header.trailer_hash = trailer.hash() ^ 1;
+        assert!(!trailer.fits(&key, &text, size), "a wrong checksum");
+    }
+}
