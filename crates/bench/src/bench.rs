@@ -1,6 +1,7 @@
 //! A run: its settings, the peers that are there, what was skipped, and the loop that measures peers in turn.
 
 use crate::floor::Floor;
+use crate::keeper::{INTERRUPTED, Keeper, Promise, Stop};
 use crate::machine;
 use crate::model::{Cost, Row, Skipped, Spread, Table, Unit};
 use crate::peers::{self, Peer};
@@ -56,6 +57,7 @@ pub(crate) struct Bench<'a> {
     absent: Vec<String>,
     pub(crate) skipped: Vec<Skipped>,
     pub(crate) facts: Vec<crate::model::PeerFacts>,
+    pub(crate) keeper: Keeper,
     observer: &'a mut dyn FnMut(Progress<'_>),
 }
 
@@ -77,7 +79,7 @@ struct Found {
 
 impl<'a> Bench<'a> {
     /// Completes the settings by what the machine has.
-    pub(crate) fn new(mut settings: BenchSettings, observer: &'a mut dyn FnMut(Progress<'_>)) -> Self {
+    pub(crate) fn new(mut settings: BenchSettings, stop: &Stop, observer: &'a mut dyn FnMut(Progress<'_>)) -> Self {
         let free = machine::memory("MemAvailable");
         if settings.volume_bytes == 0 {
             let usual = if settings.quick { 192 << 20 } else { 2 << 30 };
@@ -93,7 +95,11 @@ impl<'a> Bench<'a> {
         }
         let span_bytes = (settings.volume_bytes / 12).min(128 << 20) >> 20 << 20;
         let (absent, skipped, facts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { settings, span_bytes, peers: BTreeMap::new(), absent, skipped, facts, observer }
+        let keeper = Keeper::start(&settings.workload, stop.clone());
+        for base in [&settings.medium, &settings.memory, &settings.disk] {
+            keeper.promise(&Promise::Remove(Self::own(base)));
+        }
+        Self { settings, span_bytes, peers: BTreeMap::new(), absent, skipped, facts, keeper, observer }
     }
 
     /// A directory of this run below another, removed at the end.
@@ -121,6 +127,10 @@ impl<'a> Bench<'a> {
     /// Notes that something is left out.
     pub(crate) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let skipped = Skipped { what: what.into(), why: why.into() };
+        // What fails then fails for that reason, and is named once.
+        if self.keeper.is_stopped() && skipped.why != INTERRUPTED {
+            return;
+        }
         if !self.skipped.contains(&skipped) {
             self.skipped.push(skipped);
         }
@@ -212,6 +222,9 @@ impl<'a> Bench<'a> {
         let mut done = 0;
         // The first round touches memory for the first time and is not counted.
         for round in 0..=rounds {
+            if self.keeper.is_stopped() {
+                break;
+            }
             for (cell, found) in cells.iter().zip(&mut found) {
                 for turn in 0..names.len() {
                     // Nobody is always the one behind a certain other.
@@ -246,7 +259,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        for floor in floors {
+        for floor in floors.iter().filter(|floor| !floor.wall_ns.is_empty()) {
             let mut row = self.row(floor.operation, "floor", spread(&floor.wall_ns));
             row.cpu_ns = Some(spread(&floor.cpu_ns));
             table.rows.push(row);
@@ -275,6 +288,8 @@ impl<'a> Bench<'a> {
                 }
             }
             Ok(_) => {}
+            // What was measured until then counts.
+            Err(_) if self.keeper.is_stopped() => {}
             Err(why) => {
                 found.failed = true;
                 found.rounds.clear();

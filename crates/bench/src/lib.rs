@@ -9,6 +9,7 @@
 //! | `work` | the workload program's side: what is called, how often, how long it takes |
 //! | `peers` | the file systems beside each other |
 //! | `bench` | peers in turn, rounds, rows |
+//! | `keeper` | what a run has made and started goes with it, however it ends |
 //! | `floor`, `machine` | the machine's limits, its facts, settings that spoil figures |
 //! | `commands` | the tables |
 //! | `model`, `statistics` | rows; medians, spreads, quantiles |
@@ -19,6 +20,7 @@
 mod bench;
 mod commands;
 mod floor;
+pub mod keeper;
 mod machine;
 pub mod model;
 mod peers;
@@ -28,6 +30,7 @@ pub mod work;
 
 use bench::Bench;
 pub use bench::{BenchSettings, Progress};
+pub use keeper::Stop;
 use model::{Report, Settings};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -67,10 +70,16 @@ pub const SUBJECTS: &[Subject] = &[
 /// The peers that there are without being named by the user.
 pub const PEERS: &[&str] = &peers::ALL;
 
-/// Measures. What cannot be measured here is named in the report, and is no error.
-pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnMut(Progress<'_>)) -> Report {
+/// Measures. What cannot be measured here is named in the report, and is no error; neither is it to be stopped before the end:
+/// then the report has what was found until then.
+pub fn run(
+    subjects: &[Subject],
+    settings: BenchSettings,
+    stop: &Stop,
+    observer: &mut dyn FnMut(Progress<'_>),
+) -> Report {
     let machine = machine::look();
-    let mut bench = Bench::new(settings, observer);
+    let mut bench = Bench::new(settings, stop, observer);
     let mut tables = Vec::new();
     for subject in subjects {
         tables.extend(match subject {
@@ -83,6 +92,10 @@ pub fn run(subjects: &[Subject], settings: BenchSettings, observer: &mut dyn FnM
             Subject::Exec => commands::exec::run(&mut bench),
             Subject::Recovery => commands::recovery::run(&mut bench),
         });
+        if stop.is_wanted() {
+            bench.skip(format!("{subject:?} and what follows").to_lowercase(), keeper::INTERRUPTED);
+            break;
+        }
     }
     let workers = tables.iter().flat_map(|table| &table.rows).map(|row| row.workers).max().unwrap_or(1);
     let mut warnings = machine::warnings(&machine, workers);

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Once;
+use std::time::{Duration, Instant};
 
 /// Runs the command, for two minutes at most.
 fn gannet(arguments: &[&str]) -> Output {
@@ -201,4 +202,48 @@ fn wrong_wishes_are_one_line() {
     assert!(output.status.code() == Some(2) && text.lines().count() == 1 && text.contains("nonsense"), "{output:?}");
     let output = gannet(&["bench", "latency", "--quick", "--directory", "nonsense"]);
     assert!(output.status.code() == Some(2), "{output:?}");
+}
+
+/// Begins a run that takes for ever, and ends it with a signal once it is at work; returns what it said.
+fn ended_by(signal: &str) -> Output {
+    build();
+    let memory = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    let path = memory.path().to_str().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+    command.args(["bench", "latency", "threads", "--rounds", "1000000", "--peers", "gannet,gannet-mount"]);
+    command.args(["--volume-size", "64M", "--json", "--medium", path, "--disk", path]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let id = child.id().to_string();
+    let own = memory.path().join(format!("gannet-bench-{id}"));
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(path);
+    let wait_for = |what: &str, seconds: u64, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    // Where nothing can be mounted there is one peer less.
+    let may_mount = Path::new("/dev/fuse").exists();
+    wait_for("it begins", 60, &|| own.join("gannet-mount/mounted").exists());
+    wait_for("it measures", 60, &|| is_mounted() || !may_mount);
+    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    // Killed, it cannot wait for the process that cleans up.
+    wait_for("all is removed", 60, &|| !own.exists() && !is_mounted());
+    output
+}
+
+#[test]
+fn an_interrupt_ends_a_run_in_order() {
+    let output = ended_by("-INT");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let report = valid(&output.stdout);
+    let skipped = report["skipped"].as_array().unwrap();
+    assert!(skipped.iter().any(|one| one["why"] == "interrupted"), "{skipped:?}");
+}
+
+#[test]
+fn a_killed_run_leaves_nothing_behind() {
+    assert_eq!(ended_by("-KILL").status.code(), None);
 }

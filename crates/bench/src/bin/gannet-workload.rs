@@ -14,6 +14,10 @@ fn main() -> ExitCode {
     if is_member {
         arguments.remove(0);
     }
+    if arguments.first().is_some_and(|first| first == "--keeper") {
+        gannet_bench::keeper::serve(BufReader::new(io::stdin()));
+        return ExitCode::SUCCESS;
+    }
     let [directory] = &arguments[..] else {
         eprintln!(
             "gannet-workload: usage: gannet-workload DIRECTORY (and requests on standard input; see `gannet bench`)"

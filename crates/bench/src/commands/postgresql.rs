@@ -17,8 +17,14 @@ const USER: &str = "postgres";
 const SCRIPT: &str = r#"set -e
 rm -rf "$1/pg"
 "$4/initdb" -D "$1/pg" -A trust -N -U bench > /dev/null
-"$4/pg_ctl" -D "$1/pg" -o "-k $3 -p 5999 -c listen_addresses=''" -l "$3/postgresql.log" -w start > /dev/null
-trap '"$4/pg_ctl" -D "$1/pg" -m fast -w stop > /dev/null; rm -rf "$1/pg"' EXIT
+"$4/postgres" -D "$1/pg" -k "$3" -p 5999 -c listen_addresses='' > "$3/postgresql.log" 2>&1 &
+server=$!
+trap 'kill -INT $server 2> /dev/null && wait $server; rm -rf "$1/pg"' EXIT
+tries=0
+until "$4/pg_isready" -q -h "$3" -p 5999; do
+    tries=$((tries + 1)); [ $tries -lt 600 ] && kill -0 $server || { tail -n 1 "$3/postgresql.log" >&2; exit 1; }
+    sleep 0.05
+done
 "$4/createdb" -h "$3" -p 5999 -U bench bench
 "$4/pgbench" -h "$3" -p 5999 -U bench -i -q -s 1 bench > /dev/null 2>&1
 "$4/pgbench" -h "$3" -p 5999 -U bench -c 1 -T "$2" bench 2> /dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'"#;
@@ -77,6 +83,7 @@ fn once(
     host: &Path,
     programs: &Path,
 ) -> Result<f64, String> {
+    let keeper = bench.keeper.clone();
     let (host, programs) = (host.to_string_lossy().into_owned(), programs.to_string_lossy().into_owned());
     let arguments = ["5", &host, &programs];
     let Some((user, group)) = owner else {
@@ -90,7 +97,7 @@ fn once(
         chown(&directory, Some(user), Some(group)).map_err(|error| error.to_string())?;
         let mut command = Command::new("runuser");
         command.args(["-u", USER, "--", "/bin/sh", "-c", SCRIPT, "bench"]).arg(&directory).args(arguments);
-        let ran = run_program(command, "");
+        let ran = run_program(command, "", &keeper);
         let _ = std::fs::remove_dir_all(&directory);
         return rate(&ran?, 0, NAME);
     }
@@ -107,14 +114,14 @@ fn once(
             let mut command = Command::new(&bench.settings.gannet);
             command.arg("run").arg(format!("{}:/volume", path.display()));
             command.args(["--", "/bin/sh", "-c", "mkdir /volume/bench && chown \"$1\" /volume/bench", "bench", USER]);
-            run_program(command, "").map(drop)
+            run_program(command, "", &keeper).map(drop)
         })
         .and_then(|()| {
             let mut command = Command::new("runuser");
             command.args(["-u", USER, "--"]).arg(&bench.settings.gannet).arg("run");
             command.arg(format!("{}:/volume", path.display()));
             command.args(["--", "/bin/sh", "-c", SCRIPT, "bench", "/volume/bench"]).args(arguments);
-            rate(&run_program(command, "")?, 0, NAME)
+            rate(&run_program(command, "", &keeper)?, 0, NAME)
         });
     let _ = std::fs::remove_dir_all(directory);
     outcome

@@ -1,9 +1,10 @@
 //! Whole programs, started where they see a peer: how long they run, what they say.
 
 use crate::bench::Bench;
-use std::io::Write;
+use crate::keeper::Keeper;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 /// A program that ran.
@@ -38,28 +39,42 @@ pub(crate) fn shell(
     let directory = peer.directory().join(format!("programs-{}", std::process::id()));
     let mut command = peer.command(Path::new("/bin/sh"));
     command.args(["-c", script, "bench"]).arg(&directory).args(arguments);
-    run(command, input)
+    let keeper = bench.keeper.clone();
+    run(command, input, &keeper)
 }
 
 /// Runs a command to its end.
-pub(crate) fn run(mut command: Command, input: &str) -> Result<Ran, String> {
+pub(crate) fn run(mut command: Command, input: &str, keeper: &Keeper) -> Result<Ran, String> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let (begun, cpu) = (Instant::now(), children_cpu_ns());
-    let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+    let mut child = keeper.spawn(&mut command)?;
     if let Some(mut pipe) = child.stdin.take() {
         // A program that does not read to the end says itself why.
         let _ = pipe.write_all(input.as_bytes());
     }
-    let Output { status, stdout, stderr } = child.wait_with_output().map_err(|error| format!("{program}: {error}"))?;
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let errors = std::thread::spawn(move || all(errors));
+    let output = all(output);
+    let status = child.wait().map_err(|error| format!("{program}: {error}"));
     let wall_ns = begun.elapsed().as_nanos() as f64;
+    keeper.ended(&child);
+    let (status, said) = (status?, errors.join().unwrap_or_default());
     if !status.success() {
-        let said = String::from_utf8_lossy(&stderr);
         let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word why").to_owned();
         return Err(format!("{status}: {last}"));
     }
-    let output = String::from_utf8_lossy(&stdout).into_owned();
     Ok(Ran { wall_ns, cpu_ns: children_cpu_ns() - cpu, output })
+}
+
+/// All that a program prints to a pipe.
+fn all(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What came until then is as good.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Whether a program is installed: where it is.

@@ -93,7 +93,7 @@ fn rounds(bench: &Bench<'_>, path: &Path, job: &Job) -> Result<[Vec<f64>; 3], St
         let mut command = Command::new(&bench.settings.gannet);
         command.arg("run").arg(format!("{}:{PLACE}", path.display())).arg("--").arg(&bench.settings.workload);
         command.arg(Path::new(PLACE).join("work")).stderr(Stdio::null());
-        let mut worker = Worker::start_group(command)?;
+        let mut worker = Worker::start(command, &bench.keeper)?;
         // Made in the first round; in each the users then have it open, and die.
         if round == 0 {
             worker.prepare(job)?;

@@ -32,9 +32,25 @@ fn mount_of(path: &Path) -> Option<MountFacts> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, facts)| facts)
 }
 
-fn peer(name: &str, about: String, medium: String, survives: &str, directory: PathBuf, undo: Vec<Undo>) -> Peer {
+fn peer(
+    bench: &Bench,
+    name: &str,
+    about: String,
+    medium: String,
+    survives: &str,
+    directory: PathBuf,
+    undo: Vec<Undo>,
+) -> Peer {
     let facts = PeerFacts { name: name.into(), about, data: "its own".into(), medium, survives: survives.into() };
-    Peer { facts, access: Access::Directory(directory), volume: None, undo, worker: None, span_bytes_max: u64::MAX }
+    Peer {
+        facts,
+        access: Access::Directory(directory),
+        volume: None,
+        undo,
+        keeper: bench.keeper.clone(),
+        worker: None,
+        span_bytes_max: u64::MAX,
+    }
 }
 
 fn make_directory(path: &Path) -> Result<(), String> {
@@ -57,29 +73,29 @@ pub(super) fn tmpfs(bench: &Bench) -> Result<Peer, String> {
     if facts.file_system != "tmpfs" {
         return Err(format!("{} is on {}", directory.display(), facts.file_system));
     }
-    let undo = vec![Undo::Remove(directory.clone())];
-    Ok(peer("tmpfs", "tmpfs".into(), "memory (tmpfs)".into(), survives(&facts), directory, undo))
+    let undo = vec![Undo::remove(bench, &directory)];
+    Ok(peer(bench, "tmpfs", "tmpfs".into(), "memory (tmpfs)".into(), survives(&facts), directory, undo))
 }
 
 /// The disk that this was built on, or that the user names.
 pub(super) fn disk(bench: &Bench) -> Result<Peer, String> {
     let directory = bench.disk_directory().join("disk");
     make_directory(&directory)?;
-    let undo = vec![Undo::Remove(directory.clone())];
+    let undo = vec![Undo::remove(bench, &directory)];
     let facts = mount_of(&directory).ok_or("/proc/self/mountinfo does not list it")?;
     let about = format!("{} of this machine", facts.file_system);
-    Ok(peer("disk", about, facts.source.clone(), survives(&facts), directory, undo))
+    Ok(peer(bench, "disk", about, facts.source.clone(), survives(&facts), directory, undo))
 }
 
 /// A directory of the user's choice, on a file system with DAX for instance.
-pub(super) fn directory(name: &str, path: &Path) -> Result<Peer, String> {
+pub(super) fn directory(bench: &Bench, name: &str, path: &Path) -> Result<Peer, String> {
     let directory = path.join(format!("gannet-bench-{}", std::process::id()));
+    let undo = vec![Undo::remove(bench, &directory)];
     make_directory(&directory)?;
-    let undo = vec![Undo::Remove(directory.clone())];
     let facts = mount_of(&directory).ok_or("/proc/self/mountinfo does not list it")?;
     let is_dax = facts.options.split(',').any(|option| option == "dax" || option == "dax=always");
     let about = format!("{}{} at {}", facts.file_system, if is_dax { " with DAX" } else { "" }, path.display());
-    Ok(peer(name, about, facts.source.clone(), survives(&facts), directory, undo))
+    Ok(peer(bench, name, about, facts.source.clone(), survives(&facts), directory, undo))
 }
 
 /// A file system in an image on the disk, mounted through a loop device: for root.
@@ -91,7 +107,7 @@ pub(super) fn image(bench: &Bench, kind: &str) -> Result<Peer, String> {
     }
     let directory = bench.disk_directory().join(kind);
     make_directory(&directory)?;
-    let mut undo = vec![Undo::Remove(directory.clone())];
+    let mut undo = vec![Undo::remove(bench, &directory)];
     let (image, target) = (directory.join("image"), directory.join("mounted"));
     make_directory(&target)?;
     File::create(&image)
@@ -99,12 +115,12 @@ pub(super) fn image(bench: &Bench, kind: &str) -> Result<Peer, String> {
         .map_err(|error| format!("{}: {error}", image.display()))?;
     let maker = format!("mkfs.{kind}");
     helped(Command::new(&maker).args(if kind == "ext4" { ["-q", "-F"] } else { ["-q", "-f"] }).arg(&image))?;
+    undo.push(Undo::unmount(bench, &target));
     helped(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&target))?;
-    undo.push(Undo::Unmount(target.clone()));
     let on =
         mount_of(&directory).map_or_else(String::new, |facts| format!(" on {} {}", facts.file_system, facts.source));
     let medium = format!("image{on} through a loop device");
-    Ok(peer(kind, kind.into(), medium, POWER_LOSS, target, undo))
+    Ok(peer(bench, kind, kind.into(), medium, POWER_LOSS, target, undo))
 }
 
 #[cfg(test)]

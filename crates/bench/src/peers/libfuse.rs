@@ -23,14 +23,14 @@ pub(super) fn make(bench: &Bench) -> Result<Peer, String> {
     let directory = bench.memory_directory().join("libfuse");
     let target = directory.join("mounted");
     std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
-    let undo = Undo::Remove(directory.clone());
+    let undo = Undo::remove(bench, &directory);
     // The directory for temporary files may forbid programs, as may /dev/shm: the disk has the build.
     let programs = bench.disk_directory();
     std::fs::create_dir_all(&programs).map_err(|error| format!("{}: {error}", programs.display()))?;
     let (source, program) = (programs.join("libfuse_tree.c"), programs.join("libfuse_tree"));
     std::fs::write(&source, PROGRAM).map_err(|error| format!("{}: {error}", source.display()))?;
     helped(Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(&source).args(flags.split_whitespace()))?;
-    let mut peer = Peer {
+    let peer = Peer {
         facts: PeerFacts {
             name: "libfuse".into(),
             about: format!("a file system in memory over libfuse {version}"),
@@ -40,7 +40,8 @@ pub(super) fn make(bench: &Bench) -> Result<Peer, String> {
         },
         access: Access::Directory(target.clone()),
         volume: None,
-        undo: vec![undo],
+        undo: vec![undo, Undo::unmount(bench, &target)],
+        keeper: bench.keeper.clone(),
         worker: None,
         span_bytes_max: u64::MAX,
     };
@@ -58,7 +59,6 @@ pub(super) fn make(bench: &Bench) -> Result<Peer, String> {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(format!("not mounted: {}", said.lines().next().unwrap_or("no word why")));
     }
-    peer.undo.push(Undo::Unmount(target.clone()));
     let id = |path| rustix::fs::stat(path).map(|status| status.st_dev);
     for _ in 0..100 {
         if id(&target) != id(&directory) {

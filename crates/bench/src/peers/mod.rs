@@ -13,6 +13,7 @@ mod volumes;
 pub(crate) mod worker;
 
 use crate::bench::Bench;
+use crate::keeper::{self, Keeper};
 use crate::model::PeerFacts;
 use gannet_logfs::{LogFs, VolumeCounters};
 use std::ffi::OsString;
@@ -59,6 +60,20 @@ enum Undo {
     Unmount(PathBuf),
 }
 
+impl Undo {
+    /// A directory, which is about to be made.
+    fn remove(bench: &Bench, path: &Path) -> Self {
+        bench.keeper.promise(&keeper::Promise::Remove(path.to_owned()));
+        Self::Remove(path.to_owned())
+    }
+
+    /// A mount, which is about to be made.
+    fn unmount(bench: &Bench, path: &Path) -> Self {
+        bench.keeper.promise(&keeper::Promise::Unmount(path.to_owned()));
+        Self::Unmount(path.to_owned())
+    }
+}
+
 /// A file system to be measured.
 pub(crate) struct Peer {
     pub(crate) facts: PeerFacts,
@@ -66,6 +81,7 @@ pub(crate) struct Peer {
     /// The volume, if it is Gannet's.
     volume: Option<PathBuf>,
     undo: Vec<Undo>,
+    keeper: Keeper,
     worker: Option<Worker>,
     /// How large files may be, where less than elsewhere.
     pub(crate) span_bytes_max: u64,
@@ -73,8 +89,11 @@ pub(crate) struct Peer {
 
 /// Makes a peer ready, or says why it cannot be had here.
 pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
+    if bench.keeper.is_stopped() {
+        return Err(keeper::INTERRUPTED.into());
+    }
     if let Some((_, path)) = bench.settings.directories.iter().find(|(known, _)| known == name) {
-        return kernel::directory(name, path);
+        return kernel::directory(bench, name, path);
     }
     match name {
         "gannet" => volumes::under_run(bench, name, Gannet::default()),
@@ -128,7 +147,7 @@ impl Peer {
             let directory = self.directory().join(format!("work-{}", std::process::id()));
             let mut command = self.command(workload);
             command.arg(directory).stderr(Stdio::null());
-            self.worker = Some(Worker::start(command)?);
+            self.worker = Some(Worker::start(command, &self.keeper)?);
         }
         self.worker.as_mut().ok_or_else(|| "the workload program did not start".into())
     }
@@ -168,7 +187,7 @@ impl Drop for Peer {
                 Undo::Remove(path) => {
                     let _ = std::fs::remove_dir_all(path);
                 }
-                Undo::Unmount(path) => unmount(&path),
+                Undo::Unmount(path) => keeper::unmount(&path),
             }
         }
     }
@@ -178,29 +197,6 @@ impl Drop for Peer {
 fn fuse_options(first: &str) -> String {
     let others = if rustix::process::geteuid().is_root() { "allow_other" } else { "" };
     [first, others].into_iter().filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
-}
-
-/// Unmounts, as root or as the user who mounted.
-fn unmount(path: &Path) {
-    for _ in 0..20 {
-        let as_user = quietly(Command::new("fusermount3").arg("-u").arg(path));
-        if as_user || quietly(Command::new("umount").arg(path)) {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
-    let _ = quietly(Command::new("fusermount3").args(["-u", "-z"]).arg(path))
-        || quietly(Command::new("umount").arg("-l").arg(path));
-}
-
-/// Runs a helper without its output; whether it succeeded.
-fn quietly(command: &mut Command) -> bool {
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .is_ok_and(|status| status.success())
 }
 
 /// Runs a helper; if it fails, the first line of its complaint.

@@ -56,9 +56,9 @@ fn facts(name: &str, path: &Path, kind: Gannet, how: &str) -> Result<PeerFacts, 
 
 fn volume(bench: &Bench, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), String> {
     let directory = bench.medium_directory().join(name);
+    let undo = Undo::remove(bench, &directory);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let path = directory.join("volume");
-    let undo = Undo::Remove(directory);
     make_volume(bench, &path, bench.settings.volume_bytes, kind)?;
     Ok((path, undo))
 }
@@ -71,6 +71,7 @@ pub(super) fn under_run(bench: &Bench, name: &str, kind: Gannet) -> Result<Peer,
         access: Access::Run { gannet: bench.settings.gannet.clone(), volume: path.clone() },
         volume: Some(path),
         undo: vec![undo],
+        keeper: bench.keeper.clone(),
         worker: None,
         span_bytes_max: u64::MAX,
     };
@@ -104,12 +105,13 @@ pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Re
     let facts = facts(name, &path, Gannet::default(), how)?;
     let target = path.with_file_name("mounted");
     std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
-    let mut peer = Peer {
+    let peer = Peer {
         facts,
         access: Access::Directory(target.clone()),
         // Whoever opened it for its counters would be another user of the volume, and the kernel stop caching.
         volume: None,
-        undo: vec![undo],
+        undo: vec![undo, Undo::unmount(bench, &target)],
+        keeper: bench.keeper.clone(),
         worker: None,
         span_bytes_max: u64::MAX,
     };
@@ -119,6 +121,5 @@ pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Re
             .arg(&path)
             .arg(&target),
     )?;
-    peer.undo.push(Undo::Unmount(target));
     Ok(peer)
 }

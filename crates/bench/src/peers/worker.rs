@@ -1,9 +1,9 @@
 //! The workload program at work for a peer: started once, asked often, ended when dropped.
 
+use crate::keeper::{INTERRUPTED, Keeper, end_group};
 use crate::work::protocol::{Job, Measurement, Reply, Request};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -16,14 +16,13 @@ pub(crate) struct Worker {
     child: Child,
     requests: Option<ChildStdin>,
     replies: Receiver<String>,
+    keeper: Keeper,
 }
 
 impl Worker {
-    /// Starts it. `command` has everything but the pipes.
-    pub(crate) fn start(mut command: Command) -> Result<Self, String> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let program = command.get_program().to_string_lossy().into_owned();
-        let mut child = command.spawn().map_err(|error| format!("{program}: {error}"))?;
+    /// Starts it, as the leader of a group of processes. `command` has everything but the pipes.
+    pub(crate) fn start(mut command: Command, keeper: &Keeper) -> Result<Self, String> {
+        let mut child = keeper.spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let requests = child.stdin.take();
         let (sender, replies) = channel();
         if let Some(output) = child.stdout.take() {
@@ -35,25 +34,19 @@ impl Worker {
                 }
             });
         }
-        Ok(Self { child, requests, replies })
+        Ok(Self { child, requests, replies, keeper: keeper.clone() })
     }
 
-    /// Starts it as the leader of a group of processes.
-    pub(crate) fn start_group(mut command: Command) -> Result<Self, String> {
-        command.process_group(0);
-        Self::start(command)
-    }
-
-    /// Kills its whole group, which it must lead, as nothing that survives could.
+    /// Kills its whole group, as nothing that survives could.
     pub(crate) fn kill_group(&mut self) {
-        if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // The group is there as long as its leader is not waited for.
-            let _ = kill_process_group(group, Signal::KILL);
-        }
+        end_group(&self.child, Signal::KILL);
         let _ = self.child.wait();
     }
 
     fn ask(&mut self, request: &Request) -> Result<Reply, String> {
+        if self.keeper.is_stopped() {
+            return Err(INTERRUPTED.into());
+        }
         let text = serde_json::to_string(request).map_err(|error| error.to_string())?;
         let requests = self.requests.as_mut().ok_or("the workload program is gone")?;
         if let Err(error) = writeln!(requests, "{text}").and_then(|()| requests.flush()) {
@@ -64,7 +57,7 @@ impl Worker {
             self.requests = None;
             match error {
                 RecvTimeoutError::Timeout => {
-                    let _ = self.child.kill();
+                    end_group(&self.child, Signal::KILL);
                     format!("the workload program did not answer for {} s", PATIENCE.as_secs())
                 }
                 RecvTimeoutError::Disconnected => match self.child.try_wait() {
@@ -116,11 +109,11 @@ impl Drop for Worker {
         self.requests = None;
         for _ in 0..2000 {
             if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
+                return self.keeper.ended(&self.child);
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill_group();
+        self.keeper.ended(&self.child);
     }
 }

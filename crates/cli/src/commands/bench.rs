@@ -3,10 +3,12 @@
 use crate::arguments::{Bench, BenchTable};
 use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print};
-use gannet_bench::{BenchSettings, PEERS, SUBJECTS, Subject};
+use gannet_bench::{BenchSettings, PEERS, SUBJECTS, Stop, Subject};
 use std::path::{Path, PathBuf};
 
 const WORKLOAD: &str = "gannet-workload";
+/// Exit code of a program that was interrupted, as shells have it.
+const INTERRUPTED: u8 = 130;
 
 /// Measures.
 pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
@@ -37,7 +39,17 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
         gannet,
     };
     let mut progress = Progress::new("{msg:44!} {wide_bar} {pos}/{len}");
-    let report = gannet_bench::run(&subjects, settings, &mut |step| progress.show(step.what, step.done, step.total));
+    let stop = Stop::default();
+    let asked = stop.clone();
+    ctrlc::set_handler(move || {
+        if asked.now() {
+            // Asked twice: what was made is removed all the same, by the process that stays behind for that.
+            std::process::exit(INTERRUPTED.into());
+        }
+    })
+    .map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))?;
+    let report =
+        gannet_bench::run(&subjects, settings, &stop, &mut |step| progress.show(step.what, step.done, step.total));
     drop(progress);
     if let Some(directory) = &arguments.report {
         gannet_bench::report::write(&report, directory)
@@ -49,7 +61,7 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
     } else {
         print(&gannet_bench::report::text(&report, arguments.details))?;
     }
-    Ok(0)
+    Ok(if stop.is_wanted() { INTERRUPTED } else { 0 })
 }
 
 fn subject(table: BenchTable) -> Subject {
