@@ -1,7 +1,7 @@
 //! `gannet bench`: the tables that the field has published, measured anew where the user is, of Gannet and its peers in turn.
 //!
 //! For: the command, which gives it settings and prints what it finds. May touch: directories of its own below those it is
-//! given, which it removes; loop devices and mounts of its own. Relies on the workload program (`work`, started as
+//! given, which it removes; loop devices and mounts of its own. Relies on the workload program (`work`, the command's
 //! `gannet-workload`) and on the command's own `mkfs`, `run` and `mount`, as users do.
 //!
 //! | module | concern |

@@ -34,7 +34,8 @@ pub(crate) fn look() -> Machine {
             .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         nodes: nodes.max(1) as u32,
         memory_bytes: memory("MemTotal"),
-        kernel: text("/proc/sys/kernel/osrelease"),
+        // Without what whoever built it has added.
+        kernel: text("/proc/sys/kernel/osrelease").split('-').next().unwrap_or_default().into(),
         distribution: field("/etc/os-release", "PRETTY_NAME").unwrap_or_else(|| "unknown".into()),
         clock: text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         governor: Some(governor).filter(|governor| !governor.is_empty()),

@@ -40,7 +40,7 @@ pub struct Machine {
     pub nodes: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Release of the kernel.
+    /// Version of the kernel.
     pub kernel: String,
     /// Name of the distribution.
     pub distribution: String,

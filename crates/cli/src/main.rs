@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `arguments` | the command line |
 //! | `failure` | errors and exit codes; panics as one line |
+//! | `library` | what `gannet run` injects |
 //! | `output` | stdout, sizes and tables for people |
 //! | `volume` | opening media, locks against those who have a volume open |
 //! | `commands` | one file each |
@@ -16,6 +17,7 @@
 mod arguments;
 mod commands;
 mod failure;
+mod library;
 mod output;
 mod volume;
 

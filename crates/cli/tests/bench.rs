@@ -11,13 +11,13 @@ fn gannet(arguments: &[&str]) -> Output {
     Command::new("timeout").args(["1200", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
 }
 
-/// Builds what the command calls and cargo does not know it needs: the injected library and the workload program.
+/// Builds what the command calls and cargo does not know it needs: the injected library.
 fn build() {
     static BUILD: Once = Once::new();
     BUILD.call_once(|| {
         let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "gannet-preload", "-p", "gannet-bench", "--lib", "--bins"]);
+        cargo.args(["build", "--quiet", "-p", "gannet-preload"]);
         cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
         if directory.ends_with("release") {
             cargo.arg("--release");

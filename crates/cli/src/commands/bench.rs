@@ -86,7 +86,7 @@ fn find_workload(gannet: &Path) -> Result<PathBuf, Failure> {
         .and_then(|path| path.canonicalize().ok())
         .ok_or_else(|| {
             Failure::new(format_args!(
-                "{WORKLOAD} is not beside this program; `cargo build --release -p gannet-bench` makes it"
+                "{WORKLOAD} is not beside this program; `cargo build --release -p gannet-cli` makes both"
             ))
         })
 }

@@ -2,7 +2,7 @@
 
 use crate::arguments::Run;
 use crate::failure::{Failure, USAGE};
-use gannet_intercept::{LaunchOptions, MountedAt, exit_code, find_library, launch};
+use gannet_intercept::{LaunchOptions, MountedAt, exit_code, launch};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         return Err(Failure::new("which program?").with_code(USAGE));
     };
     let starts_inside = arguments.command.is_empty().then(|| mounts.first().map(|mount| mount.place.clone())).flatten();
-    let library = find_library().ok_or_else(|| {
+    let library = crate::library::find().ok_or_else(|| {
         Failure::new(
             "libgannet_preload.so is not beside this program; `cargo build -p gannet-preload` makes it, or set \
              GANNET_LIBRARY",
