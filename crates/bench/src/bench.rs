@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 /// What the caller decides.
 #[derive(Clone, Debug)]
 pub struct BenchSettings {
+    /// What the user has typed, for the report.
+    pub command: String,
     /// The command whose `mkfs`, `run` and `mount` are used.
     pub gannet: PathBuf,
     /// The workload program.
@@ -83,8 +85,8 @@ impl<'a> Bench<'a> {
         let free = machine::memory("MemAvailable");
         if settings.volume_bytes == 0 {
             let usual = if settings.quick { 192 << 20 } else { 2 << 30 };
-            // Up to five volumes, the peers' files, and the programs that are measured.
-            settings.volume_bytes = usual.min(free / 12).max(64 << 20) >> 20 << 20;
+            // Up to six volumes, the peers' files, and the programs that are measured.
+            settings.volume_bytes = usual.min(free / 10).max(64 << 20) >> 20 << 20;
         }
         if settings.rounds == 0 {
             settings.rounds = if settings.quick { 2 } else { 7 };
@@ -103,7 +105,7 @@ impl<'a> Bench<'a> {
     }
 
     /// A directory of this run below another, removed at the end.
-    fn own(path: &Path) -> PathBuf {
+    pub(crate) fn own(path: &Path) -> PathBuf {
         path.join(format!("gannet-bench-{}", std::process::id()))
     }
 

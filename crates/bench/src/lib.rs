@@ -113,6 +113,7 @@ pub fn run(
         time_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
         machine,
         settings: Settings {
+            command: bench.settings.command.clone(),
             quick: bench.settings.quick,
             rounds: bench.settings.rounds,
             spread: "median absolute deviation of the rounds",

@@ -57,6 +57,8 @@ pub struct Machine {
 /// How it was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct Settings {
+    /// The command line, as it can be given again.
+    pub command: String,
     /// Whether it was the small run.
     pub quick: bool,
     /// Rounds, of which the median is taken.

@@ -202,11 +202,11 @@ pub(crate) struct Bench {
     /// Write a page with plots (index.html), each plot (.svg) and the figures (results.json) into this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
-    /// Tails and the medium's cost of each operation too: p50, p99, p99.99, fences, lines, bytes
+    /// Tails and the medium's cost of all peers, not only Gannet's: p50, p99, p99.99, fences, lines, bytes
     #[arg(long, short)]
     pub(crate) details: bool,
-    /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-mount,
-    /// gannet-mount-shared, tmpfs, libfuse, ext4, xfs, disk, or a name of --directory
+    /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-dax, gannet-mount,
+    /// gannet-mount-shared, tmpfs, libfuse, ext4-dax, xfs-dax, ext4, xfs, disk, or a name of --directory
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// Measure a directory as well, for instance dax=/mnt/pmem

@@ -2,18 +2,17 @@
 
 use crate::bench::Bench;
 use crate::commands::apps::{lacks, rate};
-use crate::commands::programs::{run as run_program, shell};
+use crate::commands::programs::{Ran, run as run_program, shell};
 use crate::model::Table;
-use crate::peers::{Gannet, make_volume};
 use crate::statistics::spread;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const NAME: &str = "PostgreSQL, pgbench";
 const USER: &str = "postgres";
 
-/// `$1` is a directory, `$2` seconds, `$3` a directory of the host for the socket, `$4` the one with the programs.
+/// `$1` is a directory, `$2` seconds, `$3` a directory of the host for the socket, `$4` the one with the programs, `$5` rounds.
 const SCRIPT: &str = r#"set -e
 rm -rf "$1/pg"
 "$4/initdb" -D "$1/pg" -A trust -N -U bench > /dev/null
@@ -27,7 +26,24 @@ until "$4/pg_isready" -q -h "$3" -p 5999; do
 done
 "$4/createdb" -h "$3" -p 5999 -U bench bench
 "$4/pgbench" -h "$3" -p 5999 -U bench -i -q -s 1 bench > /dev/null 2>&1
-"$4/pgbench" -h "$3" -p 5999 -U bench -c 1 -T "$2" bench 2> /dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'"#;
+round=0
+while [ $round -lt "$5" ]; do
+    "$4/pgbench" -h "$3" -p 5999 -U bench -c 1 -T "$2" bench 2> /dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
+    round=$((round + 1))
+done"#;
+
+/// For root: a volume that is the user's, as is a directory on it, and the script on it as that user. `$1` says whether memory (`$2`)
+/// has to be mounted first; `$3` is the volume's directory, then come the command, the user, two options of mkfs, the script and its
+/// arguments.
+const AS_USER: &str = r#"set -e
+[ -z "$1" ] || mount -t tmpfs -o mode=1777 gannet-bench "$2"
+directory=$3 gannet=$4 user=$5
+mkdir -p "$directory/host"
+"$gannet" mkfs "$directory/volume" --size 512M "$6" "$7" > /dev/null
+chown -R "$user" "$directory"
+"$gannet" run "$directory/volume:/volume" -- /bin/sh -c 'mkdir /volume/bench && chown "$1" /volume/bench' bench "$user"
+runuser -u "$user" -- "$gannet" run "$directory/volume:/volume" -- \
+    /bin/sh -c "$8" bench /volume/bench "$9" "$directory/host" "${10}" "${11}""#;
 
 /// Measures.
 pub(super) fn run(bench: &mut Bench<'_>, table: &mut Table, names: &[String], host: &Path) {
@@ -51,8 +67,8 @@ pub(super) fn run(bench: &mut Bench<'_>, table: &mut Table, names: &[String], ho
     for (done, name) in (0..).zip(names) {
         bench.progress(&format!("apps: {NAME}"), done, names.len() as u64);
         match once(bench, name, owner, &host, &programs) {
-            Ok(found) => {
-                let row = bench.row(NAME, name, spread(&[found]));
+            Ok(rates) => {
+                let row = bench.row(NAME, name, spread(&rates));
                 table.rows.push(row);
             }
             Err(why) => bench.skip(format!("apps: {NAME}, {name}"), why),
@@ -75,20 +91,22 @@ fn user(name: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// Transactions per second.
+/// Transactions per second of each round.
 fn once(
     bench: &mut Bench<'_>,
     name: &str,
     owner: Option<(u32, u32)>,
     host: &Path,
     programs: &Path,
-) -> Result<f64, String> {
+) -> Result<Vec<f64>, String> {
     let keeper = bench.keeper.clone();
     let (host, programs) = (host.to_string_lossy().into_owned(), programs.to_string_lossy().into_owned());
-    let arguments = ["5", &host, &programs];
+    let (seconds, rounds) = if bench.settings.quick { ("1", "1") } else { ("2", "3") };
+    let arguments = [seconds, &host, &programs, rounds];
+    let rates = |ran: &Ran| ran.output.lines().map(|line| rate(line, NAME)).collect::<Result<Vec<_>, _>>();
     let Some((user, group)) = owner else {
         let script = format!("mkdir -p \"$1\"\n{SCRIPT}");
-        return rate(&shell(bench, name, &script, &arguments, "")?, 0, NAME);
+        return rates(&shell(bench, name, &script, &arguments, "")?);
     };
     let is_run = bench.peer(name).is_some_and(|peer| peer.is_run());
     if !is_run {
@@ -99,30 +117,21 @@ fn once(
         command.args(["-u", USER, "--", "/bin/sh", "-c", SCRIPT, "bench"]).arg(&directory).args(arguments);
         let ran = run_program(command, "", &keeper);
         let _ = std::fs::remove_dir_all(&directory);
-        return rate(&ran?, 0, NAME);
+        return rates(&ran?);
     }
-    // The volume is the user's, and so is its root directory: made by that user.
     let directory = bench.medium_directory().join(format!("{name}-postgresql"));
-    std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-    chown(&directory, Some(user), Some(group)).map_err(|error| error.to_string())?;
-    let path = directory.join("volume");
-    let kind = Gannet { emulated: name != "gannet", copy_on_write: name.ends_with("cow"), aged: false };
-    let outcome = make_volume(bench, &path, 512 << 20, kind)
-        .and_then(|()| chown(&path, Some(user), Some(group)).map_err(|error| error.to_string()))
-        .and_then(|()| {
-            // As root, to whom the root directory belongs now.
-            let mut command = Command::new(&bench.settings.gannet);
-            command.arg("run").arg(format!("{}:/volume", path.display()));
-            command.args(["--", "/bin/sh", "-c", "mkdir /volume/bench && chown \"$1\" /volume/bench", "bench", USER]);
-            run_program(command, "", &keeper).map(drop)
-        })
-        .and_then(|()| {
-            let mut command = Command::new("runuser");
-            command.args(["-u", USER, "--"]).arg(&bench.settings.gannet).arg("run");
-            command.arg(format!("{}:/volume", path.display()));
-            command.args(["--", "/bin/sh", "-c", SCRIPT, "bench", "/volume/bench"]).args(arguments);
-            rate(&run_program(command, "", &keeper)?, 0, NAME)
-        });
+    let memory = &bench.settings.memory;
+    // Whose volume it is must also be able to make what is shared. Where /dev/shm is root's alone, it gets one of its own.
+    let is_open = std::fs::metadata(memory).is_ok_and(|about| about.mode() & 0o002 != 0);
+    let mut command = Command::new(if is_open { "/bin/sh" } else { "unshare" });
+    if !is_open {
+        command.args(["--mount", "--propagation", "private", "/bin/sh"]);
+    }
+    let kind = if name == "gannet" || name == "gannet-dax" { "--data=inplace" } else { "--emulate-pmem" };
+    let data = if name.ends_with("cow") { "--data=cow" } else { "--label=bench" };
+    command.args(["-c", AS_USER, "bench"]).arg(if is_open { "" } else { "own" }).arg(memory).arg(&directory);
+    command.arg(&bench.settings.gannet).args([USER, kind, data, SCRIPT]).args([seconds, &programs, rounds]);
+    let outcome = run_program(command, "", &keeper).and_then(|ran| rates(&ran));
     let _ = std::fs::remove_dir_all(directory);
     outcome
 }

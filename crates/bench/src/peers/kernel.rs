@@ -32,6 +32,29 @@ fn mount_of(path: &Path) -> Option<MountFacts> {
     mounts.max_by_key(|(depth, _)| *depth).map(|(_, facts)| facts)
 }
 
+impl MountFacts {
+    fn is_dax(&self) -> bool {
+        self.options.split(',').any(|option| option == "dax" || option == "dax=always")
+    }
+}
+
+/// Where a file system of one of some kinds is mounted with DAX, for writing.
+pub(super) fn dax_place(kinds: &[&str]) -> Result<PathBuf, String> {
+    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let places = text.lines().filter_map(|line| Some(line.split(' ').nth(4)?.replace("\\040", " ")));
+    let is_one = |path: &PathBuf| {
+        mount_of(path).is_some_and(|facts| facts.is_dax() && kinds.contains(&facts.file_system.as_str()))
+            && rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok()
+    };
+    let none = || format!("no {} is mounted with DAX here that may be written to", kinds.join(" or "));
+    places.map(PathBuf::from).find(is_one).ok_or_else(none)
+}
+
+/// A file system of the kernel's on persistent memory, past the page cache.
+pub(super) fn dax(bench: &Bench, name: &str, kind: &str) -> Result<Peer, String> {
+    directory(bench, name, &dax_place(&[kind])?)
+}
+
 fn peer(
     bench: &Bench,
     name: &str,
@@ -89,12 +112,11 @@ pub(super) fn disk(bench: &Bench) -> Result<Peer, String> {
 
 /// A directory of the user's choice, on a file system with DAX for instance.
 pub(super) fn directory(bench: &Bench, name: &str, path: &Path) -> Result<Peer, String> {
-    let directory = path.join(format!("gannet-bench-{}", std::process::id()));
-    let undo = vec![Undo::remove(bench, &directory)];
+    let directory = Bench::own(path).join(name);
+    let undo = vec![Undo::remove(bench, &Bench::own(path)), Undo::remove(bench, &directory)];
     make_directory(&directory)?;
     let facts = mount_of(&directory).ok_or("/proc/self/mountinfo does not list it")?;
-    let is_dax = facts.options.split(',').any(|option| option == "dax" || option == "dax=always");
-    let about = format!("{}{} at {}", facts.file_system, if is_dax { " with DAX" } else { "" }, path.display());
+    let about = format!("{}{} at {}", facts.file_system, if facts.is_dax() { " with DAX" } else { "" }, path.display());
     Ok(peer(bench, name, about, facts.source.clone(), survives(&facts), directory, undo))
 }
 

@@ -2,8 +2,8 @@
 //!
 //! | file | peers |
 //! | --- | --- |
-//! | `volumes` | Gannet under `run`: plain, emulated persistent memory, copy-on-write, aged; and mounted |
-//! | `kernel` | tmpfs, the disk, ext4 and xfs in images on it, directories that the user names |
+//! | `volumes` | Gannet under `run`: plain, emulated persistent memory, copy-on-write, aged, on DAX; and mounted |
+//! | `kernel` | tmpfs, the disk, ext4 and xfs in images on it and where they are mounted with DAX, directories that the user names |
 //! | `libfuse` | a file system in memory over libfuse, compiled here |
 //! | `worker` | the workload program at work for a peer |
 
@@ -28,15 +28,18 @@ pub(crate) use volumes::{Gannet, make_volume};
 const PLACE: &str = "/gannet-bench-volume";
 
 /// The peers that are there without being asked for, in the order of columns.
-pub(crate) const ALL: [&str; 11] = [
+pub(crate) const ALL: [&str; 14] = [
     "gannet",
     "gannet-pmem",
     "gannet-pmem-cow",
     "gannet-aged",
+    "gannet-dax",
     "gannet-mount",
     "gannet-mount-shared",
     "tmpfs",
     "libfuse",
+    "ext4-dax",
+    "xfs-dax",
     "ext4",
     "xfs",
     "disk",
@@ -102,10 +105,13 @@ pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
             volumes::under_run(bench, name, Gannet { emulated: true, copy_on_write: true, ..Gannet::default() })
         }
         "gannet-aged" => volumes::under_run(bench, name, Gannet { emulated: true, aged: true, ..Gannet::default() }),
+        "gannet-dax" => volumes::on_dax(bench, name),
         "gannet-mount" => volumes::mounted(bench, name, "", "mounted"),
         "gannet-mount-shared" => volumes::mounted(bench, name, "cache=coherent", "mounted, as while others use it too"),
         "tmpfs" => kernel::tmpfs(bench),
         "disk" => kernel::disk(bench),
+        "ext4-dax" => kernel::dax(bench, name, "ext4"),
+        "xfs-dax" => kernel::dax(bench, name, "xfs"),
         "ext4" | "xfs" => kernel::image(bench, name),
         "libfuse" => libfuse::make(bench),
         _ => Err(format!("no peer has this name; there are {} and those of --directory", ALL.join(", "))),

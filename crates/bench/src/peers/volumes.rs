@@ -54,8 +54,8 @@ fn facts(name: &str, path: &Path, kind: Gannet, how: &str) -> Result<PeerFacts, 
     })
 }
 
-fn volume(bench: &Bench, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), String> {
-    let directory = bench.medium_directory().join(name);
+fn volume(bench: &Bench, base: &Path, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), String> {
+    let directory = base.join(name);
     let undo = Undo::remove(bench, &directory);
     std::fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
     let path = directory.join("volume");
@@ -65,7 +65,20 @@ fn volume(bench: &Bench, name: &str, kind: Gannet) -> Result<(PathBuf, Undo), St
 
 /// A volume under `gannet run`.
 pub(super) fn under_run(bench: &Bench, name: &str, kind: Gannet) -> Result<Peer, String> {
-    let (path, undo) = volume(bench, name, kind)?;
+    under_run_at(bench, &bench.medium_directory(), name, kind)
+}
+
+/// On persistent memory, wherever the machine has it mounted.
+pub(super) fn on_dax(bench: &Bench, name: &str) -> Result<Peer, String> {
+    let place = Bench::own(&super::kernel::dax_place(&["ext4", "xfs"])?);
+    let whole = Undo::remove(bench, &place);
+    let mut peer = under_run_at(bench, &place, name, Gannet::default())?;
+    peer.undo.insert(0, whole);
+    Ok(peer)
+}
+
+fn under_run_at(bench: &Bench, base: &Path, name: &str, kind: Gannet) -> Result<Peer, String> {
+    let (path, undo) = volume(bench, base, name, kind)?;
     let mut peer = Peer {
         facts: facts(name, &path, kind, "under `gannet run`")?,
         access: Access::Run { gannet: bench.settings.gannet.clone(), volume: path.clone() },
@@ -101,7 +114,7 @@ fn age(bench: &Bench, peer: &mut Peer) -> Result<(), String> {
 
 /// A volume mounted with options.
 pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Result<Peer, String> {
-    let (path, undo) = volume(bench, name, Gannet::default())?;
+    let (path, undo) = volume(bench, &bench.medium_directory(), name, Gannet::default())?;
     let facts = facts(name, &path, Gannet::default(), how)?;
     let target = path.with_file_name("mounted");
     std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;

@@ -51,7 +51,7 @@ fn draw_into(
     heading(area, 20, &lines.title, &format!("{}; {}", unit_name(lines.unit), lines.below))?;
     legend(area, (20, 58), names, WIDTH as i32 - 40)?;
     // Powers of two are what is measured, powers of ten where that spans too much.
-    let base = if right / left > 2000.0 { 10.0 } else { 2.0 };
+    let base = if lines.x_name == "files" || right / left > 2000.0 { 10.0 } else { 2.0 };
     let mut chart = ChartBuilder::on(area)
         .margin_top(top)
         .margin_right(28)

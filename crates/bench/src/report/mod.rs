@@ -7,9 +7,11 @@
 //! | `dots`, `lines` | the two kinds of plots |
 //! | `style` | colours, markers, the legend |
 //! | `page` | the HTML page |
+//! | `markdown` | the page for repositories |
 
 mod dots;
 mod lines;
+mod markdown;
 mod page;
 mod plots;
 mod style;
@@ -21,7 +23,8 @@ use crate::model::Report;
 use std::io;
 use std::path::Path;
 
-/// Writes `index.html`, which needs nothing else, and each plot by itself (`*.svg`), and the figures (`results.json`).
+/// Writes `index.html`, which needs nothing else, each plot by itself (`*.svg`), a page that shows them (`README.md`), and the
+/// figures (`results.json`).
 ///
 /// # Errors
 /// Those of the file system.
@@ -32,6 +35,7 @@ pub fn write(report: &Report, directory: &Path) -> io::Result<()> {
         std::fs::write(directory.join(format!("{}.svg", plot.name)), &plot.svg)?;
     }
     std::fs::write(directory.join("index.html"), page::page(report, &plots))?;
+    std::fs::write(directory.join("README.md"), markdown::page(report, &plots))?;
     let json = serde_json::to_string_pretty(report)?;
     std::fs::write(directory.join("results.json"), json + "\n")
 }

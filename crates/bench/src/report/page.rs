@@ -1,8 +1,8 @@
 //! The page: one HTML file with the machine, the settings, plots and tables, which loads nothing from anywhere.
 
 use super::plots::Plot;
-use super::text::{columns, count, line_name, lines, machine, number, size, time, unit_name, value};
-use crate::model::{Report, Row, Table};
+use super::text::{columns, count, find, line_name, lines, machine, number, over_floor, size, time, unit_name, value};
+use crate::model::{Report, Table};
 
 const STYLE: &str = "
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242a; background: #fff; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
@@ -12,7 +12,13 @@ table { border-collapse: collapse; font-size: 13px; margin: .75rem 0; display: b
 th, td { padding: .2rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eef0f3 }
 th:first-child, td:first-child, .left td, .left th { text-align: left }
 th { font-weight: 600 } small, .faint { color: #6a7078 } summary { cursor: pointer; color: #1f5fb5 }
+svg { border-radius: 6px; background: #fff }
 .warning { background: #fff6e0; padding: .4rem .8rem; border-left: 3px solid #e0a400; margin: .3rem 0 }
+@media (prefers-color-scheme: dark) {
+  :root { color-scheme: dark } body { color: #d8dce2; background: #16191d } h2 { border-color: #2c3138 }
+  th, td { border-color: #262b31 } small, .faint { color: #98a0aa } summary { color: #7fb2ff }
+  .warning { background: #3a3013; border-color: #c79200 }
+}
 ";
 
 fn escape(text: &str) -> String {
@@ -28,10 +34,6 @@ fn grid(cells: &[Vec<String>], class: &str) -> String {
         text += &format!("<tr>{row}</tr>\n");
     }
     text + "</table>\n"
-}
-
-fn find<'a>(table: &'a Table, operation: &str, x: Option<f64>, peer: &str) -> Option<&'a Row> {
-    table.rows.iter().find(|row| row.operation == operation && row.x == x && row.peer == peer)
 }
 
 fn matrix(table: &Table) -> String {
@@ -60,8 +62,23 @@ fn matrix(table: &Table) -> String {
 /// Everything that a row knows.
 fn details(table: &Table) -> String {
     let heading = [
-        "", "peer", "workers", "value", "p50", "p99", "p99.99", "max", "net", "cpu", "fences", "lines", "bytes",
-        "data", "medium", "survives",
+        "",
+        "peer",
+        "workers",
+        "value",
+        "p50",
+        "p99",
+        "p99.99",
+        "max",
+        "net",
+        "net / floor",
+        "cpu",
+        "fences",
+        "lines",
+        "bytes",
+        "data",
+        "medium",
+        "survives",
     ];
     let mut cells = vec![heading.map(str::to_owned).to_vec()];
     for row in &table.rows {
@@ -79,6 +96,7 @@ fn details(table: &Table) -> String {
             or_dash(latency.and_then(|latency| latency.p9999_ns)),
             or_dash(latency.map(|latency| latency.max_ns)),
             or_dash(row.net_ns),
+            over_floor(table, row).map_or_else(|| "–".into(), number),
             or_dash(row.cpu_ns.map(|cpu| cpu.median)),
             cost(|cost| cost.fences),
             cost(|cost| cost.lines),
@@ -97,11 +115,11 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width\">\n<title>gannet bench</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Gannet {}: <code>gannet bench{}</code></h1>\n<p>{}.<br>\nClock {}, governor {}, huge pages of tmpfs: {}, {} \
+         <h1>Gannet {}: <code>{}</code></h1>\n<p>{}.<br>\nClock {}, governor {}, huge pages of tmpfs: {}, {} \
          NUMA node(s), load {:.1} at the beginning.<br>\n{} rounds in turn, medians, spread: {}. Volumes of {}, data \
          operations in files of {}.</p>\n",
         report.version,
-        if settings.quick { " --quick" } else { "" },
+        escape(&settings.command),
         escape(&machine(report)),
         escape(&report.machine.clock),
         escape(report.machine.governor.as_deref().unwrap_or("none")),

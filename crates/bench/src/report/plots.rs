@@ -9,7 +9,7 @@ use crate::model::{Report, Row, Table};
 const LINES_MAX: usize = 4;
 
 /// Rows of the plot that says most in least room.
-const SUMMARY: &[&str] = &[
+pub(super) const SUMMARY: &[&str] = &[
     "overwrite 4 KiB",
     "append 4 KiB and fsync",
     "append 64 B and fsync",

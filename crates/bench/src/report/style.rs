@@ -37,6 +37,13 @@ pub(super) fn look(peer: &str) -> (RGBColor, Marker) {
         "xfs" => (RGBColor(0xa8, 0xb8, 0x2a), Marker::Square),
         "disk" => (RGBColor(0x7a, 0x62, 0x4f), Marker::Square),
         "floor" => (RGBColor(0, 0, 0), Marker::Bar),
+        // Ways in which a volume was left, where these are the lines.
+        "closed cleanly" => (RGBColor(0x3f, 0x9b, 0x3f), Marker::Disc),
+        "killed" => (RGBColor(0x1f, 0x77, 0xe5), Marker::Square),
+        "machine crashed" => (RGBColor(0xc0, 0x2a, 0x4a), Marker::Triangle),
+        "ext4-dax" => (RGBColor(0x1c, 0x6b, 0x1c), Marker::Triangle),
+        "xfs-dax" => (RGBColor(0x6e, 0x7a, 0x10), Marker::Triangle),
+        "gannet-dax" => (RGBColor(0x00, 0x00, 0x5c), Marker::Square),
         _ => (RGBColor(0x88, 0x88, 0x88), Marker::Triangle),
     }
 }
@@ -50,6 +57,7 @@ fn called(peer: &str) -> &str {
         "gannet-aged" => "Gannet, aged",
         "gannet-mount" => "Gannet mounted",
         "gannet-mount-shared" => "Gannet mounted, shared",
+        "gannet-dax" => "Gannet on DAX",
         "floor" => "copy + fence alone",
         other => other,
     }

@@ -110,7 +110,7 @@ pub(crate) fn size(bytes: f64) -> String {
     }
 }
 
-fn find<'a>(table: &'a Table, operation: &str, x: Option<f64>, peer: &str) -> Option<&'a Row> {
+pub(crate) fn find<'a>(table: &'a Table, operation: &str, x: Option<f64>, peer: &str) -> Option<&'a Row> {
     table.rows.iter().find(|row| row.operation == operation && row.x == x && row.peer == peer)
 }
 
@@ -181,25 +181,42 @@ fn processor(table: &Table) -> Option<String> {
     (cells.len() > 1).then(|| grid(&cells))
 }
 
-/// Tails, and what a call costs the medium.
-fn tails(table: &Table) -> Option<String> {
-    let heading = ["", "peer", "mean", "p50", "p99", "p99.99", "net", "cpu", "fences", "lines", "bytes"];
+/// The peer whose tails are shown without being asked for: those of persistent memory, where they are measured.
+fn shown_always(table: &Table) -> Option<&str> {
+    let is_there = |name: &&str| table.rows.iter().any(|row| row.peer == *name);
+    ["gannet-dax", "gannet-pmem", "gannet"].into_iter().find(is_there)
+}
+
+/// How many times the machine's own limit, without what measuring takes.
+pub(crate) fn over_floor(table: &Table, row: &Row) -> Option<f64> {
+    let floor = find(table, &row.operation, row.x, "floor")?.value.median;
+    row.net_ns.filter(|_| floor > 0.0 && row.peer != "floor").map(|net| net / floor)
+}
+
+/// Tails, and what a call costs the medium; of all peers, or of Gannet.
+fn tails(table: &Table, all: bool) -> Option<String> {
+    let heading = ["", "peer", "mean", "p50", "p99", "p99.99", "net", "net / floor", "cpu", "fences", "lines", "bytes"];
     let mut cells = vec![heading.map(str::to_owned).to_vec()];
+    let only = shown_always(table);
     for (operation, x) in lines(table) {
         for row in table.rows.iter().filter(|row| row.operation == operation && row.x == x) {
-            let Some(latency) = row.latency else { continue };
+            if !all && only.is_some_and(|only| only != row.peer) || row.latency.is_none() && row.cost.is_none() {
+                continue;
+            }
             let or_dash = |value: Option<f64>| value.map_or_else(|| "-".into(), time);
             let cost = |of: fn(&crate::model::Cost) -> f64| {
                 row.cost.as_ref().map_or_else(|| "-".into(), |cost| number(of(cost)))
             };
+            let latency = row.latency.as_ref();
             cells.push(vec![
                 line_name(table, operation, x),
                 row.peer.clone(),
-                time(latency.mean_ns),
-                or_dash(latency.p50_ns),
-                or_dash(latency.p99_ns),
-                or_dash(latency.p9999_ns),
+                or_dash(latency.map(|latency| latency.mean_ns)),
+                or_dash(latency.and_then(|latency| latency.p50_ns)),
+                or_dash(latency.and_then(|latency| latency.p99_ns)),
+                or_dash(latency.and_then(|latency| latency.p9999_ns)),
                 or_dash(row.net_ns),
+                over_floor(table, row).map_or_else(|| "-".into(), number),
                 or_dash(row.cpu_ns.map(|cpu| cpu.median)),
                 cost(|cost| cost.fences),
                 cost(|cost| cost.lines),
@@ -224,7 +241,7 @@ pub(crate) fn machine(report: &Report) -> String {
     )
 }
 
-/// All of a report; the tails too if there shall be `details`.
+/// All of a report; the tails and the medium's cost of all peers if there shall be `details`, otherwise Gannet's.
 pub fn text(report: &Report, details: bool) -> String {
     let mut text = format!("Gannet {}: {}\n", report.version, machine(report));
     let settings = &report.settings;
@@ -260,7 +277,7 @@ pub fn text(report: &Report, details: bool) -> String {
         {
             text += &format!("\n{processor}");
         }
-        if details && let Some(tails) = tails(table) {
+        if let Some(tails) = tails(table, details) {
             text += &format!("\n{tails}");
         }
     }

@@ -25,7 +25,10 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
         [] => SUBJECTS.to_vec(),
         some => some.iter().map(|&table| subject(table)).collect(),
     };
+    let words =
+        std::env::args().skip(1).map(|word| if word.contains([' ', '\'']) { format!("{word:?}") } else { word });
     let settings = BenchSettings {
+        command: std::iter::once("gannet".to_owned()).chain(words).collect::<Vec<_>>().join(" "),
         workload: find_workload(&gannet)?,
         quick: arguments.quick,
         rounds: arguments.rounds,

@@ -1,0 +1,121 @@
+//! The report as a page of Markdown (`README.md`): what a repository's front page takes its figures from, between two marks.
+
+use super::plots::{Plot, SUMMARY};
+use super::text::{columns, find, line_name, lines, machine, number, time, unit_name, value};
+use crate::model::{Report, Row, Table};
+
+/// What is between these lines can be copied elsewhere; `scripts/refresh-results` does.
+const BEGIN: &str = "<!-- the figures of gannet bench: begin -->";
+const END: &str = "<!-- the figures of gannet bench: end -->";
+
+/// Columns of the summary.
+const COLUMNS: &[(&str, &str)] = &[
+    ("gannet-pmem", "Gannet, emulated PM"),
+    ("gannet-mount", "mounted"),
+    ("tmpfs", "tmpfs"),
+    ("libfuse", "libfuse"),
+    ("disk", "disk"),
+];
+
+fn line(cells: impl IntoIterator<Item = String>) -> String {
+    let cells: Vec<String> = cells.into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+    format!("| {} |\n", cells.join(" | "))
+}
+
+/// A table, the first line of which is a heading.
+fn grid(cells: Vec<Vec<String>>) -> String {
+    let mut text = String::new();
+    for (index, cells) in cells.into_iter().enumerate() {
+        let count = cells.len();
+        text += &line(cells);
+        if index == 0 {
+            text += &format!("| --- |{}\n", " ---: |".repeat(count.saturating_sub(1)));
+        }
+    }
+    text
+}
+
+/// The few figures that say most.
+fn summary(report: &Report) -> Option<String> {
+    let table = report.tables.iter().find(|table| table.command == "latency")?;
+    let columns: Vec<_> = COLUMNS.iter().filter(|(peer, _)| table.rows.iter().any(|row| row.peer == *peer)).collect();
+    let mut cells = vec![vec!["middle of single times".to_owned()]];
+    cells[0].extend(columns.iter().map(|(_, name)| (*name).to_owned()));
+    cells[0].extend(["its p99", "its fences"].map(str::to_owned));
+    for operation in SUMMARY {
+        let of = |peer: &str| find(table, operation, None, peer);
+        let Some(gannet) = of("gannet-pmem") else { continue };
+        let mut row = vec![(*operation).to_owned()];
+        row.extend(columns.iter().map(|(peer, _)| of(peer).map_or_else(|| "–".into(), |row| time(row.value.median))));
+        row.push(gannet.latency.and_then(|latency| latency.p99_ns).map_or_else(|| "–".into(), time));
+        row.push(gannet.cost.map_or_else(|| "–".into(), |cost| number(cost.fences)));
+        cells.push(row);
+    }
+    (cells.len() > 1).then(|| {
+        format!(
+            "{}\nOne thread of one unmodified program, in turn on each; median of {} rounds. {}. Volumes: {}; persistent memory \
+             emulated: every flush and fence is executed.\n",
+            grid(cells),
+            report.settings.rounds,
+            machine(report),
+            report.peers.iter().find(|peer| peer.name == "gannet-pmem").map_or("", |peer| peer.medium.as_str()),
+        )
+    })
+}
+
+fn matrix(table: &Table) -> String {
+    let peers: Vec<&str> = columns(table).into_iter().filter(|peer| *peer != "driver").collect();
+    let mut cells = vec![vec![unit_name(table.unit).to_owned()]];
+    cells[0].extend(peers.iter().map(|&peer| peer.to_owned()));
+    for (operation, x) in lines(table) {
+        let one = |row: &Row| {
+            let share = 100.0 * row.value.deviation / row.value.median.max(f64::MIN_POSITIVE);
+            let spread = if row.value.rounds > 1 { format!(" ±{share:.0}%") } else { String::new() };
+            format!("{}{spread}", value(table.unit, row.value.median))
+        };
+        let values: Vec<String> =
+            peers.iter().map(|peer| find(table, operation, x, peer).map_or_else(|| "–".into(), one)).collect();
+        if values.iter().any(|value| value != "–") {
+            cells.push(std::iter::once(line_name(table, operation, x)).chain(values).collect());
+        }
+    }
+    grid(cells)
+}
+
+/// The page.
+pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
+    let mut text = format!(
+        "# Results\n\n`{}` wrote this page; `index.html` beside it has every figure (tails, processor time, fences, lines and bytes of each \
+         row), `results.json` the same for programs.\n\n{}.\n",
+        report.settings.command,
+        machine(report)
+    );
+    for warning in &report.warnings {
+        text += &format!("* {warning}\n");
+    }
+    if let Some(summary) = summary(report) {
+        text += &format!(
+            "\n## In short\n\n![The same program on each file system](summary.svg)\n\n{BEGIN}\n{summary}{END}\n"
+        );
+    }
+    text += "\n## What was measured\n\n| peer | what | data | medium | acknowledged operations survive |\n| --- | --- | --- | --- | --- |\n";
+    for peer in &report.peers {
+        text += &line([&peer.name, &peer.about, &peer.data, &peer.medium, &peer.survives].map(String::clone));
+    }
+    for (index, table) in report.tables.iter().enumerate() {
+        text += &format!("\n## {}\n\n", table.title);
+        for plot in plots.iter().filter(|plot| plot.table == index && plot.name != "summary") {
+            text += &format!("![{}]({}.svg)\n\n", plot.name, plot.name);
+        }
+        text += &matrix(table);
+        text += &table.notes.iter().map(|note| format!("\n* {note}")).collect::<String>();
+        text.push('\n');
+    }
+    if !report.skipped.is_empty() {
+        text += "\n## Left out\n\n";
+        for skipped in &report.skipped {
+            text += &format!("* {}: {}\n", skipped.what, skipped.why);
+        }
+    }
+    text
+}
