@@ -80,3 +80,24 @@ fn below_another_run_its_volumes_are_added() {
         assert!(gannet(&["fsck", volume]).status.success());
     }
 }
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_not_a_signal() {
+    build_library();
+    let directory = TempDir::new().unwrap();
+    let volume = directory.path().join("volume").to_str().unwrap().to_owned();
+    let limited = |arguments: &str| {
+        let script = format!("ulimit -f 8; exec {} {arguments}", env!("CARGO_BIN_EXE_gannet"));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{arguments}: {errors}");
+        assert!(errors.contains("ulimit -f"), "{errors}");
+    };
+    limited(&format!("mkfs {volume} --size 4M"));
+    assert!(!Path::new(&volume).exists());
+    assert!(gannet(&["mkfs", &volume, "--size", "4M"]).status.success());
+    limited(&format!("run {volume} -- true"));
+    // Inside the volume it is the program's business, as everywhere.
+    let script = "ulimit -f 8; dd if=/dev/zero of=/gannet/z bs=1k count=20 2>/dev/null; echo $?; stat -c %s /gannet/z";
+    assert_eq!(shell(&volume, script), "153\n4096\n");
+}

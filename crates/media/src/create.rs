@@ -162,6 +162,11 @@ fn fill(
     if below.f_blocks != 0 && below.f_bavail * (below.f_bsize as u64) < length {
         return Err(no_space(free_bytes()));
     }
+    // The kernel would answer with SIGXFSZ, too, which ends the program.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if limit.is_some_and(|limit| limit < length) {
+        return Err(system(path, "make the file: the limit of file sizes (ulimit -f) is smaller", Errno::FBIG));
+    }
     rustix::fs::ftruncate(&file, length).map_err(|error| system(path, "set the file's length", error))?;
     let open_options = OpenOptions { read_only: false, ..options.open };
     let clone = file.try_clone().map_err(|source| OpenError::System {

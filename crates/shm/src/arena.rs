@@ -162,7 +162,7 @@ impl Arena {
             Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
                 Err(Error::Full { what: "page of shared memory: /dev/shm is full" })
             }
-            Err(errno) => Err(Error::system("get memory for the arena")(errno)),
+            Err(errno) => Err(Error::system("get memory for the shared state in /dev/shm")(errno)),
         }
     }
 

@@ -165,14 +165,20 @@ impl ArenaPath {
     /// Makes a file of `bytes`, the first `head` of them with memory behind, with the gate held, not
     /// yet visible.
     pub(crate) fn create_hidden(&self, bytes: u64, head: u64) -> Result<Gate> {
-        let doing = "create the arena";
+        let doing = "create the shared state in /dev/shm";
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
         // The umask may have taken bits away, an ACL of the directory added some.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
+        // The kernel would answer with SIGXFSZ, too, which ends the program.
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+        if limit.is_some_and(|limit| limit < bytes) {
+            let doing = "create the shared state in /dev/shm: the limit of file sizes (ulimit -f) is too small for it";
+            return Err(Error::System { doing, errno: Errno::FBIG });
+        }
         rustix::fs::ftruncate(&fd, bytes).map_err(Error::system(doing))?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, head)
-            .map_err(Error::system("get memory for the arena"))?;
+            .map_err(Error::system("get memory for the shared state in /dev/shm"))?;
         sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system(doing))?;
         Ok(Gate { fd })
     }

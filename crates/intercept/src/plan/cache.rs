@@ -107,6 +107,9 @@ impl Plain {
     /// Notes that an object has nothing to rewrite; that it cannot be noted is no error.
     pub(crate) fn note(directory: &CachePath, key: &Key) {
         const O_WRONLY_CREAT_APPEND: usize = 0o1 | 0o100 | 0o2000;
+        if !may_have(PLAIN_BYTES_MAX + PLAIN_ENTRY_BYTES) {
+            return;
+        }
         directory.create();
         let path = Self::path(directory);
         let entry = Self::entry(key);
@@ -127,6 +130,15 @@ impl Plain {
             syscall(number::CLOSE, [descriptor as usize]);
         }
     }
+}
+
+/// Whether this process may have files of so many bytes (`ulimit -f`). Writing beyond that would end it by SIGXFSZ.
+fn may_have(bytes: usize) -> bool {
+    const RLIMIT_FSIZE: usize = 1;
+    let mut limits = [0u64; 2];
+    // SAFETY: a buffer for `rlimit`.
+    let result = unsafe { syscall(number::PRLIMIT64, [0, RLIMIT_FSIZE, 0, limits.as_mut_ptr() as usize]) };
+    result == 0 && limits[0] >= bytes as u64
 }
 
 /// The size of a file of the cache that belongs to this user and that nobody else may write to.
@@ -282,6 +294,9 @@ fn check(bytes: &'static [u8], id: &BuildId) -> Option<&'static [Site]> {
 
 /// Stores the plan for `id`; that it cannot be stored is no error.
 pub(crate) fn store(directory: &CachePath, id: &BuildId, sites: &[Site]) {
+    if !may_have(HEADER_BYTES + size_of_val(sites)) {
+        return;
+    }
     directory.create();
     // SAFETY: sites are plain bytes without padding (their size is the sum of their fields).
     let content = unsafe { core::slice::from_raw_parts(sites.as_ptr().cast::<u8>(), size_of_val(sites)) };
