@@ -133,7 +133,7 @@ impl Plain {
 }
 
 /// Whether this process may have files of so many bytes (`ulimit -f`). Writing beyond that would end it by SIGXFSZ.
-fn may_have(bytes: usize) -> bool {
+pub(crate) fn may_have(bytes: usize) -> bool {
     const RLIMIT_FSIZE: usize = 1;
     let mut limits = [0u64; 2];
     // SAFETY: a buffer for `rlimit`.

@@ -114,6 +114,9 @@ fn copy_of(
 /// Writes a copy and gives it its name.
 fn store(directory: &CachePath, key: &Key, parts: &[&[u8]]) -> bool {
     const O_WRONLY_CREAT_EXCL: usize = 0o1 | 0o100 | 0o200;
+    if !may_have(parts.iter().map(|part| part.len()).sum()) {
+        return false;
+    }
     directory.create();
     remove_old(directory);
     // SAFETY: no arguments.

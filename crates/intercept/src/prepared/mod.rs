@@ -23,7 +23,7 @@ use crate::number;
 use crate::patch::area::{OWN_SLOT_BYTES, register_full};
 use crate::patch::emit::{WORD_COUNT, Word};
 use crate::patch::{Outcome, gates};
-use crate::plan::cache::{CachePath, trusted_status};
+use crate::plan::cache::{CachePath, may_have, trusted_status};
 use crate::plan::image::{BuildId, Image, Segment};
 use crate::raw::{is_error, syscall};
 use crate::table::CLASSES;
