@@ -1,7 +1,7 @@
 //! `execve`: the new program gets the injection and our descriptors through its environment, even a cleared one.
 //!
 //! The call is made by the program's own instruction with changed arguments, so that a success leaves no busy thread behind in a
-//! `vfork` parent. The changed arguments live in a map that the thread's next call frees.
+//! `vfork` parent. The changed arguments live in a map that is free again at the thread's next call.
 
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
@@ -32,6 +32,14 @@ fn close_program(record: &mut Record) {
 /// Frees what the thread's last `execve` left, if it failed or was a `vfork` child's.
 #[inline]
 pub(crate) fn release_memory(record: &mut Record) {
+    if record.exec_pending {
+        release_now(record);
+    }
+}
+
+#[cold]
+fn release_now(record: &mut Record) {
+    record.exec_pending = false;
     if record.exec_descriptor.0 != 0 {
         close_program(record);
     }
@@ -41,12 +49,39 @@ pub(crate) fn release_memory(record: &mut Record) {
     if record.preload_process != 0 {
         front::libraries::after_exec(record);
     }
-    for slot in &mut record.exec_memory {
-        if slot.1 != 0 {
-            let (start, length) = core::mem::take(slot);
-            // SAFETY: our own map; the call that used it is over.
-            unsafe { syscall(MUNMAP, [start, length]) };
+    // The call that used it is over.
+    for memory in &mut record.exec_memory {
+        memory.is_used = false;
+        if memory.length > KEPT_BYTES_MAX {
+            memory.free();
         }
+    }
+}
+
+/// Memory for the changed arguments of an `execve`. Kept for the next one: a program that starts others by `vfork` would map and unmap it
+/// each time, and the other processors it runs on had to be told.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct ExecMemory {
+    start: usize,
+    /// 0: none.
+    length: usize,
+    /// An `execve` under way refers to it.
+    is_used: bool,
+}
+
+/// More than this is not kept.
+const KEPT_BYTES_MAX: usize = 256 * 1024;
+/// Less is not asked for.
+const MEMORY_BYTES_MIN: usize = 64 * 1024;
+
+impl ExecMemory {
+    fn free(&mut self) {
+        if self.length != 0 {
+            // SAFETY: our own map, which nothing refers to any more.
+            unsafe { syscall(MUNMAP, [self.start, self.length]) };
+        }
+        *self = ExecMemory::default();
     }
 }
 
@@ -60,19 +95,19 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// A map of at least `length` bytes that lives until the thread's next call.
     pub(crate) fn new(record: &mut Record, length: usize) -> Option<Scratch> {
-        let length = length.next_multiple_of(4096);
-        // SAFETY: a new anonymous map.
-        let start = unsafe { syscall(MMAP, [0, length, 3, 0x22, usize::MAX, 0]) };
-        if is_error(start) {
-            return None;
+        let memory = record.exec_memory.iter_mut().find(|memory| !memory.is_used)?;
+        if memory.length < length {
+            memory.free();
+            let length = length.max(MEMORY_BYTES_MIN).next_multiple_of(4096);
+            // SAFETY: a new anonymous map.
+            let start = unsafe { syscall(MMAP, [0, length, 3, 0x22, usize::MAX, 0]) };
+            if is_error(start) {
+                return None;
+            }
+            (memory.start, memory.length) = (start as usize, length);
         }
-        let Some(slot) = record.exec_memory.iter_mut().find(|slot| slot.1 == 0) else {
-            // SAFETY: the map just made.
-            unsafe { syscall(MUNMAP, [start as usize, length]) };
-            return None;
-        };
-        *slot = (start as usize, length);
-        Some(Scratch { start: start as usize, length, used: 0 })
+        memory.is_used = true;
+        Some(Scratch { start: memory.start, length: memory.length, used: 0 })
     }
 
     /// Puts bytes and a zero behind them; returns where.
@@ -84,10 +119,12 @@ impl Scratch {
         }
         let mut at = address;
         for part in parts {
-            // SAFETY: inside the map, checked above; the map is new and zero.
+            // SAFETY: inside the map, checked above.
             unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), at as *mut u8, part.len()) };
             at += part.len();
         }
+        // SAFETY: likewise.
+        unsafe { (at as *mut u8).write(0) };
         self.used += length + 1;
         Some(address)
     }
@@ -110,6 +147,7 @@ pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) ->
     if !in_child {
         front::held::flush();
     }
+    record.exec_pending = true;
     match front::before_exec(frame, record, in_child) {
         Outcome::Pass => {}
         done => return done,

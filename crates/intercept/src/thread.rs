@@ -29,8 +29,10 @@ pub(crate) struct Record {
     pub(crate) vfork_parent: i32,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
-    /// Memory of an `execve` in progress: start and length of maps to be freed at the next call.
-    pub(crate) exec_memory: [(usize, usize); 2],
+    /// An `execve` was begun: the next call has to put away what it left, if it comes back.
+    pub(crate) exec_pending: bool,
+    /// Memory of an `execve` in progress.
+    pub(crate) exec_memory: [crate::exec::ExecMemory; 2],
     /// The process whose descriptions are held in transit for an `execve` under way; 0: none.
     pub(crate) in_transit_of: i32,
     /// Memory files preloaded into the program that this process executes.

@@ -359,10 +359,10 @@ routines!(RANGES_AVX512, AVX512, "AVX-512":
 
 /// The sets that this processor can execute, best last.
 pub(crate) fn executable() -> impl Iterator<Item = &'static Kernels> {
-    let avx2 = std::arch::is_x86_feature_detected!("avx2");
+    let features = crate::features::features();
     // Processors that have this later extension execute 512-bit instructions without lowering their clock.
-    let avx512 = std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("avx512vbmi2");
-    [Some(&SSE2), avx2.then_some(&AVX2), avx512.then_some(&AVX512)].into_iter().flatten()
+    let avx512 = features.avx512f && features.avx512vbmi2;
+    [Some(&SSE2), features.avx2.then_some(&AVX2), avx512.then_some(&AVX512)].into_iter().flatten()
 }
 
 /// The set to use, chosen once.

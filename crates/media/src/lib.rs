@@ -20,6 +20,7 @@
 mod counters;
 mod create;
 mod error;
+mod features;
 mod hash;
 mod identity;
 mod kernels;

@@ -5,7 +5,6 @@
 
 use std::arch::asm;
 use std::arch::global_asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::sync::OnceLock;
 
 use gannet_usermem::FaultRange;
@@ -79,12 +78,11 @@ pub(crate) static RANGES: [FaultRange; 3] = [
 /// The routines this processor can execute, the best one first: `clwb` writes back and may keep the line, the others drop
 /// it, and `clflush` does so one after the other.
 pub(crate) fn write_backs() -> impl Iterator<Item = WriteBack> {
-    let extended = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
-    let (has_clwb, has_clflushopt) = (extended & 1 << 24 != 0, extended & 1 << 23 != 0);
+    let features = crate::features::features();
     let clwb: WriteBack = gannet_media_write_back_clwb;
     let clflushopt: WriteBack = gannet_media_write_back_clflushopt;
     let clflush: WriteBack = gannet_media_write_back_clflush;
-    [has_clwb.then_some(clwb), has_clflushopt.then_some(clflushopt), Some(clflush)].into_iter().flatten()
+    [features.clwb.then_some(clwb), features.clflushopt.then_some(clflushopt), Some(clflush)].into_iter().flatten()
 }
 
 /// The best one, chosen once.

@@ -164,7 +164,8 @@ impl Front {
 
     /// What the program about to be executed is told. What it inherits is held in transit until it adopts it.
     pub(crate) fn inheritance(&self, record: &mut Record, in_child: bool) -> Vec<u8> {
-        if in_child {
+        // What is held now is what is given back should the call fail: other threads must not change it meanwhile.
+        if in_child && table::current(record).iter().next().is_some() {
             let _ = table::make_private(record);
         }
         let table = table::current(record);

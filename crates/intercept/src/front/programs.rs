@@ -97,6 +97,8 @@ fn prepare(
                             program = volume_program(front, &call, &inside, scratch)?;
                             continue;
                         }
+                        // So the kernel would say of the program itself; of an interpreter it is the kernel's to say.
+                        _ if prefix.is_empty() && is_missing(path) => return Err(Errno::NOENT),
                         _ => break,
                     }
                 }
@@ -249,6 +251,15 @@ fn read_whole_host(path: &[u8]) -> Option<Vec<u8>> {
         content.truncate(length);
         Some(content)
     })
+}
+
+/// Whether there is nothing under a path of the host, as is found out for most directories of a search path.
+fn is_missing(path: &[u8]) -> bool {
+    const ENOENT: isize = -2;
+    let mut text = path.to_vec();
+    text.push(0);
+    // SAFETY: a path that ends in zero.
+    unsafe { syscall(FACCESSAT, [CWD, text.as_ptr() as usize, 0]) == ENOENT }
 }
 
 /// The first bytes of a program of the host.
