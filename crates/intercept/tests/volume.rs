@@ -92,6 +92,62 @@ fn programs_and_scripts_of_the_volume() {
 }
 
 #[test]
+fn record_locks_over_exec() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        r#"cat > lock.py <<'P'
+import fcntl, os, subprocess, sys, signal
+def held(name, start=0):  # by anybody else than the asker
+    return subprocess.run([sys.executable, 'lock.py', 'try', name, str(start)]).returncode == 3
+def wait(answer, name, start=0):
+    while held(name, start) != answer: pass
+step = sys.argv[1]
+if step == 'try':
+    try: fcntl.lockf(os.open(sys.argv[2], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[3]))
+    except OSError: sys.exit(3)
+elif step == 'first':
+    kept, closing = os.open('kept', os.O_RDWR | os.O_CREAT), os.open('closing', os.O_RDWR | os.O_CREAT)
+    for start in range(0, 40, 4): fcntl.lockf(kept, fcntl.LOCK_EX if start % 8 else fcntl.LOCK_SH, 2, start)
+    fcntl.lockf(closing, fcntl.LOCK_EX, 1, 0); fcntl.flock(kept, fcntl.LOCK_EX)
+    os.set_inheritable(kept, True)
+    try: os.execv('/nonexistent', ['x'])
+    except OSError: pass
+    print('after a failure', held('kept', 4), held('kept', 2), held('closing'))
+    # Twice: what came over an exec goes over the next.
+    os.execv('/bin/sh', ['sh', '-c', 'exec "$@"', 'sh', sys.executable, 'lock.py', 'second', str(kept)])
+elif step == 'second':
+    kept = int(sys.argv[2])
+    print('after exec', held('kept', 4), held('kept', 8), held('kept', 2), held('closing'))
+    if os.fork() == 0:
+        try: fcntl.lockf(kept, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 4); print('a child has its own')
+        except OSError: print('a child has none')
+        sys.stdout.flush(); os._exit(0)
+    os.wait(); fcntl.lockf(kept, fcntl.LOCK_UN, 2, 4); print('unlocked', held('kept', 4), held('kept', 12))
+    os.close(os.open('kept', os.O_RDONLY)); print('closed', held('kept', 12))
+    fcntl.lockf(kept, fcntl.LOCK_EX, 1, 0); print('again', held('kept')); sys.stdout.flush()
+    ready = os.pipe(); os.set_inheritable(ready[1], True)
+    child = os.fork()
+    if child == 0:
+        f = os.open('killed', os.O_RDWR | os.O_CREAT); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); os.set_inheritable(f, True)
+        os.execv('/bin/sh', ['sh', '-c', 'echo >&%d; exec sleep 100' % ready[1]])
+    os.read(ready[0], 1); print('of another program', held('killed')); os.kill(child, signal.SIGKILL); os.waitpid(child, 0); wait(False, 'killed')
+P
+python3 -u lock.py first; python3 lock.py try kept 0 && echo released at the end"#,
+        "after a failure True False True
+after exec True True False False
+a child has none
+unlocked False True
+closed False
+again True
+of another program True
+released at the end",
+    );
+}
+
+#[test]
 fn links_of_descriptors_name_paths() {
     let volume = Volume::new(64);
     let link = "link() { readlink /proc/self/fd/$1; }";

@@ -1,16 +1,18 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
 //! `TEMPLATE;MOUNT NUMBER GENERATION;FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
-//! the working directory is the host's, the last one has names ([`super::open_names`]) in hexadecimal with a letter in front. Over the exec a description is held in transit; the new program adopts it, also when the
-//! kernel closed the descriptor on exec, and then lets go of it. POSIX record locks do not survive.
+//! the working directory is the host's, the last but one has names ([`super::open_names`]) in hexadecimal with a letter in front, the last
+//! `MOUNT INDEX GENERATION LIFE` of the places that keep POSIX locks ([`locks::OverExec`]). Over the exec a description is held in transit; the new program adopts it, also when the
+//! kernel closed the descriptor on exec, and then lets go of it.
 
 use super::open_names::OpenName;
 use super::table::OpenFile;
-use super::{Front, table};
+use super::{Front, locks, table};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
 use gannet_vfs::NodeId;
+use gannet_vfs::shared::shm::ParticipantId;
 use gannet_vfs::shared::{AccessMode, Description};
 use std::fmt::Write;
 
@@ -123,11 +125,12 @@ impl Front {
             table.set_directory(Some((mount as usize, NodeId::new(number, generation as u32))));
         }
         let mut entries = numbers(parts.next().unwrap_or_default());
-        let mut adopted: Vec<OpenFile> = Vec::new();
+        let mut adopted: Vec<(OpenFile, bool)> = Vec::new();
         while let (Some(descriptor), Some(mount), Some(word)) = (entries.next(), entries.next(), entries.next()) {
             let Some(file) = self.adopt(mount as usize, word) else { continue };
-            adopted.push(file);
-            if is_duplicate(descriptor as usize, self.template()) {
+            let is_open = is_duplicate(descriptor as usize, self.template());
+            adopted.push((file, is_open));
+            if is_open {
                 table.set(descriptor as usize, &file);
             }
         }
@@ -137,12 +140,21 @@ impl Front {
             let directory = NodeId::new(number, generation as u32);
             table.set_open_name(descriptor as usize, &file, &OpenName::new(directory, &name));
         }
-        for file in adopted {
+        let mut places = numbers(parts.next().unwrap_or_default());
+        while let (Some(mount), Some(index), Some(generation), Some(life)) =
+            (places.next(), places.next(), places.next(), places.next())
+        {
+            let place = ParticipantId { index: index as u32, generation };
+            locks::take_back(self, &locks::OverExec { mount: mount as usize, place, life: life as usize });
+        }
+        for (file, is_open) in adopted {
             if let Ok(fs) = self.file_system(file.mount) {
                 let _ = fs.shared().release_in_transit(fs, file.description);
             }
-            // Closed on exec, all descriptors for it.
-            self.let_go(table, &file);
+            if !is_open {
+                // Closed on exec.
+                self.let_go(table, &file);
+            }
         }
     }
 
@@ -193,11 +205,16 @@ impl Front {
                 text.push(' ');
             }
         }
+        text.push(';');
+        for kept in if in_child { Vec::new() } else { locks::before_exec(self) } {
+            let _ = write!(text, "{} {} {} {} ", kept.mount, kept.place.index, kept.place.generation, kept.life);
+        }
         text.into_bytes()
     }
 
     /// An `execve` failed: what was held for the new program is given back. In the process that tried it.
     pub(crate) fn exec_failed(&self, record: &mut Record) {
+        locks::exec_failed(self);
         for (_, file) in table::current(record).iter() {
             if let Ok(fs) = self.file_system(file.mount) {
                 let _ = fs.shared().release_in_transit(fs, file.description);

@@ -195,8 +195,11 @@ impl Front {
     /// A descriptor of `table` no longer stands for `file`. With the last of the process its use ends.
     pub(crate) fn let_go(&self, table: &Table, file: &OpenFile) {
         let Ok(fs) = self.file_system(file.mount) else { return };
-        locks::closed(fs, file);
         let process = table::of_process();
+        if core::ptr::eq(table, process) {
+            // A `vfork` child has no locks, and its parent keeps its own.
+            locks::closed(fs, file);
+        }
         if !table.refers_to(file.description) && (core::ptr::eq(table, process) || !process.refers_to(file.description))
         {
             let _ = fs.shared().close(fs, file.description);

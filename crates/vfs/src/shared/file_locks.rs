@@ -323,6 +323,43 @@ impl Shared {
         unlock().map_err(error_of)
     }
 
+    /// Whether a participant has POSIX locks.
+    pub fn has_process_locks(&self, who: ParticipantId) -> Result<bool> {
+        let thread = self.thread()?;
+        let look = || -> gannet_shm::Result<bool> {
+            for reference in self.tables.records.live(thread.arena())? {
+                let record = self.tables.load_record(&thread, self.tables.records.object(reference)?).ok().flatten();
+                if record.is_some_and(|record| record.owner == LockOwner::Process(who)) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        };
+        look().map_err(error_of)
+    }
+
+    /// Makes the POSIX locks of one participant another's: a process that executes a program is two of them, one after the other, and
+    /// keeps its locks. Where the caller is killed in between, what was moved is the other's.
+    pub fn move_process_locks(&self, from: ParticipantId, to: ParticipantId) -> Result<()> {
+        let thread = self.thread()?;
+        let tables = &self.tables;
+        let move_all = || -> gannet_shm::Result<()> {
+            for reference in tables.records.live(thread.arena())? {
+                let bucket = tables.bucket(tables.node(&thread, tables.records.object(reference)?)?.number);
+                let guard = thread.lock(bucket.lock())?;
+                tables.records_in(&thread, bucket, |_, object, record| {
+                    if record.owner == LockOwner::Process(from) {
+                        tables.set_process(&thread, object, to)?;
+                    }
+                    Ok(true)
+                })?;
+                guard.unlock();
+            }
+            Ok(())
+        };
+        move_all().map_err(error_of)
+    }
+
     /// All locks, for people who want to know who holds what. Allocates.
     pub fn locks(&self) -> Result<Vec<(NodeId, LockedBy)>> {
         let thread = self.thread()?;

@@ -103,6 +103,17 @@ impl Tables {
         thread.word(object.add(at::END)).map(|word| word.store(end, Ordering::Release))
     }
 
+    /// Makes a POSIX lock another participant's. A kill between the stores leaves one that goes with the first of both to be reaped.
+    pub(super) fn set_process(
+        &self,
+        thread: &Thread<'_>,
+        object: ArenaOffset,
+        id: gannet_shm::ParticipantId,
+    ) -> Result<()> {
+        thread.word(object.add(at::OWNER_GENERATION))?.store(id.generation, Ordering::Release);
+        thread.word(object.add(at::OWNER)).map(|word| word.store(u64::from(id.index), Ordering::Release))
+    }
+
     /// Cuts a record back so that it does not overlap `by`. Where `by` lies inside it, what is behind `by` has a copy.
     fn cut(&self, thread: &Thread<'_>, object: ArenaOffset, range: LockRange, by: LockRange) -> Result<()> {
         if range.start >= by.start && range.end <= by.end {
