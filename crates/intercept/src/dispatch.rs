@@ -57,7 +57,7 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     match frame.rax {
         RT_SIGACTION => Outcome::Done(signal::sigaction(frame, in_child)),
         SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame)),
-        CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record),
+        CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record, in_child),
         EXIT => process::exit_thread(frame, record),
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
         MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),

@@ -44,12 +44,20 @@ pub(crate) fn process_id() -> i32 {
 }
 
 /// Whether the caller is the child of a `vfork` whose parent still waits. Also notices that the parent goes on.
+///
+/// Between the handler of `vfork` and the kernel's call, which a signal has the kernel begin anew, a signal handler of the parent may
+/// come here: then there is no child yet, and what says that there will be one must stay. Each child makes a call, `execve` or
+/// `exit_group` at least; where one was killed before, the parent asks who it is once for each call until its next `vfork`.
 pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
     if record.vfork_parent == 0 {
         return false;
     }
     if process_id() != record.vfork_parent {
+        record.vfork_child_seen = true;
         return true;
+    }
+    if !record.vfork_child_seen {
+        return false;
     }
     record.vfork_parent = 0;
     front::drop_private_table(record);
@@ -57,7 +65,7 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
 }
 
 /// The calls that make processes and threads.
-pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
+pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let mut arguments = [0u64; CLONE3_SIZE_MAX / 8];
     let flags = match frame.rax {
         FORK => SIGCHLD,
@@ -78,9 +86,10 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record) -> Outcome {
         }
     };
     if flags & CLONE_VM != 0 {
-        if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && record.vfork_parent == 0 {
+        if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && !in_child {
             front::held::flush();
             front::before_vfork(record);
+            record.vfork_child_seen = false;
             record.vfork_parent = process_id();
         } else {
             front::held::stop();
@@ -146,7 +155,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
 pub(crate) fn exit_thread(frame: &mut Frame, record: &mut Record) -> Outcome {
     // SAFETY: no arguments.
     let thread = unsafe { syscall(GETTID, []) as i32 };
-    if thread == record.thread && record.vfork_parent == 0 {
+    if thread == record.thread {
         front::thread_exits();
         thread::note_exit();
         frame.continuation = entry::thread_exit_address();

@@ -27,6 +27,8 @@ pub(crate) struct Record {
     pub(crate) thread: i32,
     /// The process that waits, or waited, in `vfork` on this thread; 0: none.
     pub(crate) vfork_parent: i32,
+    /// Its child has made a call.
+    pub(crate) vfork_child_seen: bool,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
     /// An `execve` was begun: the next call has to put away what it left, if it comes back.

@@ -95,6 +95,11 @@ impl Volume {
         self.directory.path().join("volume")
     }
 
+    /// The file system, as the tests have it open.
+    pub(crate) fn file_system(&self) -> Arc<dyn FileSystem> {
+        Arc::clone(self.held.as_ref().expect("held open"))
+    }
+
     /// From now on nobody holds it open but those who use it.
     pub(crate) fn alone(&mut self) {
         self.held = None;
@@ -200,7 +205,11 @@ pub(crate) fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let program = directory.path().join(name);
-    let status = Command::new("cc").args(["-O1", "-g", "-w", "-pthread", "-o"]).arg(&program).arg(source).status();
+    let status = Command::new("cc")
+        .args(["-O1", "-g", "-w", "-pthread", "-fexceptions", "-o"])
+        .arg(&program)
+        .arg(source)
+        .status();
     assert!(status.expect("cc").success());
     (directory, program)
 }

@@ -1,0 +1,77 @@
+//! Everything that can go on at once in a process, and a tree of processes of which random ones are killed: seeded, and much longer
+//! with `GANNET_LONG=1`. Afterwards nobody has anything open or locked, and the volume is sound.
+
+mod common;
+
+use common::{Volume, check, compile, run};
+use gannet_logfs::{CheckOptions, Outcome};
+use gannet_media::{Medium, OpenOptions};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+fn is_long() -> bool {
+    std::env::var_os("GANNET_LONG").is_some()
+}
+
+/// Nobody uses a description or has a lock any more, once the dead are settled; and the closed volume is sound.
+#[track_caller]
+fn nothing_is_left(mut volume: Volume, what: &str) {
+    let fs = volume.file_system();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        fs.shared().reap(&*fs).expect("reaping");
+        let left = (fs.shared().descriptions().expect("a count"), fs.shared().records().expect("a count"));
+        if left == (0, 0) {
+            break;
+        }
+        // Orphans of killed processes end by themselves.
+        assert!(Instant::now() < deadline, "{what}: {left:?} descriptions and lock records are left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(fs);
+    volume.alone();
+    let medium = Medium::open(&volume.path(), OpenOptions::default()).expect("the volume's file");
+    let options = CheckOptions { repair: true, threads: 1 };
+    let report = gannet_logfs::check(&medium, options, &mut |_| ()).expect("a check");
+    assert!(matches!(report.outcome, Outcome::Sound) && report.findings.is_empty(), "{what}: {report:?}");
+}
+
+#[test]
+fn everything_at_once() {
+    let (_directory, program) = compile("storm");
+    let (seeds, rounds) = if is_long() { (1..=40, "5000") } else { (1..=3, "250") };
+    for seed in seeds {
+        let volume = Volume::new(128);
+        let mut command = volume.command_with_time("sh", if is_long() { 1800 } else { 240 });
+        let script = "mkdir /gannet/work && cd /gannet/work && exec \"$@\"";
+        command.args(["-c", script, "sh"]).arg(&program).args([&seed.to_string(), rounds]);
+        check(&run(&mut command), &format!("seed {seed}"), "ok");
+        nothing_is_left(volume, &format!("seed {seed}"));
+    }
+}
+
+#[test]
+fn killed_in_a_tree() {
+    let (_directory, program) = compile("treekill");
+    let (seeds, kills) = if is_long() { (1..=40, "500") } else { (1..=3, "30") };
+    for seed in seeds {
+        let volume = Volume::new(128);
+        let mut command = volume.command_with_time("sh", if is_long() { 3600 } else { 300 });
+        let script = "cd /gannet && exec \"$@\"";
+        command.args(["-c", script, "sh"]).arg(&program).args([&seed.to_string(), kills]);
+        check(&run(&mut command), &format!("seed {seed}"), "ok");
+        nothing_is_left(volume, &format!("seed {seed}"));
+    }
+}
+
+/// What the programs demand, Linux's own file systems fulfil: otherwise they would demand too much.
+#[test]
+fn the_host_passes() {
+    for (name, arguments) in [("storm", ["5", "250"]), ("treekill", ["5", "20"])] {
+        let (_directory, program) = compile(name);
+        let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "240"]).arg(program).args(arguments).current_dir(host.path());
+        check(&run(&mut command), name, "ok");
+    }
+}
