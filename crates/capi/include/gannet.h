@@ -814,7 +814,7 @@ int gannet_mmap(struct gannet_volume *volume,
 int gannet_munmap(struct gannet_volume *volume, void *address);
 
 /**
- * Makes all stores to the file durable that a map shows at `address`, in whichever of its maps they were made.
+ * Makes all stores to the bytes durable that a map shows in this range, in whichever maps of the file they were made.
  *
  * Returns 0. -EINVAL if no map made by `gannet_mmap` holds all of the range.
  *

@@ -7,7 +7,7 @@
 use crate::call::run_plain;
 use crate::memory::Output;
 use crate::volume::Volume;
-use gannet_vfs::{Errno, Error, FileSystem, FileType, MapAccess, MapToken, MappedExtent, NodeId, Result, SyncScope};
+use gannet_vfs::{Errno, Error, FileSystem, FileType, MapAccess, MapToken, MappedExtent, NodeId, Result};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -20,6 +20,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) struct Map {
     token: MapToken,
     node: NodeId,
+    /// Where in the file it begins.
+    offset: u64,
     /// Address and length, if it was mapped here.
     memory: Option<(usize, usize)>,
 }
@@ -60,6 +62,7 @@ impl Maps {
 pub(crate) struct Pinned {
     token: MapToken,
     node: NodeId,
+    offset: u64,
     pub(crate) extents: Vec<MappedExtent>,
     pub(crate) length: u64,
 }
@@ -96,7 +99,7 @@ impl Volume {
                     _ => error,
                 },
             )?;
-            let pinned = Pinned { token, node: file.node, extents, length };
+            let pinned = Pinned { token, node: file.node, offset, extents, length };
             if writable && pinned.extents.iter().any(|extent| extent.descriptor.is_none()) {
                 self.unpin(pinned)?;
                 return Err(Error::because(Errno::NXIO, "the range ends behind the end of the file: extend it first"));
@@ -112,8 +115,9 @@ impl Volume {
 
     /// Keeps a pin under its token.
     pub(crate) fn keep(&self, pinned: Pinned) {
-        let map = Map { token: pinned.token, node: pinned.node, memory: None };
-        self.maps().by_token.insert(pinned.token(), map);
+        let Pinned { token, node, offset, .. } = pinned;
+        let map = Map { token, node, offset, memory: None };
+        self.maps().by_token.insert(token.0, map);
     }
 
     /// Ends a map kept under its token.
@@ -215,7 +219,8 @@ pub unsafe extern "C" fn gannet_mmap(
                 return Err(error);
             }
         };
-        let map = Map { token: pinned.token, node: pinned.node, memory: Some((base, pinned.length as usize)) };
+        let Pinned { token, node, length, .. } = pinned;
+        let map = Map { token, node, offset, memory: Some((base, length as usize)) };
         if let Err(error) = address.put(&(base as *mut c_void)) {
             map.end(volume.fs())?;
             return Err(error);
@@ -244,7 +249,7 @@ pub unsafe extern "C" fn gannet_munmap(volume: *mut Volume, address: *mut c_void
     unsafe { run_plain("gannet_munmap", volume, unmap) }
 }
 
-/// Makes all stores to the file durable that a map shows at `address`, in whichever of its maps they were made.
+/// Makes all stores to the bytes durable that a map shows in this range, in whichever maps of the file they were made.
 ///
 /// Returns 0. -EINVAL if no map made by `gannet_mmap` holds all of the range.
 ///
@@ -258,9 +263,10 @@ pub unsafe extern "C" fn gannet_msync(volume: *mut Volume, address: *mut c_void,
             let (base, size) = map.memory.unwrap_or_default();
             start >= base && start - base <= size && length <= size - (start - base)
         };
-        let node = volume.maps().by_address.values().find(within).map(|map| map.node);
-        let node = node.ok_or(Error::because(Errno::INVAL, "no map holds this range"))?;
-        volume.fs().sync(node, SyncScope::Data)
+        let place = |map: &Map| (map.node, map.offset + (start - map.memory.unwrap_or_default().0) as u64);
+        let found = volume.maps().by_address.values().find(within).map(place);
+        let (node, offset) = found.ok_or(Error::because(Errno::INVAL, "no map holds this range"))?;
+        volume.fs().sync_range(node, offset, length as u64)
     };
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_msync", volume, sync) }

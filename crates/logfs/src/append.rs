@@ -11,6 +11,7 @@ use crate::format::entry::{self, Payload, ShortRoom};
 use crate::format::page::{self, LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::mapped::MAPPED_WRITABLY;
 use crate::ops::{Locked, Op};
 use crate::space::{Extent, Held};
 use crate::storage;
@@ -221,6 +222,11 @@ impl<'s> Op<'s> {
         self.append(locked, locked.record.changed(), &Payload::Seal, &mut [0; LINE_BYTES as usize]).map(|_| ())
     }
 
+    /// As [`Op::seal`], of an entry whose hash covers bytes that somebody may have mapped writably.
+    pub(crate) fn seal_mapped(&self, locked: &Locked<'s>) -> Result<()> {
+        if locked.record.maps().has(MAPPED_WRITABLY) { self.seal(locked) } else { Ok(()) }
+    }
+
     /// One block for metadata, near `goal` if there is one.
     pub(crate) fn allocate_block(&self, goal: Option<u64>) -> Result<Held> {
         self.allocate_blocks(1, goal.map(|block| block + 1))
@@ -231,8 +237,20 @@ impl<'s> Op<'s> {
     pub(crate) fn allocate_blocks(&self, count: u32, goal: Option<u64>) -> Result<Held> {
         match self.try_allocate(count, goal) {
             // What this thread has given up itself is free but for a fence.
-            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => self.try_allocate(count, goal),
-            outcome => outcome,
+            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => {
+                self.try_allocate(count, goal).or_else(|error| self.allocate_in_need(count, goal, error))
+            }
+            outcome => outcome.or_else(|error| self.allocate_in_need(count, goal, error)),
+        }
+    }
+
+    /// The volume seems to be full: what other threads have given up is free but for a fence as well.
+    #[cold]
+    #[inline(never)]
+    fn allocate_in_need(&self, count: u32, goal: Option<u64>, error: Error) -> Result<Held> {
+        match error.errno() {
+            Errno::NOSPC if self.take_others_limbo()? => self.try_allocate(count, goal),
+            _ => Err(error),
         }
     }
 

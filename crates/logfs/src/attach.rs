@@ -165,7 +165,9 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
         return Ok(());
     }
     let abandoned = shared.map_or(Ok(()), |shared| free_abandoned(core, session, shared));
-    Op::begin(core, session.thread().map_err(shared_error)?)?.empty_all_limbo()?;
+    let op = Op::begin(core, session.thread().map_err(shared_error)?)?;
+    op.write_back_left()?;
+    op.empty_all_limbo()?;
     let uncertain = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
     if uncertain.load(Ordering::Relaxed) == 0 && abandoned.is_ok() {
         save(core, session)?;

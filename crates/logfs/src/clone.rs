@@ -13,7 +13,7 @@ use crate::format::superblock::FEATURE_SHARED;
 use crate::index::{self, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_SUPERBLOCK_LOCK;
-use crate::record::{MAPPED_WRITABLY, Record};
+use crate::record::Record;
 use crate::replay::TIMES_STAY;
 use crate::shares::Shares;
 use crate::space::Extent as SpaceExtent;
@@ -203,7 +203,7 @@ impl<'s> Op<'s> {
             })
             .map_err(index_error)?;
         self.begin_sharing(source, ranges.from, count)?;
-        if source.record.maps() & MAPPED_WRITABLY != 0 {
+        if source.record.maps().may_be_dirty() {
             let mut commit = self.disk().begin();
             for extent in batch.list() {
                 commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;

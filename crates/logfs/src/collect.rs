@@ -22,8 +22,9 @@ use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::{self, Mapping};
 use crate::limbo::GivenUp;
 use crate::log;
+use crate::mapped::SHIFTED;
 use crate::ops::{Locked, Op, index_error};
-use crate::record::{Collection, SHIFTED};
+use crate::record::Collection;
 use crate::replay::{NamePlace, TIMES_STAY, binding_key};
 use crate::space::Extent;
 use gannet_vfs::{Errno, Error, FileType, Result};
@@ -248,9 +249,9 @@ impl<'s> Op<'s> {
         }
         // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
         // written again, once, before any of them goes.
-        if record.maps() & SHIFTED != 0 {
+        if record.maps().has(SHIFTED) {
             self.copy_map(again)?;
-            record.set_maps(record.maps() & !SHIFTED);
+            record.change_maps(|word| word.without(SHIFTED));
         }
         let mut line = 1;
         let mut looks = 0;

@@ -14,7 +14,7 @@ use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_CHUNK_LOCK;
 use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace};
-use crate::space::{GROUP_BLOCKS, Held};
+use crate::space::Held;
 use crate::storage;
 use crate::write::coarse_now;
 use gannet_shm::HandContent;
@@ -344,7 +344,7 @@ impl<'s> Op<'s> {
                 Record::set_blocks,
                 Record::set_entries,
                 Record::set_xattrs,
-                Record::set_maps,
+                Record::forget_maps,
                 Record::set_last_snapshot,
             ] {
                 set(&record, 0);
@@ -388,30 +388,21 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// At least `count` blocks in one run, more if need be: the first free run may be too short, then a whole group is
-    /// opened, and if there is none, short runs are set aside until a longer one turns up.
+    /// `count` blocks in one run: where the free space is in pieces, wherever one is found.
     fn allocate_run(&self, count: u32) -> Result<Held> {
-        const SET_ASIDE_MAX: usize = 6;
-        let space = self.core.space.blocks(self)?;
-        let mut short = [const { None }; SET_ASIDE_MAX];
-        let mut found = None;
-        for place in &mut short {
-            match self.allocate_blocks(count, None) {
-                Ok(held) if held.extent().count >= count => found = Some(held),
-                Ok(held) => {
-                    *place = Some(held);
-                    found = space.allocate(&self.thread, GROUP_BLOCKS as u32, None, true).ok();
-                }
-                Err(_) => break,
-            }
-            if found.is_some() {
-                break;
-            }
+        match self.allocate_blocks(count, None) {
+            Ok(held) if held.extent().count >= count => return Ok(held),
+            Ok(held) => self.release_held(held)?,
+            Err(error) => return Err(error),
         }
-        for held in short.into_iter().flatten() {
-            self.release_held(held)?;
-        }
-        found.ok_or(Error::because(Errno::NOSPC, "no run of free blocks is long enough for more inodes"))
+        let search = || self.core.space.blocks(self)?.allocate_run(&self.thread, count).map_err(storage::error);
+        // What was given up can be what a run lacks.
+        search()
+            .or_else(|error| if self.empty_limbo()? | self.take_others_limbo()? { search() } else { Err(error) })
+            .map_err(|error| match error.errno() {
+                Errno::NOSPC => Error::because(Errno::NOSPC, "no run of free blocks is long enough for more inodes"),
+                _ => error,
+            })
     }
 
     /// Cancels what was prepared when an operation fails before its commit.

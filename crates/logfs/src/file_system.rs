@@ -368,11 +368,15 @@ impl FileSystem for LogFs {
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {
-        self.op()?.sync(node)
+        self.op()?.sync(node, 0, u64::MAX)
+    }
+
+    fn sync_range(&self, node: NodeId, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        self.op()?.sync(node, offset_bytes, length_bytes)
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.op()?.sync_medium()
+        self.op()?.sync_all()
     }
 
     fn allocate(&self, node: NodeId, mode: AllocateMode, offset_bytes: u64, length_bytes: u64) -> Result<()> {

@@ -11,7 +11,8 @@
 //! ops               one operation of one thread: locks, optimistic reads
 //! shares            blocks that several files refer to
 //! load, append      an inode from its log into the arena; an entry into its log
-//! names, create, remove, rename, attributes, xattrs, read, write, resize, clone, map
+//! mapped            which files are mapped, and what stores through maps may have changed
+//! names, create, remove, rename, attributes, xattrs, read, write, resize, clone, map, sync
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
 //! counters          what has been done, for people
@@ -41,6 +42,7 @@ mod limbo;
 mod load;
 mod log;
 mod map;
+mod mapped;
 mod mkfs;
 mod names;
 mod ops;
@@ -58,6 +60,7 @@ mod shares;
 pub mod space;
 mod storage;
 mod survey;
+mod sync;
 mod write;
 mod xattrs;
 

@@ -7,9 +7,11 @@
 //! ([`Op::leave_limbo`]). Until then it is noted here, in a few words of the thread's slot.
 //!
 //! Whoever comes to words that another thread left (the slot's next user, who closes the volume) writes those lines back
-//! itself and executes a fence: one of its own alone would not cover them.
+//! itself and executes a fence: one of its own alone would not cover them. So does who finds no free block: before a volume
+//! counts as full, the runs of others are taken as well ([`Op::take_others_limbo`]), each by a compare-and-swap. A tag in
+//! its word tells a run from the same one given up again later.
 //!
-//! May touch: the words of one's own slot, or of any when nobody else is there. A kill between two stores here can lose
+//! May touch: the words of one's own slot; of any the runs, and all when nobody else is there. A kill between two stores here can lose
 //! what was being freed; that happens under an inode's lock, so the volume is counted anew (`reap`).
 
 use crate::disk::Commit;
@@ -18,7 +20,8 @@ use crate::ops::{Op, shared_error};
 use crate::places::{CONTROL_LIMBO, COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS};
 use crate::space::Extent;
 use crate::storage;
-use gannet_shm::{Ordering::Relaxed, Ordering::Release, Word};
+use gannet_shm::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use gannet_shm::Word;
 use gannet_vfs::Result;
 
 /// Tenure of the thread that left what stands here.
@@ -29,11 +32,15 @@ const FLUSHED: usize = 1;
 const SLOTS: usize = 2;
 /// Numbers of inodes, one in each half.
 const NUMBERS: usize = 3;
-/// Runs of blocks, each a packed extent.
-const RUNS: usize = 4;
+/// Counts the runs that were given up.
+const TAG: usize = 4;
+/// Runs of blocks: `first block:40 · tag:16 · count:8`; 0 is none.
+const RUNS: usize = 5;
 const RUNS_MAX: usize = LIMBO_WORDS as usize - RUNS;
 /// What is longer is worth a fence at once: what waits is space that nobody can use.
 const RUN_BLOCKS_MAX: u32 = 64;
+const RUN_COUNT_BITS: u32 = 8;
+const RUN_TAG_BITS: u32 = 16;
 
 /// Something given up under one slot's stores: at most so many runs are worth waiting.
 pub(crate) struct GivenUp {
@@ -41,7 +48,7 @@ pub(crate) struct GivenUp {
     pub(crate) slot: u32,
     /// Its number is free as well.
     pub(crate) number: bool,
-    runs: [u64; GivenUp::RUNS_MAX],
+    runs: [Option<Extent>; GivenUp::RUNS_MAX],
     count: usize,
     too_much: bool,
 }
@@ -51,7 +58,7 @@ impl GivenUp {
 
     /// Nothing yet, said in the slot of inode `slot`.
     pub(crate) const fn new(slot: u32, number: bool) -> Self {
-        Self { slot, number, runs: [0; Self::RUNS_MAX], count: 0, too_much: false }
+        Self { slot, number, runs: [None; Self::RUNS_MAX], count: 0, too_much: false }
     }
 
     /// Adds a run of blocks; false if that is too much to wait: it and all that follows is to be freed behind a fence.
@@ -63,7 +70,7 @@ impl GivenUp {
         if self.too_much {
             return false;
         }
-        self.runs[self.count] = extent.pack();
+        self.runs[self.count] = Some(extent);
         self.count += 1;
         true
     }
@@ -109,7 +116,11 @@ impl<'s> Op<'s> {
     }
 
     fn write_back(&self, commit: &mut Commit<'_>, words: &[Word]) -> Result<()> {
-        for slot in halves(words[SLOTS].load(Relaxed)) {
+        self.write_back_slots(commit, words[SLOTS].load(Relaxed))
+    }
+
+    fn write_back_slots(&self, commit: &mut Commit<'_>, slots: u64) -> Result<()> {
+        for slot in halves(slots) {
             if let Some(at) = self.disk().slot_at(slot)? {
                 commit.flush(at, LINE_BYTES)?;
             }
@@ -132,11 +143,13 @@ impl<'s> Op<'s> {
         }
         words[FLUSHED].store(0, Relaxed);
         add_half(&words[SLOTS], given_up.slot);
-        let mut runs = given_up.runs[..given_up.count].iter();
+        let mut runs = given_up.runs.iter().flatten();
         for word in &words[RUNS..] {
             if word.load(Relaxed) == 0 {
                 let Some(&run) = runs.next() else { break };
-                word.store(run, Release);
+                let tag = words[TAG].load(Relaxed).wrapping_add(1);
+                words[TAG].store(tag, Relaxed);
+                word.store(pack_run(run, tag), Release);
             }
         }
         if given_up.number {
@@ -157,9 +170,11 @@ impl<'s> Op<'s> {
     /// Frees what stands in limbo words; the stores that set it free are durable.
     fn free_limbo(&self, words: &[Word]) -> Result<()> {
         for word in &words[RUNS..] {
-            if let Some(extent) = Extent::unpack(word.load(Relaxed)) {
-                // Nobody's for a moment: the other order could free it twice.
-                word.store(0, Relaxed);
+            let run = word.load(Relaxed);
+            // Nobody's for a moment: the other order could free it twice. Somebody in need may have been faster.
+            if let Some(extent) = unpack_run(run)
+                && word.compare_exchange(run, 0, AcqRel, Relaxed).is_ok()
+            {
                 let space = self.core.space.blocks(self)?;
                 let held = space.hold(&self.thread, extent).map_err(storage::error)?;
                 space.release(&self.thread, held).map_err(storage::error)?;
@@ -189,6 +204,35 @@ impl<'s> Op<'s> {
         self.clear_limbo(words).map(|()| true)
     }
 
+    /// Frees what other threads have given up, and returns whether that was anything: they may not come to it for long.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_others_limbo(&self) -> Result<bool> {
+        let mut any = false;
+        for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            let words = self.limbo_of(slot as u32)?;
+            for word in &words[RUNS..] {
+                let run = word.load(Acquire);
+                let Some(extent) = unpack_run(run).filter(|_| slot as u32 != self.thread.slot()) else { continue };
+                // While the run stands there, so do the slots that say that it is free.
+                let slots = words[SLOTS].load(Acquire);
+                if word.load(Acquire) != run {
+                    continue;
+                }
+                let mut commit = self.disk().begin();
+                self.write_back_slots(&mut commit, slots)?;
+                let _ = commit.fence();
+                if word.compare_exchange(run, 0, AcqRel, Relaxed).is_ok() {
+                    let space = self.core.space.blocks(self)?;
+                    let held = space.hold(&self.thread, extent).map_err(storage::error)?;
+                    space.release(&self.thread, held).map_err(storage::error)?;
+                    any = true;
+                }
+            }
+        }
+        Ok(any)
+    }
+
     /// Frees what all threads have given up. Nobody else may be at work.
     pub(crate) fn empty_all_limbo(&self) -> Result<()> {
         for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
@@ -205,7 +249,7 @@ impl<'s> Op<'s> {
         let (mut blocks, mut numbers) = (0, 0);
         for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
             let words = self.limbo_of(slot as u32)?;
-            let runs = words[RUNS..].iter().filter_map(|word| Extent::unpack(word.load(Relaxed)));
+            let runs = words[RUNS..].iter().filter_map(|word| unpack_run(word.load(Relaxed)));
             blocks += runs.map(|extent| extent.count as u64).sum::<u64>();
             numbers += halves(words[NUMBERS].load(Relaxed)).count() as u64;
         }
@@ -226,6 +270,16 @@ impl<'s> Op<'s> {
         }
         Ok(())
     }
+}
+
+fn pack_run(extent: Extent, tag: u64) -> u64 {
+    let tag = tag & ((1 << RUN_TAG_BITS) - 1);
+    (extent.start << RUN_TAG_BITS | tag) << RUN_COUNT_BITS | extent.count as u64
+}
+
+fn unpack_run(word: u64) -> Option<Extent> {
+    let count = (word & ((1 << RUN_COUNT_BITS) - 1)) as u32;
+    (count > 0).then_some(Extent { start: word >> (RUN_TAG_BITS + RUN_COUNT_BITS), count })
 }
 
 /// The inode numbers in a word's halves.

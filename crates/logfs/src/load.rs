@@ -10,8 +10,9 @@ use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
 use crate::index::{Extents, FileExtent, Tree};
 use crate::log::{self, Met};
+use crate::mapped::{MapsWord, SHIFTED};
 use crate::ops::{Op, index_error};
-use crate::record::{Collection, MAPPED, MAPPED_WRITABLY, Record, SHIFTED, State};
+use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace, binding_key, xattr_key};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
@@ -82,9 +83,8 @@ impl<'s> Op<'s> {
         record.set_entries(counts.entries);
         record.set_xattrs(counts.xattrs);
         // Somebody may have it mapped still.
-        let mapped =
-            if record.last_generation() == generation { record.maps() & (MAPPED | MAPPED_WRITABLY) } else { 0 };
-        record.set_maps(maps | mapped);
+        let is_same = record.last_generation() == generation;
+        record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));
         record.set_target_place(target);
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };

@@ -1,12 +1,14 @@
-//! Handing out a file's blocks to be mapped in place, and making stores through maps durable.
+//! Handing out a file's blocks to be mapped in place.
 //!
 //! A mapped block is pinned for its participant: it is neither given to another file nor replaced by copy-on-write until
-//! the map is given back or its process is gone.
+//! the map is given back or its process is gone. Until then the map is in the table of `mapped`, by which `sync` knows what
+//! to write back.
 
 use crate::format::BLOCK_BYTES;
 use crate::index::{FileExtent, Mapping};
+use crate::mapped::{MAPPED, MAPPED_WRITABLY, MOVED, MapEntry, MapTable, SHIFTED};
 use crate::ops::{Locked, Op, shared_error};
-use crate::record::{MAPPED, MAPPED_WRITABLY};
+use crate::places::CONTROL_LEFT_BY_MAPS;
 use crate::shares::Shares;
 use crate::space::{Extent as SpaceExtent, PinOwner};
 use crate::storage;
@@ -39,19 +41,22 @@ impl<'s> Op<'s> {
         }
         let record = &locked.record;
         let size_end = record.size().next_multiple_of(BLOCK_BYTES);
-        if !medium.is_read_only() {
+        // What a forked child inherits is there already.
+        let is_new = access != MapAccess::Inherited;
+        if is_new && !medium.is_read_only() {
             // A map shows what is written later: its blocks must be written in place.
             self.unshare(&locked, offset / BLOCK_BYTES..end.min(size_end) / BLOCK_BYTES)?;
             self.unshare_tail(&locked)?;
         }
+        let writable = access != MapAccess::Read;
         if access == MapAccess::Write {
             self.fill_holes(&locked, offset / BLOCK_BYTES, end.min(size_end) / BLOCK_BYTES)?;
             self.seal(&locked)?;
-            record.set_maps(record.maps() | MAPPED | MAPPED_WRITABLY);
-        } else {
-            record.set_maps(record.maps() | MAPPED);
         }
-        self.zero_past_end(&locked)?;
+        record.change_maps(|word| word.with(MAPPED | if writable { MAPPED_WRITABLY } else { 0 }));
+        if is_new {
+            self.zero_past_end(&locked)?;
+        }
         let owner = PinOwner {
             participant: self.thread.session().participant().index,
             token: NEXT_TOKEN.fetch_add(1, Ordering::Relaxed) as u32,
@@ -82,6 +87,12 @@ impl<'s> Op<'s> {
             });
             at += count * BLOCK_BYTES;
         }
+        let node = (locked.inode, locked.state.generation);
+        let blocks = offset / BLOCK_BYTES..end / BLOCK_BYTES;
+        if let Err(error) = self.map_table()?.add(owner, node, &blocks, writable) {
+            space.unpin(&self.thread, owner).map_err(storage::error)?;
+            return Err(error);
+        }
         locked.guard.unlock();
         Ok(MapToken(owner.token as u64))
     }
@@ -100,35 +111,64 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Gives a pin back.
+    /// Which files are mapped.
+    pub(crate) fn map_table(&self) -> Result<MapTable<'s>> {
+        MapTable::of(&self.core.places, self.thread.arena())
+    }
+
+    /// Gives a pin back; nothing is mapped there any more.
     pub(crate) fn unmap(&self, token: MapToken) -> Result<()> {
         let owner = PinOwner { participant: self.thread.session().participant().index, token: token.0 as u32 };
-        self.core.space.blocks(self)?.unpin(&self.thread, owner).map_err(storage::error)
-    }
-
-    /// Makes stores through maps durable. Everything else is already, on persistent memory.
-    pub(crate) fn sync(&self, node: NodeId) -> Result<()> {
-        let maps = self.read_record(node, |record, _| Ok(record.maps()))?;
-        if maps & MAPPED_WRITABLY != 0 {
-            let locked = self.lock(node)?;
-            let mut commit = self.disk().begin();
-            let mut outcome = Ok(());
-            self.extents(locked.inode, &locked.record)
-                .for_each_from(0, &mut |extent| {
-                    outcome = commit.flush(extent.block * BLOCK_BYTES, extent.count * BLOCK_BYTES);
-                    outcome.is_ok()
-                })
-                .map_err(crate::ops::index_error)?;
-            outcome?;
-            let _ = commit.fence();
+        let table = self.map_table()?;
+        let space = self.core.space.blocks(self)?;
+        let Some(entry) = table.find(owner) else { return space.unpin(&self.thread, owner).map_err(storage::error) };
+        // An inode that has no name nor user left is not locked: nothing is to be known of it.
+        let locked = self.lock(NodeId::new(entry.inode as u64, entry.generation)).ok();
+        self.leave_map(&table, &entry)?;
+        space.unpin(&self.thread, owner).map_err(storage::error)?;
+        if let Some(locked) = locked {
+            // Nobody maps it meanwhile.
+            if !table.is_mapped(entry.inode, entry.generation) {
+                locked.record.change_maps(|word| word.without(MAPPED | MAPPED_WRITABLY));
+            }
             locked.guard.unlock();
         }
-        self.sync_medium()
+        Ok(())
     }
 
-    /// On a disk file, asks the kernel to write back.
-    pub(crate) fn sync_medium(&self) -> Result<()> {
-        self.disk().medium().sync().map_err(|_| Error::because(Errno::IO, "the medium cannot be synced"))
+    /// Takes out a map that nothing is stored through any more. What was is noted for `sync` first.
+    fn leave_map(&self, table: &MapTable<'_>, entry: &MapEntry) -> Result<()> {
+        let record = self.record(entry.inode)?;
+        if entry.writable && record.last_generation() == entry.generation {
+            let left = self.thread.word(self.core.places.control(CONTROL_LEFT_BY_MAPS)).map_err(shared_error)?;
+            left.store(1, gannet_shm::Ordering::Relaxed);
+            record.change_maps(|word| word.with_left(entry.blocks.clone()));
+        }
+        table.remove(entry);
+        Ok(())
+    }
+
+    /// Takes out the maps of a process that is gone. The inodes' locks are not taken.
+    pub(crate) fn drop_maps_of(&self, participant: u32) -> Result<()> {
+        let table = self.map_table()?;
+        let mut outcome = Ok(());
+        table.for_each(&mut |entry| {
+            if entry.owner.participant == participant && outcome.is_ok() {
+                outcome = self.leave_map(&table, &entry);
+            }
+        });
+        outcome?;
+        table.forget(participant);
+        Ok(())
+    }
+
+    /// Notes that blocks move within a file. What maps show moves with them, so where it is in the file is no longer known.
+    pub(crate) fn note_shift(&self, locked: &Locked<'s>) {
+        locked.record.change_maps(|word| {
+            let word = word.with(SHIFTED);
+            let word = if word.has(MAPPED_WRITABLY) { word.with(MOVED) } else { word };
+            if word.left().is_some() { word.with_left(0..crate::index::FILE_BLOCK_LIMIT) } else { word }
+        });
     }
 
     /// Tells the extents of a range.

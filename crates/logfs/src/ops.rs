@@ -199,6 +199,25 @@ impl<'s> Op<'s> {
             .is_some_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0)
     }
 
+    /// Calls `visit` with the number and the record of all inodes whose records have memory.
+    pub(crate) fn for_each_backed_record(&self, visit: &mut dyn FnMut(u32, &Record<'s>) -> Result<()>) -> Result<()> {
+        let words = self.core.places.backed_words as usize;
+        for (index, word) in self.records.iter().take(words).enumerate() {
+            let mut groups = word.load(Ordering::Acquire);
+            while groups != 0 {
+                let group = index as u64 * 64 + groups.trailing_zeros() as u64;
+                groups &= groups - 1;
+                let first = group * RECORDS_BACKED_TOGETHER;
+                for inode in first.max(1)..first + RECORDS_BACKED_TOGETHER {
+                    if let Some(record) = self.record_of(inode as u32) {
+                        visit(inode as u32, &record)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Gets memory for a record and its neighbours.
     #[cold]
     #[inline(never)]

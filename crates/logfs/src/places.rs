@@ -4,6 +4,7 @@
 //! control   words of the whole volume, each on its own line
 //! stripes   data locks, hashed by inode and 64 KiB of the file
 //! counters  what each thread slot has done, and what it has given up
+//! maps      which ranges of files who has mapped
 //! shares    references to each block that has several
 //! records   one for each possible inode, found by its number, behind a bit for each 64 of them: they have memory
 //! nodes     of all indexes; the last region, whose size the first participant chooses
@@ -12,6 +13,7 @@
 
 use crate::format::geometry::Geometry;
 use crate::index::NODE_WORDS;
+use crate::mapped;
 use crate::ops::shared_error;
 use crate::shares;
 use gannet_shm::{Arena, ArenaLayout, ArenaOffset, Region};
@@ -53,8 +55,10 @@ pub(crate) const CONTROL_SHARES: u64 = 5;
 pub(crate) const CONTROL_SUPERBLOCK_LOCK: u64 = 6;
 /// How many thread slots ever had something in limbo.
 pub(crate) const CONTROL_LIMBO: u64 = 7;
-const CONTROL_LINES: u64 = 16;
-const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LINES * LINE_BYTES);
+/// Not 0 once a map that is gone may have left something to be written back.
+pub(crate) const CONTROL_LEFT_BY_MAPS: u64 = 16;
+const CONTROL_LINES: u64 = 17;
+const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo.
 pub(crate) const COUNTER_WORDS: u64 = 32;
@@ -81,6 +85,8 @@ pub(crate) struct Places {
     pub(crate) backed_words: u64,
     pub(crate) nodes: Region,
     pub(crate) counters: Region,
+    /// What is mapped: see `mapped`.
+    pub(crate) maps: Region,
     /// References to each block, as far as there are several.
     pub(crate) shares: Region,
     /// A bit for each group of blocks that has any.
@@ -96,6 +102,7 @@ impl Places {
             .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
             .region("stripes", STRIPES * STRIPE_LOCK_BYTES, LINE_BYTES)
             .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
+            .region("maps", mapped::TABLE_BYTES, 4096)
             .region("records", backed_words(geometry.inodes()) * 8 + geometry.inodes() * RECORD_BYTES, 4096)
             .region("shares", (geometry.blocks * 4).next_multiple_of(8), 4096)
             .region("share groups", geometry.blocks.div_ceil(shares::GROUP_BLOCKS * 64) * 8, LINE_BYTES)
@@ -112,6 +119,7 @@ impl Places {
             backed_words: backed_words(geometry.inodes()),
             nodes: region("nodes")?,
             counters: region("counters")?,
+            maps: region("maps")?,
             shares: region("shares")?,
             share_groups: region("share groups")?,
         })
@@ -147,7 +155,9 @@ impl Places {
     /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail.
     pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
         let whole = [self.control, self.stripes, self.counters, self.share_groups];
-        for region in whole.into_iter().chain([Region { bytes: self.backed_words * 8, ..self.records }]) {
+        let beginnings =
+            [Region { bytes: self.backed_words * 8, ..self.records }, Region { bytes: LINE_BYTES, ..self.maps }];
+        for region in whole.into_iter().chain(beginnings) {
             arena.allocate(region.start, region.bytes).map_err(shared_error)?;
         }
         Ok(())

@@ -41,7 +41,9 @@ impl Reaper for EngineReaper {
     fn participant_gone(&self, gone: &GoneParticipant<'_>) -> gannet_shm::Result<()> {
         let space = self.core.space.blocks_in(gone.reaper.arena()).map_err(gannet_shm::Error::owner)?;
         let dropped = space.drop_pins_of(&gone.reaper, gone.info.id.index);
-        dropped.map_err(|error| gannet_shm::Error::owner(storage::error(error)))
+        dropped.map_err(|error| gannet_shm::Error::owner(storage::error(error)))?;
+        let op = Op::begin(&self.core, gone.reaper).map_err(gannet_shm::Error::owner)?;
+        op.drop_maps_of(gone.info.id.index).map_err(gannet_shm::Error::owner)
     }
 }
 

@@ -6,6 +6,7 @@
 
 use crate::format::entry::LoggedAttributes;
 use crate::format::page::LinePlace;
+use crate::mapped::MapsWord;
 use crate::replay::{InodeState, owner_of, owner_word};
 use gannet_shm::{Ordering, Word};
 use gannet_vfs::{FileType, InodeFlags};
@@ -42,7 +43,7 @@ const BLOCKS: usize = 19;
 const ENTRIES: usize = 20;
 /// Extended attributes.
 const XATTRS: usize = 21;
-/// What maps did: see the flags.
+/// What maps did: see `mapped`. Changed by compare-and-swap, also without the lock.
 const MAPS: usize = 22;
 
 const STATE_LOADED: u64 = 1 << 40;
@@ -70,13 +71,6 @@ pub(crate) const ACCESS_FRESH: usize = 30;
 /// Of an inode in use, in the high half: how far collection has come in the oldest page (owed:8, line:8, item:16). Of a free
 /// one, in the low half: the generation that its next user gets, where that is known without a look at the slot.
 const COLLECT_AT: usize = 31;
-
-/// It was mapped for writing since it was loaded: `fsync` has something to write back.
-pub(crate) const MAPPED_WRITABLY: u64 = 1;
-/// Blocks moved within the file since its map was last written to the log as a whole.
-pub(crate) const SHIFTED: u64 = 4;
-/// It was mapped: blocks stay where they are, also in copy-on-write mode.
-pub(crate) const MAPPED: u64 = 2;
 
 /// How far the collection of a log has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,8 +168,6 @@ impl<'s> Record<'s> {
         entries, set_entries, ENTRIES, u64;
         /// Extended attributes.
         xattrs, set_xattrs, XATTRS, u64;
-        /// What maps did.
-        maps, set_maps, MAPS, u64;
         /// Start of the bytes that are not sealed.
         unsealed_start, set_unsealed_start, UNSEALED_START, u64;
         /// End of the bytes that are not sealed.
@@ -250,6 +242,32 @@ impl<'s> Record<'s> {
     pub(crate) fn drop_index(&self) {
         self.words[ROOT].store(0, Ordering::Release);
         self.words[EPOCH].store(self.load(EPOCH) + 1, Ordering::Release);
+    }
+
+    /// What maps did.
+    #[inline(always)]
+    pub(crate) fn maps(&self) -> MapsWord {
+        MapsWord(self.words[MAPS].load(Ordering::Acquire))
+    }
+
+    /// Changes what maps did.
+    pub(crate) fn change_maps(&self, change: impl Fn(MapsWord) -> MapsWord) {
+        let mut found = self.load(MAPS);
+        loop {
+            let wanted = change(MapsWord(found)).0;
+            if wanted == found {
+                return;
+            }
+            match self.words[MAPS].compare_exchange(found, wanted, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(other) => found = other,
+            }
+        }
+    }
+
+    /// What maps did, of an inode that comes to life: nothing.
+    pub(crate) fn forget_maps(&self, _zero: u64) {
+        self.store(MAPS, 0);
     }
 
     /// Permission bits.

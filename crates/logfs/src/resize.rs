@@ -8,7 +8,6 @@ use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
-use crate::record::SHIFTED;
 use crate::write::{Displaced, FILE_BYTES_MAX, coarse_now};
 use gannet_media::{DataHash, MediumOffset};
 use gannet_vfs::{AllocateMode, Errno, Error, FileType, NodeId, Result};
@@ -107,6 +106,7 @@ impl<'s> Op<'s> {
             record.set_unsealed_end(before + length_bytes);
         }
         self.publish_size(locked, size_bytes, time, with);
+        self.seal_mapped(locked)?;
         if with.is_some() { self.unmap_behind(locked, size_bytes, &durable) } else { Ok(()) }
     }
 
@@ -220,7 +220,13 @@ impl<'s> Op<'s> {
             next += count;
         }
         let reserve = self.disk().geometry().reserve();
-        if missing > 0 && missing + reserve > self.core.space.blocks(self)?.free_blocks() {
+        let lacks =
+            || -> Result<bool> { Ok(missing > 0 && missing + reserve > self.core.space.blocks(self)?.free_blocks()) };
+        let mut lacking = lacks()?;
+        if lacking && (self.empty_limbo()? | self.take_others_limbo()?) {
+            lacking = lacks()?;
+        }
+        if lacking {
             return Err(Error::because(Errno::NOSPC, "the volume is full"));
         }
         let mut next = from;
@@ -325,7 +331,7 @@ impl<'s> Op<'s> {
         let size_bytes = size - (end - offset);
         let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
-        record.set_maps(record.maps() | SHIFTED);
+        self.note_shift(locked);
         record.touch(time);
         self.unmap_blocks(locked, first, distance, &durable)?;
         let extents = self.extents(locked.inode, record);
@@ -352,7 +358,7 @@ impl<'s> Op<'s> {
         let time = locked.now();
         let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
-        record.set_maps(record.maps() | SHIFTED);
+        self.note_shift(locked);
         record.touch(time);
         extents.shift(first, distance as i64, &mut nodes).map_err(index_error)?;
         drop(nodes);

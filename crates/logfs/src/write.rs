@@ -9,10 +9,10 @@ use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
 use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, Tag};
 use crate::index::{self, Mapping};
+use crate::mapped::{MAPPED, MapsWord};
 use crate::ops::{Locked, Op, index_error, inode_number, shared_error};
 use crate::places::{STRIPE_BYTES, STRIPES};
 use crate::read::left_of;
-use crate::record::MAPPED;
 use crate::space::Held;
 use gannet_media::{AccessError, DataHash, MediumOffset};
 use gannet_vfs::usermem::Source;
@@ -127,8 +127,8 @@ impl<'s> Op<'s> {
     }
 
     /// Whether writes to a file replace blocks.
-    pub(crate) fn is_copy_on_write(&self, flags: InodeFlags, maps: u64) -> bool {
-        (self.core.copy_on_write || flags.contains(InodeFlags::COPY_ON_WRITE)) && maps & MAPPED == 0
+    pub(crate) fn is_copy_on_write(&self, flags: InodeFlags, maps: MapsWord) -> bool {
+        (self.core.copy_on_write || flags.contains(InodeFlags::COPY_ON_WRITE)) && !maps.has(MAPPED)
     }
 
     /// Overwrites what can be overwritten in place of the chunk at `at`; returns how much that was, 0 if the write must go
@@ -467,6 +467,9 @@ impl<'s> Op<'s> {
         record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
         record.set_unsealed_end(size_after);
         record.set_size(size_after);
+        if tail.is_some() {
+            self.seal_mapped(locked)?;
+        }
         self.free_displaced(locked, &displaced, &durable)?;
         Ok((end - at) as usize)
     }

@@ -151,6 +151,11 @@ pub trait FileSystem: Send + Sync {
     /// Makes stores through maps durable, and on media that need it the rest.
     fn sync(&self, node: NodeId, scope: SyncScope) -> Result<()>;
 
+    /// The same for the bytes of a range: what `msync(2)` asks for.
+    fn sync_range(&self, node: NodeId, _offset_bytes: u64, _length_bytes: u64) -> Result<()> {
+        self.sync(node, SyncScope::Data)
+    }
+
     /// Makes everything durable.
     fn sync_all(&self) -> Result<()> {
         Ok(())

@@ -187,6 +187,8 @@ pub enum MapAccess {
     Read,
     /// Store through a shared map: holes of the range are allocated first.
     Write,
+    /// What a forked child has of its parent's shared writable map: it is there, and only has to be known of.
+    Inherited,
 }
 
 /// A piece of a mapped range, to be mapped from `descriptor` at `descriptor_offset_bytes`.

@@ -11,7 +11,7 @@ use crate::number::*;
 use crate::raw::{is_error, syscall};
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gannet_usermem::{Destination, UserSlice};
-use gannet_vfs::{Errno, FileType, MapAccess, MapToken, MappedExtent, NodeId, SyncScope};
+use gannet_vfs::{Errno, FileType, MapAccess, MapToken, MappedExtent, NodeId};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -44,6 +44,24 @@ struct Region {
     protection: usize,
     /// The descriptor was open for writing.
     writable: bool,
+}
+
+impl Region {
+    /// What of it lies behind an address.
+    fn from(&self, address: usize) -> Part {
+        let Region { end, mount, node, shared, protection, writable, .. } = *self;
+        let start = address.max(self.start);
+        Part {
+            start,
+            end,
+            mount,
+            node,
+            shared,
+            protection,
+            writable,
+            offset: self.offset + (start - self.start) as u64,
+        }
+    }
 }
 
 struct Maps {
@@ -96,8 +114,10 @@ pub(crate) fn after_fork_in_child(front: &super::Front) {
         }
         for region in &mut maps.regions {
             let length = (region.end - region.start) as u64;
+            let writes = region.shared && region.protection & PROT_WRITE != 0;
+            let access = if writes { MapAccess::Inherited } else { MapAccess::Read };
             let pinned = front.file_system(region.mount).and_then(|fs| {
-                fs.map(region.node, MapAccess::Read, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
+                fs.map(region.node, access, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
             });
             // Pieces of one map get a pin each.
             region.pin = maps.pins.len();
@@ -159,12 +179,10 @@ fn forget(call: &Call<'_>, start: usize, end: usize) {
     }
 }
 
-/// Mount and inode of the first map in a range.
-fn first_in(start: usize, end: usize) -> Option<(usize, NodeId)> {
-    if COUNT.load(Ordering::Acquire) == 0 {
-        return None;
-    }
-    locked(|maps| maps.regions.iter().find(|r| r.start < end && start < r.end).map(|r| (r.mount, r.node)))
+/// Whether anything of a volume is mapped in a range.
+fn has_any(start: usize, end: usize) -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+        && locked(|maps| maps.regions.iter().any(|region| region.start < end && start < region.end))
 }
 
 /// `mmap`.
@@ -375,7 +393,7 @@ pub(crate) fn unmap(call: &Call<'_>) -> Answer {
     let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
         return Ok(Outcome::Pass);
     };
-    if first_in(start, end).is_none() {
+    if !has_any(start, end) {
         return Ok(Outcome::Pass);
     }
     // SAFETY: the program's call. Only then are the pages let go, which others may get.
@@ -470,20 +488,7 @@ fn part_at(start: usize, end: usize) -> Option<Part> {
         return None;
     }
     locked(|maps| {
-        let region = maps.regions.iter().find(|region| region.start < end && start < region.end)?;
-        let skipped = start.saturating_sub(region.start);
-        let Region { mount, node, shared, protection, writable, .. } = *region;
-        let offset = region.offset + skipped as u64;
-        Some(Part {
-            start: start.max(region.start),
-            end: region.end,
-            mount,
-            node,
-            shared,
-            protection,
-            writable,
-            offset,
-        })
+        maps.regions.iter().find(|region| region.start < end && start < region.end).map(|region| region.from(start))
     })
 }
 
@@ -528,19 +533,32 @@ fn readable_at(start: usize, end: usize) -> Option<Part> {
         let region = maps.regions.iter().find(|region| {
             region.shared && region.protection & PROT_WRITE == 0 && region.start < end && start < region.end
         })?;
-        let Region { mount, node, shared, protection, writable, .. } = *region;
-        let from = start.max(region.start);
-        let offset = region.offset + (from - region.start) as u64;
-        Some(Part { start: from, end: region.end, mount, node, shared, protection, writable, offset })
+        Some(region.from(start))
     })
 }
 
 /// `msync`.
 pub(crate) fn sync(call: &Call<'_>) -> Answer {
     let [start, length, ..] = call.arguments;
-    if let Some((mount, node)) = first_in(start, start.saturating_add(length.max(1))) {
-        let fs = call.front.file_system(mount)?;
-        fs.sync(node, SyncScope::Data).map_err(|error| error.errno())?;
+    let end = start.saturating_add(length).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
+    // Piece by piece of what is mapped, by address: nothing is kept of them meanwhile.
+    let mut at = start;
+    while let Some(part) = first_behind(at, end) {
+        let fs = call.front.file_system(part.mount)?;
+        let length = part.end.min(end) - part.start;
+        fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;
+        at = part.end;
     }
     Ok(Outcome::Pass)
+}
+
+/// What lies lowest of the shared maps between two addresses.
+fn first_behind(start: usize, end: usize) -> Option<Part> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| {
+        let inside = |region: &&Region| region.shared && region.start < end && start < region.end;
+        maps.regions.iter().filter(inside).min_by_key(|region| region.start).map(|region| region.from(start))
+    })
 }

@@ -96,6 +96,24 @@ impl<'a> Space<'a> {
         Err(SpaceError::Full)
     }
 
+    /// Takes `count` blocks in one run, wherever on the volume one is: all pools are searched, if need be bit by bit.
+    ///
+    /// # Errors
+    /// [`SpaceError::Full`] if there is no such run within a pool; [`SpaceError::Shared`].
+    pub fn allocate_run(&self, thread: &Thread<'_>, count: u32) -> Result<Held, SpaceError> {
+        let count = u64::from(count).clamp(1, EXTENT_BLOCKS_MAX);
+        let pools = self.layout.pools();
+        let own = u64::from(thread.slot()) % pools;
+        for index in (own..pools).chain(0..own) {
+            if self.free_hint(index) >= count
+                && let Some(held) = self.take_from(thread, index, |pool| Some((pool.find_run(count)?, count)))?
+            {
+                return Ok(held);
+            }
+        }
+        Err(SpaceError::Full)
+    }
+
     /// Under the lock of pool `index`: what `find` finds goes into the hand, then out of the pool.
     fn take_from(
         &self,

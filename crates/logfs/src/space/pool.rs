@@ -263,6 +263,21 @@ impl Pool<'_> {
         (length > 0).then_some((group as u64 * GROUP_BLOCKS, length * GROUP_BLOCKS))
     }
 
+    /// The first free run of `count` blocks. Looks at all bits of the pool, if need be.
+    pub(super) fn find_run(&self, count: u64) -> Option<u64> {
+        let mut at = 0;
+        loop {
+            at += self.run(at, u64::MAX, false);
+            if at + count > self.blocks {
+                return None;
+            }
+            match self.run(at, count, true) {
+                length if length == count => return Some(at),
+                length => at += length.max(1),
+            }
+        }
+    }
+
     /// In one group the first free run of `want` blocks, or else the longest.
     fn best_in_group(&self, group: usize, want: u64) -> Option<(u64, u64)> {
         let first = group as u64 * GROUP_BLOCKS;

@@ -1,0 +1,364 @@
+//! What is mapped now: a table in the arena, so that `fsync` writes back what can have been stored to through maps and
+//! nothing else.
+//!
+//! ```text
+//! an entry     a range of a file that a process has mapped: from `map` until `unmap` or the death of the process
+//! MapsWord     of an inode, in its record: whether there may be entries, and what maps that are gone may have left
+//! ```
+//! A map that goes leaves its range in the inode's word first and then the table. Who writes back looks the other way
+//! round, at the table first: so what leaves meanwhile is seen in one place or both.
+//!
+//! May touch: the table's words; inodes' words through [`MapsWord`], by compare-and-swap, since who settles the dead has no
+//! inode's lock. Relies on: entries of an inode being added and looked for under its lock. A kill between two stores leaves an
+//! entry without an inode, which goes with its process.
+
+use crate::ops::shared_error;
+use crate::places::Places;
+use crate::space::PinOwner;
+use gannet_shm::{Arena, ArenaOffset, Ordering, Word};
+use gannet_vfs::{Errno, Error, Result};
+use std::ops::Range;
+
+/// Entries that the table can hold.
+const ENTRIES_MAX: u64 = 1 << 18;
+const ENTRY_WORDS: u64 = 4;
+/// Entries that get memory together: 16 KiB.
+const BACKED_TOGETHER: u64 = 512;
+const HEADER_WORDS: u64 = 8;
+/// Bytes of the table, for the arena's layout.
+pub(crate) const TABLE_BYTES: u64 = (HEADER_WORDS + ENTRIES_MAX * ENTRY_WORDS) * 8;
+
+// Words of the header.
+/// One more than the greatest number of an entry ever used.
+const USED: usize = 0;
+/// How many have memory behind them.
+const BACKED: usize = 1;
+/// No entry below is unused, most likely.
+const UNUSED_FROM: usize = 2;
+
+// Words of an entry.
+/// Participant + 1 in the high half, its token in the low; 0 if unused.
+const OWNER: usize = 0;
+/// Inode and generation. Stored last and taken away first: the rest counts while this is not 0.
+const NODE: usize = 1;
+/// First block of the file, and whether stores go through the map.
+const START: usize = 2;
+const BLOCKS: usize = 3;
+const WRITABLE: u64 = 1 << 63;
+
+/// There may be entries with stores: `fsync` has something to write back.
+pub(crate) const MAPPED_WRITABLY: u64 = 1;
+/// It was mapped: blocks stay where they are, also in copy-on-write mode.
+pub(crate) const MAPPED: u64 = 2;
+/// Blocks moved within the file since its map was last written to the log as a whole.
+pub(crate) const SHIFTED: u64 = 4;
+/// Blocks moved within the file while it was mapped writably: which of them maps show, the table does not say rightly.
+pub(crate) const MOVED: u64 = 8;
+const FLAGS_BITS: u32 = 4;
+const SHIFT_BITS: u32 = 6;
+const BOUND_BITS: u32 = 27;
+const BOUND_MASK: u64 = (1 << BOUND_BITS) - 1;
+
+/// What maps did to an inode: flags, and the range of blocks that maps which are gone may have stored to. One word:
+/// `end:27 · start:27 · unit:6 · flags:4`, the bounds in units of 2^unit blocks, `end` 0 for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MapsWord(pub(crate) u64);
+
+impl MapsWord {
+    /// Whether one of the flags is set.
+    pub(crate) const fn has(self, flags: u64) -> bool {
+        self.0 & flags != 0
+    }
+
+    pub(crate) const fn with(self, flags: u64) -> Self {
+        Self(self.0 | flags)
+    }
+
+    pub(crate) const fn without(self, flags: u64) -> Self {
+        Self(self.0 & !flags)
+    }
+
+    /// Blocks of the file that maps which are gone may have stored to.
+    pub(crate) fn left(self) -> Option<Range<u64>> {
+        let unit = (self.0 >> FLAGS_BITS & ((1 << SHIFT_BITS) - 1)).min(37);
+        let start = self.0 >> (FLAGS_BITS + SHIFT_BITS) & BOUND_MASK;
+        let end = self.0 >> (FLAGS_BITS + SHIFT_BITS + BOUND_BITS);
+        (end != 0).then_some(start << unit..end << unit)
+    }
+
+    /// The same with a range added. What lies between it and what was there counts as well.
+    pub(crate) fn with_left(self, range: Range<u64>) -> Self {
+        if range.is_empty() {
+            return self;
+        }
+        let range = match self.left() {
+            Some(left) => left.start.min(range.start)..left.end.max(range.end),
+            None => range,
+        };
+        let unit = (64 - range.end.leading_zeros()).saturating_sub(BOUND_BITS);
+        // Rounded up, the end can need one bit more.
+        let unit = if range.end.div_ceil(1 << unit) > BOUND_MASK { unit + 1 } else { unit };
+        let bounds = range.end.div_ceil(1 << unit) << BOUND_BITS | range.start >> unit;
+        Self(self.without_left().0 | (bounds << SHIFT_BITS | unit as u64) << FLAGS_BITS)
+    }
+
+    /// The same with nothing left.
+    pub(crate) const fn without_left(self) -> Self {
+        Self(self.0 & ((1 << FLAGS_BITS) - 1))
+    }
+
+    /// Whether stores through maps may not be durable yet.
+    pub(crate) fn may_be_dirty(self) -> bool {
+        self.has(MAPPED_WRITABLY | MOVED) || self.left().is_some()
+    }
+}
+
+/// One map of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MapEntry {
+    index: u64,
+    pub(crate) owner: PinOwner,
+    pub(crate) inode: u32,
+    pub(crate) generation: u32,
+    /// Of the file.
+    pub(crate) blocks: Range<u64>,
+    pub(crate) writable: bool,
+}
+
+/// The table.
+pub(crate) struct MapTable<'s> {
+    arena: &'s Arena,
+    start: ArenaOffset,
+    words: &'s [Word],
+}
+
+const fn owner_word(owner: PinOwner) -> u64 {
+    (owner.participant as u64 + 1) << 32 | owner.token as u64
+}
+
+impl<'s> MapTable<'s> {
+    pub(crate) fn of(places: &Places, arena: &'s Arena) -> Result<Self> {
+        let start = places.maps.start;
+        Ok(Self { arena, start, words: arena.words(start, TABLE_BYTES / 8).map_err(shared_error)? })
+    }
+
+    fn header(&self, word: usize) -> &'s Word {
+        &self.words[word]
+    }
+
+    fn entry(&self, index: u64) -> &'s [Word] {
+        let at = (HEADER_WORDS + index * ENTRY_WORDS) as usize;
+        &self.words[at..at + ENTRY_WORDS as usize]
+    }
+
+    fn used(&self) -> u64 {
+        let backed = self.header(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
+        self.header(USED).load(Ordering::Acquire).min(backed)
+    }
+
+    /// Adds a map. `ENOMEM` if there is no room for it.
+    pub(crate) fn add(&self, owner: PinOwner, node: (u32, u32), blocks: &Range<u64>, writable: bool) -> Result<()> {
+        let index = self.claim(owner_word(owner))?;
+        let entry = self.entry(index);
+        entry[START].store(blocks.start | if writable { WRITABLE } else { 0 }, Ordering::Relaxed);
+        entry[BLOCKS].store(blocks.end.saturating_sub(blocks.start), Ordering::Relaxed);
+        entry[NODE].store((node.0 as u64) << 32 | node.1 as u64, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes an entry that nobody has.
+    fn claim(&self, owner: u64) -> Result<u64> {
+        let take = |index: &u64| {
+            let word = &self.entry(*index)[OWNER];
+            word.load(Ordering::Relaxed) == 0
+                && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let mut from = self.header(UNUSED_FROM).load(Ordering::Relaxed);
+        loop {
+            let used = self.used();
+            if let Some(index) = (from..used).find(take) {
+                self.header(UNUSED_FROM).store(index + 1, Ordering::Relaxed);
+                return Ok(index);
+            }
+            let backed = self.header(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
+            if used < backed {
+                self.header(USED).fetch_max(used + 1, Ordering::AcqRel);
+                from = used;
+            } else if from > 0 {
+                // It is only most likely that none below is unused: looked at before more memory is taken.
+                from = 0;
+            } else if backed == ENTRIES_MAX {
+                return Err(Error::because(Errno::NOMEM, "too many mapped ranges"));
+            } else {
+                let at = self.start.add((HEADER_WORDS + backed * ENTRY_WORDS) * 8);
+                let reserved = match backed {
+                    0 => self.arena.reserve(self.start, (HEADER_WORDS + BACKED_TOGETHER * ENTRY_WORDS) * 8),
+                    _ => self.arena.reserve(at, BACKED_TOGETHER * ENTRY_WORDS * 8),
+                };
+                reserved.map_err(shared_error)?;
+                self.header(BACKED).fetch_max(backed + BACKED_TOGETHER, Ordering::AcqRel);
+                from = backed;
+            }
+        }
+    }
+
+    /// Calls `visit` with all maps.
+    pub(crate) fn for_each(&self, visit: &mut dyn FnMut(MapEntry)) {
+        for index in 0..self.used() {
+            let entry = self.entry(index);
+            let node = entry[NODE].load(Ordering::Acquire);
+            if node == 0 {
+                continue;
+            }
+            let (owner, start) = (entry[OWNER].load(Ordering::Relaxed), entry[START].load(Ordering::Relaxed));
+            let first = start & !WRITABLE;
+            let Some(participant) = ((owner >> 32) as u32).checked_sub(1) else { continue };
+            visit(MapEntry {
+                index,
+                owner: PinOwner { participant, token: owner as u32 },
+                inode: (node >> 32) as u32,
+                generation: node as u32,
+                blocks: first..first.saturating_add(entry[BLOCKS].load(Ordering::Relaxed)),
+                writable: start & WRITABLE != 0,
+            });
+        }
+    }
+
+    /// The map that a participant knows by a token.
+    pub(crate) fn find(&self, owner: PinOwner) -> Option<MapEntry> {
+        let mut found = None;
+        self.for_each(&mut |entry| {
+            if entry.owner == owner {
+                found = Some(entry);
+            }
+        });
+        found
+    }
+
+    /// Whether somebody has the inode mapped.
+    pub(crate) fn is_mapped(&self, inode: u32, generation: u32) -> bool {
+        let mut found = false;
+        self.for_each(&mut |entry| found |= (entry.inode, entry.generation) == (inode, generation));
+        found
+    }
+
+    /// Takes an entry out: by who made it, or for a process that is gone.
+    pub(crate) fn remove(&self, entry: &MapEntry) {
+        let words = self.entry(entry.index);
+        words[NODE].store(0, Ordering::Release);
+        words[OWNER].store(0, Ordering::Release);
+        let from = self.header(UNUSED_FROM);
+        if from.load(Ordering::Relaxed) > entry.index {
+            from.store(entry.index, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes out what a process that is gone left half done.
+    pub(crate) fn forget(&self, participant: u32) {
+        for index in 0..self.used() {
+            let entry = self.entry(index);
+            if entry[OWNER].load(Ordering::Relaxed) >> 32 == participant as u64 + 1 {
+                entry[NODE].store(0, Ordering::Release);
+                entry[OWNER].store(0, Ordering::Release);
+            }
+        }
+    }
+}
+
+/// A few ranges of blocks, joined where they touch; where there are too many, what lies between counts as well.
+pub(crate) struct Ranges {
+    list: [Range<u64>; Ranges::MAX],
+    count: usize,
+}
+
+impl Ranges {
+    const MAX: usize = 16;
+
+    pub(crate) fn new() -> Self {
+        Self { list: [const { 0..0 }; Self::MAX], count: 0 }
+    }
+
+    pub(crate) fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        let mut new = range;
+        let mut kept = 0;
+        for index in 0..self.count {
+            let old = self.list[index].clone();
+            if old.start <= new.end && new.start <= old.end {
+                new = old.start.min(new.start)..old.end.max(new.end);
+            } else {
+                self.list[kept] = old;
+                kept += 1;
+            }
+        }
+        self.count = kept;
+        if kept == Self::MAX {
+            let last = self.list[kept - 1].clone();
+            self.count = kept - 1;
+            return self.add(last.start.min(new.start)..last.end.max(new.end));
+        }
+        self.list[kept] = new;
+        self.count += 1;
+    }
+
+    pub(crate) fn list(&self) -> &[Range<u64>] {
+        &self.list[..self.count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_holds_any_range_and_never_less() {
+        let bounds = [0, 1, 5, BOUND_MASK - 1, BOUND_MASK, BOUND_MASK + 1, 1 << 40, (1 << 51) - 1, 1 << 51];
+        for start in bounds {
+            for end in bounds {
+                for flags in [0, MAPPED, MAPPED | MAPPED_WRITABLY | SHIFTED | MOVED] {
+                    let word = MapsWord(flags).with_left(start..end);
+                    assert_eq!(word.without_left(), MapsWord(flags));
+                    let left = word.left();
+                    if start >= end {
+                        assert_eq!(left, None);
+                        continue;
+                    }
+                    let left = left.expect("something is left");
+                    assert!(left.start <= start && left.end >= end, "{left:?} for {start}..{end}");
+                    if end <= BOUND_MASK {
+                        assert_eq!(left, start..end);
+                    }
+                    let both = word.with_left(7..9).left().expect("something is left");
+                    assert!(both.start <= start.min(7) && both.end >= end.max(9));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ranges_cover_what_was_added() {
+        let mut state = 1_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..500 {
+            let mut ranges = Ranges::new();
+            let mut blocks = vec![false; 400];
+            let added = random(40);
+            for _ in 0..added {
+                let start = random(390);
+                let range = start..start + random(10);
+                blocks[range.start as usize..range.end as usize].fill(true);
+                ranges.add(range);
+            }
+            let covered = |block: u64| ranges.list().iter().any(|range| range.contains(&block));
+            assert!((0..400).all(|block| !blocks[block as usize] || covered(block)));
+            if added <= Ranges::MAX as u64 {
+                assert!((0..400).all(|block| blocks[block as usize] == covered(block)));
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Volumes that are nearly full: whatever is free can be had.
+
+mod common;
+
+use common::volume;
+use gannet_fstest::{Rig, name};
+use gannet_logfs::{AccessTimes, AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+use gannet_media::Medium;
+use gannet_vfs::{Errno, FileSystem, NewNode, Owner, WritePosition};
+use std::sync::mpsc;
+
+const BLOCK: usize = 4096;
+
+fn attach(medium: &Medium) -> LogFs {
+    let options = AttachOptions {
+        index_bytes_max: 64 << 20,
+        copy_on_write: None,
+        access_times: AccessTimes::Relative,
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
+    LogFs::open_private(medium.clone(), options).expect("attach")
+}
+
+fn assert_sound(medium: &Medium) {
+    let report = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).expect("fsck");
+    let found: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    assert!(report.outcome == Outcome::Sound, "{found:#?}");
+}
+
+/// Writes files of `blocks` blocks until the volume is full; returns how many were made.
+fn fill(rig: &Rig<'_>, prefix: &str, blocks: usize) -> u64 {
+    let content = vec![7; blocks * BLOCK];
+    for number in 0.. {
+        let file = format!("{prefix}{number}");
+        let made = rig.fs.create(rig.root, name(&file), &NewNode::regular(0o644, Owner::default()));
+        let written = made.and_then(|node| rig.try_write(node, WritePosition::At(0), &content));
+        match written {
+            Ok(written) if written.count_bytes == content.len() => {}
+            Ok(_) => return number,
+            Err(error) => {
+                assert_eq!(error.errno(), Errno::NOSPC);
+                return number;
+            }
+        }
+    }
+    unreachable!()
+}
+
+#[test]
+fn inodes_are_made_wherever_a_run_of_blocks_is_long_enough() {
+    // Large enough that a chunk of the inode table has 16 blocks.
+    let medium = volume(512 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    // Single blocks free all over the volume, and a few runs of 16 far behind.
+    let many = fill(&rig, "f", 40);
+    for number in 0..many {
+        let node = rig.find(rig.root, &format!("f{number}")).expect("a file");
+        if number + 12 > many {
+            rig.unlink(rig.root, &format!("f{number}")).expect("unlink");
+        } else {
+            for hole in (1..40).step_by(4) {
+                let mode = gannet_vfs::AllocateMode::PunchHole;
+                fs.allocate(node, mode, hole * BLOCK as u64, BLOCK as u64).expect("punch");
+            }
+        }
+    }
+    let before = fs.statistics().expect("statistics");
+    for number in 0..3000 {
+        let made = fs.create(rig.root, name(&format!("small{number}")), &NewNode::regular(0o644, Owner::default()));
+        if let Err(error) = made {
+            let after = fs.statistics().expect("statistics");
+            panic!("file {number}: {error}; {} blocks free, {} before", after.blocks_free, before.blocks_free);
+        }
+    }
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
+
+#[test]
+fn what_another_thread_has_given_up_can_be_had() {
+    let medium = volume(16 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    for number in 0..5 {
+        let node = rig.file(rig.root, &format!("given{number}"));
+        rig.write(node, 0, &vec![1; 60 * BLOCK]);
+    }
+    fill(&rig, "f", 3);
+    let (done, wait_done) = mpsc::channel();
+    let (go, wait_go) = mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        // Ends with this, however that comes: the other thread waits for it.
+        let go = go;
+        let other = &fs;
+        scope.spawn(move || {
+            let rig = Rig::new(other);
+            for number in 0..5 {
+                rig.unlink(rig.root, &format!("given{number}")).expect("unlink");
+            }
+            done.send(()).expect("said");
+            // Idle from now on: it executes no fence that would free what it gave up.
+            let _ = wait_go.recv();
+        });
+        wait_done.recv().expect("told");
+        let free = fs.statistics().expect("statistics").blocks_free;
+        let node = rig.file(rig.root, "taker");
+        let mut taken = 0;
+        while let Ok(written) = rig.try_write(node, WritePosition::Append, &[3; BLOCK]) {
+            assert_eq!(written.count_bytes, BLOCK);
+            taken += 1;
+        }
+        // But for the reserve of a full volume (a 64th), and a few pages of the log. The other thread has a third of it.
+        assert!(taken + 80 > free, "{taken} of {free} blocks");
+        drop(go);
+    });
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
