@@ -54,6 +54,8 @@ impl<'s> Op<'s> {
     fn read_chunk(&self, node: NodeId, at: u64, into: &mut Destination<'_>) -> Result<usize> {
         let stripe = self.core.places.stripe(node.number as u32, at);
         let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(into.remaining() as u64);
+        // What attempts that do not count have put into the caller's memory.
+        let mut spoilt = 0;
         for _ in 0..COPY_ATTEMPTS {
             let Some(sequence) = self.thread.read_begin(stripe).map_err(shared_error)? else {
                 core::hint::spin_loop();
@@ -61,9 +63,13 @@ impl<'s> Op<'s> {
             };
             let piece = self.piece(node, at, limit)?;
             let (medium_at, count) = match piece {
-                Piece::End => return Ok(0),
+                Piece::End => {
+                    clear_spoilt(into, 0, spoilt);
+                    return Ok(0);
+                }
                 Piece::Hole(count) => {
                     into.write_zeros(count as usize)?;
+                    clear_spoilt(into, count, spoilt);
                     return Ok(count as usize);
                 }
                 Piece::Data(medium_at, count) => (medium_at, count),
@@ -73,10 +79,18 @@ impl<'s> Op<'s> {
             let copied = self.copy_out(medium_at, &mut attempt, count);
             if self.thread.read_validate(stripe, sequence).map_err(shared_error)? {
                 *into = attempt;
+                if spoilt > count {
+                    clear_spoilt(into, count, spoilt);
+                }
                 return copied;
             }
+            spoilt = spoilt.max(count);
         }
-        self.read_chunk_locked(node, at, into, limit)
+        let outcome = self.read_chunk_locked(node, at, into, limit);
+        if let Ok(count) = outcome {
+            clear_spoilt(into, count as u64, spoilt);
+        }
+        outcome
     }
 
     /// A busy writer: takes turns with it. The inode's lock comes first, so that the map stands.
@@ -155,6 +169,15 @@ impl<'s> Op<'s> {
                 _ => Err(Error::new(Errno::NXIO)),
             }
         })
+    }
+}
+
+/// Of `spoilt` bytes of the caller's memory `count` have been read after all: the file became shorter meanwhile. What was copied
+/// behind them can be of whoever has the blocks now, and becomes zeros.
+#[cold]
+fn clear_spoilt(into: &Destination<'_>, count: u64, spoilt: u64) {
+    if spoilt > count {
+        let _ = into.clone().write_zeros((spoilt - count) as usize);
     }
 }
 

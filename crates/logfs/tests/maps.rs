@@ -242,7 +242,7 @@ fn a_killed_process_maps_nothing_any_more() {
         .spawn()
         .expect("a child");
     let mut said = Vec::new();
-    for byte in child.stdout.take().expect("a pipe").bytes() {
+    for byte in std::io::BufReader::with_capacity(1, child.stdout.take().expect("a pipe")).bytes() {
         said.push(byte.expect("a byte"));
         if said.ends_with(b"!ready!") {
             break;
