@@ -15,6 +15,7 @@
 //! | `remounts` | opening and closing |
 //! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
+//! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
 //! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
@@ -32,6 +33,7 @@ mod mutations;
 mod operations;
 mod remounts;
 mod state;
+mod stopped;
 mod volume;
 
 /// Whether the long campaigns are asked for.

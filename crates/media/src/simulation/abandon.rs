@@ -3,7 +3,8 @@
 //! Two ways. *Unwinding*: the store panics with [`Abandoned`]; whatever the thread does to the medium while it unwinds (in
 //! destructors) is ignored, as a dead thread does nothing; quick, but destructors do run, so locks outside the medium are
 //! released unless their guards look at `std::thread::panicking`. *Parked*: a thread of its own stops inside the store for
-//! ever; nothing of it runs, at the price of a thread that is never joined.
+//! ever; nothing of it runs, at the price of a thread that is never joined. Or it is *stopped* there until it is told to go on,
+//! so that others meet it in the middle of its work.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -33,6 +34,8 @@ static NEXT_THREAD: AtomicU32 = AtomicU32::new(0);
 thread_local! {
     static STATE: Cell<State> = const { Cell::new(State::Free) };
     static NUMBER: Cell<u32> = Cell::new(NEXT_THREAD.fetch_add(1, Ordering::Relaxed));
+    /// A parked thread goes on when it is told so, if it can be.
+    static GO_ON: Cell<Option<mpsc::Receiver<()>>> = const { Cell::new(None) };
     static TELL: Cell<Option<mpsc::Sender<bool>>> = const { Cell::new(None) };
 }
 
@@ -60,6 +63,12 @@ pub(super) fn after_store() {
             if let Some(tell) = TELL.take() {
                 let _ = tell.send(false);
             }
+            if let Some(go_on) = GO_ON.take() {
+                STATE.set(State::Free);
+                // Who would tell may be gone: then it goes on, too.
+                let _ = go_on.recv();
+                return;
+            }
             loop {
                 std::thread::park();
             }
@@ -68,7 +77,47 @@ pub(super) fn after_store() {
     }
 }
 
+/// A thread that stands in the middle of its work. It goes on when this is dropped.
+#[derive(Debug)]
+pub struct Stopped<R> {
+    go_on: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<R>,
+}
+
+impl<R> Stopped<R> {
+    /// Lets it go on, and returns what came of its work.
+    ///
+    /// # Panics
+    /// When the work panics.
+    pub fn finish(self) -> R {
+        drop(self.go_on);
+        self.thread.join().unwrap_or_else(|payload| resume_unwind(payload))
+    }
+}
+
 impl Simulation {
+    /// Runs `work` on a new thread and stops it after its `stores`-th store of a word to any simulated medium.
+    ///
+    /// # Panics
+    /// If `work` ends before, and if no thread can be made.
+    pub fn stop_after<R: Send + 'static>(stores: u64, work: impl FnOnce() -> R + Send + 'static) -> Stopped<R> {
+        let (tell, told) = mpsc::channel();
+        let (go_on, wait) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("stopped".to_owned()).spawn(move || {
+            TELL.set(Some(tell));
+            GO_ON.set(Some(wait));
+            STATE.set(State::Park(stores.max(1)));
+            let result = work();
+            STATE.set(State::Free);
+            // Dropped by now, unless it never came to the store.
+            drop(TELL.take());
+            result
+        });
+        let thread = thread.expect("a thread");
+        assert_eq!(told.recv(), Ok(false), "it ended before it could be stopped");
+        Stopped { go_on, thread }
+    }
+
     /// Runs `work` on this thread and abandons it after its `stores`-th store of a word to any simulated medium, by
     /// unwinding. `Ok` if it ended before.
     ///

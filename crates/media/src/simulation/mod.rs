@@ -24,7 +24,7 @@ mod crash;
 mod pending;
 mod record;
 
-pub use abandon::{Abandoned, is_abandoned};
+pub use abandon::{Abandoned, Stopped, is_abandoned};
 pub use choices::CrashPolicy;
 pub use crash::{Crash, CrashCount};
 pub use pending::{MixedLine, PendingLine};

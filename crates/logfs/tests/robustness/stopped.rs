@@ -1,0 +1,97 @@
+//! A writer in place stands in the middle of its copy, with its stripe locked, while others want to do something with the
+//! blocks it writes to: they wait for it, or what they made would change under them.
+
+use crate::operations::bytes;
+use crate::volume::{Mode, image, open};
+use gannet_fstest::Rig;
+use gannet_logfs::LogFs;
+use gannet_media::Simulation;
+use gannet_vfs::{FileSystem, NodeId};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const BLOCK: usize = 4096;
+
+/// Runs `other` beside a writer of one block of `one` that stands still. If it does not wait for the writer, `look` sees the
+/// same before and after the writer goes on, or this panics.
+fn beside_a_writer(what: &str, other: fn(&LogFs, NodeId, NodeId), look: fn(&LogFs, NodeId, NodeId) -> Vec<u8>) {
+    let image = image(Mode::InPlace, |fs| {
+        let rig = Rig::new(fs);
+        for text in ["one", "other"] {
+            let node = rig.file(rig.root, text);
+            rig.write(node, 0, &bytes(1, 8 * BLOCK));
+        }
+    });
+    let (fs, _simulation) = open(&image);
+    let fs = Arc::new(fs);
+    let find = |text| Rig::new(&*fs).find(fs.root(), text).expect("a file");
+    let (one, two) = (find("one"), find("other"));
+    // What was loaded has to be sealed first: the writer is to find nothing to do but its copy.
+    Rig::new(&*fs).write(one, 2 * BLOCK as u64, &bytes(1, BLOCK));
+    let writer = fs.clone();
+    let stopped =
+        Simulation::stop_after(100, move || Rig::new(&*writer).write(one, 2 * BLOCK as u64, &bytes(9, BLOCK)));
+    let worker = fs.clone();
+    let other = std::thread::spawn(move || other(&worker, one, two));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !other.is_finished() && fs.shared().session().waiting().is_empty() {
+        assert!(Instant::now() < deadline, "{what}: neither done nor waiting");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = other.is_finished().then(|| look(&fs, one, two));
+    stopped.finish();
+    other.join().expect("the other");
+    if let Some(before) = before {
+        assert!(look(&fs, one, two) == before, "{what}: it changed under them");
+    }
+    // Whoever was first, the whole block is of before or after, but for a byte that is written.
+    let mut block = look(&fs, one, two)[2 * BLOCK..3 * BLOCK].to_vec();
+    block[100] = 0;
+    let is_of = |mut bytes: Vec<u8>| {
+        bytes[100] = 0;
+        block == bytes
+    };
+    assert!(
+        is_of(bytes(1, BLOCK)) || is_of(bytes(9, BLOCK)) || is_of(bytes(1, 8 * BLOCK)[2 * BLOCK..3 * BLOCK].to_vec())
+    );
+}
+
+#[test]
+fn a_clone_waits_for_writers_in_place() {
+    beside_a_writer(
+        "clone",
+        |fs, one, two| fs.clone_range(one, 0, two, 0, 8 * BLOCK as u64).expect("clone"),
+        |fs, _, two| Rig::new(fs).content(two),
+    );
+}
+
+#[test]
+fn blocks_are_freed_behind_their_writers() {
+    // They come back as the other file's, and stay that.
+    beside_a_writer(
+        "truncate",
+        |fs, one, two| {
+            let rig = Rig::new(fs);
+            rig.resize(one, 0).expect("truncate");
+            rig.resize(two, 0).expect("truncate");
+            rig.write(two, 0, &bytes(1, 8 * BLOCK));
+        },
+        |fs, _, two| Rig::new(fs).content(two),
+    );
+}
+
+#[test]
+fn copy_on_write_copies_what_writers_in_place_wrote() {
+    beside_a_writer(
+        "copy-on-write",
+        |fs, one, _| {
+            let change = gannet_vfs::AttributeChange {
+                flags: Some(gannet_vfs::InodeFlags::COPY_ON_WRITE),
+                ..Default::default()
+            };
+            fs.set_attributes(one, &change).expect("a flag");
+            Rig::new(fs).write(one, 2 * BLOCK as u64 + 100, b"x");
+        },
+        |fs, one, _| Rig::new(fs).content(one),
+    );
+}
