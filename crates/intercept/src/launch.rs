@@ -83,6 +83,26 @@ pub fn replace(options: &LaunchOptions) -> io::Error {
     }
 }
 
+/// Ends this process as a command ended that a signal killed: by the same signal, so that a shell sees what it would have seen of the
+/// command itself. Returns where there is nothing to do, or the signal does not kill.
+pub fn die_as(status: ExitStatus) {
+    const RLIMIT_CORE: usize = 4;
+    let Some(signal) = status.signal() else { return };
+    let (no_core, default_action, only_it) = ([0u64; 2], [0usize; 4], [1u64 << (signal - 1)]);
+    const SIG_UNBLOCK: usize = 1;
+    // SAFETY: valid structures of the kernel's; the process ends.
+    unsafe {
+        use crate::number::{GETPID, KILL, PRLIMIT64, RT_SIGACTION, RT_SIGPROCMASK};
+        use crate::raw::syscall;
+        // The command's own core is enough.
+        syscall(PRLIMIT64, [0, RLIMIT_CORE, no_core.as_ptr() as usize, 0]);
+        syscall(RT_SIGACTION, [signal as usize, default_action.as_ptr() as usize, 0, 8]);
+        syscall(RT_SIGPROCMASK, [SIG_UNBLOCK, only_it.as_ptr() as usize, 0, 8]);
+        let process = syscall(GETPID, []) as usize;
+        syscall(KILL, [process, signal as usize]);
+    }
+}
+
 /// The exit code a shell would give for `status`.
 pub fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))

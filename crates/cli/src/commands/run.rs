@@ -2,7 +2,7 @@
 
 use crate::arguments::Run;
 use crate::failure::{Failure, USAGE};
-use gannet_intercept::{LaunchOptions, MountedAt, exit_code, launch};
+use gannet_intercept::{LaunchOptions, MountedAt, die_as, exit_code, launch};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -52,6 +52,7 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         Failure::new(format_args!("{}: {error}", program.to_string_lossy())).with_code(code)
     })?;
     drop(volumes);
+    die_as(status);
     Ok(u8::try_from(exit_code(status)).unwrap_or(u8::MAX))
 }
 

@@ -1,0 +1,377 @@
+//! `gannet run`: where a program sees the volumes, what of its end and its signals passes through, what is refused and how.
+
+mod terminal;
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+/// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
+fn build_library() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "gannet-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if directory.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(cargo.status().unwrap().success());
+    });
+}
+
+/// The command, killed after some minutes: what hangs is a failure, not a hang of the tests.
+fn gannet() -> Command {
+    build_library();
+    let mut command = Command::new("timeout");
+    command.args(["--foreground", "-s", "KILL", "300", env!("CARGO_BIN_EXE_gannet")]).stdin(Stdio::null());
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    gannet().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap().trim_end()
+}
+
+/// It must end with this code and have said this, and nothing on standard error.
+#[track_caller]
+fn says(arguments: &[&str], code: i32, wanted: &str) {
+    let output = run(arguments);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(code), wanted), "{arguments:?}: {output:?}");
+    assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+}
+
+/// It must fail with this code and one line, which it returns.
+#[track_caller]
+fn refuses(arguments: &[&str], code: i32) -> String {
+    let output = run(arguments);
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!((output.status.code(), errors.lines().count()), (Some(code), 1), "{arguments:?}: {output:?}");
+    assert!(errors.starts_with("gannet: ") && output.stdout.is_empty(), "{arguments:?}: {output:?}");
+    errors
+}
+
+/// A directory in memory with volumes in it.
+struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        let shared_memory = Path::new("/dev/shm");
+        let directory = if shared_memory.is_dir() { TempDir::new_in(shared_memory) } else { TempDir::new() };
+        Place { directory: directory.unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn volume(&self, name: &str) -> String {
+        let path = self.path(name).to_str().unwrap().to_owned();
+        assert!(run(&["mkfs", &path, "--size", "8M"]).status.success());
+        path
+    }
+}
+
+/// Waits until a file is there.
+fn wait_for(path: &Path) {
+    let start = std::time::Instant::now();
+    while !path.exists() {
+        assert!(start.elapsed().as_secs() < 120, "{} does not appear", path.display());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_program_sees_the_volume() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let script = "cd /gannet && echo hello > file && mkdir d && mv file d && cat d/file && exit 3";
+    says(&["run", &volume, "--", "sh", "-c", script], 3, "hello");
+    assert!(!Path::new("/gannet").exists(), "nobody else sees it");
+    says(&["run", &format!("{volume}:/some/where"), "--", "cat", "/some/where/d/file"], 0, "hello");
+    says(&["run", &format!("{volume}:/some/where/"), "--", "sh", "-c", "cd /some/where/d/..; pwd"], 0, "/some/where");
+    let output = run(&["fsck", &volume]);
+    assert!(text(&output.stdout).contains("sound; 1 files, 2 directories"), "{output:?}");
+}
+
+#[test]
+fn several_volumes_and_where_they_are() {
+    let place = Place::new();
+    let (one, two, three) = (place.volume("one"), place.volume("two"), place.volume("three"));
+    let others = [format!("{two}:/two"), format!("{three}:/deep/three")];
+    let arguments = [
+        "run",
+        &one,
+        "-v",
+        &others[0],
+        "--volume",
+        &others[1],
+        "--",
+        "sh",
+        "-c",
+        "echo a > /gannet/f; cp /gannet/f /two/g; cp /two/g /deep/three/h; ls /gannet /two; cat /deep/three/h; mv /two/g /gannet/moved && ls /gannet",
+    ];
+    says(&arguments, 0, "/gannet:\nf\n\n/two:\ng\na\nf\nmoved");
+    // Relative paths of volumes are of the directory where the command starts, whatever the program's is.
+    let mut command = gannet();
+    command.current_dir(place.directory.path()).args(["run", "one", "-v", "two:/two", "--directory", "/", "--"]);
+    let output = command
+        .args(["sh", "-c", "pwd; cd /tmp; cat /gannet/f; ls /two; cd /; exec cat /gannet/moved"])
+        .output()
+        .unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "/\na\na"), "{output:?}");
+    says(&["run", &one, "--directory", "/gannet", "--", "ls"], 0, "f\nmoved");
+    // A program of the volume.
+    says(&["run", &one, "--", "cp", "/bin/echo", "/gannet/own"], 0, "");
+    says(&["run", &one, "--", "/gannet/own", "from within"], 0, "from within");
+    says(&["run", &one, "--arena-max", "64M", "--", "true"], 0, "");
+    // One place below another's is a directory of its own.
+    let inside = format!("{two}:/gannet/inside");
+    says(
+        &[
+            "run",
+            &one,
+            "-v",
+            &inside,
+            "--",
+            "sh",
+            "-c",
+            "echo b > /gannet/inside/x; ls /gannet/inside; cd /gannet/inside; pwd; cat x",
+        ],
+        0,
+        "x\n/gannet/inside\nb",
+    );
+}
+
+#[test]
+fn a_volume_in_memory() {
+    says(&["run", "memory:", "--", "sh", "-c", "cd /gannet; echo x > f; read y < f; echo $y"], 0, "x");
+    says(
+        &[
+            "run",
+            "memory:/here",
+            "--",
+            "python3",
+            "-c",
+            "open('/here/f', 'w').write('x'); print(open('/here/f').read())",
+        ],
+        0,
+        "x",
+    );
+}
+
+#[test]
+fn the_programs_end_passes_through() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    for code in [0, 1, 77, 126, 127, 255] {
+        says(&["run", &volume, "--", "sh", "-c", &format!("exit {code}")], code, "");
+    }
+    // By a signal, as the program itself.
+    for signal in [1, 2, 3, 6, 9, 11, 13, 15] {
+        build_library();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+        let status = command
+            .args(["run", &volume, "--", "sh", "-c", &format!("ulimit -c 0; kill -{signal} $$")])
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(signal), "{status}");
+        assert!(!status.core_dumped());
+    }
+    says(
+        &["run", &volume, "--", "sh", "-c", "cat /gannet/nothing 2>&1"],
+        1,
+        "cat: /gannet/nothing: No such file or directory",
+    );
+    // Standard input and output are the program's.
+    let mut child = gannet();
+    child.args(["run", &volume, "--", "tee", "/gannet/copy"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    std::io::Write::write_all(child.stdin.as_mut().unwrap(), b"through\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.stdout, b"through\n");
+    says(&["run", &volume, "--", "cat", "/gannet/copy"], 0, "through");
+}
+
+#[test]
+fn signals_pass_through() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    build_library();
+    for (name, number) in [("TERM", 15), ("HUP", 1), ("USR1", 10), ("USR2", 12)] {
+        let ready = place.path(name);
+        let script = format!(
+            "trap 'echo got {name} > /gannet/signal; exit 9' {name}; touch {}; while :; do sleep 0.02; done",
+            ready.display()
+        );
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
+            .args(["run", &volume, "--", "sh", "-c", &script])
+            .spawn()
+            .unwrap();
+        wait_for(&ready);
+        send(&child, number);
+        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+        says(&["run", &volume, "--", "cat", "/gannet/signal"], 0, &format!("got {name}"));
+    }
+    // Where the command is killed, its program goes on with the volume.
+    let (ready, go) = (place.path("ready"), place.path("go"));
+    let script = format!(
+        "echo $$ > {0}; while ! [ -e {1} ]; do sleep 0.02; done; echo alone > /gannet/alone; touch {1}.done",
+        ready.display(),
+        go.display()
+    );
+    let mut child =
+        Command::new(env!("CARGO_BIN_EXE_gannet")).args(["run", &volume, "--", "sh", "-c", &script]).spawn().unwrap();
+    wait_for(&ready);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::write(&go, "").unwrap();
+    wait_for(&place.path("go.done"));
+    says(&["run", &volume, "--", "cat", "/gannet/alone"], 0, "alone");
+}
+
+fn send(child: &Child, signal: i32) {
+    let status = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn what_cannot_be_started_is_said() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let plain = place.path("plain");
+    std::fs::write(&plain, "text").unwrap();
+    let not_found = ["/nonexistent/program", "no-such-program-anywhere"];
+    for program in not_found {
+        let line = refuses(&["run", &volume, "--", program], 127);
+        assert!(line.starts_with(&format!("gannet: {program}: No such file or directory")), "{line}");
+    }
+    for program in [plain.to_str().unwrap(), place.directory.path().to_str().unwrap()] {
+        let line = refuses(&["run", &volume, "--", program], 126);
+        assert!(line.starts_with(&format!("gannet: {program}: Permission denied")), "{line}");
+    }
+    // The command line.
+    for (arguments, part) in [
+        (vec!["run"], "VOLUME"),
+        (vec!["run", &volume, "-v", "nowhere", "--", "true"], "nowhere: expected VOLUME:PATH"),
+        (vec!["run", &volume, "--at", "relative", "--", "true"], "must be an absolute path"),
+        (vec!["run", &volume, "-v", &format!("{volume}:/gannet"), "--", "true"], "two volumes cannot be at one place"),
+        (vec!["run", &volume, "--arena-max", "much", "--", "true"], "much"),
+        (vec!["run", &volume, "--no-such-option", "--", "true"], "--no-such-option"),
+    ] {
+        let line = refuses(&arguments, 2);
+        assert!(line.contains(part), "{line}");
+    }
+}
+
+#[test]
+fn volumes_that_cannot_be_opened_are_named() {
+    let place = Place::new();
+    let none = place.path("none");
+    let line = refuses(&["run", none.to_str().unwrap(), "--", "true"], 1);
+    assert!(line.contains("none: ") && line.contains("No such file or directory"), "{line}");
+    let zeros = place.path("zeros");
+    std::fs::write(&zeros, vec![0u8; 1 << 20]).unwrap();
+    let line = refuses(&["run", zeros.to_str().unwrap(), "--", "true"], 1);
+    assert!(line.contains("zeros: ") && line.contains("no Gannet volume; `gannet mkfs` makes one"), "{line}");
+    let line = refuses(&["run", place.directory.path().to_str().unwrap(), "--", "true"], 1);
+    assert!(line.contains(place.directory.path().to_str().unwrap()), "{line}");
+    // A damaged superblock: both copies of what it says of itself.
+    let volume = place.volume("volume");
+    let mut bytes = std::fs::read(&volume).unwrap();
+    for at in (0..bytes.len()).step_by(512) {
+        bytes[at] ^= 0x55;
+    }
+    std::fs::write(&volume, bytes).unwrap();
+    let line = refuses(&["run", &volume, "--", "true"], 1);
+    assert!(line.contains("volume: "), "{line}");
+    // No permission: as an ordinary user, where the tests are root's.
+    let sound = place.volume("sound");
+    let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    if is_root {
+        std::fs::set_permissions(place.directory.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let copy = place.path("gannet");
+        std::fs::copy(env!("CARGO_BIN_EXE_gannet"), &copy).unwrap();
+        let library = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap().join("libgannet_preload.so");
+        std::fs::copy(library, place.path("libgannet_preload.so")).unwrap();
+        std::fs::set_permissions(&sound, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(copy);
+        let output = command.args(["run", &sound, "--", "true"]).output().unwrap();
+        let line = text(&output.stderr);
+        assert_eq!((output.status.code(), line.lines().count()), (Some(1), 1), "{output:?}");
+        assert!(
+            line.starts_with("gannet: ")
+                && line.contains("sound: ")
+                && line.contains("you may not read it; its owner can let you"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn a_volume_that_is_mounted_for_itself() {
+    if !Path::new("/dev/fuse").exists() {
+        eprintln!("left out: no /dev/fuse");
+        return;
+    }
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let point = place.path("point");
+    std::fs::create_dir(&point).unwrap();
+    let point = point.to_str().unwrap();
+    let output = run(&["mount", &volume, point, "-o", "cache=exclusive"]);
+    if !output.status.success() {
+        eprintln!("left out: cannot mount here: {output:?}");
+        return;
+    }
+    let line = refuses(&["run", &volume, "--", "true"], 1);
+    assert!(line.contains("mounted for itself") && line.contains("unmount it first"), "{line}");
+    let unmounted = Command::new("sh").args(["-c", "umount \"$0\" || fusermount3 -u \"$0\"", point]).status();
+    assert!(unmounted.unwrap().success());
+}
+
+#[test]
+fn programs_that_will_not_see_it_are_named_and_run() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let (source, program) = (place.path("s.c"), place.path("static"));
+    std::fs::write(&source, "#include <stdio.h>\nint main(void) { puts(\"runs\"); return 4; }\n").unwrap();
+    let built = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source).output();
+    if !built.as_ref().is_ok_and(|output| output.status.success()) {
+        eprintln!("left out: no static C library: {built:?}");
+        return;
+    }
+    let program = program.to_str().unwrap();
+    let warns = |output: &Output, why: &str| {
+        let line = text(&output.stderr);
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(4), "runs"), "{output:?}");
+        assert!(line.lines().count() == 1 && line.starts_with(&format!("gannet: {program}: {why}")), "{line}");
+        assert!(line.contains("gannet mount"), "{line}");
+    };
+    warns(&run(&["run", &volume, "--", program]), "statically linked");
+    // Below it, with its environment and without.
+    for script in
+        ["\"$0\"", "exec \"$0\"", "env -i \"$0\"", "(cd /gannet; \"$0\")", "cp \"$0\" /gannet/s 2>/dev/null; \"$0\""]
+    {
+        warns(&run(&["run", &volume, "--", "sh", "-c", script, program]), "statically linked");
+    }
+    let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
+    let dynamic = Command::new("cc").arg("-o").arg(program).arg(&source).status().unwrap();
+    assert!(dynamic.success());
+    if is_root {
+        let owned = Command::new("chown").args(["65534", program]).status().unwrap();
+        assert!(owned.success());
+        std::fs::set_permissions(program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        warns(&run(&["run", &volume, "--", program]), "set-user-id");
+        warns(&run(&["run", &volume, "--", "sh", "-c", "\"$0\"", program]), "set-user-id");
+    }
+}
