@@ -122,3 +122,18 @@ fn programs_of_another_c_library_run_and_are_named() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.matches("uses the C library musl: this program will not see the volume").count(), 3, "{errors}");
 }
+
+#[test]
+fn what_valgrind_interprets_is_left_alone_and_that_is_said() {
+    if !have("valgrind") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script("echo inside > file", "");
+    let script = "valgrind -q sh -c 'cat /gannet/file; echo outside'; cat /gannet/file";
+    let output = common::run(volume.command_with_time("sh", 60).arg("-c").arg(script));
+    let (said, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // Its children run on the processor, and see the volume.
+    assert_eq!(said, "inside\noutside\ninside\n", "{errors}");
+    assert!(errors.contains("a program under valgrind will not see the volume"), "{errors}");
+}
