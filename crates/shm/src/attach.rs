@@ -13,11 +13,9 @@ use crate::layout::{ArenaLayout, Computed};
 use crate::participant::{ParticipantId, Process};
 use crate::private::next_incarnation;
 use crate::session::{
-    ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, Detached, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session,
-    UUID_AT, VolumeGuard,
+    ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
+    VolumeGuard,
 };
-use crate::slot::Kind;
-use crate::thread::{load_state, mark_dead};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering as Plain;
@@ -160,7 +158,7 @@ impl Session {
         }
         match kept {
             None => session.join(true)?,
-            Some((id, lock)) => session.become_participant(id, Some(lock))?,
+            Some((id, lock)) => session.become_participant(id, Some(lock), None)?,
         }
         if let Err(error) = guard.joined(&session, session.arena_identity()) {
             // Slots that the guard's threads took; a later participant may get our record.
@@ -232,7 +230,7 @@ impl Session {
     fn join(&self, exclusive: bool) -> Result<()> {
         let process = Process::current(self.file.is_none());
         let (id, lock) = self.take_record(&process, exclusive, false)?;
-        self.enter(id, lock, &process);
+        self.enter(id, lock, Some(process.namespace()));
         Ok(())
     }
 
@@ -253,18 +251,24 @@ impl Session {
         Ok((id, lock))
     }
 
-    /// This process is participant `id` from here on.
-    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, process: &Process) {
+    /// This process is participant `id` from here on. `namespace`: `None` if the record does not say yet who it is.
+    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, namespace: Option<u64>) {
         let fields = self.page.fields();
-        self.namespace.store(process.namespace(), Plain::Relaxed);
+        self.namespace.store(namespace.unwrap_or(0), Plain::Relaxed);
         fields.participant.store(u64::from(id.index), Plain::Relaxed);
         fields.generation.store(id.generation, Plain::Relaxed);
         fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
+        fields.is_described.store(u64::from(namespace.is_some()), Plain::Relaxed);
         fields.incarnation.store(next_incarnation(), Plain::Release);
     }
 
-    /// Takes a place that was kept for this process over a fork or exec.
-    pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>) -> Result<()> {
+    /// Takes a place that was kept for this process over a fork, by participant `parent`, or over an exec.
+    pub(crate) fn become_participant(
+        &self,
+        id: ParticipantId,
+        lock: Option<LifeLock>,
+        parent: Option<u32>,
+    ) -> Result<()> {
         let _alone = self.page.exclusive();
         if self.participants().live(id.index) != Some(id) {
             return Err(Error::Detached);
@@ -272,10 +276,34 @@ impl Session {
         if let Some(lock) = &lock {
             lock.keep_from_children()?;
         }
-        let process = Process::current(self.file.is_none());
-        self.participants().describe(id.index, &process);
-        self.enter(id, lock, &process);
+        match parent {
+            // Most children execute something else, or end, before they do anything here.
+            Some(parent) if lock.is_some() => {
+                self.participants().describe_child(id.index, parent);
+                self.enter(id, lock, None);
+            }
+            _ => {
+                let process = Process::current(self.file.is_none());
+                self.participants().describe(id.index, &process);
+                self.enter(id, lock, Some(process.namespace()));
+            }
+        }
         Ok(())
+    }
+
+    /// Says in the record who this process is, if a fork left that for now.
+    pub(crate) fn describe_self(&self) {
+        let fields = self.page.fields();
+        if fields.is_described.load(Plain::Acquire) != 0 {
+            return;
+        }
+        let _alone = self.page.exclusive();
+        if fields.is_described.load(Plain::Relaxed) == 0 {
+            let process = Process::current(self.file.is_none());
+            self.participants().describe(self.participant().index, &process);
+            self.namespace.store(process.namespace(), Plain::Relaxed);
+            fields.is_described.store(1, Plain::Release);
+        }
     }
 
     /// The incarnation, after joining if this is a forked child.
@@ -303,83 +331,6 @@ impl Session {
             }
         }
         Ok(self.incarnation())
-    }
-
-    /// Leaves. No thread of this process may be inside an operation; their slots are settled as if
-    /// they had died. Owners' `participant_gone` is called for this participant. The last one
-    /// settles what others left and calls `guard.last`.
-    ///
-    /// After an error of an owner or the guard this process has left all the same.
-    pub fn detach(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
-        if self.file.is_some() && !self.has_joined() && !self.detached.swap(true, Plain::Relaxed) {
-            // A forked child that never used the volume has nothing here.
-            return Ok(Detached::OthersRemain);
-        }
-        // Before the gate, which a child that joins must pass as well.
-        self.thread()?;
-        let incarnation = self.incarnation();
-        let gate = match &self.file {
-            None => None,
-            Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
-        };
-        let result = self.detach_behind_gate(guard);
-        self.detached.store(true, Plain::Relaxed);
-        self.forget_thread(incarnation);
-        self.leave_record();
-        // Not waiting: a thread that did not survive a fork may have it for ever.
-        if let Ok(mut reapers) = self.reapers.try_write() {
-            reapers.clear();
-        }
-        drop(gate);
-        if self.file.is_some() && matches!(result, Ok(Detached::Last)) {
-            crate::leftovers::remove_leftovers();
-        }
-        result
-    }
-
-    fn detach_behind_gate(&self, guard: &mut dyn VolumeGuard) -> Result<Detached> {
-        let me = self.thread()?;
-        let settled = (|| {
-            self.mark_own_threads_dead(Some(me.slot()))?;
-            self.reap_threads_of(&me, self.participant())?;
-            self.tell_gone(&me, self.participant())
-        })();
-        let mut view = None;
-        for index in 0..self.participants().used() {
-            let Some(id) = self.participants().live(index) else { continue };
-            if id != self.participant() && self.participants().is_alive(id, self.namespace(), &mut view)? {
-                // Those who stay find the dead.
-                return settled.map(|()| Detached::OthersRemain);
-            }
-        }
-        let settled = settled.and_then(|()| self.reap_dead());
-        // Unclean is what a volume is whose state could not be settled.
-        let last = settled.and_then(|_| guard.last(self, self.arena_identity()));
-        if let Some(path) = &self.file {
-            path.unlink()?;
-        }
-        last.map(|()| Detached::Last)
-    }
-
-    /// Whatever slots this process has, but one, are to be settled: their threads are at rest.
-    fn mark_own_threads_dead(&self, except: Option<u32>) -> Result<()> {
-        for slot in 0..self.slots_used() {
-            let state = load_state(&self.arena, slot)?;
-            let ours = u32::from(state.by) == self.participant().index;
-            if matches!(state.kind, Kind::Join | Kind::Live) && ours && except != Some(slot) {
-                mark_dead(&self.arena, slot);
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives up the participant's record and byte.
-    fn leave_record(&self) {
-        let fields = self.page.fields();
-        if fields.incarnation.swap(0, Plain::AcqRel) != 0 {
-            self.participants().leave(self.participant());
-            self.give_up_byte();
-        }
     }
 }
 

@@ -17,7 +17,7 @@
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word};
 use crate::lock::low_half;
-use crate::participant::ParticipantId;
+use crate::participant::{ParticipantId, View};
 use crate::session::{CACHING_AT, PATIENCE_AT, Session};
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -104,7 +104,7 @@ impl Session {
         let me = self.participant();
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != me && self.participants().is_alive(id, self.namespace(), &mut None)? {
+            if id != me && self.participants().is_alive(id, self.namespace(), &mut View::None)? {
                 return Ok(false);
             }
         }
@@ -169,7 +169,7 @@ impl Session {
             let owner = self.participants().live(u32::from(index));
             let owner = owner.filter(|id| word_of(kind, *id) == word);
             let alive = match owner {
-                Some(id) => self.participants().is_alive(id, self.namespace(), &mut None)?,
+                Some(id) => self.participants().is_alive(id, self.namespace(), &mut View::None)?,
                 None => false,
             };
             match kind {

@@ -103,6 +103,10 @@ impl ArenaPath {
 
     /// Opens the arena's file; `None` if there is none.
     pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
+        Ok(self.open_with_status()?.map(|(fd, _)| fd))
+    }
+
+    fn open_with_status(&self) -> Result<Option<(OwnedFd, Stat)>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -122,7 +126,7 @@ impl ArenaPath {
         if stat.st_mode & 0o7777 != 0o600 {
             return Err(self.foreign("others have access to it"));
         }
-        Ok(Some(fd))
+        Ok(Some((fd, stat)))
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {
@@ -136,11 +140,11 @@ impl ArenaPath {
     /// Waits for the gate of the file that the name leads to; `None` if there is no file.
     pub(crate) fn gate(&self) -> Result<Option<Gate>> {
         loop {
-            let Some(fd) = self.open()? else { return Ok(None) };
+            let Some((fd, status)) = self.open_with_status()? else { return Ok(None) };
             sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
             let gate = Gate { fd };
             // Its last participant may have removed it, and somebody may have made another, while we waited.
-            if self.leads_to(&gate.fd)? {
+            if self.leads_to_status(&status)? {
                 return Ok(Some(gate));
             }
         }
@@ -154,7 +158,10 @@ impl ArenaPath {
 
     /// Whether the name still leads to this open file.
     pub(crate) fn leads_to(&self, fd: impl AsFd) -> Result<bool> {
-        let ours = self.stat(fd)?;
+        self.leads_to_status(&self.stat(fd)?)
+    }
+
+    fn leads_to_status(&self, ours: &Stat) -> Result<bool> {
         match rustix::fs::lstat(self.path.as_str()) {
             Ok(named) => Ok(ours.st_ino == named.st_ino && ours.st_dev == named.st_dev),
             Err(Errno::NOENT) => Ok(false),

@@ -21,6 +21,8 @@ use rustix::io::FdFlags;
 pub struct ForkTicket<'s> {
     session: &'s Session,
     id: ParticipantId,
+    /// Index of the participant that forks.
+    parent: u32,
     lock: Option<LifeLock>,
     used: bool,
 }
@@ -37,7 +39,7 @@ impl Session {
             Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
         };
         let (id, lock) = self.take_record(&Process::unknown(), gate.is_some(), true)?;
-        Ok(ForkTicket { session: self, id, lock, used: false })
+        Ok(ForkTicket { session: self, id, parent: self.participant().index, lock, used: false })
     }
 }
 
@@ -121,7 +123,7 @@ impl ForkTicket<'_> {
     pub fn child(mut self) -> Result<()> {
         self.used = true;
         let lock = self.lock.take();
-        self.session.become_participant(self.id, lock)
+        self.session.become_participant(self.id, lock, Some(self.parent))
     }
 }
 

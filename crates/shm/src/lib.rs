@@ -33,6 +33,7 @@ mod attach;
 #[cfg(not(loom))]
 mod caching;
 #[cfg(not(loom))]
+mod detach;
 mod error;
 #[cfg(not(loom))]
 mod file;

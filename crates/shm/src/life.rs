@@ -130,8 +130,18 @@ fn head_has_back_pointer(head: usize) -> bool {
     next == head && back == head
 }
 
-impl Drop for RobustNode {
-    fn drop(&mut self) {
+impl RobustNode {
+    /// Takes the entry out and leaves the pages mapped: the process ends, and they with it.
+    pub(crate) fn take_out(self) {
+        // SAFETY: our own pages, not used any more.
+        unsafe { std::mem::ManuallyDrop::new(self).unlink() };
+    }
+
+    /// Takes the entry out of the list.
+    ///
+    /// # Safety
+    /// Once, by the thread whose list it is.
+    unsafe fn unlink(&self) {
         let private = self.pages + PAGE_BYTES as usize;
         // SAFETY: our own pages. In a forked child the private one reads zero, and the list that it
         // was on has been emptied by the C library: then nothing is taken out.
@@ -144,6 +154,15 @@ impl Drop for RobustNode {
                 (((after & !1) - PREV_BEFORE_NEXT) as *mut usize).write_volatile(before);
                 compiler_fence(Ordering::SeqCst);
             }
+        }
+    }
+}
+
+impl Drop for RobustNode {
+    fn drop(&mut self) {
+        // SAFETY: dropped once, by its thread; nothing refers to the pages any more.
+        unsafe {
+            self.unlink();
             let _ = munmap(self.pages as *mut c_void, 2 * PAGE_BYTES as usize);
         }
     }

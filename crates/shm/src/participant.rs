@@ -11,7 +11,7 @@ use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
 use crate::session::PARTICIPANTS_USED_AT;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
@@ -112,6 +112,16 @@ fn birth_of(pid: Pid) -> std::result::Result<u64, Errno> {
     Ok(rustix::fs::fstat(&fd)?.st_ino)
 }
 
+/// The arena's file, opened for looking at bytes: kept from one look to the next.
+pub(crate) enum View<'a> {
+    /// To be opened when it is needed.
+    None,
+    /// Opened for this.
+    Own(OwnedFd),
+    /// The gate's, which the caller holds: it locks no participant's byte.
+    Lent(BorrowedFd<'a>),
+}
+
 /// View of the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Participants<'a> {
@@ -200,6 +210,19 @@ impl<'a> Participants<'a> {
         words[NAMESPACE].store(process.namespace, Ordering::Release);
     }
 
+    /// Writes down who has a record that was taken over a fork: the process id, and its parent's name. Not its namespace, which costs
+    /// a walk through `/proc` and counts for nothing before the process does something: until then its byte alone says
+    /// whether it lives.
+    pub(crate) fn describe_child(&self, index: u32, parent: u32) {
+        let words = self.words(index);
+        words[PID].store(u64::from(rustix::process::getpid().as_raw_pid() as u32), Ordering::Release);
+        if parent < self.count() {
+            for (word, theirs) in words[NAME..NAME + 2].iter().zip(&self.words(parent)[NAME..NAME + 2]) {
+                word.store(theirs.load(Ordering::Relaxed), Ordering::Release);
+            }
+        }
+    }
+
     /// Frees the record, if it is still that participant's.
     pub(crate) fn leave(&self, id: ParticipantId) {
         let old = (LIVE << KIND_SHIFT) | id.generation;
@@ -207,8 +230,8 @@ impl<'a> Participants<'a> {
         let _ = self.words(id.index)[STATE].compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether `id` has the volume open. In doubt it has. `view`: the arena's file opened for looking at bytes, kept for the next.
-    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64, view: &mut Option<OwnedFd>) -> Result<bool> {
+    /// Whether `id` has the volume open. In doubt it has.
+    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64, view: &mut View<'_>) -> Result<bool> {
         if self.live(id.index) != Some(id) {
             return Ok(false);
         }
@@ -226,13 +249,14 @@ impl<'a> Participants<'a> {
             _ => {}
         }
         let Some(path) = self.file else { return Ok(true) };
-        if view.is_none() {
-            *view = path.open()?;
+        if matches!(view, View::None) {
+            *view = path.open()?.map_or(View::None, View::Own);
         }
         match view {
-            Some(fd) => file::life(fd, id.index),
+            View::Own(fd) => file::life(fd, id.index),
+            View::Lent(fd) => file::life(*fd, id.index),
             // Nobody removes the name while somebody lives.
-            None => Ok(false),
+            View::None => Ok(false),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::hand::{self, HandContent};
 use crate::layout::ArenaOffset;
 use crate::lock;
 use crate::lock_word;
-use crate::participant::{ParticipantId, ParticipantInfo};
+use crate::participant::{ParticipantId, ParticipantInfo, View};
 use crate::session::Session;
 use crate::slot::{self, HANDS_MAX, Kind, LOCK_INTENTS, LOCKS_MAX, OWNER_DIED, SLOT_WORDS, State};
 use crate::sys;
@@ -248,7 +248,7 @@ impl Session {
         if id == self.participant() && self.incarnation() != 0 {
             return Ok(state.kind == Kind::Live && !self.own_thread_exists(words));
         }
-        if !self.participants().is_alive(id, self.namespace(), &mut None)? {
+        if !self.participants().is_alive(id, self.namespace(), &mut View::None)? {
             return Ok(true);
         }
         let info = self.participants().info(id, self.namespace());
@@ -294,7 +294,7 @@ impl Session {
     pub fn reap_dead(&self) -> Result<Reaped> {
         let me = self.thread()?;
         let mut reaped = Reaped::default();
-        let mut view = None;
+        let mut view = View::None;
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
             if id != self.participant() && !self.participants().is_alive(id, self.namespace(), &mut view)? {

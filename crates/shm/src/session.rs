@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::facade::{Ordering, Word};
 use crate::file::{ArenaPath, LifeLock};
 use crate::layout::{ArenaOffset, HEADER_BYTES, PAGE_BYTES, SLOT_BYTES};
-use crate::participant::{ParticipantId, ParticipantInfo, Participants};
+use crate::participant::{ParticipantId, ParticipantInfo, Participants, View};
 use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
 use crate::slot;
@@ -184,7 +184,7 @@ impl Session {
         if self.incarnation() != 0 && id == self.participant() {
             return Ok(true);
         }
-        self.participants().is_alive(id, self.namespace(), &mut None)
+        self.participants().is_alive(id, self.namespace(), &mut View::None)
     }
 
     /// All processes that have the volume open, dead ones not yet reaped included.

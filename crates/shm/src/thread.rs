@@ -40,7 +40,10 @@ impl Drop for Owned {
             }
         }
         // The life entry leaves the kernel's list only after that.
-        self.life = None;
+        let Some(life) = self.life.take() else { return };
+        if self.session.upgrade().is_some_and(|session| session.is_ending()) {
+            life.take_out();
+        }
     }
 }
 
@@ -150,13 +153,19 @@ impl Session {
             CACHE.set((incarnation, slot));
             return Ok(slot);
         }
+        let is_ending = self.is_ending();
+        if !is_ending {
+            self.describe_self();
+        }
         let owned = take(self, incarnation)?;
         let slot = owned.slot;
         let mut owned = Some(owned);
         let kept = OWNED.try_with(|list| {
             let mut list = list.borrow_mut();
             // Sessions that are gone, and those of the process that we were forked from.
-            list.retain(|o| o.session.upgrade().is_some_and(|s| s.incarnation() == o.incarnation));
+            if !is_ending {
+                list.retain(|o| o.session.upgrade().is_some_and(|s| s.incarnation() == o.incarnation));
+            }
             list.extend(owned.take());
         });
         if kept.is_err() {
@@ -252,7 +261,8 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         // Who frees a slot clears its life word first, so from here on a mark in it is about us.
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         life(arena, slot).store(tid, Ordering::Relaxed);
-        let node = RobustNode::enlist(arena, slot);
+        // Not for the few steps of a process's end: should it be killed in them, its byte tells.
+        let node = if session.is_ending() { None } else { RobustNode::enlist(arena, slot) };
         let words = slot::words(arena, slot);
         words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
         words[slot::TID].store(u64::from(tid), Ordering::Relaxed);

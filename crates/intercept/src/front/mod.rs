@@ -437,6 +437,15 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     let table = table::current(record);
+    if !in_child {
+        for mount in &front.mounts {
+            let opened = mount.opened.load(Ordering::Acquire);
+            if !opened.is_null() {
+                // SAFETY: published by `file_system`, and freed below only.
+                unsafe { (**opened).shared().session().expect_end() };
+            }
+        }
+    }
     for (descriptor, _) in table.iter() {
         if let Some(file) = table.take(descriptor) {
             front.let_go(table, &file);

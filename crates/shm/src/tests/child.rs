@@ -217,7 +217,7 @@ fn forking(session: &Arc<Session>, prepared: bool) {
     let before = (session.thread().unwrap().slot(), session.participant());
     // The parent holds a lock over the fork: it stays the parent's.
     let guard = session.thread().unwrap().lock(lock).unwrap();
-    for end in 0..3 {
+    for end in 0..6 {
         let ticket = prepared.then(|| session.prepare_fork().unwrap());
         let promised = ticket.as_ref().map(|ticket| ticket.participant());
         // SAFETY: the C library's fork; this process has one working thread.
@@ -232,13 +232,34 @@ fn forking(session: &Arc<Session>, prepared: bool) {
                 // SAFETY: ends this process.
                 unsafe { _exit(if left { 40 + end } else { 1 }) }
             }
+            let other = lock.add(512);
+            match end {
+                3 => {
+                    // The process is about to end: it still closes what it has, and leaves in order.
+                    session.expect_end();
+                    session.thread().unwrap().lock(other).unwrap().unlock();
+                    let left = session.detach(&mut Calls::default()).is_ok_and(|d| d == crate::Detached::OthersRemain);
+                    // SAFETY: ends this process.
+                    unsafe { _exit(if left { 40 + end } else { 1 }) }
+                }
+                // It ends without having done anything.
+                // SAFETY: ends this process.
+                4 => unsafe { _exit(40 + end) },
+                5 => {
+                    // It is killed while it closes what it has, on a slot without a life word.
+                    session.expect_end();
+                    std::mem::forget(session.thread().unwrap().lock(other).unwrap());
+                    // SAFETY: ends this process.
+                    unsafe { _exit(40 + end) }
+                }
+                _ => {}
+            }
             let thread = session.thread().unwrap();
             let fine = thread.slot() != before.0
                 && session.participant() != before.1
                 && promised.is_none_or(|promised| promised == session.participant())
                 && thread.try_lock(lock).unwrap().is_none()
                 && session.participant_is_alive(before.1).unwrap();
-            let other = lock.add(512);
             thread.lock(other).unwrap().unlock();
             std::mem::forget(thread.lock(other).unwrap());
             // SAFETY: ends this process.
@@ -258,7 +279,12 @@ fn forking(session: &Arc<Session>, prepared: bool) {
         assert_eq!(status >> 8, 40 + end);
         // What the dead child held.
         session.thread().unwrap().lock(lock.add(512)).unwrap().unlock();
-        assert_eq!(session.reap_dead().unwrap().participants, u64::from(end != 2));
+        let remained = match end {
+            2 | 3 => 0,
+            4 => u64::from(prepared),
+            _ => 1,
+        };
+        assert_eq!(session.reap_dead().unwrap().participants, remained, "{end}");
     }
     assert_eq!((session.thread().unwrap().slot(), session.participant()), before);
     guard.unlock();
