@@ -163,7 +163,8 @@ pub(crate) struct Mount {
     /// ro, rw, noatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
     /// write), fsname=NAME; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
     /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
-    /// mount to stop caching (2); locks=shared or local; transport=automatic, ring or classic; threads=N. What fstab
+    /// mount to stop caching (2); locks=shared or local; transport=automatic, ring (FUSE over io_uring) or classic; enable_ring
+    /// turns FUSE over io_uring on where the kernel has it off (root; it stays on until the machine boots); threads=N. What fstab
     /// adds for others (x-..., nofail, _netdev) is ignored.
     #[arg(long, short, default_value = "", hide_default_value = true)]
     pub(crate) options: String,

@@ -13,4 +13,4 @@ mod transport;
 
 pub use dispatch::CachePolicy;
 pub use mount::{MountError, MountOptions, Mounted, serve};
-pub use transport::{Transport, enable_ring};
+pub use transport::{RingHindrance, Transport, enable_ring, ring_offered};

@@ -10,7 +10,6 @@ const SINCE: &[((u32, u32), &str, &str)] = &[
     ((6, 1), "MADV_COLLAPSE", "huge pages only where transparent_hugepage says so"),
     ((6, 9), "pidfs", "a dead process in another PID namespace is noticed by its file locks alone"),
     ((6, 10), "F_DUPFD_QUERY", "inherited descriptors are recognised by their inode"),
-    ((6, 14), "FUSE over io_uring", "mounts use /dev/fuse"),
 ];
 
 /// The release, and what is missing, each with its consequence.
@@ -22,6 +21,9 @@ pub(crate) fn missing() -> (String, Vec<String>) {
         .filter(|(since, ..)| version.is_some_and(|version| version < *since))
         .map(|(since, what, worse)| format!("{what} (Linux {}.{}): {worse}", since.0, since.1))
         .collect();
+    if let Err(why) = gannet_fuse::ring_offered() {
+        missing.push(format!("FUSE over io_uring ({why}): mounts use /dev/fuse"));
+    }
     // What containers forbid.
     if matches!(pidfd_open(getpid(), PidfdFlags::empty()), Err(Errno::NOSYS | Errno::PERM | Errno::ACCESS)) {
         missing.push("pidfd_open (forbidden here): a dead process is noticed by its file locks alone".to_owned());

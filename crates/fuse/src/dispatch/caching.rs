@@ -1,12 +1,12 @@
 //! Automatic caching: the kernel may remember while nobody else has the volume open.
 //!
 //! Whether it may is the claim of `vfs::shared` ([`gannet_vfs::shared::Shared::claim_caching`]), looked at for each reply that
-//! says for how long something holds. All such times are short ([`LEASE_MILLISECONDS`]), so a claim that ends is forgotten by
+//! says for how long something holds. All such times are short (a second at most), so a claim that ends is forgotten by
 //! the kernel without being told, also when this server is stopped. What has no time, the pages of files that are open, is
 //! dropped by notifications, and until they are closed each read of them asks first (GETATTR): the answer shows another time of
 //! modification each time, and the kernel drops its pages for that.
 //!
-//! Replies that the kernel believes whatever happened since (of SETATTR and of what makes inodes) give attributes no time.
+//! Replies that the kernel believes whatever happened since (of SETATTR and LINK) give attributes no time.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,11 +20,14 @@ use super::nodes::OpenMode;
 use super::{CachePolicy, Dispatcher};
 use crate::protocol::reply::Validity;
 
-/// For how long the kernel believes what it was told on an automatic mount.
-const LEASE_MILLISECONDS: u32 = 250;
-/// How much longer it may take until it stops: its clock has ticks, and begins with what it was told a little later.
-const LEASE_SLACK: Duration = Duration::from_millis(50);
-const LEASE: Validity = Validity { seconds: 0, nanoseconds: LEASE_MILLISECONDS * 1_000_000 };
+/// For how long the kernel believes what it was told on an automatic mount: at first, and when nobody has come for long. Who comes
+/// then waits as long; so the longer nobody came, the longer it may be, and programs that come again and again wait little.
+const LEASE_MS_MIN: u64 = 250;
+const LEASE_MS_MAX: u64 = 1000;
+/// The share of the time since caching began that whoever ends it may have to wait.
+const LEASE_SHARE: u64 = 8;
+/// How much longer it may take until the kernel stops: its clock has ticks, and begins with what it was told a little later.
+const LEASE_SLACK_MS: u64 = 50;
 /// For how long nobody else must have had the volume open before the kernel may remember again: programs come in bursts.
 const ALONE_FOR: Duration = Duration::from_secs(1);
 const O_DIRECT: u32 = 0o40000;
@@ -48,14 +51,20 @@ pub(crate) trait Kernel: Send + Sync {
 pub(super) struct Caching {
     /// Counts the claims; tells which of them the kernel's pages are of.
     epoch: AtomicU32,
-    /// When a time was given last, in milliseconds of the monotonic clock.
-    leased_at_ms: AtomicU64,
+    /// When the claim was made, and when the last time that was given runs out, in milliseconds of the monotonic clock.
+    began_ms: AtomicU64,
+    leases_end_ms: AtomicU64,
     /// Makes times of modification that differ.
     strange_times: AtomicU32,
     /// Threads that serve; with the last the watch ends.
     serving: AtomicUsize,
     ended: AtomicBool,
     watch: Mutex<Option<Thread>>,
+}
+
+/// The lease when nobody has come for this long.
+fn lease_after(alone_ms: u64, lease_ms_max: u64) -> u64 {
+    (alone_ms / LEASE_SHARE).clamp(LEASE_MS_MIN, lease_ms_max)
 }
 
 fn now_ms() -> u64 {
@@ -75,12 +84,21 @@ impl Dispatcher {
         may.then(|| self.caching.epoch.load(Ordering::SeqCst))
     }
 
+    /// The longest lease. Whoever ends caching has no patience for more.
+    fn lease_ms_max(&self) -> u64 {
+        let patience_ms = self.policy.cache_deadline.as_millis() as u64;
+        patience_ms.saturating_sub(LEASE_SLACK_MS).clamp(LEASE_MS_MIN, LEASE_MS_MAX)
+    }
+
+    /// Gives something a time; only while the claim holds.
     fn lease(&self) -> Validity {
-        let now = now_ms();
-        if self.caching.leased_at_ms.load(Ordering::Relaxed) != now {
-            self.caching.leased_at_ms.store(now, Ordering::SeqCst);
+        let (now_ms, caching) = (now_ms(), &self.caching);
+        let alone_ms = now_ms.saturating_sub(caching.began_ms.load(Ordering::Relaxed));
+        let lease_ms = lease_after(alone_ms, self.lease_ms_max());
+        if caching.leases_end_ms.load(Ordering::Relaxed) < now_ms + lease_ms {
+            caching.leases_end_ms.fetch_max(now_ms + lease_ms, Ordering::SeqCst);
         }
-        LEASE
+        Validity { seconds: lease_ms / 1000, nanoseconds: (lease_ms % 1000) as u32 * 1_000_000 }
     }
 
     /// For how long a name holds.
@@ -136,7 +154,8 @@ impl Dispatcher {
     pub(crate) fn begin_caching(&self) -> bool {
         let next = self.caching.epoch.load(Ordering::SeqCst) % (u32::MAX - 1) + 1;
         self.caching.epoch.store(next, Ordering::SeqCst);
-        let lease = Duration::from_millis(u64::from(LEASE_MILLISECONDS)) + LEASE_SLACK;
+        self.caching.began_ms.store(now_ms(), Ordering::SeqCst);
+        let lease = Duration::from_millis(self.lease_ms_max() + LEASE_SLACK_MS);
         let terms = CachingTerms::Revocable { deadline: self.policy.cache_deadline, lease };
         self.file_system.shared().claim_caching(terms).unwrap_or(false)
     }
@@ -182,9 +201,9 @@ impl Dispatcher {
             }
             kernel.drop_pages(id);
         }
-        let lease_ms = u64::from(LEASE_MILLISECONDS) + LEASE_SLACK.as_millis() as u64;
-        let expires_ms = self.caching.leased_at_ms.load(Ordering::SeqCst) + lease_ms;
-        std::thread::sleep(Duration::from_millis(expires_ms.saturating_sub(now_ms()).min(lease_ms)));
+        let end_ms = self.caching.leases_end_ms.load(Ordering::SeqCst) + LEASE_SLACK_MS;
+        let left_ms = end_ms.saturating_sub(now_ms()).min(self.lease_ms_max() + LEASE_SLACK_MS);
+        std::thread::sleep(Duration::from_millis(left_ms));
         self.file_system.shared().give_up_caching();
     }
 
@@ -217,5 +236,19 @@ impl Dispatcher {
                 thread.unpark();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_comes_waits_for_a_share_of_the_time_that_nobody_came() {
+        assert_eq!(lease_after(0, LEASE_MS_MAX), 250);
+        assert_eq!(lease_after(2400, LEASE_MS_MAX), 300);
+        assert_eq!(lease_after(8000, LEASE_MS_MAX), 1000);
+        assert_eq!(lease_after(u64::MAX, LEASE_MS_MAX), 1000);
+        assert_eq!(lease_after(u64::MAX, LEASE_MS_MIN), 250);
     }
 }

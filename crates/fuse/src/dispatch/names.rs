@@ -36,8 +36,9 @@ impl Dispatcher {
         Ok(reply::entry(id, &attributes, self.name_validity(), self.attribute_validity(id)))
     }
 
-    /// The same for a name that was just made.
-    fn new_entry(&self, node: NodeId) -> Result<FixedReply> {
+    /// The same for an inode that the kernel may know already, under a name that was just made: it believes this reply whatever it
+    /// has heard since. Of a new inode it can have heard nothing else, since it keeps the directory locked until the reply is there.
+    fn another_entry(&self, node: NodeId) -> Result<FixedReply> {
         let (id, attributes) = self.hold(node)?;
         Ok(reply::entry(id, &attributes, self.name_validity(), self.unguarded_validity()))
     }
@@ -164,17 +165,17 @@ impl Dispatcher {
         let file_type = FileType::from_bits((mode >> 12) as u8 & 15).ok_or(Error::new(Errno::INVAL))?;
         let mut new = NewNode::of_type(file_type, mode & 0o7777, Owner::default());
         new.device = reply::decode_device(device);
-        self.new_entry(self.make(header, Some(name), new, umask)?)
+        self.entry(self.make(header, Some(name), new, umask)?)
     }
 
     pub(super) fn make_directory(&self, header: &Header, name: &[u8], mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::directory(mode & 0o7777, Owner::default());
-        self.new_entry(self.make(header, Some(name), new, umask)?)
+        self.entry(self.make(header, Some(name), new, umask)?)
     }
 
     pub(super) fn make_symlink(&self, header: &Header, name: &[u8], target: &[u8]) -> Result<FixedReply> {
         let new = NewNode { target, ..NewNode::of_type(FileType::Symlink, 0o777, Owner::default()) };
-        self.new_entry(self.make(header, Some(name), new, 0)?)
+        self.entry(self.make(header, Some(name), new, 0)?)
     }
 
     pub(super) fn create(&self, header: &Header, name: &[u8], flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
@@ -195,7 +196,7 @@ impl Dispatcher {
     fn opened_entry(&self, node: NodeId, flags: u32) -> Result<FixedReply> {
         // Opened first: a file without a name lives by its users.
         let handle = self.open_handle(node, flags)?;
-        match self.new_entry(node) {
+        match self.entry(node) {
             Ok(mut reply) => {
                 let how = self.note_handle(self.nodes.id(node), handle, flags);
                 reply.put(reply::opened(handle, how).bytes());
@@ -250,7 +251,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.file_system.link(node, directory, Name::new(name)?)?;
-        self.new_entry(node)
+        self.another_entry(node)
     }
 
     pub(super) fn read_link(&self, header: &Header, out: &mut [u8]) -> Result<usize> {

@@ -17,7 +17,7 @@ use gannet_vfs::shared::CachingTerms;
 use rustix::io::Errno;
 
 use crate::dispatch::{CachePolicy, Dispatcher, Policy};
-use crate::transport::{Session, StartError, Transport};
+use crate::transport::{Session, StartError, Transport, enable_ring};
 pub use options::MountOptions;
 
 /// How long whoever opens a volume waits for a mount to stop caching, unless an option says otherwise. No shorter than what the
@@ -82,6 +82,13 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     let target = prepare_target(target, &mut notices)?;
     let kind = file_system.kind();
     let claim = Claim::make(&file_system, options.cache)?;
+    if options.enable_ring && options.transport != Transport::Classic {
+        match (enable_ring(), options.transport) {
+            (Ok(()), _) => {}
+            (Err(why), Transport::Ring) => return Err(StartError::NoRing(why).into()),
+            (Err(why), _) => notices.push(StartError::NoRing(why).to_string()),
+        }
+    }
     let (device, by_helper) = match kernel::mount(&target, kind, options) {
         Err(MountError::Permission(_) | MountError::DevicePermission) if !rustix::process::geteuid().is_root() => {
             (helper::mount(&target, kind, options)?, true)

@@ -73,6 +73,8 @@ pub struct MountOptions {
     pub local_locks: bool,
     /// Which way requests take.
     pub transport: Transport,
+    /// Where FUSE over io_uring is turned off, turn it on first: for the whole machine, until it boots again. Takes root.
+    pub enable_ring: bool,
     /// Threads for `/dev/fuse`; by default one per core, 2 to 16.
     pub threads: Option<usize>,
 }
@@ -133,6 +135,7 @@ impl MountOptions {
                         _ => return Err(format!("{word}: automatic, classic or ring")),
                     };
                 }
+                "enable_ring" => self.enable_ring = true,
                 "umask" => {
                     let mask = value.and_then(|value| u32::from_str_radix(value, 8).ok());
                     let mask = mask.filter(|mask| mask & !0o777 == 0);
@@ -173,8 +176,8 @@ mod tests {
         assert_eq!(options, expected);
         options.parse("_netdev,nofail,x-systemd.automount,x-systemd.requires=a.service,user=me,umask=022").unwrap();
         assert_eq!(options, MountOptions { umask: Some(0o22), ..expected });
-        options.parse("ro,suid,nosuid").unwrap();
-        assert!(options.read_only && !options.allow_set_user_id);
+        options.parse("ro,suid,nosuid,enable_ring").unwrap();
+        assert!(options.read_only && !options.allow_set_user_id && options.enable_ring);
     }
 
     #[test]

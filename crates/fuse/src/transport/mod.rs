@@ -7,6 +7,7 @@
 mod classic;
 mod memory;
 mod notify;
+mod offer;
 mod ring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::dispatch::{Dispatcher, Kernel, Outcome};
 use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
@@ -27,6 +28,7 @@ use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
 use classic::Channel;
 use notify::{Notifier, Turns};
+pub use offer::{RingHindrance, enable_ring, ring_offered};
 
 /// Which way requests take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,7 +50,7 @@ pub(crate) enum StartError {
     #[error("the kernel's FUSE protocol is too old (7.31 or newer is needed)")]
     TooOld,
     #[error("FUSE over io_uring is not available: {0}")]
-    NoRing(&'static str),
+    NoRing(RingHindrance),
     #[error("the connection to the kernel broke: {0}")]
     Device(#[from] Errno),
     #[error("a thread could not be started: {0}")]
@@ -64,27 +66,6 @@ pub(crate) struct Session {
 }
 
 const HANDSHAKE_SECONDS_MAX: u64 = 20;
-
-const RING_SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-
-/// Turns FUSE over io_uring on for mounts to come, on the whole machine and until it boots again. Takes root.
-///
-/// # Errors
-/// `NotFound` where the kernel does not have it (before Linux 6.14), `PermissionDenied`.
-pub fn enable_ring() -> std::io::Result<()> {
-    std::fs::write(RING_SWITCH, "Y")
-}
-
-/// Whether the kernel would let a session use the ring, or why not.
-fn ring_offered() -> Result<(), &'static str> {
-    match std::fs::read_to_string(RING_SWITCH) {
-        Err(_) => Err("the kernel is older than 6.14, or built without it"),
-        Ok(value) if value.trim() != "Y" => {
-            Err("it is turned off (echo Y > /sys/module/fuse/parameters/enable_uring turns it on)")
-        }
-        Ok(_) => ring::probe(),
-    }
-}
 
 impl Session {
     /// Answers INIT on `device`, then starts the threads. When this returns, the mount answers.
@@ -123,23 +104,18 @@ impl Session {
         if agreement.flags.contains(InitFlags::OVER_IO_URING) {
             on_ring = session.start_ring(device, agreement)?;
             if !on_ring && transport == Transport::Ring {
-                return Err(StartError::NoRing("the kernel refused the queues"));
+                return Err(StartError::NoRing(RingHindrance::Refused));
             }
         }
         if on_ring {
             session.transport = Transport::Ring;
         } else {
-            let cores = allowed_cores();
+            // Not pinned: the kernel wakes whichever thread has waited longest, and moves it to its caller's core or to one that
+            // is free. Pinned ones were woken elsewhere half of the time, behind whatever ran there.
             for index in 0..threads.max(1) {
                 let channel = Channel::clone_of(device, agreement, &session.turns)?;
                 let dispatcher = Arc::clone(&session.dispatcher);
-                let core = cores.get(index % cores.len().max(1)).copied();
-                session.spawn(format!("fuse-{index}"), move || {
-                    if let Some(core) = core {
-                        pin(core);
-                    }
-                    channel.serve(&dispatcher);
-                })?;
+                session.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher))?;
             }
         }
         let notifier = Arc::new(Notifier::new(device, session.turns.clone())?);
@@ -226,14 +202,7 @@ impl Drop for Leaving {
     }
 }
 
-/// The cores that this process may run on.
-fn allowed_cores() -> Vec<usize> {
-    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
-    (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
-}
-
-/// Pins the calling thread to a core: it is woken where its caches are, and its caller stays where it is. Threads left to
-/// wander took twice the time on a busy machine, and were late by far more now and then.
+/// Pins the calling thread, which serves the ring's queue of a core, to that core: its callers are there.
 fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);

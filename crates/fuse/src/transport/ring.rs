@@ -58,8 +58,8 @@ fn build_ring() -> std::io::Result<Ring> {
 }
 
 /// Whether rings can be made at all.
-pub(super) fn probe() -> Result<(), &'static str> {
-    build_ring().map(drop).map_err(|_| "io_uring is not permitted here (see /proc/sys/kernel/io_uring_disabled)")
+pub(super) fn probe() -> Result<(), Errno> {
+    build_ring().map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
 /// One entry of a queue.
