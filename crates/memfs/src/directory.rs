@@ -1,14 +1,15 @@
 //! The entries of a directory: by name for lookups, by cookie for reading.
 //!
-//! A cookie is given once and never again, in rising order. So a reader that goes on behind the last cookie it saw meets
-//! every entry that stayed exactly once, whatever happened to the others.
+//! A cookie is given once and never again, in falling order: what is new stands before everything else. So a reader that goes on
+//! behind the last cookie it saw meets every entry that stayed exactly once, whatever happened to the others, and comes to an
+//! end also if it renames each entry that it meets.
 
 use std::collections::BTreeMap;
 
 use gannet_vfs::FileType;
 
-/// The cookies 1 and 2 belong to `.` and `..`.
-const COOKIE_FIRST: u64 = 3;
+/// The first cookie that is given. 1 and 2, which no directory lives to reach, belong to `.` and `..`.
+const COOKIE_FIRST: u64 = 1 << 62;
 
 /// What a name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +45,7 @@ impl Directory {
     /// Binds a name that is free.
     pub(crate) fn insert(&mut self, name: &[u8], number: u64, file_type: FileType) {
         let cookie = self.next_cookie;
-        self.next_cookie += 1;
+        self.next_cookie -= 1;
         self.by_cookie.insert(cookie, name.into());
         let previous = self.by_name.insert(name.into(), Entry { number, file_type, cookie });
         debug_assert!(previous.is_none(), "the name was free");

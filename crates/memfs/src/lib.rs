@@ -193,7 +193,6 @@ impl FileSystem for MemoryFs {
         let Content::Symlink(leads_to) = &inode.content else { return Err(Error::new(Errno::INVAL)) };
         let length = leads_to.len().min(target.len());
         target[..length].copy_from_slice(&leads_to[..length]);
-        inode.touch_accessed();
         Ok(length)
     }
 
@@ -212,8 +211,13 @@ impl FileSystem for MemoryFs {
                 break;
             }
         }
-        inode.touch_accessed();
         Ok(())
+    }
+
+    fn note_access(&self, node: NodeId) {
+        if let Ok(inode) = self.shared_tree().table.get(node) {
+            inode.touch_accessed();
+        }
     }
 
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {

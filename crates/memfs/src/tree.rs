@@ -107,7 +107,6 @@ impl Tree {
     pub(crate) fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
         let inode = self.table.get(node)?;
         let count_bytes = inode.data(Errno::INVAL)?.read(offset_bytes, into)?;
-        inode.touch_accessed();
         Ok(count_bytes)
     }
 

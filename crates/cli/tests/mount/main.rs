@@ -5,6 +5,9 @@
 mod caching;
 mod coherence;
 mod life;
+#[path = "../../../fuse/tests/mount/oracle/mod.rs"]
+mod oracle;
+mod volumes;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};

@@ -85,10 +85,11 @@ impl Dispatcher {
         let owner_changes = valid.intersects(SetAttrValid::UID | SetAttrValid::GID);
         if valid.contains(SetAttrValid::MODE) {
             change.mode = ModeChange::Set(request.mode & 0o7777);
-        } else if (owner_changes && now.file_type != FileType::Directory) || valid.contains(SetAttrValid::KILL_SUIDGID)
-        {
+        } else if owner_changes && now.file_type != FileType::Directory {
             // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
             change.mode = ModeChange::DropSetId;
+        } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
+            change.mode = self.mode_after_change(header, &now);
         }
         // Times of an append-only file may be set to now only, as `touch` does. A kernel that writes back sends the times of
         // its writes so, too, and cannot be told apart from a program then.

@@ -7,6 +7,7 @@ use gannet_vfs::{
 
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
+use super::set_id::keeps_set_id;
 use super::{CachePolicy, Dispatcher};
 use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
@@ -15,6 +16,7 @@ use crate::protocol::wire::FixedReply;
 
 const O_ACCMODE: u32 = 0o3;
 const O_APPEND: u32 = 0o2000;
+const O_NOATIME: u32 = 0o1_000_000;
 /// At most this many bytes are copied per request where blocks cannot be shared, so that a copy can be interrupted.
 const COPY_BYTES_MAX: u64 = 16 << 20;
 /// At most this many bytes are shared per request of the older kind, whose reply has 32 bits for the count.
@@ -54,11 +56,20 @@ impl Dispatcher {
         Ok(reply::opened(handle, self.note_handle(header.node, handle, flags)))
     }
 
-    pub(super) fn read(&self, header: &Header, offset_bytes: u64, size_bytes: u32, out: &mut [u8]) -> Result<usize> {
+    pub(super) fn read(
+        &self,
+        header: &Header,
+        offset_bytes: u64,
+        size_bytes: u32,
+        open_flags: u32,
+        out: &mut [u8],
+    ) -> Result<usize> {
         let node = self.node(header.node)?;
         let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::INVAL))?;
         let count = self.file_system.read(node, offset_bytes, &mut Destination::from_slice(room))?;
-        self.file_system.note_access(node);
+        if open_flags & O_NOATIME == 0 {
+            self.file_system.note_access(node);
+        }
         Ok(count)
     }
 
@@ -93,6 +104,9 @@ impl Dispatcher {
         }
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
         let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
+        if drops {
+            self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
+        }
         let written = self.file_system.write(node, position, &mut Source::from_slice(data), flags)?;
         if self.policy.set_user_id {
             self.drop_capabilities(node);
@@ -133,10 +147,13 @@ impl Dispatcher {
             _ => return Err(Error::new(Errno::OPNOTSUPP)),
         };
         let node = self.node(header.node)?;
-        let flags = self.file_system.permissions(node)?.flags;
+        let now = self.file_system.permissions(node)?;
         let only_adds = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
-        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
+        if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
             return Err(UNCHANGEABLE);
+        }
+        if !keeps_set_id(header) {
+            self.drop_set_id(header, node, &now)?;
         }
         self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
         Ok(FixedReply::new())
@@ -166,6 +183,9 @@ impl Dispatcher {
         if source.file_type != FileType::Regular {
             return Err(Error::new(Errno::INVAL));
         }
+        if !keeps_set_id(header) {
+            self.drop_set_id(header, to, &self.file_system.permissions(to)?)?;
+        }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if !wide {
             count_bytes = count_bytes.min(CLONE_BYTES_MAX);
@@ -176,10 +196,13 @@ impl Dispatcher {
             && aligned(offset_bytes)
             && aligned(to_offset_bytes)
             && self.file_system.clone_range(from, offset_bytes, to, to_offset_bytes, whole_bytes).is_ok();
-        let copied = if cloned {
-            whole_bytes
-        } else {
-            self.copy_bytes(from, offset_bytes, to, to_offset_bytes, count_bytes.min(COPY_BYTES_MAX))?
+        let cloned_bytes = if cloned { whole_bytes } else { 0 };
+        let rest_bytes = (count_bytes - cloned_bytes).min(COPY_BYTES_MAX);
+        let copied = self.copy_bytes(from, offset_bytes + cloned_bytes, to, to_offset_bytes + cloned_bytes, rest_bytes);
+        let copied = match copied {
+            Ok(copied_bytes) => cloned_bytes + copied_bytes,
+            Err(_) if cloned => cloned_bytes,
+            Err(error) => return Err(error),
         };
         Ok(if wide { reply::position(copied) } else { reply::written(copied as u32) })
     }
@@ -206,7 +229,7 @@ impl Dispatcher {
             }
             let position = WritePosition::At(to_offset_bytes + done);
             let mut source = Source::from_slice(&bounce[..read]);
-            match self.file_system.write(to, position, &mut source, WriteFlags::DROP_SET_ID) {
+            match self.file_system.write(to, position, &mut source, WriteFlags::empty()) {
                 Ok(written) => done += written.count_bytes as u64,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,

@@ -11,6 +11,7 @@
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, seek, copy |
 //! | `directory.rs` | readdir, readdirplus |
+//! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
 //! | `users.rs` | open files, as others who share the volume see them |
@@ -27,6 +28,7 @@ mod locks;
 mod names;
 mod nodes;
 mod room;
+mod set_id;
 mod users;
 mod xattr;
 
@@ -309,7 +311,9 @@ impl Dispatcher {
     /// Serves an operation whose reply fills the buffer.
     fn bulk(&self, header: &Header, operation: &BulkOperation, out: &mut [u8]) -> Outcome {
         let result = match operation {
-            BulkOperation::Read { offset_bytes, size_bytes, .. } => self.read(header, *offset_bytes, *size_bytes, out),
+            BulkOperation::Read { offset_bytes, size_bytes, open_flags, .. } => {
+                self.read(header, *offset_bytes, *size_bytes, *open_flags, out)
+            }
             BulkOperation::ReadDirectory { cookie, size_bytes, plus, .. } => {
                 self.read_directory(header, *cookie, *size_bytes, *plus, out)
             }

@@ -7,6 +7,7 @@
 mod files;
 mod life;
 mod locks;
+mod oracle;
 mod programs;
 mod special;
 
