@@ -1,29 +1,25 @@
-//! Coherence: programs on the mount, under `run` and through the library change and read the same files at random, one after the
+//! Coherence: programs on the mount, under `run` and through the C library change and read the same files at random, one after the
 //! other; each must see at once what any other did. Participants come and go, so an automatic mount stops caching and begins
 //! again on the way.
 //!
 //! An agent is this test program again, told by the environment what to be. It reads an order a line and answers with a line.
 //! `GANNET_LONG=1`: more steps and seeds.
 
+use crate::library::Library;
 use crate::{Bench, with_transports};
-use gannet_vfs::usermem::{Destination, Source};
-use gannet_vfs::{
-    AttributeChange, FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WriteFlags, WritePosition,
-};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 const ROLE: &str = "GANNET_MOUNT_TEST_AGENT";
 const NAMES: u64 = 6;
 const DIRECTORIES: u64 = 2;
 const SLOTS: u64 = 4;
-const FILE_BYTES_MAX: u64 = 20_000;
+pub(crate) const FILE_BYTES_MAX: u64 = 20_000;
 
 struct Random(u64);
 
@@ -44,7 +40,7 @@ fn digest(bytes: &[u8]) -> String {
 }
 
 /// What an agent does, in either way.
-trait Ways {
+pub(crate) trait Ways {
     fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()>;
     fn cut(&mut self, name: &str, size: u64) -> Option<()>;
     fn remove(&mut self, name: &str) -> Option<()>;
@@ -106,73 +102,6 @@ impl Ways for Paths {
     }
 }
 
-/// Through the library's room: inodes.
-struct Library(Arc<dyn FileSystem>);
-
-impl Library {
-    fn directory(&self, name: &str) -> Option<NodeId> {
-        self.0.lookup(self.0.root(), Name::new(name.as_bytes()).ok()?).ok().map(|found| found.node)
-    }
-    fn place<'n>(&self, name: &'n str) -> Option<(NodeId, Name<'n>)> {
-        let (directory, name) = name.split_once('/')?;
-        Some((self.directory(directory)?, Name::new(name.as_bytes()).ok()?))
-    }
-    fn node(&self, name: &str) -> Option<NodeId> {
-        let (directory, name) = self.place(name)?;
-        self.0.lookup(directory, name).ok().map(|found| found.node)
-    }
-}
-
-impl Ways for Library {
-    fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()> {
-        let node = match self.node(name) {
-            Some(node) => node,
-            None => {
-                let (directory, name) = self.place(name)?;
-                self.0.create(directory, name, &NewNode::regular(0o644, Owner::default())).ok()?
-            }
-        };
-        let mut source = Source::from_slice(bytes);
-        self.0.write(node, WritePosition::At(offset), &mut source, WriteFlags::empty()).ok().map(drop)
-    }
-    fn cut(&mut self, name: &str, size: u64) -> Option<()> {
-        let change = AttributeChange { size_bytes: Some(size), ..AttributeChange::default() };
-        self.0.set_attributes(self.node(name)?, &change).ok().map(drop)
-    }
-    fn remove(&mut self, name: &str) -> Option<()> {
-        let (directory, name) = self.place(name)?;
-        self.0.remove(directory, name, RemoveKind::NonDirectory).ok().map(drop)
-    }
-    fn rename(&mut self, from: &str, to: &str) -> Option<()> {
-        let ((from_directory, from), (to_directory, to)) = (self.place(from)?, self.place(to)?);
-        self.0.rename(from_directory, from, to_directory, to, RenameFlags::empty()).ok()
-    }
-    fn get(&mut self, name: &str) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; FILE_BYTES_MAX as usize + 1];
-        let count = self.0.read(self.node(name)?, 0, &mut Destination::from_slice(&mut bytes)).ok()?;
-        bytes.truncate(count);
-        Some(bytes)
-    }
-    fn size(&mut self, name: &str) -> Option<u64> {
-        self.0.attributes(self.node(name)?).ok().map(|attributes| attributes.size_bytes)
-    }
-    fn list(&mut self, directory: &str) -> Option<Vec<String>> {
-        let mut names = Vec::new();
-        let mut collect = |entry: &gannet_vfs::DirectoryEntry<'_>| {
-            names.push(String::from_utf8(entry.name.bytes().to_vec()).unwrap());
-            true
-        };
-        self.0.read_directory(self.directory(directory)?, 0, &mut collect).ok()?;
-        Some(names)
-    }
-    fn open(&mut self, _: &str, _: &str) -> Option<()> {
-        unreachable!("the library's agent is not asked to keep files open")
-    }
-    fn read(&mut self, _: &str) -> Option<Vec<u8>> {
-        unreachable!("the library's agent is not asked to keep files open")
-    }
-}
-
 fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
     let words: Vec<&str> = order.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
@@ -200,9 +129,7 @@ fn agent() {
     let Some(role) = std::env::var_os(ROLE) else { return };
     let role = role.into_string().unwrap();
     let mut ways: Box<dyn Ways> = match role.strip_prefix("library ") {
-        Some(volume) => {
-            Box::new(Library(gannet_open::open(Path::new(volume), gannet_open::Options::default()).unwrap()))
-        }
+        Some(volume) => Box::new(Library::attach(volume)),
         None => Box::new(Paths { root: role.into(), slots: HashMap::new() }),
     };
     println!("\nready");
@@ -215,7 +142,6 @@ fn agent() {
 struct Agent {
     child: Child,
     out: BufReader<ChildStdout>,
-    keeps_files: bool,
     kind: &'static str,
 }
 
@@ -247,7 +173,7 @@ impl Agent {
             line.clear();
             assert!(out.read_line(&mut line).unwrap() > 0, "the agent ended: {kind}");
         }
-        Self { child, out, keeps_files: kind != "library", kind }
+        Self { child, out, kind }
     }
 
     fn ask(&mut self, order: &str) -> String {
@@ -387,9 +313,6 @@ fn play(transport: &str, cache: &str, seed: u64, steps: u64) {
         // Files that stay open, whatever becomes of their names.
         let index = random.below(count) as usize;
         let (agent, slot) = (&mut agents[index], random.below(SLOTS));
-        if !agent.keeps_files {
-            continue;
-        }
         if let Some(&id) = open.get(&(index, slot))
             && random.below(5) > 0
         {

@@ -162,12 +162,17 @@ fn default_threads() -> usize {
 
 /// Checks the directory, and clears away what is left of a mount whose server died.
 fn prepare_target(target: &Path, notices: &mut Vec<String>) -> Result<PathBuf, MountError> {
-    for _ in 0..8 {
+    for _ in 0..100 {
         let metadata = match rustix::fs::stat(target) {
             Ok(metadata) => metadata,
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
                 unmount(target, !rustix::process::geteuid().is_root(), true)?;
                 notices.push(format!("{}: the server of an earlier mount is dead; it was unmounted", target.display()));
+                continue;
+            }
+            // The server was killed a moment ago, and its ring is being taken down.
+            Err(Errno::CANCELED | Errno::INTR) => {
+                std::thread::sleep(Duration::from_millis(10));
                 continue;
             }
             Err(Errno::NOENT) => return Err(MountError::NoTarget(target.into())),
