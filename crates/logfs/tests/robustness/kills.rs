@@ -47,11 +47,23 @@ pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, ind
             None => rig.fs.create(own, name(&file), &new).map(|_| ()),
             Some(node) => {
                 let content = bytes(index as u8, 1 + random.below(6000));
-                match random.below(6) {
+                match random.below(10) {
                     0 | 1 => rig.try_write(node, WritePosition::Append, &content).map(|_| ()),
                     2 => rig.resize(node, random.below(9000) as u64).map(|_| ()),
                     3 => rig.fs.set_xattr(node, b"user.x", &content[..content.len().min(200)], XattrMode::Any),
                     4 => rig.fs.link(node, own, name(&other)),
+                    5 => {
+                        let large = bytes(index as u8, random.below(9000));
+                        rig.fs.set_xattr(node, b"user.large", &large, XattrMode::Any)
+                    }
+                    6 => {
+                        let which: &[u8] = if random.below(2) == 0 { b"user.x" } else { b"user.large" };
+                        rig.fs.remove_xattr(node, which)
+                    }
+                    7 | 8 => match rig.find(own, &other) {
+                        Some(target) => share(rig, node, target, random.below(3)),
+                        None => Ok(()),
+                    },
                     _ => rig.fs.allocate(node, AllocateMode::Insert, 0, 4096),
                 }
             }
@@ -59,10 +71,20 @@ pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, ind
     };
 }
 
+/// Makes a file share blocks with another: all of them, or its first, also in the middle.
+fn share(rig: &Rig<'_>, from: NodeId, to: NodeId, how: usize) -> gannet_vfs::Result<()> {
+    let size = rig.fs.attributes(from)?.size_bytes;
+    match how {
+        0 => rig.fs.clone_range(from, 0, to, 0, size),
+        1 => rig.fs.clone_range(from, 0, to, 4096, 4096),
+        _ => rig.fs.dedupe_range(from, 0, to, 0, 4096).map(|_| ()),
+    }
+}
+
 /// What a life left: its own directory and its names in the shared one.
 type Trace = BTreeMap<String, Found>;
-/// Type, permission bits, links, bytes, extended attribute.
-type Found = (FileType, u32, u64, Vec<u8>, Vec<u8>);
+/// Type, permission bits, links, bytes, extended attributes.
+type Found = (FileType, u32, u64, Vec<u8>, [Vec<u8>; 2]);
 
 fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
     let mut trace = Trace::new();
@@ -77,10 +99,13 @@ fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
         let node = rig.find(directory, &text).expect("a name that only this life uses");
         let attributes = rig.attributes(node);
         let content = if attributes.file_type == FileType::Regular { rig.content(node) } else { Vec::new() };
-        let mut value = vec![0; 256];
-        let length = rig.fs.xattr(node, b"user.x", &mut value).unwrap_or(0);
-        value.truncate(length);
-        trace.insert(text, (attributes.file_type, attributes.mode, attributes.links, content, value));
+        let values = [&b"user.x"[..], b"user.large"].map(|attribute| {
+            let mut value = vec![0; 10_000];
+            let length = rig.fs.xattr(node, attribute, &mut value).unwrap_or(0);
+            value.truncate(length);
+            value
+        });
+        trace.insert(text, (attributes.file_type, attributes.mode, attributes.links, content, values));
     }
     trace
 }
@@ -179,8 +204,9 @@ fn verify(rig: &Rig<'_>, life: &mut Life) -> (u64, Duration) {
 }
 
 fn brief(trace: &Trace) -> Vec<String> {
-    let line = |(text, (file_type, mode, links, content, value)): (&String, &Found)| {
-        format!("{text} {file_type:?} {mode:o} {links} {} bytes {} bytes", content.len(), value.len())
+    let line = |(text, (file_type, mode, links, content, values)): (&String, &Found)| {
+        let lengths = values.each_ref().map(Vec::len);
+        format!("{text} {file_type:?} {mode:o} {links} {} bytes {lengths:?}", content.len())
     };
     trace.iter().map(line).collect()
 }
