@@ -372,7 +372,7 @@ impl<'s> Op<'s> {
         let list = [entry];
         // The size is what it was, and so are the times.
         let payload = Payload::Write { size_bytes: record.size(), hash: None, extents: EntryExtents::List(&list) };
-        let mut displaced = crate::write::Displaced::new();
+        let mut displaced = crate::write_entry::Displaced::new();
         let committed = self.copy_and_commit(locked, block, &entry, &payload, &mut displaced);
         let durable = match committed {
             Ok(durable) => durable,
@@ -394,7 +394,7 @@ impl<'s> Op<'s> {
         block: u64,
         entry: &FileExtent,
         payload: &Payload<'_>,
-        displaced: &mut crate::write::Displaced,
+        displaced: &mut crate::write_entry::Displaced,
     ) -> Result<Durable> {
         let count = entry.count as u64;
         let extents = self.extents(locked.inode, &locked.record);

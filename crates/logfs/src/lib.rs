@@ -12,7 +12,7 @@
 //! shares            blocks that several files refer to
 //! load, append      an inode from its log into the arena; an entry into its log
 //! mapped            which files are mapped, and what stores through maps may have changed
-//! names, create, remove, rename, attributes, xattrs, read, write, resize, clone, map, sync
+//! names, create, remove, rename, attributes, xattrs, read, write (write_entry, write_copy), resize, clone, map, sync
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
 //! counters          what has been done, for people
@@ -62,6 +62,8 @@ mod storage;
 mod survey;
 mod sync;
 mod write;
+mod write_copy;
+mod write_entry;
 mod xattrs;
 
 pub use attach::{AccessTimes, AttachOptions, is_left_open};

@@ -8,7 +8,8 @@ use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, Mapping};
 use crate::ops::{Locked, Op, index_error, shared_error};
-use crate::write::{Displaced, FILE_BYTES_MAX, coarse_now};
+use crate::write::{FILE_BYTES_MAX, coarse_now};
+use crate::write_entry::Displaced;
 use gannet_media::{DataHash, MediumOffset};
 use gannet_vfs::{AllocateMode, Errno, Error, FileType, NodeId, Result};
 

@@ -1,0 +1,270 @@
+//! Writing with an entry: fresh blocks and the bytes behind the old end of a file, which nobody sees, become visible by a log
+//! entry that carries a hash of them, all under one fence; then the map is changed and the size stored.
+
+use crate::disk::Durable;
+use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
+use crate::format::{BLOCK_BYTES, Tag};
+use crate::index::{self, Mapping};
+use crate::ops::{Locked, Op, index_error};
+use crate::space::Held;
+use crate::write_copy::Writer;
+use gannet_media::DataHash;
+use gannet_vfs::usermem::Source;
+use gannet_vfs::{Errno, Result};
+use std::ops::Range;
+
+/// Blocks taken for one entry, in up to `N` extents: a write of one block, which most are, does not make room for more.
+struct Fresh<const N: usize> {
+    held: [Option<Held>; N],
+    extents: [FileExtent; N],
+    count: usize,
+    /// The entry that refers to them is durable: whatever fails from now on, they are the file's.
+    committed: bool,
+}
+
+impl<const N: usize> Fresh<N> {
+    const fn new() -> Self {
+        Self {
+            held: [const { None }; N],
+            extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N],
+            count: 0,
+            committed: false,
+        }
+    }
+
+    fn list(&self) -> &[FileExtent] {
+        &self.extents[..self.count]
+    }
+}
+
+impl<'s> Op<'s> {
+    /// Writes `at..end` into fresh blocks, and into the tail of the old last block, under one fence with their entry.
+    /// `N` is the most extents that it takes, `DISPLACED` how many may lose their place.
+    #[inline]
+    pub(crate) fn write_entry_data<const N: usize, const DISPLACED: usize>(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        copy_on_write: bool,
+    ) -> Result<usize> {
+        let size = locked.record.size();
+        // Bytes behind the end are nobody's: there is nothing to be copied before they are written.
+        let replaced = (copy_on_write && at < size).then_some((at, end));
+        let tail = if end > size { self.tail_block(locked, replaced)? } else { None };
+        // With the old last block's tail in use, fresh blocks begin behind it.
+        let first = match tail {
+            Some(_) if at / BLOCK_BYTES <= size / BLOCK_BYTES => size / BLOCK_BYTES + 1,
+            _ => at / BLOCK_BYTES,
+        };
+        let mut fresh = Fresh::<N>::new();
+        let began = from.clone();
+        let taken = self.take_fresh(locked, &mut fresh, first, at, end);
+        let outcome =
+            taken.and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, from));
+        if outcome.is_err() {
+            *from = began;
+        }
+        let committed = fresh.committed;
+        for held in fresh.held.iter_mut().filter_map(Option::take) {
+            if committed {
+                self.keep_held(held)?;
+            } else {
+                self.release_held(held)?;
+            }
+        }
+        outcome
+    }
+
+    /// The block that holds the file's old end, if the end is inside of a mapped block that stays.
+    fn tail_block(&self, locked: &Locked<'s>, replaced: Option<(u64, u64)>) -> Result<Option<u64>> {
+        let size = locked.record.size();
+        if size.is_multiple_of(BLOCK_BYTES) {
+            return Ok(None);
+        }
+        let last = size / BLOCK_BYTES;
+        if replaced.is_some_and(|(at, end)| (at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).contains(&last)) {
+            return Ok(None);
+        }
+        // It is written in place, behind the end.
+        self.unshare_tail(locked)?;
+        Ok(match self.mapping(locked.inode, &locked.record, size)? {
+            Mapping::Blocks { block, .. } => Some(block),
+            Mapping::Hole { .. } => None,
+        })
+    }
+
+    /// The volume's block with which a file goes on without a break at one of its blocks, if it has the one before.
+    pub(crate) fn block_behind(&self, locked: &Locked<'s>, file_block: u64) -> Result<Option<u64>> {
+        let Some(before) = file_block.checked_sub(1) else { return Ok(None) };
+        Ok(match self.mapping(locked.inode, &locked.record, before * BLOCK_BYTES)? {
+            Mapping::Blocks { block, .. } => Some(block + 1),
+            Mapping::Hole { .. } => None,
+        })
+    }
+
+    /// Takes blocks for the file's blocks from `first` to `end`; returns the end that they suffice for.
+    fn take_fresh<const N: usize>(
+        &self,
+        locked: &Locked<'s>,
+        fresh: &mut Fresh<N>,
+        first: u64,
+        at: u64,
+        end: u64,
+    ) -> Result<u64> {
+        let last = end.div_ceil(BLOCK_BYTES);
+        let mut next = first;
+        let mut goal = self.block_behind(locked, first)?;
+        while next < last && fresh.count < N {
+            let want = (last - next).min((1 << 24) - 1) as u32;
+            match self.allocate_blocks(want, goal) {
+                Ok(held) => {
+                    let extent = held.extent();
+                    fresh.extents[fresh.count] =
+                        FileExtent { file_block: next, block: extent.start, count: extent.count, shared: false };
+                    fresh.held[fresh.count] = Some(held);
+                    fresh.count += 1;
+                    next += extent.count as u64;
+                    goal = Some(extent.end());
+                }
+                // A write that fits in part is done in part.
+                Err(error) if error.errno() == Errno::NOSPC && (next > first || first * BLOCK_BYTES > at) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(end.min((next * BLOCK_BYTES).max(at)))
+    }
+
+    #[inline]
+    fn write_and_commit<const N: usize, const DISPLACED: usize>(
+        &self,
+        locked: &Locked<'s>,
+        fresh: &mut Fresh<N>,
+        tail: Option<u64>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+    ) -> Result<usize> {
+        let record = &locked.record;
+        let size = record.size();
+        let size_after = size.max(end);
+        let time = locked.now();
+        let payload_lines =
+            Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = match fresh.list() {
+            [] => extents.tree().no_reservation(),
+            [first, .., last] | [first @ last] => {
+                extents.reserve(first.file_block, last.file_block + last.count as u64 - first.file_block)
+            }
+        }
+        .map_err(index_error)?;
+        self.pass_edges(locked, fresh, at..end)?;
+        let prepared = self.prepare(locked, payload_lines, true)?;
+
+        let mut commit = self.disk().begin();
+        let owned = locked.owned(self.core);
+        let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
+        let mut writer = Writer { op: self, at, end, from, hash: &mut hash };
+        let copied = writer
+            .tail(tail, size, size_after)
+            .and_then(|()| fresh.list().iter().try_for_each(|extent| writer.fresh(locked, *extent, size_after)));
+        if let Err(error) = copied {
+            return Err(self.cancel_with(prepared, error));
+        }
+        let payload = Payload::Write {
+            size_bytes: size_after,
+            hash: Some(hash.value()),
+            extents: EntryExtents::List(fresh.list()),
+        };
+        self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [])?;
+        let durable = commit.fence();
+        fresh.committed = true;
+
+        let mut displaced_blocks = 0;
+        let mut added = 0;
+        let mut displaced = DisplacedBy::<DISPLACED>::new();
+        for extent in fresh.list() {
+            extents
+                .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |old| {
+                    displaced_blocks += old.count;
+                    displaced.push(old);
+                })
+                .map_err(index_error)?;
+            added += extent.count as u64;
+        }
+        drop(nodes);
+        record.set_blocks(record.blocks() + added - displaced_blocks);
+        record.touch(time);
+        self.publish_change(locked, prepared, &durable)?;
+        let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);
+        record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
+        record.set_unsealed_end(size_after);
+        record.set_size(size_after);
+        if tail.is_some() {
+            self.seal_mapped(locked)?;
+        }
+        self.free_displaced(locked, &displaced, &durable)?;
+        Ok((end - at) as usize)
+    }
+
+    /// Waits for those who write in place to the blocks whose edges will be copied. New ones cannot come while the inode's
+    /// lock is held; there are any only if the file was switched to copy-on-write while they were at work.
+    fn pass_edges<const N: usize>(&self, locked: &Locked<'s>, fresh: &Fresh<N>, written: Range<u64>) -> Result<()> {
+        let [Some(first), Some(last)] = [fresh.list().first(), fresh.list().last()] else { return Ok(()) };
+        // Nobody writes in place behind the end, and a block that is written whole is not copied.
+        let size = locked.record.size();
+        let is_copied = |file_block: u64| {
+            let start = file_block * BLOCK_BYTES;
+            start < size && (start < written.start || written.end < size.min(start + BLOCK_BYTES))
+        };
+        let edges = [first.file_block, last.file_block + last.count as u64 - 1];
+        for file_block in edges.into_iter().filter(|&file_block| is_copied(file_block)) {
+            if let Mapping::Blocks { .. } = self.mapping(locked.inode, &locked.record, file_block * BLOCK_BYTES)? {
+                self.pass_stripes(locked.inode, file_block, 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn free_displaced<const N: usize>(
+        &self,
+        locked: &Locked<'s>,
+        displaced: &DisplacedBy<N>,
+        durable: &Durable,
+    ) -> Result<()> {
+        if displaced.lost > 0 {
+            self.set_uncertain()?;
+        }
+        displaced.list[..displaced.count].iter().try_for_each(|&extent| self.free_extent(locked.inode, extent, durable))
+    }
+}
+
+/// Extents that lost their place in a map, as many as are expected at most.
+pub(crate) type Displaced = DisplacedBy<128>;
+
+/// Up to `N` extents that lost their place in a map.
+pub(crate) struct DisplacedBy<const N: usize> {
+    pub(crate) list: [index::FileExtent; N],
+    pub(crate) count: usize,
+    /// How many there was no room for: they are free again after the next full count.
+    pub(crate) lost: usize,
+}
+
+impl<const N: usize> DisplacedBy<N> {
+    pub(crate) const MAX: usize = N;
+
+    pub(crate) const fn new() -> Self {
+        Self { list: [index::FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N], count: 0, lost: 0 }
+    }
+
+    pub(crate) fn push(&mut self, extent: index::FileExtent) {
+        if let Some(place) = self.list.get_mut(self.count) {
+            *place = extent;
+            self.count += 1;
+        } else {
+            self.lost += 1;
+        }
+    }
+}
