@@ -1,0 +1,123 @@
+//! What a kill after any store leaves.
+
+use crate::truth::Truth;
+use crate::{LIMITS, open, private, process, request};
+
+use gannet_memfs::MemoryFs;
+use gannet_shm::testing::{Outcome, after_every_store, run_abandoned};
+use gannet_vfs::NodeId;
+use gannet_vfs::shared::{Description, LockOwner, LockRange, Shared};
+
+/// A state of locks that the operation under test begins from.
+fn prepared(shared: &Shared, fs: &MemoryFs, node: NodeId) -> Truth {
+    let mut truth = Truth::default();
+    for (owner, exclusive, start, end) in [(0, true, 4, 16), (1, false, 18, 22), (0, false, 18, 20)] {
+        shared.try_lock(fs, &request(node, process(owner), Some(exclusive), start, end)).unwrap();
+        assert!(truth.try_lock(owner, Some(exclusive), start, end));
+    }
+    truth
+}
+
+#[test]
+fn locks_survive_a_kill_after_every_store() {
+    // Split, cut at both ends, covered, merged, new, all types.
+    let changes = [
+        (0, None, 8, 10),
+        (0, Some(false), 8, 10),
+        (0, Some(false), 2, 6),
+        (0, Some(false), 14, 18),
+        (0, Some(false), 0, 24),
+        (0, Some(true), 16, 18),
+        (0, None, 0, 24),
+        (2, Some(false), 18, 24),
+        (2, Some(true), 0, 3),
+    ];
+    let mut stores = 0;
+    for (owner, exclusive, start, end) in changes {
+        stores += after_every_store(|count| {
+            let (shared, fs, nodes) = private();
+            let node = nodes[0];
+            let before = prepared(&shared, &fs, node);
+            let mut after = before.clone();
+            assert!(after.try_lock(owner, exclusive, start, end));
+            let change = request(node, process(owner), exclusive, start, end);
+            let outcome = run_abandoned(&[shared.session()], count, || shared.try_lock(&fs, &change).unwrap());
+            // Asking takes the bucket's lock over, which settles what the dead thread left.
+            let (is_before, is_after) = (before.agrees(&shared, node), after.agrees(&shared, node));
+            let unlocks_partly = exclusive.is_none() && start == 0;
+            assert!(is_before || is_after || unlocks_partly, "neither nor after {count} stores of {change:?}");
+            assert!(is_after || outcome == Outcome::Abandoned);
+            shared.reap(&fs).unwrap();
+            assert_eq!(shared.locks().unwrap().len(), shared.records().unwrap(), "no void record is left");
+            // Nothing is stuck and nothing leaks: all owners can let go, and all objects can be used again.
+            for owner in 0..3 {
+                shared.try_lock(&fs, &request(node, process(owner), None, 0, LockRange::END)).unwrap();
+            }
+            shared.reap(&fs).unwrap();
+            assert_eq!(shared.records().unwrap(), 0);
+            for byte in 0..u64::from(LIMITS.records) {
+                shared.try_lock(&fs, &request(node, process(1), Some(true), byte * 2, byte * 2 + 1)).unwrap();
+            }
+            outcome
+        });
+    }
+    println!("{stores} stores, each the last one once");
+    assert!(stores > 200);
+}
+
+#[test]
+fn descriptions_survive_a_kill_after_every_store() {
+    type Work = fn(&Shared, &MemoryFs, &[NodeId], Description);
+    let works: [(&str, Work); 5] = [
+        ("open", |shared, fs, nodes, _| _ = open(shared, fs, nodes[0])),
+        ("close", |shared, fs, _, description| shared.close(fs, description).unwrap()),
+        ("close the last", |shared, fs, nodes, _| {
+            let description = open(shared, fs, nodes[1]);
+            let lock = request(nodes[1], LockOwner::Flock(description), Some(true), 0, LockRange::END);
+            shared.try_lock(fs, &lock).unwrap();
+            shared.close(fs, description).unwrap();
+        }),
+        ("in transit", |shared, fs, _, description| {
+            shared.hold_in_transit(description).unwrap();
+            shared.release_in_transit(fs, description).unwrap();
+        }),
+        ("offset", |shared, _, _, description| shared.offset(description).unwrap().set(7)),
+    ];
+    let mut stores = 0;
+    for (what, work) in works {
+        stores += after_every_store(|count| {
+            let (shared, fs, nodes) = private();
+            // Two in the bucket beside it, so that chains have middles.
+            let others = [open(&shared, &fs, nodes[0]), open(&shared, &fs, nodes[0])];
+            let description = open(&shared, &fs, nodes[0]);
+            let last = open(&shared, &fs, nodes[0]);
+            let outcome = run_abandoned(&[shared.session()], count, || work(&shared, &fs, &nodes, description));
+            assert!(shared.in_use(nodes[0]), "{what} {count}");
+            let at = shared.offset(last).unwrap().get();
+            assert_eq!(at, 0);
+            if let Ok(offset) = shared.offset(description) {
+                assert!([0, 7].contains(&offset.get()));
+            }
+            for kept in others.into_iter().chain([last]) {
+                assert_eq!(shared.info(kept).unwrap().node, nodes[0], "{what} {count}");
+                shared.close(&fs, kept).unwrap();
+            }
+            // The dead thread's process lives on here, so what it had opened stays. What has no user goes.
+            shared.reap(&fs).unwrap();
+            let used = nodes.iter().any(|node| shared.in_use(*node));
+            assert!(used || shared.descriptions().unwrap() == 0, "{what} after {count} stores");
+            // As if the process had ended:
+            shared.take_back(shared.session().participant()).unwrap();
+            shared.sweep(&fs).unwrap();
+            let in_transit = usize::from(what == "in transit" && shared.in_use(nodes[0]));
+            assert_eq!(shared.descriptions().unwrap(), in_transit, "{what} after {count} stores");
+            assert!(!shared.in_use(nodes[1]));
+            assert_eq!(shared.records().unwrap(), 0, "{what} after {count} stores");
+            let all: Vec<_> = (in_transit..64).map(|_| open(&shared, &fs, nodes[2])).collect();
+            assert_eq!(all.len() + in_transit, 64, "no object leaked");
+            outcome
+        });
+    }
+    println!("{stores} stores, each the last one once");
+    assert!(stores > 100);
+}
