@@ -1,5 +1,6 @@
 //! `gannet run`: where a program sees the volumes, what of its end and its signals passes through, what is refused and how.
 
+mod nested;
 mod terminal;
 
 use std::os::unix::fs::PermissionsExt;

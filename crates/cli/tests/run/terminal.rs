@@ -44,6 +44,9 @@ fn converses(steps: &str, command: &[&str], shell: &str, code: i32) {
 
 const GANNET: &str = env!("CARGO_BIN_EXE_gannet");
 
+/// A program that says when it runs, and when it has been gone on with: what the terminal does before that would miss it.
+const JOB: &str = r#"sh -c "trap \\"echo goes on\\" CONT; echo begun; while :; do sleep 0.1; done""#;
+
 #[test]
 fn the_users_shell_starts_in_the_volume() {
     let place = Place::new();
@@ -55,17 +58,21 @@ fn the_users_shell_starts_in_the_volume() {
     std::io::Write::write_all(shell.stdin.as_mut().unwrap(), b"pwd; echo x > f; ls; exit 6\n").unwrap();
     let output = shell.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(6), "/gannet\nf"), "{output:?}");
-    // On one it has jobs: stopped, in the background, gone on with, interrupted.
-    let bash = "[(b'', b'prompt> '), (b'pwd\\n', b'/gannet'), (b'sleep 1000\\n', b'sleep 1000'), (b'\\x1a', b'Stopped'), (b'echo also > f; jobs\\n', b'Stopped'), \
-        (b'bg\\n', b'sleep 1000 &'), (b'fg\\n', b'sleep 1000'), (b'\\x03', b'prompt> '), (b'echo it was $?\\n', b'it was 130'), (b'cat\\n', b'cat'), (b'typed\\n', b'typed\\r\\ntyped'), (b'\\x04', b'prompt> '), \
-        (b'tty -s && echo a terminal\\n', b'\\na terminal'), (b'cat f\\n', b'also'), (b'exit 5\\n', b'')]";
+    // On one it has jobs: stopped, in the foreground, in the background, interrupted.
+    let bash = format!(
+        r#"[(b'', b'prompt> '), (b'pwd\n', b'\n/gannet'), (b'{JOB}\n', b'\nbegun'), (b'\x1a', b'Stopped'), (b'', b'prompt> '),
+        (b'echo also > f; jobs\n', b'Stopped'), (b'', b'prompt> '), (b'fg\n', b'goes on\r\n'), (b'\x1a', b'Stopped'), (b'', b'prompt> '),
+        (b'bg\n', b'goes on\r\n'), (b'kill -INT %1; wait %1; echo it was $?\n', b'it was 130'), (b'', b'prompt> '),
+        (b'sh -c "echo ready; exec cat"\n', b'\nready'), (b'typed\n', b'typed\r\ntyped'), (b'\x04', b'prompt> '),
+        (b'tty -s && echo a terminal\n', b'\na terminal'), (b'cat f\n', b'\nalso'), (b'exit 5\n', b'')]"#
+    );
     let profile = place.path("bashrc");
     std::fs::write(&profile, "PS1='prompt> '\n").unwrap();
     let shell = place.path("shell");
     std::fs::write(&shell, format!("#!/bin/sh\nexec /bin/bash --noprofile --rcfile {} -i\n", profile.display()))
         .unwrap();
     make_executable(&shell);
-    converses(bash, &[GANNET, "run", &volume], shell.to_str().unwrap(), 5);
+    converses(&bash, &[GANNET, "run", &volume], shell.to_str().unwrap(), 5);
 }
 
 #[test]
@@ -76,11 +83,12 @@ fn the_command_is_a_job_of_another_shell() {
     std::fs::write(&profile, "PS1='prompt> '\n").unwrap();
     // Stopped with its program, gone on with, interrupted: the shell sees the program's end.
     let steps = format!(
-        "[(b'', b'prompt> '), (b'{GANNET} run {volume} -- sh -c \"echo started; exec sleep 1000\"\\n', b'\\nstarted'), (b'\\x1a', b'Stopped'), (b'jobs -l\\n', b'Stopped'), \
-        (b'fg\\n', b'run'), (b'\\x03', b'prompt> '), (b'echo it was $?\\n', b'it was 130'), \
-        (b'for i in 1 2 3; do echo round $i; {GANNET} run {volume} -- sh -c \"echo in it; exec sleep 1000\"; done; echo after\\n', b'\\nin it'), (b'\\x03', b'prompt> '), \
-        (b'{GANNET} run {volume} -- sh -c \"trap : INT; echo traps; read x; echo read \\$x; exit 3\"\\n', b'\\ntraps'), (b'word\\n', b'\\nread word'), (b'echo it was $?\\n', b'it was 3'), \
-        (b'{GANNET} run {volume} -- sleep 1000 &\\n', b'prompt> '), (b'kill %1; wait %1; echo it was $?\\n', b'it was 143'), (b'exit 7\\n', b'')]"
+        r#"[(b'', b'prompt> '), (b'{GANNET} run {volume} -- {JOB}\n', b'\nbegun'), (b'\x1a', b'Stopped'), (b'', b'prompt> '),
+        (b'jobs -l\n', b'Stopped'), (b'', b'prompt> '), (b'fg\n', b'goes on\r\n'), (b'\x03', b'prompt> '), (b'echo it was $?\n', b'it was 130'),
+        (b'for i in 1 2 3; do {GANNET} run {volume} -- sh -c "echo in it; exec sleep 1000"; done; echo after\n', b'\nin it'),
+        (b'\x03', b'prompt> '), (b'{GANNET} run {volume} -- sh -c "trap : INT; echo traps; read x; echo read \\$x; exit 3"\n', b'\ntraps'),
+        (b'word\n', b'\nread word'), (b'echo it was $?\n', b'it was 3'), (b'{GANNET} run {volume} -- sleep 1000 &\n', b'prompt> '),
+        (b'kill %1; wait %1; echo it was $?\n', b'it was 143'), (b'exit 7\n', b'')]"#
     );
     let bash = ["/bin/bash", "--noprofile", "--rcfile", profile.to_str().unwrap(), "-i"];
     converses(&steps, &bash, "/bin/sh", 7);

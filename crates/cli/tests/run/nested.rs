@@ -1,0 +1,52 @@
+//! `gannet run` below `gannet run`, and below limits.
+
+use crate::{Place, refuses, run, says, text};
+use std::process::Command;
+
+/// The command as the shells below find it.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_gannet");
+
+#[test]
+fn below_another_run_its_volumes_are_added() {
+    let place = Place::new();
+    let (first, second) = (place.volume("first"), place.volume("second"));
+    // At another place: both are seen. What was open, and the working directory, go on.
+    let script = format!(
+        "cd /gannet; exec 5> open; echo one > who; echo -n a >&5
+         {PROGRAM} run {second}:/other -- sh -c 'echo two > /other/who; cat who /other/who; echo -n b >&5; pwd'
+         cat open; test -e /other || echo only below"
+    );
+    says(&["run", &first, "--", "sh", "-c", &script], 0, "one\ntwo\n/gannet\nabonly below");
+    // At the same place: the inner one is seen, also by a program with an empty environment; the outer one again when it has ended.
+    let script = format!(
+        "{PROGRAM} run {second} -- sh -c 'cat /gannet/who; env -i sh -c \"cat /gannet/who; echo 2 > /gannet/new\"'
+         cat /gannet/who; ls /gannet
+         {PROGRAM} run {second} -- {PROGRAM} run {first} -- {PROGRAM} run {second}:/gannet/deeper -- cat /gannet/who /gannet/deeper/new"
+    );
+    says(&["run", &first, "--", "sh", "-c", &script], 0, "two\ntwo\none\nopen\nwho\none\n2");
+    for volume in [&first, &second] {
+        assert!(run(&["fsck", volume]).status.success());
+    }
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error_and_not_a_signal() {
+    let place = Place::new();
+    let (volume, missing) = (place.volume("volume"), place.path("missing"));
+    let missing = missing.to_str().unwrap();
+    for arguments in [&["mkfs", missing, "--size", "4M"][..], &["run", &volume, "--", "true"]] {
+        let output = Command::new("sh")
+            .args(["-c", "ulimit -f 8; exec \"$@\"", "sh", PROGRAM])
+            .args(arguments)
+            .output()
+            .unwrap();
+        let errors = text(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{arguments:?}: {output:?}");
+        assert!(errors.contains("ulimit -f"), "{errors}");
+    }
+    assert!(refuses(&["info", missing], 1).contains("No such file"));
+    // Inside the volume it is the program's business, as everywhere. The shell complains of the signal that its child died by.
+    let script = "ulimit -f 8; dd if=/dev/zero of=/gannet/z bs=1k count=20; echo $?; stat -c %s /gannet/z";
+    let output = run(&["run", &volume, "--", "sh", "-c", script]);
+    assert_eq!(text(&output.stdout), "153\n4096", "{output:?}");
+}
