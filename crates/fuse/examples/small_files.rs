@@ -1,4 +1,5 @@
-//! A client for the benchmark: small files made, looked at, read and removed; prints microseconds per operation.
+//! A client for the benchmarks: small files made, looked at, read, renamed where that can be done, and removed; prints microseconds
+//! per operation.
 //!
 //! `small_files DIRECTORY [COUNT]`
 
@@ -25,6 +26,12 @@ fn main() -> std::io::Result<()> {
     time("open+write+close", &mut |index| File::options().write(true).open(path(index))?.write_all(&[7; 4096]))?;
     time("stat", &mut |index| fs::metadata(path(index)).map(drop))?;
     time("open+read+close", &mut |index| File::open(path(index))?.read(&mut buffer).map(drop))?;
+    let other = |index| Path::new(&directory).join(format!("other-{index}"));
+    if fs::rename(path(0), other(0)).is_ok() {
+        fs::rename(other(0), path(0))?;
+        time("rename", &mut |index| fs::rename(path(index), other(index)))?;
+        (0..count).try_for_each(|index| fs::rename(other(index), path(index)))?;
+    }
     time("unlink", &mut |index| fs::remove_file(path(index)))?;
     Ok(())
 }

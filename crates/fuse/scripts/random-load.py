@@ -5,7 +5,7 @@
 
 Each client does STEPS operations; with SECONDS, clients are begun anew until those are over. What may fail, fails; an errno that no
 operation here should ever get ends it all. In the end everything can be read, is removed, and its space must come back."""
-import errno, mmap, os, random, signal, sys, time
+import errno, mmap, os, random, shutil, signal, sys, time
 
 directory, seed, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 seconds = float(sys.argv[4]) if len(sys.argv) > 4 else 0
@@ -76,7 +76,14 @@ def client(number):
         finally:
             os.close(descriptor)
 
+    def prune():
+        # Trees move into each other and grow.
+        about = os.statvfs(directory)
+        if about.f_bfree < about.f_blocks * 0.7 or about.f_files - about.f_ffree > 3000:
+            shutil.rmtree(f"{directory}/d{choose.randrange(3)}", ignore_errors=True)
+
     operations = [
+        (1, prune),
         (8, lambda: with_file(lambda fd: os.pwrite(fd, bytes([choose.randrange(256)]) * length(), place()))),
         (6, lambda: with_file(lambda fd: os.pread(fd, length(), place()))),
         (3, lambda: with_file(lambda fd: os.ftruncate(fd, place()))),

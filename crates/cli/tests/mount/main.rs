@@ -8,6 +8,7 @@ mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]
 mod oracle;
+mod system;
 mod volumes;
 
 use std::ffi::OsStr;
