@@ -88,7 +88,7 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
     if flags & CLONE_VM != 0 {
         if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && !in_child {
             front::held::flush();
-            front::before_vfork(record);
+            front::before_vfork();
             record.vfork_child_seen = false;
             record.vfork_parent = process_id();
         } else {

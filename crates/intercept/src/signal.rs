@@ -265,6 +265,8 @@ struct SignalInformation {
 }
 
 /// Offsets in `ucontext_t` on x86-64.
+const CONTEXT_RCX: usize = 40 + 14 * 8;
+const CONTEXT_RSP: usize = 40 + 15 * 8;
 const CONTEXT_RIP: usize = 40 + 16 * 8;
 const CONTEXT_MASK: usize = 40 + 23 * 8 + 8 + 64;
 
@@ -324,19 +326,30 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
     }
     // SAFETY: as above.
     let at = unsafe { *rip };
-    let original = if index == SIGCANCEL { area::original_of(at) } else { None };
-    if let Some(original) = original {
+    // SAFETY: as above.
+    let stack = unsafe { context.add(CONTEXT_RSP).cast::<usize>() };
+    // SAFETY: as above.
+    let stack_at = unsafe { *stack };
+    let shown = if index == SIGCANCEL {
+        // SAFETY: the registers that the kernel saved; no operation runs.
+        let here = unsafe { entry::program_behind(at, stack_at, *context.add(CONTEXT_RCX).cast::<usize>()) };
+        let (slot, stack) = here.unwrap_or((at, stack_at));
+        area::original_of(slot).map(|original| (original, stack))
+    } else {
+        None
+    };
+    if let Some((original, program_stack)) = shown {
         // The C library asks where the thread was and unwinds from there: show it its own code.
         // SAFETY: as above.
-        unsafe { *rip = original };
+        unsafe { (*rip, *stack) = (original, program_stack) };
     }
     // SAFETY: the program installed this handler; the arguments are the kernel's.
     let handler: extern "C" fn(i32, *mut SignalInformation, *mut u8) = unsafe { core::mem::transmute(handler) };
     handler(signal, information, context);
     // SAFETY: as above. If the handler changed the instruction pointer itself, that stands.
     unsafe {
-        if original == Some(*rip) {
-            *rip = at;
+        if shown == Some((*rip, *stack)) {
+            (*rip, *stack) = (at, stack_at);
         }
     }
 }

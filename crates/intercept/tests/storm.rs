@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Volume, check, compile, run};
+use common::{Volume, check, compile, compile_with, run};
 use gannet_logfs::{CheckOptions, Outcome};
 use gannet_media::{Medium, OpenOptions};
 use std::process::Command;
@@ -38,16 +38,29 @@ fn nothing_is_left(mut volume: Volume, what: &str) {
 
 #[test]
 fn everything_at_once() {
-    let (_directory, program) = compile("storm");
+    let (_directory, plain) = compile("storm");
+    // Cancelled threads clean up by destructors then, as C++ and Rust do.
+    let (_other_directory, destructors) = compile_with("storm", &["-fexceptions"]);
     let (seeds, rounds) = if is_long() { (1..=40, "5000") } else { (1..=3, "250") };
     for seed in seeds {
         let volume = Volume::new(128);
         let mut command = volume.command_with_time("sh", if is_long() { 1800 } else { 240 });
+        let program = if seed % 2 == 0 { &destructors } else { &plain };
         let script = "mkdir /gannet/work && cd /gannet/work && exec \"$@\"";
-        command.args(["-c", script, "sh"]).arg(&program).args([&seed.to_string(), rounds]);
+        command.args(["-c", script, "sh"]).arg(program).args([&seed.to_string(), rounds]);
         check(&run(&mut command), &format!("seed {seed}"), "ok");
         nothing_is_left(volume, &format!("seed {seed}"));
     }
+}
+
+#[test]
+fn cancelled_threads_run_their_destructors() {
+    let (_directory, program) = compile_with("cancel", &["-fexceptions"]);
+    let volume = Volume::new(64);
+    let mut command = volume.command_with_time("sh", 240);
+    command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program).arg(if is_long() { "2000" } else { "40" });
+    check(&run(&mut command), "cancelled", "done");
+    nothing_is_left(volume, "cancelled");
 }
 
 #[test]

@@ -353,6 +353,24 @@ fn two_volumes() {
 }
 
 #[test]
+fn one_volume_below_anothers_place() {
+    let (first, second) = (Volume::new(64), Volume::new(64));
+    let mut volumes = first.path().into_os_string();
+    volumes.push("\x1f/gannet\x1f");
+    volumes.push(second.path());
+    volumes.push("\x1f/gannet/d/inner");
+    let script = "cd /gannet; mkdir -p d/e; echo outer > f; echo inner > d/inner/f; cat d/inner/f d/inner/../../f d/e/../inner/f; cd d; cat inner/f; cd inner; pwd; cat ../../f; cat f /gannet/d/e/../inner/f
+        cd ../e; cat ../inner/f; ls ../inner/; mkdir ../inner/new; ls ../inner; mv ../inner/f ../inner/g; cat ../inner/g; ls ..; stat -c %d . ../inner/ | uniq | wc -l
+        python3 -c 'import os; os.rename(\"/gannet/f\", \"../inner/f\")' 2>&1 | grep -o 'Errno 18'; python3 -c 'import os; d = os.open(\"..\", os.O_RDONLY); print(os.listdir(d), os.stat(\"inner/g\", dir_fd=d).st_size)'";
+    let output = run(first.command("bash").env("GANNET_RUN_VOLUMES", volumes).arg("-c").arg(script));
+    check(
+        &output,
+        script,
+        "inner\nouter\ninner\ninner\n/gannet/d/inner\nouter\ninner\ninner\ninner\nf\nf\nnew\ninner\ne\n2\nErrno 18\n['e'] 6",
+    );
+}
+
+#[test]
 fn a_child_keeps_its_parents_maps() {
     if !have("python3") {
         return;

@@ -103,6 +103,10 @@ unsafe extern "C" {
     fn gannet_entry_full();
     fn gannet_thread_state() -> *mut ThreadState;
     fn gannet_thread_exit();
+    fn gannet_deliver_lowered();
+    fn gannet_deliver_stored();
+    fn gannet_deliver_raised();
+    fn gannet_deliver_end();
     static mut gannet_xsave_mask: u32;
 }
 
@@ -151,6 +155,33 @@ pub(crate) fn entry_address() -> usize {
 pub(crate) fn entry_full_address() -> usize {
     find_vector_state();
     gannet_entry_full as *const () as usize
+}
+
+/// Where the program is, for an instruction pointer in the entry's code while no operation runs: an address in the slot that led here, and the
+/// program's stack pointer. `None` if it is elsewhere. A slot need not have unwind information, so that an unwinder must not begin here.
+///
+/// # Safety
+/// The registers must be of one interrupted instruction of this thread.
+pub(crate) unsafe fn program_behind(instruction: usize, stack: usize, rcx: usize) -> Option<(usize, usize)> {
+    /// How far `gannet_deliver` lowers the stack, and where in that room it keeps rcx.
+    const LOWERED_BYTES: usize = 192;
+    const SLOT_OFFSET: usize = 40;
+    let at = |label: unsafe extern "C" fn()| label as *const () as usize;
+    if (at(gannet_entry)..at(gannet_deliver_lowered)).contains(&instruction)
+        || (at(gannet_deliver_raised)..at(gannet_deliver_end)).contains(&instruction)
+    {
+        return Some((rcx, stack));
+    }
+    if !(at(gannet_deliver_lowered)..at(gannet_deliver_raised)).contains(&instruction) {
+        return None;
+    }
+    let slot = if instruction < at(gannet_deliver_stored) {
+        rcx
+    } else {
+        // SAFETY: in that room of this thread's stack.
+        unsafe { ((stack + SLOT_OFFSET) as *const usize).read() }
+    };
+    Some((slot, stack + LOWERED_BYTES))
 }
 
 /// Where a thread that exits goes on.

@@ -74,6 +74,8 @@ impl Mount {
 /// Everything that does not change after start.
 pub(crate) struct Front {
     pub(crate) mounts: Vec<Mount>,
+    /// A mount's place lies below another's.
+    nested: bool,
     open: OpenVolume,
     /// Descriptor that placeholders are duplicates of.
     template: AtomicI32,
@@ -113,7 +115,11 @@ pub(crate) fn initialise(open: OpenVolume) {
         complain(&[b"cannot make a memory file; volumes are not visible"]);
         return;
     };
-    let front = Front { mounts, open, template: AtomicI32::new(template) };
+    let is_below = |inner: &Mount, outer: &Mount| {
+        inner.place.strip_prefix(&outer.place[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
+    };
+    let nested = mounts.iter().any(|inner| mounts.iter().any(|outer| is_below(inner, outer)));
+    let front = Front { mounts, nested, open, template: AtomicI32::new(template) };
     internal::protect(template);
     credentials::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
@@ -163,12 +169,12 @@ impl Front {
             // SAFETY: published by `open_now`; freed at the end of the process only.
             return Ok(unsafe { &**opened });
         }
-        self.open_now(mount)
+        self.open_now(mount, true)
     }
 
     #[cold]
     #[inline(never)]
-    fn open_now(&self, mount: &Mount) -> Result<&'static dyn FileSystem, Errno> {
+    fn open_now(&self, mount: &Mount, complains: bool) -> Result<&'static dyn FileSystem, Errno> {
         while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             // SAFETY: gives the processor away.
             unsafe { syscall(number::SCHED_YIELD, []) };
@@ -180,8 +186,9 @@ impl Front {
                     internal::protect_new(before);
                     mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);
                 }
+                Err(_) if !complains => {}
                 Err(error) => {
-                    complain(&[&mount.volume, b": ", error.to_string().as_bytes()]);
+                    complain(&[error.to_string().as_bytes()]);
                     mount.failed.store(1, Ordering::Release);
                 }
             }
@@ -306,11 +313,36 @@ pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Vec<u8> {
     front().map_or_else(Vec::new, |front| front.inheritance(record, in_child))
 }
 
-/// A `vfork` begins.
-pub(crate) fn before_vfork(_record: &mut Record) {}
+/// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
+/// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
+pub(crate) fn before_vfork() {
+    let Some(front) = front() else { return };
+    for (index, mount) in front.mounts.iter().enumerate() {
+        if mount.opened.load(Ordering::Acquire).is_null() && front.open_now(mount, false).is_err() {
+            continue;
+        }
+        if let Ok(fs) = front.file_system(index) {
+            let _ = fs.shared().process_owner();
+        }
+    }
+}
+
+/// A `vfork` child is gone. Should it have been killed inside an operation, that is settled now.
+fn after_vfork(front: &Front) {
+    for (index, mount) in front.mounts.iter().enumerate() {
+        if !mount.opened.load(Ordering::Acquire).is_null()
+            && let Ok(fs) = front.file_system(index)
+        {
+            let _ = fs.shared().session().after_vfork();
+        }
+    }
+}
 
 /// A `vfork` child is gone. What only it had open ends, as the process was the user on its behalf.
 pub(crate) fn drop_private_table(record: &mut Record) {
+    if let Some(front) = front() {
+        after_vfork(front);
+    }
     if let (Some(front), Some(private)) = (front(), table::private(record)) {
         for (descriptor, _) in private.iter() {
             if let Some(file) = private.take(descriptor) {

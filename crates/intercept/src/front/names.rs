@@ -102,6 +102,7 @@ fn open_once(
         // The host's file gets the lowest number.
         held::flush();
     }
+    let mut reserved = None;
     let (mount, name, opened) = match target {
         Target::Host => return Ok(Outcome::Pass),
         Target::HostPath(path) => return Ok(at.on_host(path)),
@@ -113,6 +114,7 @@ fn open_once(
                 return Err(Errno::INVAL);
             }
             let fs = call.front.file_system(mount)?;
+            reserved = Reserved::before(call, flags)?;
             let writes = flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC);
             if let Some(found) = place.found.filter(|_| writes && !flags.contains(OpenFlags::PATH)) {
                 super::running::check_not_running(fs, found.node, found.file_type)?;
@@ -140,14 +142,60 @@ fn open_once(
         }
     };
     if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
+        drop(reserved);
         held::flush();
         return rendezvous::open_pipe(call, mount, opened.node, flags, pipe);
     }
-    install(call, mount, &opened, name.as_ref(), flags)
+    install(call, mount, &opened, name.as_ref(), reserved, flags)
+}
+
+/// A placeholder made before anything is changed: an open that finds no free number makes and cuts no file.
+struct Reserved(usize);
+
+impl Reserved {
+    /// One for an open that may change something, if none is kept for it.
+    fn before(call: &Call<'_>, flags: OpenFlags) -> Result<Option<Reserved>, Errno> {
+        let changes =
+            flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNC | OpenFlags::TMPFILE & !OpenFlags::DIRECTORY);
+        if !changes || flags.contains(OpenFlags::PATH) || !call.in_child && held::any() {
+            return Ok(None);
+        }
+        Reserved::new(call, flags).map(Some)
+    }
+
+    fn new(call: &Call<'_>, flags: OpenFlags) -> Result<Reserved, Errno> {
+        let command = if flags.contains(OpenFlags::CLOEXEC) { F_DUPFD_CLOEXEC } else { F_DUPFD };
+        // SAFETY: duplicates our own descriptor.
+        let descriptor = unsafe { syscall(FCNTL, [call.front.template(), command, 0]) };
+        if is_error(descriptor) {
+            return Err(Errno::from_raw_os_error(-descriptor as i32));
+        }
+        let reserved = Reserved(descriptor as usize);
+        if reserved.0 < crate::entry::DESCRIPTOR_LIMIT { Ok(reserved) } else { Err(Errno::MFILE) }
+    }
+
+    /// It is the program's from now on.
+    fn into_descriptor(self) -> usize {
+        core::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of ours that nobody knows.
+        unsafe { syscall(CLOSE, [self.0]) };
+    }
 }
 
 /// Makes a descriptor for what was opened.
-fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, name: Option<&OpenName>, flags: OpenFlags) -> Answer {
+fn install(
+    call: &mut Call<'_>,
+    mount: usize,
+    opened: &Opened,
+    name: Option<&OpenName>,
+    reserved: Option<Reserved>,
+    flags: OpenFlags,
+) -> Answer {
     let table = call.table_to_change()?;
     let fs = call.front.file_system(mount)?;
     let access = match (flags.contains(OpenFlags::PATH), flags.bits() & 3) {
@@ -168,11 +216,9 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, name: Option<&Ope
         file_type: opened.file_type,
         flags: flags.bits() & FIXED_FLAGS,
     };
-    let close = || {
-        let _ = fs.shared().close(fs, description);
-    };
     let closes_on_exec = flags.contains(OpenFlags::CLOEXEC);
-    if !call.in_child
+    if reserved.is_none()
+        && !call.in_child
         && let Some(descriptor) = held::take(closes_on_exec)
     {
         table.set(descriptor, &file);
@@ -182,30 +228,24 @@ fn install(call: &mut Call<'_>, mount: usize, opened: &Opened, name: Option<&Ope
         held::opened(descriptor, closes_on_exec, false);
         return done(descriptor);
     }
-    let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };
-    // SAFETY: duplicates our own descriptor.
-    let descriptor = unsafe { syscall(FCNTL, [call.front.template(), command, 0]) };
-    if is_error(descriptor) {
-        close();
-        return Ok(Outcome::Done(descriptor));
-    }
-    if descriptor as usize >= crate::entry::DESCRIPTOR_LIMIT {
-        // SAFETY: the descriptor just made.
-        unsafe { syscall(CLOSE, [descriptor as usize]) };
-        close();
-        return Err(Errno::MFILE);
-    }
-    if let Some(stale) = table.set(descriptor as usize, &file) {
+    let descriptor = match reserved.map_or_else(|| Reserved::new(call, flags), Ok) {
+        Ok(reserved) => reserved.into_descriptor(),
+        Err(errno) => {
+            let _ = fs.shared().close(fs, description);
+            return Err(errno);
+        }
+    };
+    if let Some(stale) = table.set(descriptor, &file) {
         // It was closed where we could not see it.
         call.front.let_go(table, &stale);
     }
     if let Some(name) = name {
-        table.set_open_name(descriptor as usize, &file, name);
+        table.set_open_name(descriptor, &file, name);
     }
     if !call.in_child {
-        held::opened(descriptor as usize, closes_on_exec, true);
+        held::opened(descriptor, closes_on_exec, true);
     }
-    done(descriptor as usize)
+    done(descriptor)
 }
 
 /// `mkdir`, `mkdirat`.

@@ -74,7 +74,18 @@ impl Front {
                 Some((mount, node, from, to)) => (mount, node, unsafe { &(&*host_pointer)[from..to] }),
             },
             Start::Descriptor(descriptor) => return Ok(Target::Descriptor(descriptor)),
-            Start::Volume { mount, node, skip } => (mount, node, &path[skip..]),
+            Start::Volume { mount, node, skip } => {
+                // SAFETY: as above.
+                let host: &'a mut [u8; 8192] = unsafe { &mut *host_pointer };
+                match self.nested.then(|| self.nested_place(mount, node, &path[skip..], host)).flatten() {
+                    Some((mount, length)) => {
+                        let root = self.file_system(mount)?.root();
+                        // SAFETY: as above.
+                        (mount, root, unsafe { &(&*host_pointer)[..length] })
+                    }
+                    None => (mount, node, &path[skip..]),
+                }
+            }
         };
         let empty_is_root = path.is_empty() && length != 0;
         let who = credentials::effective();
@@ -175,6 +186,34 @@ impl Front {
             });
         };
         Ok(Start::Volume { mount: file.mount, node: file.node, skip: 0 })
+    }
+
+    /// Where a path that starts in one volume leads, as text, into another whose place is below: that mount, and how many bytes
+    /// of `host` are the path there. Symbolic links on the way are not followed here.
+    fn nested_place(&self, mount: usize, node: NodeId, path: &[u8], host: &mut [u8; 8192]) -> Option<(usize, usize)> {
+        let mut at = self.path_of_directory(mount, node).ok()?;
+        let mut behind = 0;
+        for component in path.split(|byte| *byte == b'/') {
+            behind = path.len().min(behind + component.len() + 1);
+            match component {
+                b"" | b"." => continue,
+                b".." => at.truncate(at.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+                name => {
+                    at.push(b'/');
+                    at.extend_from_slice(name);
+                }
+            }
+            let outer = &self.mounts[mount].place;
+            let entered =
+                |(index, inner): (usize, &super::Mount)| (index != mount && inner.place == at).then_some(index);
+            let Some(other) = self.mounts.iter().enumerate().find_map(entered).filter(|_| at.starts_with(outer)) else {
+                continue;
+            };
+            let rest = if behind == path.len() { &b"."[..] } else { &path[behind..] };
+            host.get_mut(..rest.len())?.copy_from_slice(rest);
+            return Some((other, rest.len()));
+        }
+        None
     }
 
     /// The mount whose place a path begins with, and how many bytes that is with the slashes behind it.

@@ -202,11 +202,18 @@ pub(crate) fn have(program: &str) -> bool {
 
 /// Compiles one of the test programs; where it is.
 pub(crate) fn compile(name: &str) -> (tempfile::TempDir, PathBuf) {
+    compile_with(name, &[])
+}
+
+/// Likewise, with more flags.
+pub(crate) fn compile_with(name: &str, flags: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(format!("{name}.c"));
     let program = directory.path().join(name);
     let status = Command::new("cc")
-        .args(["-O1", "-g", "-w", "-pthread", "-fexceptions", "-o"])
+        .args(["-O1", "-g", "-w", "-pthread"])
+        .args(flags)
+        .arg("-o")
         .arg(&program)
         .arg(source)
         .status();

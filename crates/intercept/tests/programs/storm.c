@@ -28,6 +28,11 @@
 #include <unistd.h>
 
 #define CHECK(x) do { if (!(x)) { char text[300]; int n = snprintf(text, sizeof text, "FAILED %s:%d %s (errno %d)\n", __func__, __LINE__, #x, errno); write(1, text, n); _exit(1); } } while (0)
+#ifdef __EXCEPTIONS
+enum { VICTIMS = 3 }; /* cleanup is by destructors */
+#else
+enum { VICTIMS = 4 };
+#endif
 enum { WORKERS = 4, FILE_BYTES = 20000, STACK_BYTES = 32768, ALTERNATE_BYTES = 16384, TINY_BYTES = 8192 };
 
 static int rounds, common; /* a file that never changes */
@@ -50,7 +55,8 @@ static void count(int kind) {
     int f = open(kind ? "counter1" : "counter0", O_RDWR); CHECK(f >= 0); struct flock lock = {F_WRLCK, SEEK_SET, 0, 1, 0};
     for (;;) { int r = kind ? fcntl(f, F_OFD_SETLKW, &lock) : flock(f, LOCK_EX); if (r == 0) break; CHECK(errno == EINTR); }
     long n = 0; CHECK(pread(f, &n, sizeof n, 0) == sizeof n); n++; CHECK(pwrite(f, &n, sizeof n, 0) == sizeof n);
-    if (n % 2) { lock.l_type = F_UNLCK; CHECK((kind ? fcntl(f, F_OFD_SETLK, &lock) : flock(f, LOCK_UN)) == 0); }
+    /* A child that was forked meanwhile has the description, and with it the lock, until it ends: so not by closing. */
+    lock.l_type = F_UNLCK; CHECK((kind ? fcntl(f, F_OFD_SETLK, &lock) : flock(f, LOCK_UN)) == 0);
     CHECK(close(f) == 0);
 }
 
@@ -83,13 +89,15 @@ static void inner(struct victim *v) { char text[64]; pthread_cleanup_push(clean,
         case 0: CHECK(pread(v->file, text, 6, 0) == 6); break;
         case 1: read(v->pipe, text, 1); break; /* blocks in a named pipe of the directory */
         case 2: { struct stat st; CHECK(fstat(v->file, &st) == 0); if (i % 16 == 0) pthread_testcancel(); break; }
-        default: { struct stat st; CHECK(stat("common", &st) == 0); } /* asynchronously */
+        default: { struct stat st; CHECK(stat("common", &st) == 0); } /* asynchronously: at any instruction, which destructors do not cover */
     }
     pthread_cleanup_pop(0); }
 static void *victim(void *argument) { struct victim *v = argument; own.random = (unsigned)v->kind + 5; if (v->kind == 3) pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, 0); pthread_cleanup_push(clean, v); inner(v); pthread_cleanup_pop(0); return 0; }
 static void *canceller(void *argument) { (void)argument; own.random = 99;
+    /* The C library waits for ever where a handler that meets a cancelled thread makes a call that is a cancellation point. */
+    sigset_t all; sigfillset(&all); CHECK(pthread_sigmask(SIG_SETMASK, &all, 0) == 0);
     for (int i = 0; i < rounds / 12 + 4; i++) {
-        struct victim v = {.kind = i % 4}; v.file = open("common", O_RDONLY | O_CLOEXEC); v.pipe = open("pipe", O_RDWR | O_CLOEXEC); CHECK(v.file >= 0 && v.pipe >= 0);
+        struct victim v = {.kind = i % VICTIMS}; v.file = open("common", O_RDONLY | O_CLOEXEC); v.pipe = open("pipe", O_RDWR | O_CLOEXEC); CHECK(v.file >= 0 && v.pipe >= 0);
         pthread_t t; CHECK(pthread_create(&t, 0, victim, &v) == 0); while (!v.started) sched_yield(); for (unsigned k = next(&own.random) % 30; k; k--) sched_yield();
         void *r; CHECK(pthread_cancel(t) == 0); CHECK(pthread_join(t, &r) == 0); CHECK(r == PTHREAD_CANCELED); atomic_fetch_add(&cancelled, 1); CHECK(close(v.file) == 0 && close(v.pipe) == 0);
     }
@@ -123,7 +131,7 @@ int main(int argc, char **argv) {
     struct itimerval often = {{0, 2000}, {0, 2000}}, never = {{0, 0}, {0, 0}}; CHECK(setitimer(ITIMER_REAL, &often, 0) == 0);
     while (running > 0) { for (int k = 0; k < 4; k++) pthread_kill(all[next(&random) % (k ? WORKERS : WORKERS + 2)], next(&random) % 3 ? SIGUSR1 : SIGUSR2); usleep(20 + next(&random) % 100); }
     CHECK(setitimer(ITIMER_REAL, &never, 0) == 0); for (int i = 0; i < WORKERS + 3; i++) CHECK(pthread_join(all[i], 0) == 0);
-    struct stat st; CHECK(stat("handled", &st) == 0 && st.st_size == handled); CHECK(cleaned == 2 * cancelled);
+    struct stat st; CHECK(stat("handled", &st) == 0); if (st.st_size != handled) printf("%ld bytes of %d handlers\n", (long)st.st_size, handled); fflush(stdout); CHECK(st.st_size == handled); CHECK(cleaned == 2 * cancelled);
     for (int k = 0; k < 2; k++) CHECK(number_in(k ? "counter1" : "counter0") == counted[k]);
     CHECK(descriptors() == before); sigset_t mask; CHECK(sigprocmask(SIG_BLOCK, 0, &mask) == 0 && !sigismember(&mask, SIGUSR1) && !sigismember(&mask, SIGUSR2));
     if (getenv("STORM_SAYS")) printf("%d handled, %d jumped, %d cancelled, %d + %d counted\n", handled, jumped, cancelled, counted[0], counted[1]);
