@@ -42,8 +42,13 @@ const DEVICE: types::Fixed = types::Fixed(0);
 /// How many cores the machine can ever have: the kernel wants a queue for each.
 pub(super) fn possible_cores() -> u16 {
     let listed = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
-    let highest = listed.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
-    highest.map_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u16), |last| last + 1)
+    cores_listed(&listed).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get() as u16))
+}
+
+/// How many cores a list like `0-3,8-11` needs room for: numbers that it leaves out count, too.
+fn cores_listed(listed: &str) -> Option<u16> {
+    let highest = listed.trim().rsplit([',', '-']).next()?.parse::<u16>().ok()?;
+    highest.checked_add(1)
 }
 
 fn build_ring() -> std::io::Result<Ring> {
@@ -333,5 +338,21 @@ impl Queue {
         self.lost += 1;
         let ended = [Errno::NOTCONN, Errno::CONNABORTED, Errno::NODEV].map(|errno| -errno.raw_os_error());
         !ended.contains(&result) && self.lost < self.entries.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_counted_to_the_highest() {
+        assert_eq!(cores_listed("0\n"), Some(1));
+        assert_eq!(cores_listed("0-1\n"), Some(2));
+        assert_eq!(cores_listed("0-3,8-11\n"), Some(12));
+        assert_eq!(cores_listed("0,5"), Some(6));
+        for wrong in ["", "\n", "x", "0-", "65535"] {
+            assert_eq!(cores_listed(wrong), None);
+        }
     }
 }

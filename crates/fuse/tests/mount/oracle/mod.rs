@@ -63,9 +63,13 @@ fn references() -> Vec<tempfile::TempDir> {
     const KERNEL: [u64; 4] = [0x0102_1994, 0xef53, 0x5846_5342, 0x9123_683e];
     let own = |path: &&&str| rustix::fs::statfs(**path).is_ok_and(|about| KERNEL.contains(&(about.f_type as u64)));
     let named = |path| tempfile::Builder::new().prefix("gannet-oracle-").tempdir_in(path).ok();
+    // As tmpfs does since Linux 6.6.
+    let has_attributes = |directory: &tempfile::TempDir| {
+        rustix::fs::setxattr(directory.path(), "user.probe", b"", rustix::fs::XattrFlags::empty()).is_ok()
+    };
     let memory = ["/dev/shm"].iter().find(own);
     let disk = ["/tmp", "/var/tmp", "/home"].iter().find(own);
-    [memory, disk].into_iter().flatten().filter_map(named).collect()
+    [memory, disk].into_iter().flatten().filter_map(named).filter(has_attributes).collect()
 }
 
 fn run(scenario: &Scenario, below: &Path) -> Vec<(String, String)> {
