@@ -111,11 +111,11 @@ pub(crate) struct Stat {
     /// The volume
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) volume: PathBuf,
-    /// Print every second what has been done in it, until interrupted
+    /// Show every second what has been done in it: a page on a terminal, otherwise a line
     #[arg(long, short)]
     pub(crate) watch: bool,
-    /// For programs
-    #[arg(long, conflicts_with = "watch")]
+    /// For programs; with --watch an object each second, on a line of its own
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

@@ -1,0 +1,58 @@
+//! One look at a volume that others use.
+
+use gannet_logfs::{LogFs, VolumeCounters};
+use gannet_vfs::{Error, FileSystem, Statistics};
+use std::time::Instant;
+
+/// What was there to be seen.
+pub(super) struct Look {
+    pub(super) when: Instant,
+    pub(super) counters: VolumeCounters,
+    pub(super) space: Statistics,
+    /// Who has it open, but for this process.
+    pub(super) users: Vec<(u32, String)>,
+    /// Who waits for whom, in words.
+    pub(super) waiting: Vec<String>,
+    /// Bytes of shared memory: in all, of indexes, at most of indexes.
+    pub(super) memory: [u64; 3],
+}
+
+impl Look {
+    /// Looks.
+    pub(super) fn at(volume: &LogFs) -> Result<Self, Error> {
+        let mine = std::process::id();
+        let session = volume.session();
+        let others = session.participant_list().into_iter().filter(|one| !one.same_namespace || one.pid != mine);
+        let memory = volume.memory()?;
+        let waiting = session.waiting().into_iter().map(|one| {
+            format!(
+                "thread {} waits {} ms for {}",
+                one.waiter.tid,
+                one.waited_ns / 1_000_000,
+                volume.lock_text(one.lock)
+            )
+        });
+        Ok(Self {
+            when: Instant::now(),
+            counters: volume.counters()?,
+            space: volume.statistics()?,
+            users: others.map(|one| (one.pid, one.name)).collect(),
+            waiting: waiting.collect(),
+            memory: [memory.bytes, memory.index_bytes, memory.index_bytes_max],
+        })
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        self.space.blocks_free * u64::from(self.space.block_bytes)
+    }
+
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.space.blocks * u64::from(self.space.block_bytes)
+    }
+
+    /// How much a counter has grown since an earlier look, a second.
+    pub(super) fn rate(&self, before: &Self, of: fn(&VolumeCounters) -> u64) -> f64 {
+        let seconds = (self.when - before.when).as_secs_f64().max(1e-3);
+        of(&self.counters).wrapping_sub(of(&before.counters)) as f64 / seconds
+    }
+}

@@ -1,0 +1,90 @@
+//! `gannet stat`: what is being done on a volume, by whoever has it open.
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `look` | one look at a volume; what happened between two |
+//! | `text` | totals, lines, JSON |
+//! | `view` | the page that `--watch` shows on a terminal |
+//! | `terminal` | the terminal itself |
+
+mod look;
+mod terminal;
+mod text;
+mod view;
+
+use crate::arguments::Stat;
+use crate::failure::Failure;
+use crate::output::print;
+use crate::volume;
+use look::Look;
+use std::io::IsTerminal;
+use std::time::Duration;
+use terminal::{Key, Terminal};
+use view::View;
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Prints the counters once, or shows what they grow by every second.
+pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
+    let medium = volume::open(&arguments.volume, true)?;
+    if !volume::is_in_use(&medium)? {
+        let message = format!("{}: nobody has it open, so nothing is being done on it", arguments.volume.display());
+        return Err(Failure::new(message));
+    }
+    let about = gannet_logfs::describe(&medium).map_err(|error| volume::failure(&arguments.volume, error))?;
+    let kind = crate::commands::mkfs::kind_text(&medium);
+    drop(medium);
+    let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
+    let volume = gannet_open::open_volume(&arguments.volume, options).map_err(Failure::new)?;
+    let look =
+        || Look::at(&volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())));
+    let now = look()?;
+    match (arguments.watch, arguments.json) {
+        (false, true) => {
+            let text = serde_json::to_string_pretty(&text::as_json(&now)).map_err(Failure::new)?;
+            print(&(text + "\n"))?;
+        }
+        (false, false) => print(&text::totals(&now))?,
+        (true, true) => loop {
+            let text = serde_json::to_string(&text::as_json(&look()?)).map_err(Failure::new)?;
+            print(&(text + "\n"))?;
+            std::thread::sleep(INTERVAL);
+        },
+        (true, false) if std::io::stdout().is_terminal() => {
+            let data = if about.copy_on_write { "copy-on-write" } else { "in place" };
+            let title = format!("{}  {kind}, {data}", arguments.volume.display());
+            watch(&title, now, &look)?;
+        }
+        (true, false) => lines(now, &look)?,
+    }
+    Ok(0)
+}
+
+/// The page, until somebody has seen enough.
+fn watch(title: &str, first: Look, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
+    let terminal = Terminal::take().map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
+    let mut view = View::new(title.to_owned(), first);
+    loop {
+        terminal.show(&view.page(terminal.size()));
+        match terminal.wait(INTERVAL) {
+            Some(Key::Quit) => return Ok(()),
+            Some(Key::Other) => {}
+            None => view.next(look()?),
+        }
+    }
+}
+
+/// A line each second, for files and pipes.
+fn lines(first: Look, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
+    let mut before = first;
+    for line in 0_u64.. {
+        if line.is_multiple_of(20) {
+            print(text::HEADING)?;
+        }
+        std::thread::sleep(INTERVAL);
+        let now = look()?;
+        print(&text::line(&before, &now))?;
+        before = now;
+    }
+    Ok(())
+}

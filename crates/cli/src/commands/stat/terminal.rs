@@ -1,0 +1,101 @@
+//! The terminal while a page is shown on it: its other screen, no cursor, keys without a line's end. Given back as it was.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use std::io::{self, Read, Write, stdin, stdout};
+use std::time::Duration;
+
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// A key that was pressed.
+pub(super) enum Key {
+    /// q, Escape, the interrupt, the end of the input.
+    Quit,
+    /// Any other: the page is drawn anew.
+    Other,
+}
+
+/// The terminal.
+pub(super) struct Terminal {
+    /// How the keyboard was, where standard input is a terminal too.
+    keyboard: Option<Termios>,
+}
+
+impl Terminal {
+    /// Takes it over until it is dropped.
+    pub(super) fn take() -> io::Result<Self> {
+        let keyboard = tcgetattr(stdin()).ok();
+        if let Some(mut modes) = keyboard.clone() {
+            // The interrupt comes as a key, so that the screen can be given back.
+            modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+            tcsetattr(stdin(), OptionalActions::Now, &modes)?;
+        }
+        let terminal = Self { keyboard };
+        let saved = terminal.keyboard.clone();
+        ctrlc::set_handler(move || {
+            give_back(saved.as_ref());
+            std::process::exit(130);
+        })
+        .map_err(io::Error::other)?;
+        let mut out = stdout().lock();
+        out.write_all(ENTER.as_bytes())?;
+        out.flush()?;
+        Ok(terminal)
+    }
+
+    /// Columns and rows.
+    pub(super) fn size(&self) -> (usize, usize) {
+        match tcgetwinsize(stdout()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
+            _ => (80, 24),
+        }
+    }
+
+    /// Shows lines in place of the last.
+    pub(super) fn show(&self, lines: &[String]) {
+        // Written over what is there, so that nothing flickers.
+        let text = format!("\x1b[H{}\x1b[K\x1b[J", lines.join("\x1b[K\r\n"));
+        let mut out = stdout().lock();
+        // Who no longer reads ends the wait below.
+        let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    }
+
+    /// Waits for a key, or until the time is over.
+    pub(super) fn wait(&self, time: Duration) -> Option<Key> {
+        if self.keyboard.is_none() {
+            std::thread::sleep(time);
+            return None;
+        }
+        let input = stdin();
+        let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos().into() };
+        let mut descriptors = [PollFd::new(&input, PollFlags::IN)];
+        // A signal that ends the wait, such as that of another size, is an occasion to draw.
+        match poll(&mut descriptors, Some(&timeout)) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(_) => return Some(Key::Other),
+        }
+        let mut bytes = [0; 16];
+        match input.lock().read(&mut bytes) {
+            Ok(0) | Err(_) => Some(Key::Quit),
+            // A lone Escape, not the first byte of another key.
+            Ok(count) if count == 1 && bytes[0] == 27 || matches!(bytes[0], b'q' | b'Q' | 3 | 4) => Some(Key::Quit),
+            Ok(_) => Some(Key::Other),
+        }
+    }
+}
+
+fn give_back(keyboard: Option<&Termios>) {
+    let mut out = stdout().lock();
+    let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+    if let Some(modes) = keyboard {
+        let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        give_back(self.keyboard.as_ref());
+    }
+}

@@ -1,0 +1,90 @@
+//! Totals, lines and JSON.
+
+use super::look::Look;
+use crate::output::size_text;
+use gannet_logfs::VolumeCounters;
+use serde_json::{Value, json};
+
+/// Above each twentieth line.
+pub(super) const HEADING: &str = "  reads/s  writes/s changes/s     read/s  written/s   stored/s   fences/s    lines/s collected  takeovers       free\n";
+
+/// What was done between two looks, a second apart.
+pub(super) fn line(before: &Look, now: &Look) -> String {
+    let grown = |of: fn(&VolumeCounters) -> u64| of(&now.counters).wrapping_sub(of(&before.counters));
+    format!(
+        "{:>9} {:>9} {:>9} {:>10} {:>10} {:>10} {:>10} {:>10} {:>9} {:>10} {:>10}\n",
+        grown(|counters| counters.reads),
+        grown(|counters| counters.writes),
+        grown(|counters| counters.changes),
+        size_text(grown(|counters| counters.bytes_read)),
+        size_text(grown(|counters| counters.bytes_written)),
+        size_text(grown(|counters| counters.bytes_stored)),
+        grown(|counters| counters.fences),
+        grown(|counters| counters.lines),
+        grown(|counters| counters.pages_collected),
+        grown(|counters| counters.takeovers),
+        size_text(now.free_bytes()),
+    )
+}
+
+/// Everything since the volume was opened.
+pub(super) fn totals(now: &Look) -> String {
+    let counters = &now.counters;
+    format!(
+        "since the volume was opened\n  \
+         reads      {}, {}\n  \
+         writes     {}, {}\n  \
+         changes    {} of names, attributes and space\n  \
+         medium     {} stored, {} fences, {} lines\n  \
+         collected  {} log pages\n  \
+         takeovers  {} dead threads settled\n  \
+         waits      {} for locks, {} of them asleep, {} ms\n  \
+         indexes    {} dropped for want of memory\n  \
+         free       {}\n",
+        counters.reads,
+        size_text(counters.bytes_read),
+        counters.writes,
+        size_text(counters.bytes_written),
+        counters.changes,
+        size_text(counters.bytes_stored),
+        counters.fences,
+        counters.lines,
+        counters.pages_collected,
+        counters.takeovers,
+        counters.lock_waits,
+        counters.lock_sleeps,
+        counters.lock_slept_ns / 1_000_000,
+        counters.indexes_dropped,
+        size_text(now.free_bytes()),
+    )
+}
+
+/// For programs.
+pub(super) fn as_json(now: &Look) -> Value {
+    let counters = &now.counters;
+    json!({
+        "reads": counters.reads,
+        "bytes_read": counters.bytes_read,
+        "writes": counters.writes,
+        "bytes_written": counters.bytes_written,
+        "changes": counters.changes,
+        "fences": counters.fences,
+        "lines": counters.lines,
+        "bytes_stored": counters.bytes_stored,
+        "pages_collected": counters.pages_collected,
+        "takeovers": counters.takeovers,
+        "lock_waits": counters.lock_waits,
+        "lock_sleeps": counters.lock_sleeps,
+        "lock_slept_ns": counters.lock_slept_ns,
+        "indexes_dropped": counters.indexes_dropped,
+        "blocks": now.space.blocks,
+        "blocks_free": now.space.blocks_free,
+        "block_bytes": now.space.block_bytes,
+        "inodes": now.space.inodes,
+        "inodes_free": now.space.inodes_free,
+        "shared_bytes": now.memory[0],
+        "index_bytes": now.memory[1],
+        "participants": now.users.iter().map(|(pid, name)| json!({ "pid": pid, "name": name })).collect::<Vec<_>>(),
+        "waiting": now.waiting,
+    })
+}

@@ -1,0 +1,86 @@
+//! `gannet stat`: figures for programs, and the page on a terminal.
+
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// A volume that the test itself has open, in which something has been done.
+struct Used {
+    directory: tempfile::TempDir,
+    _volume: std::sync::Arc<gannet_logfs::LogFs>,
+}
+
+impl Used {
+    fn new() -> Self {
+        let memory = Path::new("/dev/shm");
+        let directory = if memory.is_dir() { tempfile::TempDir::new_in(memory) } else { tempfile::TempDir::new() };
+        let directory = directory.unwrap();
+        let path = directory.path().join("volume");
+        let made = Command::new(env!("CARGO_BIN_EXE_gannet")).arg("mkfs").arg(&path).args(["--size", "4M"]).output();
+        assert!(made.unwrap().status.success());
+        let volume = gannet_open::open_volume(&path, gannet_open::Options::default()).unwrap();
+        let new = gannet_vfs::NewNode::regular(0o644, gannet_vfs::Owner::default());
+        let name = gannet_vfs::Name::new(b"file").unwrap();
+        gannet_vfs::FileSystem::create(&*volume, gannet_vfs::FileSystem::root(&*volume), name, &new).unwrap();
+        Self { directory, _volume: volume }
+    }
+
+    fn path(&self) -> String {
+        self.directory.path().join("volume").to_str().unwrap().to_owned()
+    }
+}
+
+/// Ends what would go on for ever.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn figures_for_programs_once_and_each_second() {
+    let used = Used::new();
+    let once = Command::new(env!("CARGO_BIN_EXE_gannet")).args(["stat", "--json", &used.path()]).output().unwrap();
+    let figures: Value = serde_json::from_slice(&once.stdout).unwrap();
+    assert!(figures["changes"].as_u64().unwrap() >= 1, "{figures}");
+    assert_eq!(figures["participants"].as_array().unwrap().len(), 1, "{figures}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
+    command.args(["stat", "--watch", "--json", &used.path()]).stdout(Stdio::piped());
+    let mut running = Running(command.spawn().unwrap());
+    let lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    for line in lines.take(2) {
+        let figures: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        assert!(figures["blocks_free"].as_u64().unwrap() > 0);
+    }
+}
+
+#[test]
+fn a_page_on_a_terminal_ends_with_a_key() {
+    let used = Used::new();
+    // script(1) gives it a terminal.
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("{} stat --watch {}", env!("CARGO_BIN_EXE_gannet"), used.path()), "/dev/null"]);
+    command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(child) = command.spawn() else { return eprintln!("skipped: there is no script(1)") };
+    let mut running = Running(child);
+    let mut keys = running.0.stdin.take().unwrap();
+    let mut output = running.0.stdout.take().unwrap();
+    let mut seen = String::new();
+    let mut piece = [0; 4096];
+    // The second page has figures of a second, and the first begins with the other screen.
+    while seen.matches("open by 1").count() < 2 {
+        let count = output.read(&mut piece).unwrap();
+        assert!(count > 0, "it ended by itself: {seen}");
+        seen += &String::from_utf8_lossy(&piece[..count]);
+    }
+    keys.write_all(b"q").unwrap();
+    output.read_to_string(&mut seen).unwrap();
+    assert!(running.0.wait().unwrap().success(), "{seen}");
+    for part in ["\x1b[?1049h", "each second", "fences", "free of", "q: quit", "\x1b[?1049l"] {
+        assert!(seen.contains(part), "{part:?} in {seen}");
+    }
+}
