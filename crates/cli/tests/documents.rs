@@ -1,0 +1,134 @@
+//! The documents agree with the program: messages that the guide explains are messages that there are, links lead somewhere, the front
+//! page's figures are those of the results.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(root().join(&path)).unwrap_or_else(|error| panic!("{}: {error}", path.as_ref().display()))
+}
+
+/// Files below a directory with an extension.
+fn files(directory: &Path, extension: &str, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files(&path, extension, found);
+        } else if path.extension().is_some_and(|own| own == extension) {
+            found.push(path);
+        }
+    }
+}
+
+/// All strings of the sources as they are printed: a line that ends with a backslash goes on with the next one's first letter.
+fn sources() -> String {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        if entry.path().join("src").is_dir() {
+            files(&entry.path().join("src"), "rs", &mut paths);
+        }
+    }
+    let mut text = String::new();
+    for path in paths {
+        let mut goes_on = false;
+        for line in fs::read_to_string(path).unwrap().lines() {
+            let line = if goes_on { line.trim_start() } else { line };
+            let joined = line.strip_suffix('\\');
+            goes_on = joined.is_some();
+            text += joined.unwrap_or(line);
+            if !goes_on {
+                text.push('\n');
+            }
+        }
+    }
+    // The guide's messages stand between backticks and have none themselves.
+    text.replace("\\\"", "\"").replace('`', "")
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn each_message_of_the_guide_is_one_that_there_is() {
+    // The system's own words for an errno.
+    const SYSTEM: [&str; 3] =
+        ["No such file or directory", "Structure needs cleaning", "Transport endpoint is not connected"];
+    // What messages begin with, from constants.
+    const NAMES: [&str; 2] = ["gannet-workload", "cannot open the medium"];
+    let guide = read("docs/guide.md");
+    let (_, explained) = guide.split_once("## When something goes wrong").expect("the chapter");
+    let sources = sources();
+    let (mut messages, mut missing) = (0, Vec::new());
+    let rows = explained.lines().filter(|line| line.starts_with("| `"));
+    for message in rows.flat_map(|row| quoted(row.split(" | ").next().unwrap_or_default())) {
+        messages += 1;
+        // What differs from case to case is left out of the guide, or is what the system says.
+        let parts = message.split('…').flat_map(|part| part.split(": ")).map(|part| part.trim().trim_end_matches(';'));
+        let is_there = |part: &str| NAMES.contains(&part) || SYSTEM.contains(&part) || sources.contains(part);
+        if let Some(part) = parts.filter(|part| part.len() > 3).find(|part| !is_there(part)) {
+            missing.push(format!("{message}: {part}"));
+        }
+    }
+    assert!(messages > 40, "{messages}");
+    assert!(missing.is_empty(), "in no source: {missing:#?}");
+}
+
+#[test]
+fn the_front_page_has_the_figures_of_the_results() {
+    let figures = |path: &str| {
+        let text = read(path);
+        let begin = text.find("<!-- the figures of gannet bench: begin -->");
+        let end = text.find("<!-- the figures of gannet bench: end -->");
+        let (begin, end) = begin.zip(end).unwrap_or_else(|| panic!("{path}: no marks around the figures"));
+        text[begin..end].to_owned()
+    };
+    let front = figures("README.md");
+    assert!(front.contains("| overwrite 4 KiB |"), "{front}");
+    assert_eq!(front, figures("docs/results/README.md"), "scripts/refresh-results copies them");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let mut paths = vec![root().join("README.md"), root().join("SECURITY.md"), root().join("CHANGELOG.md")];
+    files(&root().join("docs"), "md", &mut paths);
+    let mut broken = Vec::new();
+    for path in paths {
+        let text = fs::read_to_string(&path).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            let is_elsewhere = file.is_empty() || file.contains("://") || file.contains(' ');
+            if !is_elsewhere && !path.parent().unwrap().join(file).exists() {
+                broken.push(format!("{}: {link}", path.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
+fn the_map_knows_every_crate_and_each_has_its_page() {
+    let map = read("docs/contributing.md");
+    for entry in fs::read_dir(root().join("crates")).unwrap().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        assert!(map.contains(&name), "docs/contributing.md does not name {name}");
+    }
+}
+
+#[test]
+fn every_command_is_in_the_guide_or_on_the_front_page() {
+    let documents = read("README.md") + &read("docs/guide.md");
+    let help = read("crates/cli/tests/help/gannet.txt");
+    let commands = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let mut count = 0;
+    for command in commands.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help") {
+        count += 1;
+        assert!(documents.contains(&format!("gannet {command}")), "gannet {command} is explained nowhere");
+    }
+    assert!(count >= 10, "{help}");
+}
