@@ -159,6 +159,7 @@ impl<'a> Bench<'a> {
             self.progress(&format!("making {name} ready"), done, total);
             match peers::make(self, name) {
                 Ok(peer) => {
+                    self.facts.retain(|facts| facts.name != *name);
                     self.facts.push(peer.facts.clone());
                     self.peers.insert(name.clone(), peer);
                 }
@@ -169,6 +170,11 @@ impl<'a> Bench<'a> {
             }
         }
         names.into_iter().filter(|name| self.peers.contains_key(name)).collect()
+    }
+
+    /// Undoes all peers; whoever needs one afterwards makes it ready again.
+    pub(crate) fn end_peers(&mut self) {
+        self.peers.clear();
     }
 
     /// A peer that is ready.

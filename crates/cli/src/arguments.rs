@@ -138,6 +138,9 @@ pub(crate) struct Run {
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     pub(crate) arena_max: u64,
+    /// Say at the end what was done on the volumes meanwhile, by operation, and how long it took
+    #[arg(long)]
+    pub(crate) stats: bool,
     /// Start the program in this directory
     #[arg(long, value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,

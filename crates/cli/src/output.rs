@@ -31,6 +31,19 @@ pub(crate) fn size_text(bytes: u64) -> String {
     }
 }
 
+/// A time for people, three digits.
+pub(crate) fn time_text(nanoseconds: u64) -> String {
+    match nanoseconds as f64 {
+        n if n < 999.5 => format!("{n:.0} ns"),
+        n if n < 9_995.0 => format!("{:.2} µs", n / 1e3),
+        n if n < 99_950.0 => format!("{:.1} µs", n / 1e3),
+        n if n < 999_500.0 => format!("{:.0} µs", n / 1e3),
+        n if n < 9.995e6 => format!("{:.2} ms", n / 1e6),
+        n if n < 999.5e6 => format!("{:.0} ms", n / 1e6),
+        n => format!("{:.2} s", n / 1e9),
+    }
+}
+
 /// A size from a command line: a number with an optional suffix K, M, G or T, in powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
@@ -99,6 +112,12 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_three_digits() {
+        let times = [312, 1519, 15_190, 151_900, 1_519_000, 15_190_000, 2_000_000_000].map(time_text);
+        assert_eq!(times, ["312 ns", "1.52 µs", "15.2 µs", "152 µs", "1.52 ms", "15 ms", "2.00 s"]);
+    }
 
     #[test]
     fn sizes_are_read_and_written() {

@@ -48,6 +48,8 @@ fn figures_for_programs_once_and_each_second() {
     let figures: Value = serde_json::from_slice(&once.stdout).unwrap();
     assert!(figures["changes"].as_u64().unwrap() >= 1, "{figures}");
     assert_eq!(figures["participants"].as_array().unwrap().len(), 1, "{figures}");
+    let created = figures["operations"].as_array().unwrap().iter().find(|one| one["name"] == "create").unwrap();
+    assert!(created["calls"] == 1 && created["p50_ns"].as_u64().unwrap() > 0, "{created}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
     command.args(["stat", "--watch", "--json", &used.path()]).stdout(Stdio::piped());
     let mut running = Running(command.spawn().unwrap());

@@ -8,6 +8,7 @@ use crate::disk::Disk;
 use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
 use crate::recover::{ROOT, RecoveryReport};
+use crate::samples::{Operation, OperationCounters};
 use gannet_media::{Medium, MediumKind, OpenOptions};
 use gannet_shm::{Detached, Session};
 use gannet_vfs::shared::Shared;
@@ -166,6 +167,11 @@ impl LogFs {
         self.op()?.counters()
     }
 
+    /// The same by operation, with how long calls took.
+    pub fn operations(&self) -> Result<Vec<OperationCounters>> {
+        self.op()?.operations()
+    }
+
     /// What a lock that somebody waits for protects, for people.
     pub fn lock_text(&self, lock: gannet_shm::ArenaOffset) -> String {
         self.core.places.lock_text(lock)
@@ -187,12 +193,24 @@ impl LogFs {
 
     /// Runs an operation that changes something, and counts it.
     #[inline]
-    fn change<T>(&self, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+    fn change<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
         let op = self.op()?;
         let before = gannet_media::counters_thread();
+        let call = op.call(operation);
         let outcome = run(&op);
+        op.ended(call);
         op.count(Counter::Changes, 1);
         op.count_medium(before);
+        outcome
+    }
+
+    /// Runs an operation that changes nothing, and counts it.
+    #[inline(always)]
+    fn look<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+        let op = self.op()?;
+        let call = op.call(operation);
+        let outcome = run(&op);
+        op.ended(call);
         outcome
     }
 
@@ -246,7 +264,7 @@ impl FileSystem for LogFs {
     }
 
     fn attributes(&self, node: NodeId) -> Result<Attributes> {
-        self.op()?.attributes(node)
+        self.look(Operation::Examine, |op| op.attributes(node))
     }
 
     fn permissions(&self, node: NodeId) -> Result<Permissions> {
@@ -254,7 +272,7 @@ impl FileSystem for LogFs {
     }
 
     fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
-        self.change(|op| op.set_attributes(node, change))
+        self.change(Operation::Change, |op| op.set_attributes(node, change))
     }
 
     fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
@@ -262,11 +280,11 @@ impl FileSystem for LogFs {
     }
 
     fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.change(|op| op.set_xattr(node, name, value, mode))
+        self.change(Operation::Change, |op| op.set_xattr(node, name, value, mode))
     }
 
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        self.change(|op| op.remove_xattr(node, name))
+        self.change(Operation::Change, |op| op.remove_xattr(node, name))
     }
 
     fn list_xattrs(&self, node: NodeId, sink: &mut dyn FnMut(&[u8])) -> Result<()> {
@@ -274,7 +292,7 @@ impl FileSystem for LogFs {
     }
 
     fn lookup(&self, directory: NodeId, name: Name<'_>) -> Result<Found> {
-        self.op()?.lookup(directory, name)
+        self.look(Operation::Lookup, |op| op.lookup(directory, name))
     }
 
     fn leave(&self) {
@@ -295,19 +313,19 @@ impl FileSystem for LogFs {
     }
 
     fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
-        self.change(|op| op.create(directory, name, new))
+        self.change(Operation::Create, |op| op.create(directory, name, new))
     }
 
     fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
-        self.change(|op| op.create_unnamed(directory, new))
+        self.change(Operation::Create, |op| op.create_unnamed(directory, new))
     }
 
     fn link(&self, node: NodeId, directory: NodeId, name: Name<'_>) -> Result<()> {
-        self.change(|op| op.link(node, directory, name))
+        self.change(Operation::Create, |op| op.link(node, directory, name))
     }
 
     fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
-        self.change(|op| op.remove(directory, name, kind))
+        self.change(Operation::Remove, |op| op.remove(directory, name, kind))
     }
 
     fn rename(
@@ -318,7 +336,7 @@ impl FileSystem for LogFs {
         to: Name<'_>,
         flags: RenameFlags,
     ) -> Result<()> {
-        self.change(|op| op.rename(from_directory, from, to_directory, to, flags))
+        self.change(Operation::Rename, |op| op.rename(from_directory, from, to_directory, to, flags))
     }
 
     fn read_link(&self, node: NodeId, target: &mut [u8]) -> Result<usize> {
@@ -331,12 +349,15 @@ impl FileSystem for LogFs {
         cookie: u64,
         sink: &mut dyn FnMut(&DirectoryEntry<'_>) -> bool,
     ) -> Result<()> {
-        self.op()?.read_directory(directory, cookie, sink)
+        self.look(Operation::List, |op| op.read_directory(directory, cookie, sink))
     }
 
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
         let op = self.op()?;
-        let count = op.read(node, offset_bytes, into)?;
+        let call = op.call(Operation::Read);
+        let outcome = op.read(node, offset_bytes, into);
+        op.ended(call);
+        let count = outcome?;
         op.count(Counter::Reads, 1);
         op.count(Counter::BytesRead, count as u64);
         Ok(count)
@@ -351,7 +372,9 @@ impl FileSystem for LogFs {
     ) -> Result<Written> {
         let op = self.op()?;
         let before = gannet_media::counters_thread();
+        let call = op.call(Operation::Write);
         let outcome = op.write(node, position, from, flags);
+        op.ended(call);
         op.count(Counter::Writes, 1);
         op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
         op.count_medium(before);
@@ -368,19 +391,19 @@ impl FileSystem for LogFs {
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {
-        self.op()?.sync(node, 0, u64::MAX)
+        self.look(Operation::Sync, |op| op.sync(node, 0, u64::MAX))
     }
 
     fn sync_range(&self, node: NodeId, offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        self.op()?.sync(node, offset_bytes, length_bytes)
+        self.look(Operation::Sync, |op| op.sync(node, offset_bytes, length_bytes))
     }
 
     fn sync_all(&self) -> Result<()> {
-        self.op()?.sync_all()
+        self.look(Operation::Sync, |op| op.sync_all())
     }
 
     fn allocate(&self, node: NodeId, mode: AllocateMode, offset_bytes: u64, length_bytes: u64) -> Result<()> {
-        self.change(|op| op.allocate(node, mode, offset_bytes, length_bytes))
+        self.change(Operation::Allocate, |op| op.allocate(node, mode, offset_bytes, length_bytes))
     }
 
     fn seek(&self, node: NodeId, target: SeekTarget, offset_bytes: u64) -> Result<u64> {
@@ -396,7 +419,7 @@ impl FileSystem for LogFs {
         length_bytes: u64,
     ) -> Result<()> {
         let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
-        self.change(|op| op.share_range(from, to, length_bytes, Sharing::Clone)).map(|_| ())
+        self.change(Operation::Allocate, |op| op.share_range(from, to, length_bytes, Sharing::Clone)).map(|_| ())
     }
 
     fn dedupe_range(
@@ -408,7 +431,7 @@ impl FileSystem for LogFs {
         length_bytes: u64,
     ) -> Result<bool> {
         let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
-        self.change(|op| op.share_range(from, to, length_bytes, Sharing::IfEqual))
+        self.change(Operation::Allocate, |op| op.share_range(from, to, length_bytes, Sharing::IfEqual))
     }
 
     fn extents(
@@ -429,14 +452,14 @@ impl FileSystem for LogFs {
         length_bytes: u64,
         sink: &mut dyn FnMut(&MappedExtent),
     ) -> Result<MapToken> {
-        self.op()?.map(node, access, offset_bytes, length_bytes, sink)
+        self.look(Operation::Map, |op| op.map(node, access, offset_bytes, length_bytes, sink))
     }
 
     fn unmap(&self, token: MapToken) -> Result<()> {
-        self.op()?.unmap(token)
+        self.look(Operation::Map, |op| op.unmap(token))
     }
 
     fn retire(&self, node: NodeId) -> Result<()> {
-        self.change(|op| op.retire(node))
+        self.change(Operation::Remove, |op| op.retire(node))
     }
 }

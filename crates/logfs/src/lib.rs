@@ -15,7 +15,7 @@
 //! names, create, remove, rename, attributes, xattrs, read, write (write_entry, write_copy), resize, clone, map, sync
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
-//! counters          what has been done, for people
+//! counters, samples what has been done, for people
 //! reap, attach      the dead settled; the volume opened and closed
 //! file_system       all of it behind the trait
 //! ```
@@ -55,6 +55,7 @@ mod remove;
 mod rename;
 mod replay;
 mod resize;
+mod samples;
 mod shares;
 #[doc(hidden)]
 pub mod space;
@@ -74,3 +75,4 @@ pub use file_system::{LogFs, OpenError, SharedMemory, open_medium};
 pub use mkfs::{MakeOptions, make};
 pub use ops::{NoUsers, Users};
 pub use recover::RecoveryReport;
+pub use samples::{Operation, OperationCounters};

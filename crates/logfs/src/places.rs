@@ -60,8 +60,9 @@ pub(crate) const CONTROL_LEFT_BY_MAPS: u64 = 16;
 const CONTROL_LINES: u64 = 17;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
-/// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo.
-pub(crate) const COUNTER_WORDS: u64 = 32;
+/// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of
+/// each operation.
+pub(crate) const COUNTER_WORDS: u64 = 48;
 /// Where in them stands what the thread has given up: see `limbo`.
 pub(crate) const LIMBO_AT: u64 = 16;
 /// How many of them.
@@ -85,6 +86,8 @@ pub(crate) struct Places {
     pub(crate) backed_words: u64,
     pub(crate) nodes: Region,
     pub(crate) counters: Region,
+    /// Times of sampled calls: see `samples`.
+    pub(crate) samples: Region,
     /// What is mapped: see `mapped`.
     pub(crate) maps: Region,
     /// References to each block, as far as there are several.
@@ -102,6 +105,7 @@ impl Places {
             .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
             .region("stripes", STRIPES * STRIPE_LOCK_BYTES, LINE_BYTES)
             .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
+            .region("samples", crate::samples::BYTES, LINE_BYTES)
             .region("maps", mapped::TABLE_BYTES, 4096)
             .region("records", backed_words(geometry.inodes()) * 8 + geometry.inodes() * RECORD_BYTES, 4096)
             .region("shares", (geometry.blocks * 4).next_multiple_of(8), 4096)
@@ -119,6 +123,7 @@ impl Places {
             backed_words: backed_words(geometry.inodes()),
             nodes: region("nodes")?,
             counters: region("counters")?,
+            samples: region("samples")?,
             maps: region("maps")?,
             shares: region("shares")?,
             share_groups: region("share groups")?,
@@ -154,7 +159,7 @@ impl Places {
 
     /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail.
     pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
-        let whole = [self.control, self.stripes, self.counters, self.share_groups];
+        let whole = [self.control, self.stripes, self.counters, self.samples, self.share_groups];
         let beginnings =
             [Region { bytes: self.backed_words * 8, ..self.records }, Region { bytes: LINE_BYTES, ..self.maps }];
         for region in whole.into_iter().chain(beginnings) {

@@ -5,8 +5,11 @@ use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print};
 use gannet_bench::{BenchSettings, PEERS, SUBJECTS, Stop, Subject};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const WORKLOAD: &str = "gannet-workload";
+/// Interrupts closer together than this are one.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Exit code of a program that was interrupted, as shells have it.
 const INTERRUPTED: u8 = 130;
 
@@ -43,10 +46,12 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
     };
     let mut progress = Progress::new("{msg:44!} {wide_bar} {pos}/{len}");
     let stop = Stop::default();
-    let asked = stop.clone();
+    let (asked, mut first) = (stop.clone(), None);
     ctrlc::set_handler(move || {
-        if asked.now() {
-            // Asked twice: what was made is removed all the same, by the process that stays behind for that.
+        asked.now();
+        // timeout(1) and terminals send one wish to a program and to its group. Who asks again means now: what was made is
+        // removed all the same, by the process that stays behind for that.
+        if first.get_or_insert_with(Instant::now).elapsed() > AGAIN {
             std::process::exit(INTERRUPTED.into());
         }
     })

@@ -2,10 +2,15 @@
 
 use crate::arguments::Run;
 use crate::failure::{Failure, USAGE};
+use crate::output::size_text;
 use gannet_intercept::{LaunchOptions, MountedAt, die_as, exit_code, launch};
+use gannet_logfs::{LogFs, OperationCounters, VolumeCounters};
 use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Exit code for a program that cannot be started, as shells have it.
 const NOT_STARTED: u8 = 126;
@@ -40,6 +45,7 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         })
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::new)?;
+    let accounts = if arguments.stats { accounts(&mounts)? } else { Vec::new() };
     let options = LaunchOptions {
         library,
         mounts,
@@ -51,9 +57,60 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED };
         Failure::new(format_args!("{}: {error}", program.to_string_lossy())).with_code(code)
     })?;
+    accounts.iter().try_for_each(Account::tell)?;
+    drop(accounts);
     drop(volumes);
     die_as(status);
     Ok(u8::try_from(exit_code(status)).unwrap_or(u8::MAX))
+}
+
+/// A volume and what had been done on it at first.
+struct Account {
+    name: String,
+    volume: Arc<LogFs>,
+    begun: Instant,
+    counters: VolumeCounters,
+    operations: Vec<OperationCounters>,
+}
+
+/// Of each volume that has a file: what one of memory does nobody else can look at.
+fn accounts(mounts: &[MountedAt]) -> Result<Vec<Account>, Failure> {
+    let options = gannet_open::Options { read_only: true, ..Default::default() };
+    let files = mounts.iter().filter(|mount| mount.volume != "memory:");
+    files
+        .map(|mount| {
+            let name = mount.volume.to_string_lossy().into_owned();
+            let volume = gannet_open::open_volume(Path::new(&mount.volume), options).map_err(Failure::new)?;
+            let failed = |error: gannet_vfs::Error| Failure::new(format_args!("{name}: {error}"));
+            let (counters, operations) = (volume.counters().map_err(failed)?, volume.operations().map_err(failed)?);
+            Ok(Account { name, volume, begun: Instant::now(), counters, operations })
+        })
+        .collect()
+}
+
+impl Account {
+    /// Says on standard error what has been done since.
+    fn tell(&self) -> Result<(), Failure> {
+        let failed = |error: gannet_vfs::Error| Failure::new(format_args!("{}: {error}", self.name));
+        let (now, operations) = (self.volume.counters().map_err(failed)?, self.volume.operations().map_err(failed)?);
+        let grown: Vec<_> = operations.iter().zip(&self.operations).map(|(now, before)| now.since(before)).collect();
+        let since = |of: fn(&VolumeCounters) -> u64| of(&now).wrapping_sub(of(&self.counters));
+        let text = format!(
+            "{}: what was done on it in {:.2} s, by everybody who had it open; times are the file system's own, sampled\n{}  \
+             read {}, written {}; {} stored to the medium, {} fences, {} lines\n",
+            self.name,
+            self.begun.elapsed().as_secs_f64(),
+            super::stat::text::operations(&grown),
+            size_text(since(|counters| counters.bytes_read)),
+            size_text(since(|counters| counters.bytes_written)),
+            size_text(since(|counters| counters.bytes_stored)),
+            since(|counters| counters.fences),
+            since(|counters| counters.lines),
+        );
+        // Where nobody reads it, it has been said all the same.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+        Ok(())
+    }
 }
 
 /// The volumes and their places.

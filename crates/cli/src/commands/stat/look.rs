@@ -1,6 +1,6 @@
 //! One look at a volume that others use.
 
-use gannet_logfs::{LogFs, VolumeCounters};
+use gannet_logfs::{LogFs, OperationCounters, VolumeCounters};
 use gannet_vfs::{Error, FileSystem, Statistics};
 use std::time::Instant;
 
@@ -8,6 +8,7 @@ use std::time::Instant;
 pub(super) struct Look {
     pub(super) when: Instant,
     pub(super) counters: VolumeCounters,
+    pub(super) operations: Vec<OperationCounters>,
     pub(super) space: Statistics,
     /// Who has it open, but for this process.
     pub(super) users: Vec<(u32, String)>,
@@ -35,6 +36,7 @@ impl Look {
         Ok(Self {
             when: Instant::now(),
             counters: volume.counters()?,
+            operations: volume.operations()?,
             space: volume.statistics()?,
             users: others.map(|one| (one.pid, one.name)).collect(),
             waiting: waiting.collect(),

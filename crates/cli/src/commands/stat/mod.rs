@@ -9,7 +9,7 @@
 
 mod look;
 mod terminal;
-mod text;
+pub(super) mod text;
 mod view;
 
 use crate::arguments::Stat;

@@ -1,8 +1,8 @@
 //! Totals, lines and JSON.
 
 use super::look::Look;
-use crate::output::size_text;
-use gannet_logfs::VolumeCounters;
+use crate::output::{size_text, time_text};
+use gannet_logfs::{OperationCounters, VolumeCounters};
 use serde_json::{Value, json};
 
 /// Above each twentieth line.
@@ -30,7 +30,7 @@ pub(super) fn line(before: &Look, now: &Look) -> String {
 /// Everything since the volume was opened.
 pub(super) fn totals(now: &Look) -> String {
     let counters = &now.counters;
-    format!(
+    let text = format!(
         "since the volume was opened\n  \
          reads      {}, {}\n  \
          writes     {}, {}\n  \
@@ -56,7 +56,19 @@ pub(super) fn totals(now: &Look) -> String {
         counters.lock_slept_ns / 1_000_000,
         counters.indexes_dropped,
         size_text(now.free_bytes()),
-    )
+    );
+    format!("{text}{}", operations(&now.operations))
+}
+
+/// A line for each operation that was called, the first of them a heading: how often, and how long it took.
+pub(crate) fn operations(all: &[OperationCounters]) -> String {
+    let quantile = |one: &OperationCounters, share| one.quantile_ns(share).map_or_else(|| "-".into(), time_text);
+    let mut text = format!("  {:<10}{:>12}{:>11}{:>11}{:>11}\n", "operation", "calls", "p50", "p99", "p99.99");
+    for one in all.iter().filter(|one| one.calls > 0) {
+        let times = [0.5, 0.99, 0.9999].map(|share| format!("{:>11}", quantile(one, share)));
+        text += &format!("  {:<10}{:>12}{}\n", one.operation.name(), one.calls, times.concat());
+    }
+    text
 }
 
 /// For programs.
@@ -73,6 +85,13 @@ pub(super) fn as_json(now: &Look) -> Value {
         "bytes_stored": counters.bytes_stored,
         "pages_collected": counters.pages_collected,
         "takeovers": counters.takeovers,
+        "operations": now.operations.iter().map(|one| json!({
+            "name": one.operation.name(),
+            "calls": one.calls,
+            "p50_ns": one.quantile_ns(0.5),
+            "p99_ns": one.quantile_ns(0.99),
+            "p9999_ns": one.quantile_ns(0.9999),
+        })).collect::<Vec<_>>(),
         "lock_waits": counters.lock_waits,
         "lock_sleeps": counters.lock_sleeps,
         "lock_slept_ns": counters.lock_slept_ns,

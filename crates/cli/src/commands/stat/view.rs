@@ -1,12 +1,16 @@
-//! The page of `gannet stat --watch`: rates with their last minutes, space, who has the volume open.
+//! The page of `gannet stat --watch`: rates with their last minutes, how long operations took, space, who has the volume open.
 
 use super::look::Look;
-use crate::output::size_text;
-use gannet_logfs::VolumeCounters;
+use crate::output::{size_text, time_text};
+use gannet_logfs::{OperationCounters, VolumeCounters};
 use std::collections::VecDeque;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HISTORY_MAX: usize = 512;
+/// Latencies are those of so many seconds.
+const LATENCY_SECONDS: usize = 10;
+/// Powers of two of nanoseconds that the histogram of latencies shows: 64 ns to 16 ms.
+const OCTAVES: std::ops::Range<u32> = 6..24;
 
 /// What a row shows.
 struct Measure {
@@ -33,6 +37,8 @@ pub(super) struct View {
     last: Look,
     /// Of each measure what it was each second.
     history: Vec<VecDeque<f64>>,
+    /// What had been done by operation at the last looks.
+    operations: VecDeque<Vec<OperationCounters>>,
 }
 
 /// A number for people.
@@ -80,7 +86,8 @@ fn cut(text: &str, width: usize) -> String {
 
 impl View {
     pub(super) fn new(title: String, first: Look) -> Self {
-        Self { title, last: first, history: MEASURES.iter().map(|_| VecDeque::new()).collect() }
+        let operations = VecDeque::from([first.operations.clone()]);
+        Self { title, last: first, history: MEASURES.iter().map(|_| VecDeque::new()).collect(), operations }
     }
 
     /// A second later.
@@ -91,6 +98,10 @@ impl View {
                 history.pop_front();
             }
         }
+        self.operations.push_back(now.operations.clone());
+        if self.operations.len() > LATENCY_SECONDS + 1 {
+            self.operations.pop_front();
+        }
         self.last = now;
     }
 
@@ -99,6 +110,7 @@ impl View {
         let mut lines = vec![bold(&cut(&format!("gannet stat  {}", self.title), columns)), String::new()];
         self.rates(&mut lines, columns);
         lines.push(String::new());
+        self.latencies(&mut lines, columns, rows);
         self.space(&mut lines, columns);
         lines.push(String::new());
         self.users(&mut lines, columns);
@@ -126,6 +138,48 @@ impl View {
                 bold_right(&now, 13)
             ));
         }
+    }
+
+    /// The operations called most lately: how often, how long they took.
+    fn latencies(&self, lines: &mut Vec<String>, columns: usize, rows: usize) {
+        let Some(earlier) = self.operations.front() else { return };
+        let mut grown: Vec<OperationCounters> =
+            self.last.operations.iter().zip(earlier).map(|(now, before)| now.since(before)).collect();
+        grown.retain(|one| one.calls > 0);
+        if grown.is_empty() {
+            return;
+        }
+        grown.sort_by_key(|one| std::cmp::Reverse(one.calls));
+        let seconds = self.operations.len().saturating_sub(1).max(1);
+        let heading = format!(
+            "{:<11}{:>13}{:>11}{:>11}   64 ns{:>w$}",
+            format!("last {seconds} s"),
+            "each second",
+            "p50",
+            "p99",
+            "16 ms",
+            w = OCTAVES.len() - 5
+        );
+        lines.push(faint(&cut(&heading, columns)));
+        // The rest of the page needs twenty lines.
+        for one in grown.iter().take(rows.saturating_sub(20).clamp(3, 8)) {
+            let quantile = |share| one.quantile_ns(share).map_or_else(|| "-".into(), time_text);
+            // What is shorter or longer than the axis belongs to its ends.
+            let octave = |power: u32| match power {
+                6 => (2..=6).map(|power| one.octave(power)).sum(),
+                23 => (23..34).map(|power| one.octave(power)).sum(),
+                power => one.octave(power),
+            };
+            let bars = sparkline(OCTAVES.map(|power| octave(power) as f64));
+            lines.push(format!(
+                "{:<11}{:>13}{:>11}{:>11}   \x1b[35m{bars}\x1b[0m",
+                one.operation.name(),
+                count_text(one.calls as f64 / seconds as f64),
+                quantile(0.5),
+                quantile(0.99)
+            ));
+        }
+        lines.push(String::new());
     }
 
     fn space(&self, lines: &mut Vec<String>, columns: usize) {
