@@ -80,7 +80,7 @@ impl<'s> Op<'s> {
     /// The calling thread's own words.
     #[inline]
     fn limbo(&self) -> &'s [Word] {
-        &self.counters[LIMBO_AT as usize..]
+        &self.counters[LIMBO_AT as usize..(LIMBO_AT + LIMBO_WORDS) as usize]
     }
 
     /// Frees what the thread has given up before its last fence. To be called when a fence may have been executed.

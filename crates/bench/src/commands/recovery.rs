@@ -10,8 +10,10 @@ use crate::statistics::spread;
 use crate::work::protocol::{Job, Limit};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+/// Killed processes have ended by then.
+const PATIENCE: Duration = Duration::from_secs(60);
 const PLACE: &str = "/gannet-bench-volume";
 /// Of a volume, for each file with its log and a block of data.
 const BYTES_EACH: u64 = 9 << 10;
@@ -96,10 +98,21 @@ fn rounds(bench: &Bench<'_>, path: &Path, job: &Job) -> Result<[Vec<f64>; 3], St
         if let Some(shared) = leave_open(bench, path, &little)? {
             // After a crash of the machine there is nothing that its users shared in memory.
             std::fs::remove_file(&shared).map_err(|error| format!("{}: {error}", shared.display()))?;
-            times[2].push(open(path)?);
+            times[2].push(open_when_all_are_dead(path)?);
         }
     }
     Ok(times)
+}
+
+/// Opens a volume whose killed users may still be ending: as long as one of them is there, it is refused.
+fn open_when_all_are_dead(path: &Path) -> Result<f64, String> {
+    let begun = Instant::now();
+    loop {
+        match open(path) {
+            Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(5)),
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Users of the volume do a job, have it open and are killed. Returns where what they shared is left.
