@@ -1,4 +1,4 @@
-//! `gannet stat`: figures for programs, and the page on a terminal.
+//! `gannet stat`: figures for programs, and the page on a terminal; `gannet run --stats`.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -85,4 +85,40 @@ fn a_page_on_a_terminal_ends_with_a_key() {
     for part in ["\x1b[?1049h", "each second", "fences", "free of", "q: quit", "\x1b[?1049l"] {
         assert!(seen.contains(part), "{part:?} in {seen}");
     }
+}
+
+/// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
+fn build_library() {
+    let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["build", "--quiet", "-p", "gannet-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    if directory.ends_with("release") {
+        cargo.arg("--release");
+    }
+    assert!(cargo.status().unwrap().success());
+}
+
+#[test]
+fn what_a_program_did_is_told_at_its_end() {
+    build_library();
+    let directory = tempfile::TempDir::new().unwrap();
+    let volume = directory.path().join("volume").to_str().unwrap().to_owned();
+    let gannet = |arguments: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "600", env!("CARGO_BIN_EXE_gannet")]).args(arguments).output().unwrap()
+    };
+    assert!(gannet(&["mkfs", &volume, "--size", "8M"]).status.success());
+    let script = "for n in 1 2 3; do echo $n > /gannet/f$n; done; cat /gannet/f*";
+    let output = gannet(&["run", "--stats", &volume, "--", "sh", "-c", script]);
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(0), &b"1\n2\n3\n"[..]), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let calls = |name: &str| {
+        let line = told.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{told}"));
+        let words: Vec<_> = line.split_whitespace().collect();
+        // A time for the median.
+        assert!(["ns", "µs", "ms", "s"].contains(&words[3]), "{told}");
+        words[1].parse::<u64>().unwrap()
+    };
+    assert_eq!((calls("create"), calls("write")), (3, 3), "{told}");
+    assert!(calls("read") >= 3 && told.contains("written 6 B") && told.contains(" fences"), "{told}");
 }

@@ -104,25 +104,6 @@ fn a_program_sees_the_volume() {
 }
 
 #[test]
-fn what_was_done_is_told_at_the_end() {
-    let place = Place::new();
-    let volume = place.volume("volume");
-    let script = "for n in 1 2 3; do echo $n > /gannet/f$n; done; cat /gannet/f*";
-    let output = run(&["run", "--stats", &volume, "--", "sh", "-c", script]);
-    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "1\n2\n3"), "{output:?}");
-    let told = text(&output.stderr);
-    let calls = |name: &str| {
-        let line = told.lines().find(|line| line.trim_start().starts_with(name)).unwrap_or_else(|| panic!("{told}"));
-        let words: Vec<_> = line.split_whitespace().collect();
-        // A time for the median.
-        assert!(["ns", "µs", "ms", "s"].contains(&words[3]), "{told}");
-        words[1].parse::<u64>().unwrap()
-    };
-    assert_eq!((calls("create"), calls("write")), (3, 3), "{told}");
-    assert!(calls("read") >= 3 && told.contains("written 6 B") && told.contains(" fences"), "{told}");
-}
-
-#[test]
 fn several_volumes_and_where_they_are() {
     let place = Place::new();
     let (one, two, three) = (place.volume("one"), place.volume("two"), place.volume("three"));
