@@ -1,6 +1,7 @@
 //! Starting a command under interception, for `gannet run`.
 
 use crate::environment::SEPARATOR;
+use crate::pass_on;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -56,19 +57,19 @@ pub fn find_library() -> Option<PathBuf> {
 /// `InvalidInput` for a place that is not absolute or a path with the ASCII unit separator in it; what starting the command gives.
 pub fn launch(options: &LaunchOptions) -> io::Result<ExitStatus> {
     let mut command = command(options)?;
-    // SAFETY: only async-signal-safe calls between fork and exec: the default actions return.
+    let held = pass_on::hold();
+    let mask = held.mask();
+    // SAFETY: one system call between fork and exec.
     unsafe {
-        command.pre_exec(|| {
-            pass_on::restore();
+        command.pre_exec(move || {
+            mask.set();
             Ok(())
         });
     }
-    pass_on::prepare();
-    let mut child = command.spawn().inspect_err(|_| pass_on::restore())?;
-    pass_on::to(child.id());
-    let status = child.wait();
-    pass_on::to(0);
-    pass_on::restore();
+    let mut child = command.spawn()?;
+    let passing = held.pass_on_to(child.id());
+    let status = passing.until_it_ends().and_then(|()| child.wait());
+    drop(passing);
     status
 }
 
@@ -254,73 +255,4 @@ fn is_set_id(path: &[u8]) -> bool {
     };
     result == 0
         && (mode & SET_USER_ID != 0 && owner_is_other || mode & SET_GROUP_ID_AND_EXECUTE == SET_GROUP_ID_AND_EXECUTE)
-}
-
-/// Signals while the command runs: the terminal's go to the whole foreground group, so the launcher ignores them; those sent
-/// to the launcher alone are passed on.
-mod pass_on {
-    use crate::number;
-    use crate::raw::syscall;
-    use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-
-    static CHILD: AtomicU32 = AtomicU32::new(0);
-    const SIGHUP: usize = 1;
-    const SIGINT: usize = 2;
-    const SIGQUIT: usize = 3;
-    const SIGUSR1: usize = 10;
-    const SIGUSR2: usize = 12;
-    const SIGTERM: usize = 15;
-    const IGNORED: [usize; 2] = [SIGINT, SIGQUIT];
-    const PASSED: [usize; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGTERM];
-    const COUNT: usize = IGNORED.len() + PASSED.len();
-    /// Handler, flags, restorer and mask of each before.
-    static PREVIOUS: [[AtomicUsize; 4]; COUNT] = [const { [const { AtomicUsize::new(0) }; 4] }; COUNT];
-
-    fn signals() -> impl Iterator<Item = usize> {
-        IGNORED.into_iter().chain(PASSED)
-    }
-
-    extern "C" fn forward(signal: i32) {
-        let child = CHILD.load(Ordering::Relaxed);
-        if child != 0 {
-            // SAFETY: sends a signal.
-            unsafe { syscall(number::KILL, [child as usize, signal as usize]) };
-        }
-    }
-
-    /// Takes the signals over.
-    pub(super) fn prepare() {
-        const SIG_IGN: usize = 1;
-        const SA_RESTORER_RESTART: usize = 0x1400_0000;
-        for (signal, previous) in signals().zip(&PREVIOUS) {
-            let handler = if IGNORED.contains(&signal) { SIG_IGN } else { forward as *const () as usize };
-            let new = [handler, SA_RESTORER_RESTART, crate::signal::return_address(), 0];
-            let mut old = [0usize; 4];
-            // SAFETY: valid actions in the kernel's form.
-            unsafe {
-                syscall(number::RT_SIGACTION, [signal, new.as_ptr() as usize, old.as_mut_ptr() as usize, 8]);
-                // What was ignored stays ignored.
-                if old[0] == SIG_IGN {
-                    syscall(number::RT_SIGACTION, [signal, old.as_ptr() as usize, 0, 8]);
-                }
-            }
-            for (slot, value) in previous.iter().zip(old) {
-                slot.store(value, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// Names the process that gets them; 0: none.
-    pub(super) fn to(child: u32) {
-        CHILD.store(child, Ordering::Relaxed);
-    }
-
-    /// Gives the signals back. Async-signal-safe.
-    pub(super) fn restore() {
-        for (signal, previous) in signals().zip(&PREVIOUS) {
-            let old: [usize; 4] = core::array::from_fn(|index| previous[index].load(Ordering::Relaxed));
-            // SAFETY: the action that was there before.
-            unsafe { syscall(number::RT_SIGACTION, [signal, old.as_ptr() as usize, 0, 8]) };
-        }
-    }
 }

@@ -28,6 +28,7 @@ mod launch;
 mod memory;
 mod number;
 mod objects;
+mod pass_on;
 mod patch;
 mod plan;
 mod prepared;

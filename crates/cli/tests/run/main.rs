@@ -239,6 +239,29 @@ fn signals_pass_through() {
     says(&["run", &volume, "--", "cat", "/gannet/alone"], 0, "alone");
 }
 
+#[test]
+fn no_signal_is_lost_while_it_starts() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    build_library();
+    for step in 0..60 {
+        let signal = [2, 15, 1][step % 3];
+        let mut child =
+            Command::new(env!("CARGO_BIN_EXE_gannet")).args(["run", &volume, "--", "sleep", "1000"]).spawn().unwrap();
+        // From before there is a program until it runs.
+        std::thread::sleep(std::time::Duration::from_micros(step as u64 * 500));
+        if signal == 2 {
+            // The terminal's goes to everybody; here to this one alone, which passes it on while there is nobody else, and then ignores it.
+            send(&child, 2);
+            send(&child, 15);
+        } else {
+            send(&child, signal);
+        }
+        let ended = child.wait().unwrap().signal().unwrap_or_default();
+        assert!(ended == signal || signal == 2 && ended == 15, "step {step}: {ended}");
+    }
+}
+
 fn send(child: &Child, signal: i32) {
     let status = Command::new("kill").arg(format!("-{signal}")).arg(child.id().to_string()).status();
     assert!(status.unwrap().success());
