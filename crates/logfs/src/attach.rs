@@ -23,7 +23,7 @@ use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, Volum
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// When reading moves the time of access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,13 +62,6 @@ pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
     Shared::layout(Storage::layout(layout, disk.geometry()), &SharedLimits::default())
 }
 
-/// Who has inodes open: users of descriptions, and whom the options name.
-struct AllUsers {
-    /// Weak, since it holds the session, which holds the engine.
-    shared: Weak<Shared>,
-    others: Arc<dyn Users>,
-}
-
 /// Users that can be named again, should opening be begun anew.
 struct SameUsers(Arc<dyn Users>);
 
@@ -78,20 +71,15 @@ impl Users for SameUsers {
     }
 }
 
-impl Users for AllUsers {
-    fn in_use(&self, node: NodeId) -> bool {
-        self.shared.upgrade().is_none_or(|shared| shared.in_use(node)) || self.others.in_use(node)
-    }
-}
-
 /// Puts the engine together over a session that has just been made.
 pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<(Arc<Core>, Arc<Shared>)> {
     let places = Places::of(session.arena(), disk.geometry())?;
     let space = Storage::of(session.arena(), disk.geometry())?;
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
-    let users = Box::new(AllUsers { shared: Arc::downgrade(&shared), others: Arc::from(options.users) });
-    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times: options.access_times, users });
+    let (users, other_users) = (shared.inode_users(), Arc::from(options.users));
+    let access_times = options.access_times;
+    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times, users, other_users });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
     Ok((core, shared))
 }

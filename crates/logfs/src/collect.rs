@@ -15,7 +15,7 @@
 
 use crate::counters::Counter;
 use crate::disk::{Block, Commit};
-use crate::format::entry::{Binding, Entry, Extents as EntryExtents, FileExtent, Payload};
+use crate::format::entry::{Binding, Entry, Extents as EntryExtents, FileExtent, Glance, Payload, glance};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
@@ -256,6 +256,15 @@ impl<'s> Op<'s> {
         let mut line = 1;
         let mut looks = 0;
         for sequence in sequences {
+            if let Some((lines, found, Glance::Unbinds)) = glance(rest(line))
+                && found == sequence
+            {
+                line += lines;
+                if line > LINES {
+                    return Err(damaged());
+                }
+                continue;
+            }
             let entry = Entry::peek(rest(line)).filter(|entry| entry.sequence == sequence).ok_or_else(damaged)?;
             let place = LinePlace::new(block, line);
             let proved = || Entry::decode(locked.owned(self.core), rest(line)).ok_or_else(damaged);
@@ -324,12 +333,9 @@ impl<'s> Op<'s> {
         let mut line = 1;
         let mut says_attributes = false;
         for _ in sequences.clone() {
-            let Some(entry) = Entry::peek(&page[line as usize * LINE_BYTES as usize..]) else { return true };
-            says_attributes |= matches!(
-                entry.payload,
-                Payload::Attributes(_) | Payload::Resize { .. } | Payload::Xattr { .. } | Payload::LargeXattr { .. }
-            );
-            line = (line + entry.lines).min(LINES);
+            let Some((lines, _, sort)) = glance(&page[line as usize * LINE_BYTES as usize..]) else { return true };
+            says_attributes |= sort == Glance::SaysAttributes;
+            line = (line + lines).min(LINES);
         }
         says_attributes || record.last_touch() < sequences.end
     }

@@ -10,8 +10,10 @@ use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
 use crate::places::{COUNTER_WORDS, Places, RECORD_BYTES, RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
 use gannet_shm::{Guard, Ordering, Thread, Word};
+use gannet_vfs::shared::InodeUsers;
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::cell::Cell;
+use std::sync::Arc;
 
 /// Optimistic reads that fail so often are done under the lock.
 const READ_ATTEMPTS: u32 = 64;
@@ -23,7 +25,9 @@ pub(crate) struct Core {
     pub(crate) space: crate::storage::Storage,
     pub(crate) copy_on_write: bool,
     pub(crate) access_times: AccessTimes,
-    pub(crate) users: Box<dyn Users>,
+    /// Who has inodes open: users of descriptions, and whom the options name.
+    pub(crate) users: InodeUsers,
+    pub(crate) other_users: Arc<dyn Users>,
 }
 
 /// Who has inodes open: decides whether an inode that lost its last name can be freed.
@@ -366,6 +370,11 @@ impl<'s> Op<'s> {
             FileType::Directory => Err(Error::new(Errno::ISDIR)),
             _ => Err(Error::new(Errno::INVAL)),
         }
+    }
+
+    /// Whether anybody uses an inode, whose lock is held, besides its names.
+    pub(crate) fn in_use(&self, node: NodeId) -> bool {
+        self.core.users.any(&self.thread, node) || self.core.other_users.in_use(node)
     }
 
     /// Notes that the maps of free space may miss something: see [`crate::places::CONTROL_UNCERTAIN`].

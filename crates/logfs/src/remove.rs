@@ -100,7 +100,7 @@ impl<'s> Op<'s> {
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the
     /// name it was not, since a slot that is freed need not be told before.
     pub(crate) fn is_free_of_users(&self, target: &Locked<'s>, time: i64) -> Result<bool> {
-        if !self.core.users.in_use(target.node()) {
+        if !self.in_use(target.node()) {
             return Ok(true);
         }
         let mut commit = self.disk().begin();
@@ -147,7 +147,7 @@ impl<'s> Op<'s> {
             Err(error) if error.errno() == Errno::STALE => return Ok(()),
             Err(error) => return Err(error),
         };
-        if !self.is_nameless(&locked) || self.core.users.in_use(locked.node()) {
+        if !self.is_nameless(&locked) || self.in_use(locked.node()) {
             return Ok(());
         }
         self.free_inode(&locked, &Durable::before_unlock())

@@ -9,6 +9,7 @@
 
 use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
 
+use super::InodeUsers;
 use super::tables::{Bucket, Chain, description as at};
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
@@ -146,22 +147,15 @@ impl Shared {
         Ok(self.tables.descriptions.is_live(thread.arena(), which.0)?.then_some(info))
     }
 
-    /// Whether anybody uses an inode. In doubt somebody does. Takes one lock for a moment, calls nobody: for file systems, also
-    /// while they hold their own locks.
+    /// Whether anybody uses an inode. In doubt somebody does. Takes one lock for a moment at most, calls nobody: for file systems,
+    /// also while they hold their own locks.
     pub fn in_use(&self, node: NodeId) -> bool {
-        let look = || -> gannet_shm::Result<bool> {
-            let thread = self.session().thread()?;
-            let bucket = self.tables.bucket(node.number);
-            let guard = thread.lock(bucket.lock())?;
-            let mut used = false;
-            self.tables.walk(&thread, bucket, Chain::Descriptions, |_, object| {
-                used = self.tables.node(&thread, object)? == node && self.tables.is_used(&thread, object)?;
-                Ok(!used)
-            })?;
-            guard.unlock();
-            Ok(used)
-        };
-        look().unwrap_or(true)
+        self.session().thread().map_or(true, |thread| self.inode_users().any(&thread, node))
+    }
+
+    /// The same to be asked for by who has a thread of the session at hand, and need not keep this alive.
+    pub fn inode_users(&self) -> InodeUsers {
+        InodeUsers(self.tables)
     }
 
     /// Whether anybody uses an inode by a description with any bit of `access`. The dead count until they are reaped.

@@ -24,6 +24,7 @@
 mod caching;
 mod description;
 mod file_locks;
+mod inode_users;
 mod offset;
 mod reaping;
 mod records;
@@ -40,6 +41,7 @@ pub use caching::{CachingState, CachingTerms};
 pub use description::{AccessMode, Description, DescriptionInfo};
 pub use file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
 pub use gannet_shm as shm;
+pub use inode_users::InodeUsers;
 pub use offset::OffsetGuard;
 
 use reaping::SharedReaper;

@@ -94,7 +94,7 @@ impl Bucket {
         thread.arena().word32(self.0.add(SLEEPERS))
     }
 
-    const fn head(self, chain: Chain) -> ArenaOffset {
+    pub(super) const fn head(self, chain: Chain) -> ArenaOffset {
         self.0.add(match chain {
             Chain::Descriptions => DESCRIPTIONS,
             Chain::Records => RECORDS,

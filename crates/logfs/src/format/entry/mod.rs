@@ -16,7 +16,7 @@ mod peek;
 mod tests;
 mod values;
 
-pub(crate) use peek::{peek_binding, peek_target, peek_xattr};
+pub(crate) use peek::{Glance, glance, peek_binding, peek_target, peek_xattr};
 pub(crate) use values::{Binding, Extents, FileExtent, LargeValue, LoggedAttributes, Partner, Payload, XattrValue};
 
 use super::page::{ENTRY_LINES, LINES};

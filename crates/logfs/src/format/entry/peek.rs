@@ -2,12 +2,38 @@
 //! every lookup does. The caller validates.
 
 use super::payload::{
-    BINDING_BYTES, BIRTH_BYTES, FLAG_BIRTH, FLAG_PAIR, FLAG_PARTNER, KIND_BIND, KIND_LARGE_XATTR, KIND_TARGET,
-    KIND_XATTR, PARTNER_BYTES,
+    BINDING_BYTES, BIRTH_BYTES, FLAG_BIRTH, FLAG_PAIR, FLAG_PARTNER, KIND_ATTRIBUTES, KIND_BIND, KIND_LARGE_XATTR,
+    KIND_RESIZE, KIND_TARGET, KIND_XATTR, PARTNER_BYTES,
 };
-use super::{AT_PAYLOAD, Binding, LINE_BYTES, Payload, XattrValue};
-use crate::format::{get_u16, get_u32};
+use super::{AT_PAYLOAD, AT_SEQUENCE, Binding, LINE_BYTES, Payload, XattrValue, claimed_lines};
+use crate::format::{get_u16, get_u32, get_u64};
 use gannet_vfs::FileType;
+
+/// Where in a binding its type stands.
+const AT_BINDING_TYPE: usize = 11;
+
+/// What collection wants to know of an entry before anything else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Glance {
+    /// It unbinds one name and says nothing else: dead as soon as it is the oldest.
+    Unbinds,
+    /// It has attributes of the inode, or an extended one.
+    SaysAttributes,
+    /// Anything else.
+    Other,
+}
+
+/// Lines, sequence and sort of an entry that was proved when its log was read, without a look at the rest.
+#[inline]
+pub(crate) fn glance(bytes: &[u8]) -> Option<(u32, u64, Glance)> {
+    let lines = claimed_lines(bytes)?;
+    let sort = match bytes[0] {
+        KIND_BIND if bytes[1] & FLAG_PAIR == 0 && bytes[AT_PAYLOAD + AT_BINDING_TYPE] == 0 => Glance::Unbinds,
+        KIND_ATTRIBUTES | KIND_RESIZE | KIND_XATTR | KIND_LARGE_XATTR => Glance::SaysAttributes,
+        _ => Glance::Other,
+    };
+    Some((lines, get_u64(bytes, AT_SEQUENCE), sort))
+}
 
 /// Name and value of an extended-attribute entry that was checked when its log was read, or may be another's by now: the
 /// caller validates. `None` where the bytes cannot be one.
@@ -49,7 +75,7 @@ pub(crate) fn peek_binding(bytes: &[u8], second: bool) -> Option<Binding<'_>> {
     Some(Binding {
         name: bytes.get(name_at..name_at + head[10] as usize)?,
         rank: get_u16(head, 8),
-        file_type: FileType::from_bits(head[11]),
+        file_type: FileType::from_bits(head[AT_BINDING_TYPE]),
         inode: get_u32(head, 0),
         generation: get_u32(head, 4),
     })
