@@ -63,6 +63,9 @@ pub(crate) struct Bench<'a> {
     observer: &'a mut dyn FnMut(Progress<'_>),
 }
 
+/// Behind the name of what an interrupt has cut short.
+pub(crate) const FOLLOWS: &str = " and what follows";
+
 /// One row to be measured, for each peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Cell {
@@ -129,8 +132,9 @@ impl<'a> Bench<'a> {
     /// Notes that something is left out.
     pub(crate) fn skip(&mut self, what: impl Into<String>, why: impl Into<String>) {
         let skipped = Skipped { what: what.into(), why: why.into() };
-        // What fails then fails for that reason, and is named once.
-        if self.keeper.is_stopped() && skipped.why != INTERRUPTED {
+        // What fails after an interrupt fails for that reason, which is named once.
+        let is_that = skipped.why == INTERRUPTED && skipped.what.ends_with(FOLLOWS);
+        if self.keeper.is_stopped() && !is_that {
             return;
         }
         if !self.skipped.contains(&skipped) {

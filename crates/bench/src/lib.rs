@@ -93,7 +93,8 @@ pub fn run(
             Subject::Recovery => commands::recovery::run(&mut bench),
         });
         if stop.is_wanted() {
-            bench.skip(format!("{subject:?} and what follows").to_lowercase(), keeper::INTERRUPTED);
+            let name = format!("{subject:?}").to_lowercase();
+            bench.skip(name + bench::FOLLOWS, keeper::INTERRUPTED);
             break;
         }
     }

@@ -41,7 +41,7 @@ fn summary(report: &Report) -> Option<String> {
     let columns: Vec<_> = COLUMNS.iter().filter(|(peer, _)| table.rows.iter().any(|row| row.peer == *peer)).collect();
     let mut cells = vec![vec!["middle of single times".to_owned()]];
     cells[0].extend(columns.iter().map(|(_, name)| (*name).to_owned()));
-    cells[0].extend(["its p99", "its fences"].map(str::to_owned));
+    cells[0].extend(["Gannet's p99", "Gannet's fences"].map(str::to_owned));
     for operation in SUMMARY {
         let of = |peer: &str| find(table, operation, None, peer);
         let Some(gannet) = of("gannet-pmem") else { continue };
@@ -53,8 +53,8 @@ fn summary(report: &Report) -> Option<String> {
     }
     (cells.len() > 1).then(|| {
         format!(
-            "{}\nOne thread of one unmodified program, in turn on each; median of {} rounds. {}. Volumes: {}; persistent memory \
-             emulated: every flush and fence is executed.\n",
+            "{}\nOne thread of one unmodified program, in turn on each; median of {} rounds. {}. Volumes: {}: every flush and \
+             fence is executed.\n",
             grid(cells),
             report.settings.rounds,
             machine(report),
