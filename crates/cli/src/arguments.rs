@@ -209,6 +209,9 @@ pub(crate) struct Bench {
     /// Tails and the medium's cost of all peers, not only Gannet's: p50, p99, p99.99, fences, lines, bytes
     #[arg(long, short)]
     pub(crate) details: bool,
+    /// Of the times of operations only the few that say most, and by how much others differ from Gannet
+    #[arg(long, short, conflicts_with_all = ["json", "details"])]
+    pub(crate) summary: bool,
     /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-dax, gannet-mount,
     /// gannet-mount-shared, tmpfs, libfuse, ext4-dax, xfs-dax, ext4, xfs, disk, or a name of --directory
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]

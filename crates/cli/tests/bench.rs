@@ -204,6 +204,17 @@ fn a_report_needs_nothing_else() {
 }
 
 #[test]
+fn a_summary_is_one_table() {
+    build();
+    let output = gannet(&["bench", "latency", "--quick", "--summary", "--peers", "gannet,tmpfs"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = text.lines().find(|line| line.starts_with("overwrite 4 KiB")).unwrap_or_else(|| panic!("{text}"));
+    // A time of each, and how many times the first the second is.
+    assert!(line.matches(" ns").count() + line.matches(" µs").count() == 2 && line.ends_with("×)"), "{text}");
+    assert!(text.contains("gannet") && text.contains("tmpfs") && !text.contains("processor time"), "{text}");
+}
+
+#[test]
 fn wrong_wishes_are_one_line() {
     build();
     let output = gannet(&["bench", "latency", "--quick", "--peers", "nonsense"]);

@@ -1,5 +1,6 @@
 //! A line for each peer over an axis of threads, bytes or files; both axes logarithmic, with the spread of the rounds.
 
+use super::axis::{Axis, Steps, short};
 use super::style::{Area, FAINT, GRID, Outcome, font, heading, legend, legend_height, look, mark, range};
 use super::text::{count, size, unit_name, value};
 use crate::model::{Row, Unit};
@@ -50,8 +51,8 @@ fn draw_into(
     area.fill(&WHITE)?;
     heading(area, 20, &lines.title, &format!("{}; {}", unit_name(lines.unit), lines.below))?;
     legend(area, (20, 58), names, WIDTH as i32 - 40)?;
-    // Powers of two are what is measured, powers of ten where that spans too much.
-    let base = if lines.x_name == "files" || right / left > 2000.0 { 10.0 } else { 2.0 };
+    // Sizes and workers are powers of two, numbers of files of ten.
+    let steps = if lines.x_name == "files" { Steps::Ten } else { Steps::Two };
     let mut chart = ChartBuilder::on(area)
         .margin_top(top)
         .margin_right(28)
@@ -59,7 +60,7 @@ fn draw_into(
         .margin_left(8)
         .x_label_area_size(30)
         .y_label_area_size(64)
-        .build_cartesian_2d((left / 1.1..right * 1.1).log_scale().base(base), (low..high).log_scale())?;
+        .build_cartesian_2d(Axis::new(left / 1.1..right * 1.1, steps), Axis::new(low..high, Steps::Ten))?;
     let x_text = |at: &f64| match lines.x_name {
         "bytes" => size(*at),
         _ => count(*at),
@@ -70,9 +71,9 @@ fn draw_into(
         .bold_line_style(GRID)
         .axis_style(FAINT)
         .x_labels(7)
-        .y_labels(7)
+        .y_labels(9)
         .x_label_formatter(&x_text)
-        .y_label_formatter(&|at| value(lines.unit, *at))
+        .y_label_formatter(&|at| short(&value(lines.unit, *at)))
         .label_style(("sans-serif", 12, &FAINT))
         .draw()?;
     let below = (WIDTH as i32 / 2, top + PLOT - 14);

@@ -1,7 +1,8 @@
 //! The report as a page of Markdown (`README.md`): what a repository's front page takes its figures from, between two marks.
 
-use super::plots::{Plot, SUMMARY};
-use super::text::{columns, find, line_name, lines, machine, number, time, unit_name, value};
+use super::plots::Plot;
+use super::summary;
+use super::text::{columns, find, line_name, lines, machine, unit_name, value};
 use crate::model::{Report, Row, Table};
 
 /// What is between these lines can be copied elsewhere; `scripts/refresh-results` does.
@@ -10,11 +11,11 @@ const END: &str = "<!-- the figures of gannet bench: end -->";
 
 /// Columns of the summary.
 const COLUMNS: &[(&str, &str)] = &[
-    ("gannet-pmem", "Gannet, emulated PM"),
-    ("gannet-mount", "mounted"),
+    ("gannet-pmem", "Gannet"),
     ("tmpfs", "tmpfs"),
     ("libfuse", "libfuse"),
     ("disk", "disk"),
+    ("gannet-mount", "Gannet mounted"),
 ];
 
 fn line(cells: impl IntoIterator<Item = String>) -> String {
@@ -36,25 +37,12 @@ fn grid(cells: Vec<Vec<String>>) -> String {
 }
 
 /// The few figures that say most.
-fn summary(report: &Report) -> Option<String> {
-    let table = report.tables.iter().find(|table| table.command == "latency")?;
-    let columns: Vec<_> = COLUMNS.iter().filter(|(peer, _)| table.rows.iter().any(|row| row.peer == *peer)).collect();
-    let mut cells = vec![vec!["middle of single times".to_owned()]];
-    cells[0].extend(columns.iter().map(|(_, name)| (*name).to_owned()));
-    cells[0].extend(["Gannet's p99", "Gannet's fences"].map(str::to_owned));
-    for operation in SUMMARY {
-        let of = |peer: &str| find(table, operation, None, peer);
-        let Some(gannet) = of("gannet-pmem") else { continue };
-        let mut row = vec![(*operation).to_owned()];
-        row.extend(columns.iter().map(|(peer, _)| of(peer).map_or_else(|| "–".into(), |row| time(row.value.median))));
-        row.push(gannet.latency.and_then(|latency| latency.p99_ns).map_or_else(|| "–".into(), time));
-        row.push(gannet.cost.map_or_else(|| "–".into(), |cost| number(cost.fences)));
-        cells.push(row);
-    }
+fn figures(report: &Report) -> Option<String> {
+    let cells = summary::cells(summary::table(report)?, COLUMNS, true);
     (cells.len() > 1).then(|| {
         format!(
-            "{}\nOne thread of one unmodified program, in turn on each; median of {} rounds. {}. Volumes: {}: every flush and \
-             fence is executed.\n",
+            "{}\nOne thread of one unmodified program, in turn on each; medians of {} rounds, and in brackets how many times Gannet's that is. \
+             {}. Volumes: {}: every flush and fence is executed.\n",
             grid(cells),
             report.settings.rounds,
             machine(report),
@@ -93,9 +81,9 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
     for warning in &report.warnings {
         text += &format!("* {warning}\n");
     }
-    if let Some(summary) = summary(report) {
+    if let Some(figures) = figures(report) {
         text += &format!(
-            "\n## In short\n\n![The same program on each file system](summary.svg)\n\n{BEGIN}\n{summary}{END}\n"
+            "\n## In short\n\n![The same program on each file system](summary.svg)\n\n{BEGIN}\n{figures}{END}\n"
         );
     }
     text += "\n## What was measured\n\n| peer | what | data | medium | acknowledged operations survive |\n| --- | --- | --- | --- | --- |\n";

@@ -3,21 +3,24 @@
 //! | file | concern |
 //! | --- | --- |
 //! | `text` | tables for a terminal; how figures are written |
+//! | `summary` | the few figures that say most |
 //! | `plots` | which plots a table gets |
 //! | `dots`, `lines` | the two kinds of plots |
-//! | `style` | colours, markers, the legend |
+//! | `style`, `axis` | colours, markers, the legend; logarithmic axes |
 //! | `page` | the HTML page |
 //! | `markdown` | the page for repositories |
 
+mod axis;
 mod dots;
 mod lines;
 mod markdown;
 mod page;
 mod plots;
 mod style;
+mod summary;
 mod text;
 
-pub use text::text;
+pub use text::{brief, text};
 
 use crate::model::Report;
 use std::io;

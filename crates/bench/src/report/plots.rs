@@ -2,25 +2,19 @@
 
 use super::dots::{self, Dots};
 use super::lines::{self, Lines};
+use super::summary;
 use super::text::{columns, lines as table_lines};
 use crate::model::{Report, Row, Table};
 
 /// Operations that get a plot with lines each; of more there are points.
 const LINES_MAX: usize = 4;
 
-/// Rows of the plot that says most in least room.
-pub(super) const SUMMARY: &[&str] = &[
-    "overwrite 4 KiB",
-    "append 4 KiB and fsync",
-    "append 64 B and fsync",
-    "read 4 KiB",
-    "create, close and unlink",
-    "open and close, five deep",
-    "stat, five deep",
-    "rename",
-    "mkdir",
-];
+/// Peers of the plot that says most in least room.
 const SUMMARY_PEERS: &[&str] = &["gannet-pmem", "gannet-mount", "tmpfs", "libfuse", "disk", "floor"];
+
+/// Those of them with figures beside the plot.
+const BESIDE: &[(&str, &str)] =
+    &[("gannet-pmem", "Gannet"), ("tmpfs", "tmpfs"), ("libfuse", "libfuse"), ("disk", "disk")];
 
 /// A plot.
 pub(super) struct Plot {
@@ -44,19 +38,21 @@ pub(super) fn of(report: &Report) -> Vec<Plot> {
         let name = if same == 0 { table.command.to_owned() } else { format!("{}-{}", table.command, same + 1) };
         plots.extend(of_table(table, &name, &below).into_iter().map(|(name, svg)| Plot { name, table: index, svg }));
         if table.command == "latency" && same == 0 {
-            plots.extend(summary(table, &below).map(|svg| Plot { name: "summary".into(), table: index, svg }));
+            plots.extend(front(table, &below).map(|svg| Plot { name: "summary".into(), table: index, svg }));
         }
     }
     plots
 }
 
-fn summary(table: &Table, below: &str) -> Option<String> {
+/// The front page's.
+fn front(table: &Table, below: &str) -> Option<String> {
     let rows: Vec<&Row> = table.rows.iter().filter(|row| SUMMARY_PEERS.contains(&row.peer.as_str())).collect();
     let has = |operation: &&str| rows.iter().any(|row| row.operation == **operation);
-    let operations = SUMMARY.iter().copied().filter(has).collect();
+    let operations = summary::OPERATIONS.iter().copied().filter(has).collect();
     let peers = SUMMARY_PEERS.iter().copied().filter(|peer| rows.iter().any(|row| row.peer == *peer)).collect();
-    let title = "The same program on each file system".to_owned();
-    dots::draw(&Dots { title, below: below.into(), unit: table.unit, operations, peers, rows })
+    let title = "The time of one call: the same program on each file system".to_owned();
+    let beside = BESIDE.iter().copied().filter(|(peer, _)| rows.iter().any(|row| row.peer == *peer)).collect();
+    dots::draw(&Dots { title, below: below.into(), unit: table.unit, operations, peers, rows, beside })
 }
 
 fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
@@ -71,7 +67,15 @@ fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
     let peers: Vec<&str> = columns(table).into_iter().filter(|peer| *peer != "driver").collect();
     let Some(x_name) = table.x_name else {
         let rows = table.rows.iter().filter(measured).collect();
-        let dots = Dots { title: table.title.clone(), below: below.into(), unit: table.unit, operations, peers, rows };
+        let dots = Dots {
+            title: table.title.clone(),
+            below: below.into(),
+            unit: table.unit,
+            operations,
+            peers,
+            rows,
+            beside: Vec::new(),
+        };
         return dots::draw(&dots).map(|svg| (name.to_owned(), svg)).into_iter().collect();
     };
     let single = peers.len() == 1;
@@ -107,7 +111,8 @@ fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
         let rows: Vec<&Row> = table.rows.iter().filter(measured).filter(|row| row.x == Some(x)).collect();
         let title = format!("{} {x}", table.title);
         let (operations, peers) = (operations.clone(), peers.clone());
-        let svg = dots::draw(&Dots { title, below: below.into(), unit: table.unit, operations, peers, rows })?;
+        let below = below.into();
+        let svg = dots::draw(&Dots { title, below, unit: table.unit, operations, peers, rows, beside: Vec::new() })?;
         Some((format!("{name}-at-{x}"), svg))
     };
     ends.into_iter().flatten().filter_map(of).collect()

@@ -1,5 +1,6 @@
 //! Tables for a terminal: a matrix of operations and peers, and behind it the tails and what a call costs the medium.
 
+use super::summary;
 use crate::model::{Report, Row, Table, Unit};
 use crate::peers;
 
@@ -239,6 +240,25 @@ pub(crate) fn machine(report: &Report) -> String {
         machine.kernel,
         machine.distribution,
     )
+}
+
+/// The few figures that say most, where the times of operations were measured: of Gannet and all others.
+pub fn brief(report: &Report) -> Option<String> {
+    let table = summary::table(report)?;
+    let first = shown_always(table)?;
+    let others = columns(table).into_iter().filter(|peer| ![first, "floor", "driver"].contains(peer));
+    let peers: Vec<(&str, &str)> = std::iter::once(first).chain(others).map(|peer| (peer, peer)).collect();
+    let mut text = format!(
+        "{}, {} processors{}; one thread, {} rounds in turn; in brackets: how many times {first}\n",
+        report.machine.processor,
+        report.machine.processors,
+        if report.machine.virtual_machine { " (virtual)" } else { "" },
+        report.settings.rounds
+    );
+    for skipped in &report.skipped {
+        text += &format!("skipped: {}: {}\n", skipped.what, skipped.why);
+    }
+    Some(text + "\n" + &grid(&summary::cells(table, &peers, false)))
 }
 
 /// All of a report; the tails and the medium's cost of all peers if there shall be `details`, otherwise Gannet's.

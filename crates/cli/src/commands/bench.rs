@@ -67,7 +67,8 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
         let text = serde_json::to_string_pretty(&report).map_err(Failure::new)?;
         print(&(text + "\n"))?;
     } else {
-        print(&gannet_bench::report::text(&report, arguments.details))?;
+        let brief = gannet_bench::report::brief(&report).filter(|_| arguments.summary);
+        print(&brief.unwrap_or_else(|| gannet_bench::report::text(&report, arguments.details)))?;
     }
     Ok(if stop.is_wanted() { INTERRUPTED } else { 0 })
 }
