@@ -38,7 +38,7 @@ serve() {
         "$workspace/target/release/examples/mount_memfs" "$work/mnt" "$1" > "$work/server.log" 2>&1 &
     fi
     server=$!
-    for _ in $(seq 50); do mountpoint -q "$work/mnt" && [ -s "$work/server.log" ] && return; sleep 0.1; done
+    for _ in $(seq 600); do mountpoint -q "$work/mnt" && [ -s "$work/server.log" ] && return; kill -0 $server 2> /dev/null || break; sleep 0.1; done
     echo "$1: not mounted: $(cat "$work/server.log")"
     return 1
 }

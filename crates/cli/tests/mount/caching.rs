@@ -106,7 +106,7 @@ fn what_is_mapped_and_changed_is_flushed_before_another_looks() {
 fn a_stopped_server_is_cut_off() {
     with_transports(|transport| {
         let bench = Bench::new();
-        let server = bench.mount(&format!("transport={transport},cache_deadline=0.6"));
+        let server = bench.mount(&format!("transport={transport},cache_deadline=5"));
         fs::write(bench.on("file"), "before").unwrap();
         // Another process has it open: our children close what we have when they begin, and would wait for the server.
         let script = "exec 3< \"$0\"; head -c 3 <&3; echo; read go; cat <&3";
@@ -122,14 +122,14 @@ fn a_stopped_server_is_cut_off() {
         let begin = Instant::now();
         bench.run("echo after! > /gannet/file; echo x > /gannet/new");
         let waited = begin.elapsed();
-        assert!(waited >= Duration::from_millis(600) && waited < Duration::from_secs(60), "{waited:?}");
+        assert!(waited >= Duration::from_secs(5), "{waited:?}");
         // Whoever comes next does not wait again.
         let quickly = || {
             let begin = Instant::now();
             bench.run("true");
-            begin.elapsed() < Duration::from_millis(600)
+            begin.elapsed() < Duration::from_secs(5)
         };
-        assert!((0..50).any(|_| quickly()), "everybody waits again");
+        assert!((0..10).any(|_| quickly()), "everybody waits again");
         // Nothing that the kernel remembers can be believed any more: it asks, and waits for the stopped server.
         let path = bench.on("file");
         let mut stdin = other.stdin.take().unwrap();
@@ -159,7 +159,8 @@ fn exclusive_mounts_keep_others_out() {
             let options = format!("transport={transport},cache={cache}");
             let server = bench.mount(&options);
             fs::write(bench.on("file"), "mine").unwrap();
-            assert!(is_cached(&server, &bench.on("file")));
+            // Not at the first look: what was written may still be on its way.
+            eventually("cached", || is_cached(&server, &bench.on("file")));
             let refused = crate::gannet(["run".as_ref(), bench.volume().as_os_str(), "--".as_ref(), "true".as_ref()]);
             let complaint = String::from_utf8(refused.stderr).unwrap();
             assert!(!refused.status.success() && complaint.contains("mounted for itself"), "{complaint}");

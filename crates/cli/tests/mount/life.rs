@@ -170,7 +170,7 @@ fn a_service_manager_is_told_when_it_answers() {
     let bench = Bench::new();
     let path = bench.directory.path().join("notify");
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(std::time::Duration::from_secs(120))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
     command.args(["mount", "--foreground", "--memory=8"]).arg(bench.at()).env("NOTIFY_SOCKET", &path);
     let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();

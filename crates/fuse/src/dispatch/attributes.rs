@@ -92,11 +92,11 @@ impl Dispatcher {
             change.mode = self.mode_after_change(header, &now);
         }
         // Times of an append-only file may be set to now only, as `touch` does. A kernel that writes back sends the times of
-        // its writes so, too, and cannot be told apart from a program then.
+        // its writes to files so, too, and cannot be told apart from a program then.
         let sets_times = matches!(change.accessed, TimeChange::Set(_)) || matches!(change.modified, TimeChange::Set(_));
         let touches_only = !valid
             .intersects(SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE)
-            && (!sets_times || self.agreed(InitFlags::WRITEBACK_CACHE));
+            && (!sets_times || (self.agreed(InitFlags::WRITEBACK_CACHE) && now.file_type == FileType::Regular));
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !touches_only) {
             return Err(UNCHANGEABLE);
         }

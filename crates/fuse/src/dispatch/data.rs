@@ -183,8 +183,12 @@ impl Dispatcher {
         if source.file_type != FileType::Regular {
             return Err(Error::new(Errno::INVAL));
         }
+        let now = self.file_system.permissions(to)?;
+        if now.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(UNCHANGEABLE);
+        }
         if !keeps_set_id(header) {
-            self.drop_set_id(header, to, &self.file_system.permissions(to)?)?;
+            self.drop_set_id(header, to, &now)?;
         }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if !wide {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 
+use super::closing::{Closing, PATIENCE, PAUSE_MAX, PAUSE_MIN};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
 use crate::protocol::reply;
@@ -48,6 +49,7 @@ pub(super) struct Locks {
     /// How many owners there are: closing a file asks nothing else while there are none.
     count: AtomicUsize,
     waiters: Mutex<Waiters>,
+    closing: Closing,
 }
 
 /// A request that waits.
@@ -69,7 +71,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that has to wait for others' locks.
+/// A request that has to wait for others' locks, or only for a close that is under way (`impatient`).
 pub(crate) struct Wait {
     dispatcher: Arc<Dispatcher>,
     file: u64,
@@ -77,6 +79,7 @@ pub(crate) struct Wait {
     request: SharedRequest,
     unique: u64,
     stop: Arc<AtomicBool>,
+    impatient: bool,
 }
 
 impl Wait {
@@ -85,7 +88,11 @@ impl Wait {
         let body = move || {
             let file_system = &*self.dispatcher.file_system;
             let mut stop = || self.stop.load(Ordering::Relaxed);
-            let outcome = match file_system.shared().lock(file_system, &self.request, &mut stop) {
+            let locked = match self.impatient {
+                true => self.dispatcher.lock_after_close(&self.request, &stop),
+                false => file_system.shared().lock(file_system, &self.request, &mut stop),
+            };
+            let outcome = match locked {
                 Ok(()) => Outcome::Reply(0),
                 Err(error) => Outcome::Error(error.errno()),
             };
@@ -163,11 +170,14 @@ impl Dispatcher {
         };
         let is_flock = lock_request.flags & LK_FLOCK != 0;
         let waits = wait && exclusive.is_some();
+        if exclusive.is_some() {
+            self.locks.closing.used(lock_request.handle);
+        }
         let owner = if is_flock {
             let description = Description::from_word(lock_request.handle).ok_or(Error::new(Errno::BADF))?;
             LockOwner::Flock(description)
         } else {
-            match self.owner(header.node, node, lock_request, exclusive.is_some(), waits)? {
+            match self.owner(header.node, node, lock_request, exclusive.is_some(), exclusive.is_some())? {
                 Some(description) => LockOwner::OpenFile(description),
                 // Nothing was ever locked.
                 None => return Ok(Outcome::Reply(0)),
@@ -181,14 +191,19 @@ impl Dispatcher {
             process: lock_request.process,
         };
         let leave = || {
-            if waits && !is_flock {
+            if exclusive.is_some() && !is_flock {
                 self.leave_owner(header.node, lock_request.owner);
             }
         };
+        let of_owner = (!is_flock).then_some(lock_request.owner);
         match self.file_system.shared().try_lock(&*self.file_system, &request) {
             Ok(()) => {
                 leave();
                 Ok(Outcome::Reply(0))
+            }
+            Err(error) if error.errno() == Errno::AGAIN && !waits && self.closing_blocker(&request).is_some() => {
+                let wait = self.wait(header, of_owner, request, Arc::default(), true);
+                Ok(Outcome::Waits(Box::new(wait)))
             }
             Err(error) if error.errno() == Errno::AGAIN && waits => {
                 let stop = Arc::new(AtomicBool::new(false));
@@ -200,27 +215,64 @@ impl Dispatcher {
                 if waiters.ended {
                     stop.store(true, Ordering::Relaxed);
                 }
-                let owner = (!is_flock).then_some(lock_request.owner);
                 // Under the lock: of two that wait for each other the later one sees the other.
-                if owner.is_some_and(|owner| self.would_deadlock(&waiters, owner, &request)) {
+                if of_owner.is_some_and(|owner| self.would_deadlock(&waiters, owner, &request)) {
                     drop(waiters);
                     leave();
                     return Err(Error::new(Errno::DEADLK));
                 }
-                waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner, request });
-                Ok(Outcome::Waits(Box::new(Wait {
-                    dispatcher: Arc::clone(self),
-                    file: header.node,
-                    owner,
-                    request,
-                    unique: header.unique,
-                    stop,
-                })))
+                waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner: of_owner, request });
+                Ok(Outcome::Waits(Box::new(self.wait(header, of_owner, request, stop, false))))
             }
             Err(error) => {
                 leave();
                 Err(error)
             }
+        }
+    }
+
+    fn wait(
+        self: &Arc<Self>,
+        header: &Header,
+        owner: Option<u64>,
+        request: SharedRequest,
+        stop: Arc<AtomicBool>,
+        impatient: bool,
+    ) -> Wait {
+        let dispatcher = Arc::clone(self);
+        Wait { dispatcher, file: header.node, owner, request, unique: header.unique, stop, impatient }
+    }
+
+    /// The open file whose lock is in the way of `request`, if it may be gone in a moment.
+    fn closing_blocker(&self, request: &SharedRequest) -> Option<u64> {
+        let blocker = self.file_system.shared().test_lock(request).ok()??;
+        let handle = match blocker.owner {
+            LockOwner::Process(_) => None,
+            LockOwner::Flock(description) => Some(description.word()),
+            LockOwner::OpenFile(description) => self.find_owner(description, |owner| owner.handle),
+        };
+        handle.filter(|&handle| self.locks.closing.is_closing(handle))
+    }
+
+    /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
+    fn lock_after_close(&self, request: &SharedRequest, stop: &dyn Fn() -> bool) -> Result<()> {
+        let (mut pause, mut waited) = (PAUSE_MIN, Duration::ZERO);
+        loop {
+            let outcome = self.file_system.shared().try_lock(&*self.file_system, request);
+            if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
+                return outcome;
+            }
+            let Some(handle) = self.closing_blocker(request) else {
+                // Gone between both looks, or another's: those who stay refuse.
+                return self.file_system.shared().try_lock(&*self.file_system, request);
+            };
+            if waited >= PATIENCE {
+                self.locks.closing.stays(handle);
+                return outcome;
+            }
+            std::thread::sleep(pause);
+            waited += pause;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -232,7 +284,7 @@ impl Dispatcher {
             // Another participant of the volume is looked at by nobody: what it waits for is not known here.
             let Ok(Some(blocker)) = self.file_system.shared().test_lock(&request) else { continue };
             let LockOwner::OpenFile(description) = blocker.owner else { continue };
-            let Some(holder) = self.owner_of(description) else { continue };
+            let Some(holder) = self.find_owner(description, |owner| owner.word) else { continue };
             if holder == owner {
                 return true;
             }
@@ -245,10 +297,10 @@ impl Dispatcher {
         false
     }
 
-    /// The kernel's owner behind a description.
-    fn owner_of(&self, description: Description) -> Option<u64> {
+    /// What is asked of the kernel's owner behind a description.
+    fn find_owner(&self, description: Description, asked: impl Fn(&Owner) -> u64) -> Option<u64> {
         let owners = lock(&self.locks.owners);
-        owners.values().flatten().find(|owner| owner.description == description).map(|owner| owner.word)
+        owners.values().flatten().find(|owner| owner.description == description).map(asked)
     }
 
     pub(super) fn get_lock(&self, header: &Header, lock_request: &LockRequest) -> Result<FixedReply> {
@@ -275,8 +327,9 @@ impl Dispatcher {
     }
 
     /// A process closed a descriptor of the file: its record locks on it go.
-    pub(super) fn flush(&self, header: &Header, owner: u64) -> Result<FixedReply> {
+    pub(super) fn flush(&self, header: &Header, handle: u64, owner: u64) -> Result<FixedReply> {
         self.keeps_locks()?;
+        self.locks.closing.flushed(handle);
         self.drop_owners(header.node, |candidate| candidate.word == owner);
         Ok(FixedReply::new())
     }
@@ -284,6 +337,11 @@ impl Dispatcher {
     /// An open file is gone: so are the locks that belonged to it. (A process's own went with its last FLUSH.)
     pub(super) fn drop_locks_of_handle(&self, file: u64, handle: u64) {
         self.drop_owners(file, |candidate| candidate.handle == handle);
+    }
+
+    /// Nothing is locked by it any more: nobody needs to wait for that.
+    pub(super) fn end_of_handle(&self, handle: u64) {
+        self.locks.closing.released(handle);
     }
 
     fn drop_owners(&self, file: u64, chosen: impl Fn(&Owner) -> bool) {
@@ -351,5 +409,6 @@ impl Dispatcher {
             let _ = file_system.shared().close(file_system, owner.description);
         }
         self.locks.count.store(0, Ordering::Relaxed);
+        self.locks.closing.clear();
     }
 }

@@ -14,6 +14,7 @@
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
+//! | `closing.rs` | locks that a close is about to drop |
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
 //! | `nodes.rs` | node ids and reference counts |
@@ -22,6 +23,7 @@
 mod acl;
 mod attributes;
 mod caching;
+mod closing;
 mod data;
 mod directory;
 mod locks;
@@ -242,10 +244,11 @@ impl Dispatcher {
             Operation::GetAttr { by_file } => self.get_attributes(header, by_file)?,
             Operation::StatX { .. } => self.get_extended_attributes(header)?,
             Operation::Open { flags, .. } => self.open(header, flags)?,
-            Operation::Flush { lock_owner, .. } => self.flush(header, lock_owner)?,
+            Operation::Flush { handle, lock_owner } => self.flush(header, handle, lock_owner)?,
             Operation::Release { handle, .. } | Operation::ReleaseDirectory { handle } => {
                 self.drop_locks_of_handle(header.node, handle);
                 self.close_handle(header.node, handle);
+                self.end_of_handle(handle);
                 return done();
             }
             Operation::Forget { count } => {

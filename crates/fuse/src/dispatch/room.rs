@@ -39,6 +39,12 @@ impl Room {
         self.removals.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Whether nothing was waited for in vain lately.
+    #[cfg(test)]
+    pub(super) fn has_patience(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) == 0
+    }
+
     /// Waits no longer than a moment from now on.
     #[cfg(test)]
     pub(super) fn lose_patience(&self) {
@@ -87,7 +93,9 @@ impl Dispatcher {
             }
             if last || waited >= patience {
                 self.room.in_vain.store(removals, Ordering::Relaxed);
-                self.room.failures.fetch_add(1, Ordering::Relaxed);
+                if !waited.is_zero() {
+                    self.room.failures.fetch_add(1, Ordering::Relaxed);
+                }
             }
         }
         outcome

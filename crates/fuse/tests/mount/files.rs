@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use rustix::io::Errno;
 
-use crate::{Outcome, Server, Test, content};
+use crate::{Outcome, Server, Test, content, eventually};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "bytes_go_in_and_come_out", body: bytes_go_in_and_come_out, every_way: true },
@@ -194,14 +194,9 @@ fn nothing_leaks(way: &str) -> Outcome {
         fs::remove_dir_all(server.at("d")).unwrap();
     }
     // Forgets follow by themselves, a few milliseconds later.
-    for _ in 0..200 {
-        if free(&server) == before {
-            server.end();
-            return Ok(());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
-    panic!("free inodes and blocks: {:?}, before {before:?}", free(&server));
+    eventually("what was removed is free again", || free(&server) == before);
+    server.end();
+    Ok(())
 }
 
 fn appends_do_not_overwrite(way: &str) -> Outcome {

@@ -261,3 +261,12 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
     std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)).expect("readable");
     bytes
 }
+
+/// Waits until `holds` does, two minutes at most.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !holds() {
+        assert!(begin.elapsed().as_secs() < 120, "{what}: not within two minutes");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
