@@ -29,7 +29,7 @@ fn helper(bench: &Bench, volume: &Path, more: &[&str]) -> Output {
 }
 
 fn unmount(path: &Path) {
-    rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).unwrap();
+    eventually("unmounted", || rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).is_ok());
 }
 
 fn one_line(output: &Output) -> String {

@@ -33,10 +33,14 @@ fn open(path: &Path) -> File {
 /// Whether it succeeds is noted elsewhere.
 fn either_way<T>(_: T) {}
 
+/// Times long gone.
+pub(super) fn long_ago() -> Timestamps {
+    let time = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
+    Timestamps { last_access: time, last_modification: time }
+}
+
 fn past(path: &Path) {
-    let long_ago = Timespec { tv_sec: 1_000_000_000, tv_nsec: 0 };
-    let times = Timestamps { last_access: long_ago, last_modification: long_ago };
-    rustix::fs::utimensat(rustix::fs::CWD, path, &times, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    rustix::fs::utimensat(rustix::fs::CWD, path, &long_ago(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }
 
 /// Which of the three times of `path` a call changes.

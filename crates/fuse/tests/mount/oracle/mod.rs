@@ -4,6 +4,7 @@
 //! disk, and on the mount; each note of the mount must be the same as that of one of the others. What they cover follows the generic
 //! tests of xfstests. Used by the tests of `gannet-cli`, too, on volumes: may use nothing of its neighbours.
 
+mod corners;
 mod data;
 mod guards;
 mod locks;
@@ -101,7 +102,9 @@ fn told() -> &'static BTreeMap<(&'static str, String), Vec<String>> {
 }
 
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
-    [data::SCENARIOS, names::SCENARIOS, rights::SCENARIOS, guards::SCENARIOS, locks::SCENARIOS].into_iter().flatten()
+    [data::SCENARIOS, names::SCENARIOS, rights::SCENARIOS, guards::SCENARIOS, locks::SCENARIOS, corners::SCENARIOS]
+        .into_iter()
+        .flatten()
 }
 
 /// What may differ on a mount that does or does not write back: a scenario, and what it noted.
