@@ -14,7 +14,7 @@ use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::shares::Counts;
 use crate::survey::{Half, Survey, Surveyed, decide_halves, survey_inode};
 use gannet_vfs::{Errno, Error, FileType, Result};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 /// Inode number of the root directory.
 pub(crate) const ROOT: u32 = 1;
@@ -113,51 +113,55 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
 
     let killed = decide(disk, &survey, &mut report)?;
     let born = complete_births(disk, &survey, &killed, &mut report)?;
+    let mut added = Vec::new();
     for &inode in &born {
         if let Slot::Used { generation, birth, links, parent, .. } = disk.slot(inode)? {
             let surveyed = survey_inode(disk, inode, generation, birth, links, parent)?;
             used.mark(&surveyed);
-            match survey.inodes.binary_search_by_key(&inode, |other| other.inode) {
-                Ok(at) => survey.inodes[at] = surveyed,
-                Err(at) => survey.inodes.insert(at, surveyed),
-            }
+            added.push(surveyed);
         }
     }
+    survey.add(added);
     survey.damaged_slots.retain(|inode| !born.contains(inode));
 
     let derived = Derived::from_names(&survey, &killed)?;
-    if !derived.holders.contains_key(&ROOT) {
+    if !derived.is_held(&survey, ROOT) {
         return Err(Error::damaged("the root directory is missing", 0));
     }
     let mut commit = disk.begin();
-    for surveyed in &survey.inodes {
-        let at = disk.slot_at(surveyed.inode)?.ok_or(Error::damaged("slot", 0))?;
-        let Some(holder) = derived.holders.get(&surveyed.inode) else {
-            free_slot(&mut commit, at, surveyed.generation)?;
-            report.orphans_freed += 1;
-            let again = survey_inode(disk, surveyed.inode, surveyed.generation, surveyed.state.birth, 0, 0)?;
-            used.unmark(&again);
-            continue;
-        };
-        drop_bool(inodes.set(surveyed.inode as u64));
-        report.inodes += 1;
-        if let Some(tail) = surveyed.end.tail.filter(|_| surveyed.end.dangling) {
+    for surveyed in &survey.whole {
+        if let Some(tail) =
+            surveyed.end.tail.filter(|_| surveyed.end.dangling && derived.is_held(&survey, surveyed.inode))
+        {
             // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
             commit.store(tail.block * BLOCK_BYTES + AT_NEXT, 0)?;
         }
-        let links = cached_links(surveyed.state.birth.file_type, holder);
-        if surveyed.links_cached != links {
+    }
+    for (brief, holder) in survey.inodes.iter().zip(&derived.holders) {
+        let at = disk.slot_at(brief.inode)?.ok_or(Error::damaged("slot", 0))?;
+        if !holder.holds {
+            let Slot::Used { birth, .. } = disk.slot(brief.inode)? else { continue };
+            free_slot(&mut commit, at, brief.generation)?;
+            report.orphans_freed += 1;
+            let again = survey_inode(disk, brief.inode, brief.generation, birth, 0, 0)?;
+            used.unmark(&again);
+            continue;
+        }
+        drop_bool(inodes.set(brief.inode as u64));
+        report.inodes += 1;
+        let links = cached_links(brief.file_type, holder);
+        if brief.links_cached != links {
             commit.store(at + slot::AT_LINKS, links)?;
             report.words_corrected += 1;
         }
-        if surveyed.state.birth.file_type == FileType::Directory && surveyed.parent_cached != holder.parent as u64 {
+        if brief.file_type == FileType::Directory && brief.parent_cached != holder.parent as u64 {
             commit.store(at + slot::AT_PARENT, holder.parent as u64)?;
             report.words_corrected += 1;
         }
     }
     for &inode in &survey.damaged_slots {
         // A birth that never became whole, and that no directory knows of.
-        if derived.holders.contains_key(&inode) {
+        if derived.is_held(&survey, inode) {
             return Err(Error::damaged("inode slot", disk.slot_at(inode)?.unwrap_or(0)));
         }
         let at = disk.slot_at(inode)?.ok_or(Error::damaged("slot", 0))?;
@@ -188,7 +192,7 @@ fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<H
     let mut killed = HashSet::new();
     let mut places: Vec<LinePlace> = Vec::new();
     let mut halves = Vec::new();
-    for surveyed in &survey.inodes {
+    for surveyed in &survey.whole {
         let Some(place) = surveyed.end.last else { continue };
         if surveyed.last.torn_data {
             places.push(place);
@@ -244,7 +248,7 @@ fn complete_births(
 ) -> Result<HashSet<u32>> {
     let mut born = HashSet::new();
     let mut commit = disk.begin();
-    for surveyed in &survey.inodes {
+    for surveyed in &survey.whole {
         let Some((birth, target)) = surveyed.last.birth else { continue };
         if killed.contains(&surveyed.inode) {
             continue;
@@ -276,9 +280,9 @@ fn complete_births(
 }
 
 /// What the directories say of each inode.
-pub(crate) struct Derived {
-    /// Inodes that are reachable by a name, and the root.
-    pub(crate) holders: HashMap<u32, Holder>,
+struct Derived {
+    /// In the order of the survey's inodes.
+    holders: Vec<Holder>,
 }
 
 /// How an inode is held.
@@ -288,42 +292,55 @@ pub(crate) struct Holder {
     pub(crate) links: u64,
     /// For a directory, the one that holds it.
     pub(crate) parent: u32,
+    /// Whether it is reachable by a name, or the root.
+    pub(crate) holds: bool,
 }
 
 impl Derived {
     /// Counts names. Errors name a binding that leads to nothing.
-    pub(crate) fn from_names(survey: &Survey, killed: &HashSet<u32>) -> Result<Self> {
-        let mut holders: HashMap<u32, Holder> = HashMap::with_capacity(survey.inodes.len());
-        holders.insert(ROOT, Holder { links: 2, parent: ROOT });
-        for directory in &survey.inodes {
+    fn from_names(survey: &Survey, killed: &HashSet<u32>) -> Result<Self> {
+        let mut holders = vec![Holder::default(); survey.inodes.len()];
+        if let Some(root) = survey.place_of(ROOT) {
+            holders[root] = Holder { links: 2, parent: ROOT, holds: true };
+        }
+        for directory in &survey.whole {
             if directory.state.birth.file_type != FileType::Directory {
                 continue;
             }
+            let mut subdirectories = 0;
             for (_, target) in directory.settled_names(!killed.contains(&directory.inode)) {
-                let found = survey.find(target.inode).filter(|found| found.generation == target.generation);
-                if found.is_none() {
+                let found =
+                    survey.place_of(target.inode).filter(|&at| survey.inodes[at].generation == target.generation);
+                let Some(at) = found else {
                     return Err(Error::damaged("a name leads to no inode", target.place.offset_bytes()));
-                }
-                let holder = holders.entry(target.inode).or_default();
+                };
+                let holder = &mut holders[at];
+                holder.holds = true;
                 if target.file_type == FileType::Directory {
                     if holder.parent != 0 {
                         return Err(Error::damaged("a directory has two names", target.place.offset_bytes()));
                     }
                     holder.parent = directory.inode;
                     holder.links += 2;
-                    holders.entry(directory.inode).or_default().links += 1;
+                    subdirectories += 1;
                 } else {
                     holder.links += 1;
                 }
             }
+            if let Some(at) = survey.place_of(directory.inode) {
+                holders[at].links += subdirectories;
+            }
         }
-        // A directory that is not named but holds directories gained links above: it has no parent, so it is no holder.
-        holders.retain(|&inode, holder| {
-            let is_directory =
-                survey.find(inode).is_some_and(|found| found.state.birth.file_type == FileType::Directory);
-            inode == ROOT || !is_directory || holder.parent != 0
-        });
+        // A directory that is bound as something else has no parent: it counts as nameless.
+        for (brief, holder) in survey.inodes.iter().zip(&mut holders) {
+            holder.holds &= brief.inode == ROOT || brief.file_type != FileType::Directory || holder.parent != 0;
+        }
         Ok(Self { holders })
+    }
+
+    /// Whether an inode is reachable by a name, or the root.
+    fn is_held(&self, survey: &Survey, inode: u32) -> bool {
+        survey.place_of(inode).is_some_and(|at| self.holders[at].holds)
     }
 }
 

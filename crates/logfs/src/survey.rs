@@ -127,14 +127,45 @@ pub(crate) struct Problem {
     pub(crate) error: Error,
 }
 
-/// All inodes in use, in ascending order, and what is wrong.
+/// What is kept of every inode.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Brief {
+    /// Its number.
+    pub(crate) inode: u32,
+    /// Its generation.
+    pub(crate) generation: u32,
+    /// Cached link count in the slot.
+    pub(crate) links_cached: u64,
+    /// Cached parent in the slot.
+    pub(crate) parent_cached: u64,
+    /// Its type.
+    pub(crate) file_type: FileType,
+}
+
+/// All inodes in use, and what is wrong.
 pub(crate) struct Survey {
-    /// Inodes in use.
-    pub(crate) inodes: Vec<Surveyed>,
+    /// Inodes in use, ascending. Little of each, for there can be many millions.
+    pub(crate) inodes: Vec<Brief>,
+    /// Those of which more is needed, ascending: directories, and whose last entry or page is to be decided.
+    pub(crate) whole: Vec<Surveyed>,
     /// Slots and structures that cannot be read.
     pub(crate) problems: Vec<Problem>,
     /// Slots whose checksum fails: a birth that was in flight, or damage.
     pub(crate) damaged_slots: Vec<u32>,
+    /// The numbers of the inodes alone, to be searched.
+    numbers: Vec<u32>,
+    /// Where in `inodes` each chunk begins.
+    starts: Vec<usize>,
+    slots_per_chunk: u64,
+}
+
+/// What one thread has read.
+#[derive(Default)]
+struct Part {
+    inodes: Vec<Brief>,
+    whole: Vec<Surveyed>,
+    problems: Vec<Problem>,
+    damaged_slots: Vec<u32>,
 }
 
 impl Survey {
@@ -145,7 +176,7 @@ impl Survey {
         std::thread::scope(|scope| {
             for _ in 0..threads.max(1) {
                 scope.spawn(|| {
-                    let mut part = Self { inodes: Vec::new(), problems: Vec::new(), damaged_slots: Vec::new() };
+                    let mut part = Part::default();
                     loop {
                         let chunk = next_chunk.fetch_add(1, Ordering::Relaxed);
                         if chunk >= disk.geometry().chunks {
@@ -157,18 +188,66 @@ impl Survey {
                 });
             }
         });
-        let mut all = Self { inodes: Vec::new(), problems: Vec::new(), damaged_slots: Vec::new() };
+        let mut all = Part::default();
         for part in parts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
             all.inodes.extend(part.inodes);
+            all.whole.extend(part.whole);
             all.problems.extend(part.problems);
             all.damaged_slots.extend(part.damaged_slots);
         }
-        all.inodes.sort_unstable_by_key(|surveyed| surveyed.inode);
+        // Stable, since these are quick where there are long runs already.
+        all.inodes.sort_by_key(|brief| brief.inode);
+        all.whole.sort_by_key(|surveyed| surveyed.inode);
         all.problems.sort_by_key(|problem| (problem.inode, problem.error.place()));
         all.damaged_slots.sort_unstable();
-        Ok(all)
+        let Part { inodes, whole, problems, damaged_slots } = all;
+        let slots_per_chunk = disk.geometry().slots_per_chunk();
+        let (numbers, starts) = (Vec::new(), Vec::new());
+        let mut survey = Self { inodes, whole, problems, damaged_slots, numbers, starts, slots_per_chunk };
+        survey.number();
+        Ok(survey)
     }
 
+    /// Notes where each inode is.
+    fn number(&mut self) {
+        self.numbers = self.inodes.iter().map(|brief| brief.inode).collect();
+        let chunks = self.numbers.last().map_or(0, |&last| last as u64 / self.slots_per_chunk + 1);
+        let mut at = 0;
+        self.starts = (0..=chunks)
+            .map(|chunk| {
+                while self.numbers.get(at).is_some_and(|&number| (number as u64) < chunk * self.slots_per_chunk) {
+                    at += 1;
+                }
+                at
+            })
+            .collect();
+    }
+
+    /// Takes inodes in, in place of what is known of them.
+    pub(crate) fn add(&mut self, added: Vec<Surveyed>) {
+        for surveyed in added {
+            let brief = surveyed.brief();
+            match self.inodes.binary_search_by_key(&brief.inode, |other| other.inode) {
+                Ok(at) => self.inodes[at] = brief,
+                Err(at) => self.inodes.insert(at, brief),
+            }
+            match self.whole.binary_search_by_key(&brief.inode, |other| other.inode) {
+                Ok(at) => self.whole[at] = surveyed,
+                Err(at) => self.whole.insert(at, surveyed),
+            }
+        }
+        self.number();
+    }
+
+    /// Where in `inodes` an inode in use is.
+    pub(crate) fn place_of(&self, inode: u32) -> Option<usize> {
+        let chunk = (inode as u64 / self.slots_per_chunk) as usize;
+        let (start, end) = (*self.starts.get(chunk)?, *self.starts.get(chunk + 1)?);
+        self.numbers[start..end].binary_search(&inode).ok().map(|within| start + within)
+    }
+}
+
+impl Part {
     fn chunk(&mut self, disk: &Disk, chunk: u64, each: &(dyn Fn(&mut Surveyed) + Sync)) {
         let slots = disk.geometry().slots_per_chunk();
         match disk.chunk_block(chunk) {
@@ -185,7 +264,10 @@ impl Survey {
                     match survey_inode(disk, inode, generation, birth, links, parent) {
                         Ok(mut surveyed) => {
                             each(&mut surveyed);
-                            self.inodes.push(surveyed);
+                            self.inodes.push(surveyed.brief());
+                            if surveyed.is_needed() {
+                                self.whole.push(surveyed);
+                            }
                         }
                         Err(error) => self.problems.push(Problem { inode, error }),
                     }
@@ -193,11 +275,6 @@ impl Survey {
                 Err(error) => self.problems.push(Problem { inode, error }),
             }
         }
-    }
-
-    /// Finds an inode in use.
-    pub(crate) fn find(&self, inode: u32) -> Option<&Surveyed> {
-        self.inodes.binary_search_by_key(&inode, |surveyed| surveyed.inode).ok().map(|index| &self.inodes[index])
     }
 }
 
@@ -278,6 +355,26 @@ fn survey_without_last(disk: &Disk, owned: Owned, torn: Surveyed, birth: Birth) 
 }
 
 impl Surveyed {
+    /// What is kept of it in any case.
+    const fn brief(&self) -> Brief {
+        Brief {
+            inode: self.inode,
+            generation: self.generation,
+            links_cached: self.links_cached,
+            parent_cached: self.parent_cached,
+            file_type: self.state.birth.file_type,
+        }
+    }
+
+    /// Whether there is anything to be decided or derived from it.
+    fn is_needed(&self) -> bool {
+        self.state.birth.file_type == FileType::Directory
+            || self.last.torn_data
+            || self.last.partner.is_some()
+            || self.last.birth.is_some()
+            || self.end.dangling
+    }
+
     fn take(&mut self, disk: &Disk, place: LinePlace, entry: &Entry<'_>) -> Result<()> {
         for (key, target) in self.names.last.drain(..) {
             match target {
