@@ -24,6 +24,12 @@ use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a volume that is open elsewhere is asked for before that is believed.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
+/// How long between two such questions.
+const CLAIM_PAUSE: Duration = Duration::from_millis(2);
 
 /// When reading moves the time of access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -340,9 +346,7 @@ impl FileGuard {
 
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
         let (core, threads) = self.take_disk(session)?;
-        if !claim(&core.disk, true)? {
-            return Err(recover::OPEN_ELSEWHERE);
-        }
+        claim_alone(&core.disk)?;
         self.report = open_first(&core, session, arena.0, threads)?;
         note_volume(&core.disk, session);
         self.core = Some(core);
@@ -368,6 +372,19 @@ impl FileGuard {
         self.core = Some(core);
         Ok(())
     }
+}
+
+/// Claims the volume for a new arena. Who has just closed it may have started a program meanwhile, which has a copy of the
+/// descriptor, and with it the claim, until it executes: so it is asked for a while.
+fn claim_alone(disk: &Disk) -> Result<()> {
+    let began = Instant::now();
+    while !claim(disk, true)? {
+        if began.elapsed() > CLAIM_PATIENCE {
+            return Err(recover::OPEN_ELSEWHERE);
+        }
+        std::thread::sleep(CLAIM_PAUSE);
+    }
+    Ok(())
 }
 
 /// Claims the volume itself for this arena, as long as this process has it mapped: as the first participant, who must find

@@ -237,6 +237,21 @@ fn kills_at_work_of_the_last_one_are_taken_over() {
     assert!(adopted * 4 >= rounds, "{adopted} of {rounds} without recovery");
 }
 
+/// A program that its former user has just started has a copy of the volume's descriptor until it executes, and the claim with it.
+#[test]
+fn a_claim_that_a_starting_program_has_inherited_goes_by() {
+    let volume = Volume::new("inherited");
+    let file = std::fs::File::open(&volume.0).expect("the file");
+    assert!(gannet_shm::claim_volume_shared(&file).expect("claim"));
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        drop(file);
+    });
+    let fs = volume.open();
+    ends.join().expect("the claim ended");
+    assert!(fs.detach().expect("detach"));
+}
+
 #[test]
 fn an_arena_that_is_not_the_volumes_any_more_is_not_believed() {
     const ARENA_AT: u64 = 4096 + 3 * 64;
