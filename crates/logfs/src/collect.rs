@@ -151,9 +151,8 @@ impl<'s> Op<'s> {
     #[inline(never)]
     fn collect_piece(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) -> Result<()> {
         let record = &locked.record;
-        // What a symbolic link is born with stands first in its log, and its pieces in order: it stays where it is.
         if locked.state.file_type == FileType::Symlink {
-            return Ok(());
+            return self.collect_link(locked, pass, pages);
         }
         if pass.remaining == 0 {
             pass.remaining = pages;
@@ -182,6 +181,23 @@ impl<'s> Op<'s> {
         }
         pass.pages_seen = record.log_use().0;
         record.set_collection(pass);
+        Ok(())
+    }
+
+    /// A symbolic link's log is not collected page by page: see `renew`.
+    fn collect_link(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) -> Result<()> {
+        let was_urgent = self.urgent.replace(true);
+        let renewed = self.renew_log(locked, pages);
+        self.urgent.set(was_urgent);
+        match renewed {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) => {}
+            Err(error) if error.errno() == Errno::UCLEAN => pass.threshold = u32::MAX,
+            Err(error) => return Err(error),
+        }
+        pass.pages_seen = pages;
+        locked.record.set_collection(pass);
         Ok(())
     }
 

@@ -53,6 +53,7 @@ mod record;
 mod recover;
 mod remove;
 mod rename;
+mod renew;
 mod replay;
 mod resize;
 mod samples;

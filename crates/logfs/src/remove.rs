@@ -225,7 +225,7 @@ impl<'s> Op<'s> {
 
     /// Frees the pages of a log. Each says where the next one is: it is read before it is given back.
     #[inline(never)]
-    fn free_log(&self, locked: &Locked<'s>, head: u64, durable: &Durable) -> Result<()> {
+    pub(crate) fn free_log(&self, locked: &Locked<'s>, head: u64, durable: &Durable) -> Result<()> {
         let owned = locked.owned(self.core);
         let mut outcome = Ok(());
         let mut previous = None;

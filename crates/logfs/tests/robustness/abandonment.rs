@@ -2,14 +2,15 @@
 //! or did not, nothing stays locked, nothing has two owners, and after the next recovery nothing is lost.
 
 use crate::enumeration::exercise;
-use crate::operations::{Operation, all, populate};
-use crate::state::{State, capture};
+use crate::operations::{Operation, all, at, bytes, operation, populate};
+use crate::state::{State, Tear, capture};
 use crate::volume::{MODES, Mode, assert_sound, attach, image, open, options};
 use crate::{Failures, Random, long};
-use gannet_fstest::Rig;
+use gannet_fstest::{Rig, name};
 use gannet_logfs::{AttachOptions, LogFs};
 use gannet_media::{Medium, Simulation};
 use gannet_shm::testing::{Outcome, run_abandoned, store_point};
+use gannet_vfs::{AllocateMode, AttributeChange, NewNode, Owner, Result, Time, TimeChange, WritePosition};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -141,4 +142,76 @@ fn a_thread_may_end_anywhere_else() {
 fn a_thread_may_end_anywhere_while_it_makes_room() {
     let every = if long() { 1 } else { 7 };
     MODES.into_iter().for_each(|mode| everything(mode, 3, every, true));
+}
+
+/// Something that lets a log grow, to be done again and again: which, on what file of the tree, the how manieth time.
+type Chatter = (&'static str, fn(&Rig<'_>, usize) -> Result<()>);
+
+/// Changes of a symbolic link, of names in a directory, of a file's blocks.
+const CHATTERS: [Chatter; 3] = [
+    ("a link's log is written anew", |rig, index| {
+        let modified = TimeChange::Set(Time(1_000_000_000 + index as i64));
+        let change = AttributeChange { modified, ..Default::default() };
+        rig.fs.set_attributes(at(rig, "/d1/s")?, &change).map(|_| ())
+    }),
+    ("a directory is collected", |rig, index| {
+        let (directory, file) = (at(rig, "/e")?, format!("n{}", index / 2));
+        match index % 16 {
+            // The name stays.
+            1 => Ok(()),
+            even if even % 2 == 0 => {
+                rig.fs.create(directory, name(&file), &NewNode::regular(0o600, Owner::default())).map(|_| ())
+            }
+            _ => rig.unlink(directory, &file).map(|_| ()),
+        }
+    }),
+    ("a file is collected", |rig, index| {
+        let file = at(rig, "/cut")?;
+        if index % 2 == 0 {
+            return rig.fs.allocate(file, AllocateMode::PunchHole, 0, 4096).map(|_| ());
+        }
+        rig.try_write(file, WritePosition::At(0), &bytes(index as u8, 600)).map(|_| ())
+    }),
+];
+
+/// Threads end while they collect a log: at each store, or some of them.
+#[test]
+fn a_thread_may_end_anywhere_while_it_collects() {
+    for mode in MODES {
+        let (began, mut ends) = (Instant::now(), 0);
+        for (text, step) in CHATTERS {
+            // The step that makes the most stores is one that collects.
+            let (fs, simulation) = open(&image(mode, |fs| populate(fs)));
+            let stores_of = |index: usize| {
+                let mark = simulation.mark();
+                step(&Rig::new(&fs), index).expect("a step");
+                simulation.stores_in(mark..simulation.mark())
+            };
+            let (most, index) = (0..300).map(|index| (stores_of(index), index)).max().expect("steps");
+            drop(fs);
+            assert!(most > 70, "{text}: {most} stores");
+            let fill = |fs: &LogFs| {
+                populate(fs);
+                (0..index).for_each(|index| step(&Rig::new(fs), index).expect("a step"));
+            };
+            let start = Start { image: image(mode, fill), crowded: false };
+            let operation = operation(text.into(), Tear::Bytes("/cut"), move |rig| step(rig, index));
+            let (fs, _) = start.open();
+            operation.apply(&fs).expect("the step");
+            let after = capture(&fs).expect("the state after").without_times();
+            drop(fs);
+            let mut random = Random(mode as u64);
+            let mut stores = 0;
+            loop {
+                stores += if long() { 1 } else { 1 + random.below(16) as u64 };
+                ends += 1;
+                let reaper_stores = if random.below(2) == 0 { 0 } else { 1 + random.below(80) as u64 };
+                if abandon(&start, &operation, &after, stores, reaper_stores) {
+                    break;
+                }
+            }
+        }
+        println!("abandonment in collections, {mode:?}: {ends} ends, {:.1} s", began.elapsed().as_secs_f64());
+        assert!(ends > 60);
+    }
 }

@@ -6,6 +6,7 @@ use crate::state::{Tear, capture};
 use crate::volume::{MODES, Mode, assert_sound, attach, image, open};
 use crate::{Random, long};
 use gannet_fstest::{Rig, name};
+use gannet_logfs::LogFs;
 use gannet_media::simulation::CrashPolicy;
 use gannet_vfs::{
     AllocateMode, AttributeChange, FileSystem, FileType, ModeChange, NewNode, Owner, RenameFlags, Time, TimeChange,
@@ -62,7 +63,7 @@ fn attributes(rig: &Rig<'_>, index: usize, random: &mut Random) {
     };
 }
 
-/// Symbolic links, a short one and one that takes two pages, get other times.
+/// Symbolic links, a short one and one that takes two pages, get other times, and sometimes attributes.
 fn links(rig: &Rig<'_>, index: usize, random: &mut Random) {
     if index == 0 {
         let target: Vec<u8> = (0..4090).map(|index| b'a' + (index % 23) as u8).collect();
@@ -71,6 +72,15 @@ fn links(rig: &Rig<'_>, index: usize, random: &mut Random) {
         return;
     }
     let node = at(rig, if random.below(2) == 0 { "/long" } else { "/d1/s" }).expect("a link");
+    if random.below(8) == 0 {
+        let text = format!("trusted.{}", random.below(3));
+        let _ = match random.below(3) {
+            0 => rig.fs.remove_xattr(node, text.as_bytes()),
+            1 => rig.fs.set_xattr(node, text.as_bytes(), &bytes(index as u8, 5000), XattrMode::Any),
+            _ => rig.fs.set_xattr(node, text.as_bytes(), &bytes(index as u8, random.below(900)), XattrMode::Any),
+        };
+        return;
+    }
     let modified = TimeChange::Set(Time(1_000_000_000 + index as i64));
     rig.fs.set_attributes(node, &AttributeChange { modified, ..Default::default() }).expect("a change of time");
 }
@@ -165,6 +175,29 @@ fn attributes_are_collected() {
 #[test]
 fn symbolic_links_are_collected() {
     both("links", links, 400, true);
+}
+
+#[test]
+fn the_log_of_a_link_stays_short() {
+    let image = image(Mode::InPlace, |fs| populate(fs));
+    let (fs, simulation) = open(&image);
+    let rig = Rig::new(&fs);
+    let link = at(&rig, "/d1/s").expect("a link");
+    let mut target = [0; 64];
+    let length = fs.read_link(link, &mut target).expect("where it leads");
+    let free = |fs: &LogFs| fs.statistics().expect("statistics").blocks_free;
+    let before = free(&fs);
+    for index in 0..3000 {
+        let modified = TimeChange::Set(Time(1_000_000_000 + index));
+        fs.set_attributes(link, &AttributeChange { modified, ..Default::default() }).expect("a change of time");
+        let mut again = [0; 64];
+        assert_eq!(fs.read_link(link, &mut again).expect("where it leads"), length);
+        assert_eq!(again, target);
+    }
+    assert!(free(&fs) + 8 > before, "{} blocks are free of {before}", free(&fs));
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&simulation.medium(), true, "a link that was changed often");
 }
 
 #[test]

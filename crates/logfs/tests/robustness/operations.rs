@@ -80,7 +80,12 @@ pub(crate) fn populate(fs: &dyn FileSystem) {
     rig.fs.clone_range(original, 0, clone, 0, 9000).expect("clone");
 }
 
-fn operation(text: String, tear: Tear, run: impl Fn(&Rig<'_>) -> Result<()> + Send + Sync + 'static) -> Operation {
+/// An operation that is torn the same way on any tree.
+pub(crate) fn operation(
+    text: String,
+    tear: Tear,
+    run: impl Fn(&Rig<'_>) -> Result<()> + Send + Sync + 'static,
+) -> Operation {
     Operation { text, tear, tear_after: tear, run: std::sync::Arc::new(run) }
 }
 
