@@ -208,28 +208,8 @@ impl<'s> Op<'s> {
             let errno = if new.target.is_empty() { Errno::NOENT } else { Errno::NAMETOOLONG };
             return Err(Error::new(errno));
         }
-        let numbers = self.core.space.inodes(self)?;
-        let take = || numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(storage::error);
-        let number = match take() {
-            // What this thread has given up itself is free but for a fence.
-            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => take(),
-            outcome => outcome,
-        };
-        let number = number.map_err(|error| match error.errno() {
-            Errno::NOSPC => Error::because(Errno::NOSPC, "the volume has no free inode"),
-            _ => error,
-        })?;
+        let (number, generation) = self.take_number(near)?;
         let inode = number.extent().start as u32;
-        self.expect_slot(inode);
-        // Its record's memory too, for nothing may fail once the birth is durable.
-        let prepared = self.ensure_chunk(inode).and_then(|()| self.take_generation(inode));
-        let generation = match prepared {
-            Ok(generation) => generation.max(1),
-            Err(error) => {
-                numbers.release(&self.thread, number).map_err(storage::error)?;
-                return Err(error);
-            }
-        };
         let birth = Birth {
             file_type: new.file_type,
             mode: new.mode & 0o7777,
@@ -250,6 +230,65 @@ impl<'s> Op<'s> {
             return Err(error);
         }
         Ok(newborn)
+    }
+
+    /// A free number, in this thread's hands, with its generation; near another one if there is one free.
+    fn take_number(&self, near: Option<u32>) -> Result<(Held, u32)> {
+        let numbers = self.core.space.inodes(self)?;
+        let take = || numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(storage::error);
+        let number = match take() {
+            // What this thread has given up itself is free but for a fence.
+            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => take(),
+            outcome => outcome,
+        };
+        let number = number.map_err(|error| match error.errno() {
+            Errno::NOSPC => Error::because(Errno::NOSPC, "the volume has no free inode"),
+            _ => error,
+        })?;
+        match self.make_usable(number) {
+            // No room for the chunk that it would be in. Others may have free slots.
+            Err(error) if error.errno() == Errno::NOSPC => match self.take_number_with_slot()? {
+                Some(number) => self.make_usable(number),
+                None => Err(error),
+            },
+            outcome => outcome,
+        }
+    }
+
+    /// Sees to it that a number has a slot and a record, for nothing may fail once the birth is durable.
+    fn make_usable(&self, number: Held) -> Result<(Held, u32)> {
+        let inode = number.extent().start as u32;
+        self.expect_slot(inode);
+        match self.ensure_chunk(inode).and_then(|()| self.take_generation(inode)) {
+            Ok(generation) => Ok((number, generation.max(1))),
+            Err(error) => {
+                self.core.space.inodes(self)?.release(&self.thread, number).map_err(storage::error)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// A free number in any chunk of the inode table that exists: for a volume without room for another chunk.
+    #[cold]
+    #[inline(never)]
+    fn take_number_with_slot(&self) -> Result<Option<Held>> {
+        let (disk, numbers) = (self.disk(), self.core.space.inodes(self)?);
+        let slots = disk.geometry().slots_per_chunk();
+        let search = || -> Result<Option<Held>> {
+            for chunk in 0..disk.geometry().chunks {
+                if disk.chunk_block(chunk)?.is_some()
+                    && let Some(number) =
+                        numbers.allocate_within(&self.thread, chunk * slots, slots).map_err(storage::error)?
+                {
+                    return Ok(Some(number));
+                }
+            }
+            Ok(None)
+        };
+        match search()? {
+            None if self.empty_limbo()? => search(),
+            found => Ok(found),
+        }
     }
 
     /// The generation of a number that this thread has in hand.

@@ -7,7 +7,7 @@ use gannet_fstest::{Rig, name};
 use gannet_logfs::{AccessTimes, AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
 use gannet_media::Medium;
 use gannet_vfs::{Errno, FileSystem, NewNode, Owner, WritePosition};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 
 const BLOCK: usize = 4096;
 
@@ -115,6 +115,44 @@ fn what_another_thread_has_given_up_can_be_had() {
         // But for the reserve of a full volume (a 64th), and a few pages of the log. The other thread has a third of it.
         assert!(taken + 80 > free, "{taken} of {free} blocks");
         drop(go);
+    });
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
+
+#[test]
+fn slots_that_are_free_are_used_wherever_they_are() {
+    // Large enough for several pools of inode numbers, and for chunks of 16 blocks.
+    let medium = volume(512 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    let small = |number: u64| format!("small{number}");
+    for number in 0..2000 {
+        let node = rig.file(rig.root, &small(number));
+        rig.write(node, 0, &[1; BLOCK]);
+    }
+    fill(&rig, "f", 2000);
+    fill(&rig, "g", 3);
+    // Every second one: single blocks are free, and no run that is long enough for a chunk.
+    for number in (0..2000).step_by(2) {
+        rig.unlink(rig.root, &small(number)).expect("unlink");
+    }
+    // Threads of other slots begin with other pools of numbers, which have no chunks yet.
+    let all_there = Barrier::new(6);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let (other, all_there) = (&fs, &all_there);
+            scope.spawn(move || {
+                other.attributes(other.root()).expect("attributes");
+                all_there.wait();
+                for number in 0..100 {
+                    let file = format!("again{thread}-{number}");
+                    let made = other.create(other.root(), name(&file), &NewNode::regular(0o644, Owner::default()));
+                    made.unwrap_or_else(|error| panic!("thread {thread}, file {number}: {error}"));
+                }
+            });
+        }
     });
     assert!(fs.detach().expect("detach"));
     drop(fs);

@@ -114,6 +114,23 @@ impl<'a> Space<'a> {
         Err(SpaceError::Full)
     }
 
+    /// Takes one block from `first` on, of `count` that lie in one pool, if any is free. Looks at their bits without the lock first.
+    ///
+    /// # Errors
+    /// [`SpaceError::Shared`].
+    pub fn allocate_within(&self, thread: &Thread<'_>, first: u64, count: u64) -> Result<Option<Held>, SpaceError> {
+        let index = self.layout.pool_of(first);
+        let find = |pool: &Pool<'_>| {
+            let start = first - pool.first_block;
+            let used = pool.run(start, count, false);
+            (used < count && start + used < pool.blocks).then_some((start + used, 1))
+        };
+        if first >= self.layout.blocks() || find(&self.pool(index)).is_none() {
+            return Ok(None);
+        }
+        self.take_from(thread, index, find)
+    }
+
     /// Under the lock of pool `index`: what `find` finds goes into the hand, then out of the pool.
     fn take_from(
         &self,
