@@ -88,6 +88,14 @@ impl Disk {
         Self::with_superblock(medium, superblock)
     }
 
+    /// With persistence instructions where the volume asks for them.
+    pub(crate) fn in_its_mode(mut self) -> Self {
+        if self.superblock.emulate_persistence {
+            self.medium = self.medium.with_emulated_persistence();
+        }
+        self
+    }
+
     fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
         let geometry = Geometry::of(superblock.blocks).ok_or(Error::damaged("superblock: size", superblock.blocks))?;
         if superblock.blocks * BLOCK_BYTES > medium.length() {

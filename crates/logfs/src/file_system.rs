@@ -9,7 +9,7 @@ use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
 use crate::recover::{ROOT, RecoveryReport};
 use crate::samples::{Operation, OperationCounters};
-use gannet_media::{Medium, MediumKind, OpenOptions};
+use gannet_media::{Medium, OpenOptions};
 use gannet_shm::{Detached, Session};
 use gannet_vfs::shared::Shared;
 use gannet_vfs::usermem::{Destination, Source};
@@ -87,14 +87,8 @@ impl OpenError {
 
 /// Opens the medium at `path` in the mode that its volume asks for.
 pub fn open_medium(path: &Path, read_only: bool) -> std::result::Result<Medium, gannet_media::OpenError> {
-    let plain = OpenOptions { read_only, ..Default::default() };
-    let medium = Medium::open(path, plain)?;
-    let emulate = Disk::open(medium.clone()).is_ok_and(|disk| disk.superblock().emulate_persistence);
-    if emulate && medium.kind() != MediumKind::DeviceDax && medium.kind() != MediumKind::FileDax {
-        drop(medium);
-        return Medium::open(path, OpenOptions { emulate_persistence: true, ..plain });
-    }
-    Ok(medium)
+    let medium = Medium::open(path, OpenOptions { read_only, ..Default::default() })?;
+    Ok(Disk::open(medium.clone()).map_or(medium, |disk| disk.in_its_mode().medium().clone()))
 }
 
 impl LogFs {
@@ -102,8 +96,8 @@ impl LogFs {
     pub fn open(path: &Path, read_only: bool, options: AttachOptions) -> std::result::Result<Self, OpenError> {
         let text = path.display().to_string();
         let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
-        let medium = open_medium(path, read_only)?;
-        let disk = Disk::open(medium).map_err(volume_error)?;
+        let medium = Medium::open(path, OpenOptions { read_only, ..Default::default() })?;
+        let disk = Disk::open(medium).map_err(volume_error)?.in_its_mode();
         let identity = attach::identity(&disk).map_err(volume_error)?;
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
         let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None };

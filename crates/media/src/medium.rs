@@ -161,6 +161,16 @@ impl Medium {
         self.mode
     }
 
+    /// This medium, with the instructions of persistent memory executed where stores would be plain: see
+    /// [`PersistMode::Emulated`]. Other handles stay as they are.
+    #[must_use]
+    pub fn with_emulated_persistence(mut self) -> Medium {
+        if self.mode == PersistMode::Plain {
+            self.mode = PersistMode::Emulated;
+        }
+        self
+    }
+
     /// The instruction set of the copy loops, for people.
     #[must_use]
     pub fn copy_loops(&self) -> &'static str {
