@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn words(path: &Path) -> String {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let line = table.lines().find(|line| line.split(' ').nth(1) == path.to_str());
     line.and_then(|line| line.split(' ').nth(3)).unwrap_or_default().to_owned()
 }

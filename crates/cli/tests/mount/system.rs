@@ -242,3 +242,58 @@ fn the_ring_is_turned_on_when_told_to() {
     }
     bench.mount("transport=classic,enable_ring").end();
 }
+
+/// What a handle of NFS's kind says of a file holds for the next server, too; of a removed one it never holds again.
+#[test]
+fn handles_outlive_the_server() {
+    #[repr(C)]
+    struct Handle {
+        head: libc::file_handle,
+        bytes: [u8; 128],
+    }
+    let of = |path: &Path| {
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        // SAFETY: the structure is plain numbers, all pointers lead to live variables of the sizes that it says.
+        unsafe {
+            let mut handle: Handle = std::mem::zeroed();
+            handle.head.handle_bytes = 128;
+            let got = libc::name_to_handle_at(libc::AT_FDCWD, name.as_ptr(), &mut handle.head, &mut 0, 0);
+            assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
+            handle
+        }
+    };
+    let open = |at: &Path, handle: &mut Handle| {
+        let mount = File::open(at).unwrap();
+        // SAFETY: the handle is live; the descriptor is nobody else's.
+        unsafe {
+            match libc::open_by_handle_at(mount.as_raw_fd(), &mut handle.head, libc::O_RDONLY) {
+                -1 => Err(std::io::Error::last_os_error().raw_os_error()),
+                descriptor => Ok(<File as std::os::fd::FromRawFd>::from_raw_fd(descriptor)),
+            }
+        }
+    };
+    with_transports(|transport| {
+        for cache in ["automatic", "exclusive"] {
+            let bench = Bench::new();
+            let options = format!("transport={transport},cache={cache}");
+            let server = bench.mount(&options);
+            fs::create_dir_all(bench.on("d/e")).unwrap();
+            fs::write(bench.on("d/file"), "by handle").unwrap();
+            let (mut directory, mut file) = (of(&bench.on("d/e")), of(&bench.on("d/file")));
+            server.end();
+            let server = bench.mount(&options);
+            assert!(open(&bench.at(), &mut directory).unwrap().metadata().unwrap().is_dir());
+            assert_eq!(std::io::read_to_string(open(&bench.at(), &mut file).unwrap()).unwrap(), "by handle");
+            fs::remove_dir_all(bench.on("d")).unwrap();
+            server.end();
+            let server = bench.mount(&options);
+            for index in 0..50 {
+                fs::write(bench.on(&format!("another{index}")), "").unwrap();
+            }
+            for handle in [&mut directory, &mut file] {
+                assert_eq!(open(&bench.at(), handle).map(drop), Err(Some(libc::ESTALE)));
+            }
+            server.end();
+        }
+    });
+}

@@ -269,3 +269,52 @@ fn a_full_file_system_waits_for_what_the_kernel_still_holds_but_not_twice() {
     dispatcher.forget(dispatcher.nodes.id(kept), 1);
     write(third).unwrap();
 }
+
+#[test]
+fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
+    use std::sync::mpsc;
+
+    use gannet_vfs::{Errno, NewNode};
+
+    use crate::protocol::constants::LK_FLOCK;
+    use crate::protocol::request::LockRequest;
+
+    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let new = NewNode::regular(0o600, Owner::default());
+    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
+    dispatcher.lookup(&by_root(1), b"file").unwrap();
+    let header = by_root(dispatcher.nodes.id(node));
+    let open = || dispatcher.open_handle(node, 2).unwrap();
+    let lock = |handle, kind, flags| {
+        let request = LockRequest { handle, owner: handle + 1, start: 0, end: 100, kind, process: 7, flags };
+        dispatcher.set_lock(&header, &request, false)
+    };
+    let released = |handle| {
+        dispatcher.drop_locks_of_handle(header.node, handle);
+        dispatcher.close_handle(header.node, handle);
+        dispatcher.end_of_handle(handle);
+    };
+    // Of whole files, and of open files: their owner is not whoever closes.
+    for flags in [LK_FLOCK, 0] {
+        let (first, second) = (open(), open());
+        assert!(matches!(lock(first, 1, flags), Ok(Outcome::Reply(0))));
+        assert!(matches!(lock(second, 1, flags), Err(error) if error.errno() == Errno::AGAIN), "nobody closes it");
+        dispatcher.flush(&header, first, 99).unwrap();
+        let Ok(Outcome::Waits(wait)) = lock(second, 1, flags) else { panic!("it is closed in a moment") };
+        let (done, outcome) = mpsc::channel();
+        wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+        released(first);
+        assert!(outcome.recv().unwrap(), "the last close drops the lock");
+        // A duplicate of the second stays open: that is found out once.
+        let third = open();
+        dispatcher.flush(&header, second, 99).unwrap();
+        let Ok(Outcome::Waits(wait)) = lock(third, 0, flags) else { panic!("it may be closed") };
+        let (done, outcome) = mpsc::channel();
+        wait.start(move |outcome| done.send(matches!(outcome, Outcome::Error(Errno::AGAIN))).unwrap());
+        assert!(outcome.recv().unwrap(), "it stays");
+        assert!(matches!(lock(third, 0, flags), Err(error) if error.errno() == Errno::AGAIN), "and is not waited for");
+        released(second);
+        released(third);
+    }
+    assert_eq!(file_system.shared().records().unwrap(), 0, "nothing stays locked");
+}

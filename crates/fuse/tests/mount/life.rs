@@ -76,7 +76,7 @@ fn read_only_mounts_refuse_changes(way: &str) -> Outcome {
 
 /// The options that the kernel shows for a mount.
 fn shown_options(path: &Path) -> String {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let line = mounts.lines().find(|line| line.split(' ').nth(1) == path.to_str()).expect("it is mounted");
     let fields: Vec<&str> = line.split(' ').collect();
     format!("{} {} {}", fields[0], fields[2], fields[3])

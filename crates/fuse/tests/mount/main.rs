@@ -97,7 +97,7 @@ impl Server {
 
     /// Unmounts and checks that the server ends well.
     pub(crate) fn end(mut self) {
-        // Not at the first try: any program of the machine may look at the mount in passing.
+        // Not at the first try: programs may look at the mount in passing.
         eventually("unmounted", || unmount(&self.path(), false).is_ok());
         assert!(self.child.wait().expect("the server ends").success(), "the server failed");
     }
@@ -182,6 +182,16 @@ fn ways() -> Result<Vec<String>, String> {
     Ok(ways)
 }
 
+/// Gives the calling thread, and what it starts, a mount namespace of its own, where it may: other programs neither look into its
+/// mounts nor take copies of them along into namespaces of theirs, which would keep servers alive.
+fn apart() {
+    use rustix::mount::{MountPropagationFlags, mount_change};
+    // SAFETY: the call changes namespaces of this thread alone; it takes no memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWNS) } == 0 {
+        mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).expect("mounts of our own");
+    }
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
@@ -193,6 +203,7 @@ fn main() -> ExitCode {
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
     let tests: Vec<&Test> =
         [files::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS].into_iter().flatten().collect();
+    apart();
     let ways = match ways() {
         Ok(ways) => ways,
         Err(reason) => {

@@ -121,6 +121,8 @@ fn unchangeable_files(at: &Path, notes: &mut Notes) {
             }
         }
     }
+    // What was refused when it was written back is told to whoever syncs next: here, and to nobody else.
+    let _ = rustix::fs::syncfs(File::open(at).unwrap());
 }
 
 /// What can be done to a directory and in it.
