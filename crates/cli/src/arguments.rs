@@ -5,12 +5,31 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+const FIRST: &str = "The first steps:
+  gannet mkfs /dev/shm/volume --size 1G
+  gannet run /dev/shm/volume -- bash        a shell that sees it at /gannet
+  gannet info /dev/shm/volume
+  gannet bench --quick                      what it is worth on this machine";
+const RUN: &str = "Examples:
+  gannet run /dev/shm/volume -- bash
+  gannet run /dev/shm/volume:/data -- sqlite3 /data/database
+  gannet run /dev/shm/a:/a --volume /dev/shm/b:/b -- cp -r /a/directory /b
+  gannet run --stats /dev/shm/volume -- make -C /gannet/source";
+const MOUNT: &str = "Examples:
+  gannet mount /dev/shm/volume /mnt
+  gannet mount -o ro,allow_other /dev/shm/volume /mnt
+  umount /mnt";
+const BENCH: &str = "Examples:
+  gannet bench latency --quick --summary
+  gannet bench latency threads --peers gannet,tmpfs,disk
+  gannet bench --report results";
+
 /// File systems in user space at memory speed.
 ///
 /// A volume is one file, on /dev/shm, on persistent memory (a DAX file system or device), or on a disk. Programs use it
 /// under `gannet run`, without changes and without the kernel in the way, or through `gannet mount`.
 #[derive(Debug, Parser)]
-#[command(name = "gannet", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(name = "gannet", version, max_term_width = 100, arg_required_else_help = true, after_help = FIRST)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -71,7 +90,7 @@ pub(crate) struct Info {
     /// The volume
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) volume: PathBuf,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -88,7 +107,7 @@ pub(crate) struct Fsck {
     /// Repair what is damaged; nobody may have the volume open
     #[arg(long, short)]
     pub(crate) repair: bool,
-    /// For programs
+    /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -114,7 +133,7 @@ pub(crate) struct Stat {
     /// Show every second what has been done in it: a page on a terminal, otherwise a line
     #[arg(long, short)]
     pub(crate) watch: bool,
-    /// For programs; with --watch an object each second, on a line of its own
+    /// Print JSON, for programs; with --watch an object each second, on a line of its own
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -124,9 +143,10 @@ pub(crate) struct Stat {
 /// The volume appears at a path for this program and those that it starts, and nowhere else. Without a program, the shell
 /// of $SHELL starts there.
 #[derive(Debug, Args)]
+#[command(after_help = RUN)]
 pub(crate) struct Run {
-    /// The volume, or memory: for one that lasts as long as each process; behind a colon the absolute path at which the
-    /// program sees it, /gannet if there is none
+    /// The volume, and behind a colon the absolute path at which the program sees it (/gannet if there is none); `memory:` is
+    /// a volume in the memory of each process, gone with it
     #[arg(value_name = "VOLUME[:PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) volume: OsString,
     /// Another volume, and where the program sees it
@@ -154,6 +174,7 @@ pub(crate) struct Run {
 /// Stays until it is unmounted (umount or fusermount3 -u), or, in the foreground, until it is interrupted. While no other
 /// process has the volume open, the kernel caches; from the moment one has, everybody sees every change at once.
 #[derive(Debug, Args)]
+#[command(after_help = MOUNT)]
 pub(crate) struct Mount {
     /// The volume; absent with --memory
     #[arg(value_hint = ValueHint::FilePath)]
@@ -193,6 +214,7 @@ pub(crate) struct Mount {
 /// Each table is measured in rounds that take turns; figures are medians with their spread. What a machine lacks is skipped and
 /// named. Root is needed for nothing but ext4 and xfs in images of their own.
 #[derive(Debug, Args)]
+#[command(after_help = BENCH)]
 pub(crate) struct Bench {
     /// The tables; all if none is named
     #[arg(value_enum)]
@@ -200,7 +222,7 @@ pub(crate) struct Bench {
     /// Everything at its smallest: seconds instead of minutes, and figures that only show that it works
     #[arg(long, short)]
     pub(crate) quick: bool,
-    /// For programs; docs/bench.schema.json describes it
+    /// Print JSON, for programs; docs/bench.schema.json describes it
     #[arg(long)]
     pub(crate) json: bool,
     /// Write a page with plots (index.html), each plot (.svg) and the figures (results.json) into this directory
@@ -219,13 +241,13 @@ pub(crate) struct Bench {
     /// Measure a directory as well, for instance dax=/mnt/pmem
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_directory)]
     pub(crate) directory: Vec<(String, PathBuf)>,
-    /// Rounds, of which the median is taken
+    /// Rounds, of which the median is taken (7)
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     pub(crate) rounds: u32,
-    /// Up to so many threads and processes
+    /// Up to so many threads and processes (twice the processors)
     #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
     pub(crate) workers: u32,
-    /// Size of each volume
+    /// Size of each volume (2 GiB, or a tenth of the free memory if that is less)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) volume_size: Option<u64>,
     /// Where volumes are made: a directory on persistent memory, for instance

@@ -204,6 +204,20 @@ fn a_report_needs_nothing_else() {
 }
 
 #[test]
+fn an_aged_volume_has_room_for_what_is_measured() {
+    build();
+    let tables = ["bench", "latency", "threads", "--quick", "--workers", "8", "--peers", "gannet-aged", "--json"];
+    let output = gannet(&tables);
+    let report = valid(&output.stdout);
+    assert_eq!(report["skipped"], Value::Array(Vec::new()));
+    let tables = report["tables"].as_array().unwrap();
+    let count =
+        |table: &Value| table["rows"].as_array().unwrap().iter().filter(|row| row["peer"] == "gannet-aged").count();
+    // Each operation and attaching; reads and writes by 1, 2, 4 and 8.
+    assert_eq!(tables.iter().map(count).collect::<Vec<_>>(), [17, 8, 8], "{output:?}");
+}
+
+#[test]
 fn a_summary_is_one_table() {
     build();
     let output = gannet(&["bench", "latency", "--quick", "--summary", "--peers", "gannet,tmpfs"]);

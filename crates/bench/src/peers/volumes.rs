@@ -5,6 +5,7 @@ use crate::bench::Bench;
 use crate::model::PeerFacts;
 use crate::work::protocol::{Job, Limit};
 use gannet_media::{Medium, OpenOptions};
+use gannet_vfs::FileSystem;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -107,9 +108,15 @@ fn age(bench: &Bench, peer: &mut Peer) -> Result<(), String> {
         limit: Limit::Milliseconds(0),
         member: None,
     };
-    // What is free holds the files of what is measured.
-    peer.span_bytes_max = bytes / 40;
-    peer.worker(&bench.settings.workload)?.prepare(&job)
+    peer.worker(&bench.settings.workload)?.prepare(&job)?;
+    let path = peer.volume.clone().unwrap_or_default();
+    let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
+    let volume = gannet_open::open_volume(&path, options).map_err(|error| error.to_string())?;
+    let space = volume.statistics().map_err(|error| error.to_string())?;
+    // What is free holds the files of what is measured, which are others for each number of workers, and as much of logs and names.
+    let numbers = u64::from(bench.settings.workers_max.max(1).ilog2()) + 1;
+    peer.span_bytes_max = space.blocks_available * u64::from(space.block_bytes) / (numbers + 1);
+    Ok(())
 }
 
 /// A volume mounted with options.

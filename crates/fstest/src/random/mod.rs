@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use gannet_vfs::FileSystem;
 
 pub use apply::Pair;
-pub use operation::{Operation, Place, Target};
+pub use operation::{Operation, Place, Random, Target};
 
 use crate::Features;
 

@@ -55,11 +55,12 @@ pub enum Operation {
     Xattr(Target, usize),
 }
 
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
+/// A small generator of random numbers (splitmix64), from a seed.
+pub struct Random(pub u64);
 
 impl Random {
-    fn next(&mut self) -> u64 {
+    /// The next number.
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -67,11 +68,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    /// A number below a bound, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    /// One of some.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len())]
     }
 

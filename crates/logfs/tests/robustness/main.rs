@@ -36,26 +36,11 @@ mod state;
 mod stopped;
 mod volume;
 
+use gannet_fstest::random::Random;
+
 /// Whether the long campaigns are asked for.
 fn long() -> bool {
     std::env::var_os("GANNET_LONG").is_some()
-}
-
-/// A small generator (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
 }
 
 /// Workloads that failed, so that one run names them all.

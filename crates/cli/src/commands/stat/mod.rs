@@ -17,7 +17,6 @@ use crate::failure::Failure;
 use crate::output::print;
 use crate::volume;
 use look::Look;
-use std::io::IsTerminal;
 use std::time::Duration;
 use terminal::{Key, Terminal};
 use view::View;
@@ -50,10 +49,10 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
             print(&(text + "\n"))?;
             std::thread::sleep(INTERVAL);
         },
-        (true, false) if std::io::stdout().is_terminal() => {
+        (true, false) if terminal::is_able() => {
             let data = if about.copy_on_write { "copy-on-write" } else { "in place" };
             let title = format!("{}  {kind}, {data}", arguments.volume.display());
-            watch(&title, now, &look)?;
+            watch(View::new(title, arguments.volume.clone(), terminal::shows_colours(), now), &look)?;
         }
         (true, false) => lines(now, &look)?,
     }
@@ -61,9 +60,8 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
 }
 
 /// The page, until somebody has seen enough.
-fn watch(title: &str, first: Look, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
+fn watch(mut view: View, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
     let terminal = Terminal::take().map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
-    let mut view = View::new(title.to_owned(), first);
     loop {
         terminal.show(&view.page(terminal.size()));
         match terminal.wait(INTERVAL) {

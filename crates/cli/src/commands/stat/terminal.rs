@@ -2,11 +2,21 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
-use std::io::{self, Read, Write, stdin, stdout};
+use std::io::{self, IsTerminal, Read, Write, stdin, stdout};
 use std::time::Duration;
 
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+
+/// Whether there is a terminal that can show a page.
+pub(super) fn is_able() -> bool {
+    stdout().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// Whether its user wants colours: <https://no-color.org>.
+pub(super) fn shows_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
 
 /// A key that was pressed.
 pub(super) enum Key {

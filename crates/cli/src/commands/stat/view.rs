@@ -4,6 +4,7 @@ use super::look::Look;
 use crate::output::{size_text, time_text};
 use gannet_logfs::{OperationCounters, VolumeCounters};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const HISTORY_MAX: usize = 512;
@@ -34,6 +35,9 @@ const MEASURES: [Measure; 8] = [
 /// The page and what it remembers.
 pub(super) struct View {
     title: String,
+    /// The volume's file, which somebody may remove meanwhile.
+    path: PathBuf,
+    coloured: bool,
     last: Look,
     /// Of each measure what it was each second.
     history: Vec<VecDeque<f64>>,
@@ -76,6 +80,24 @@ fn faint(text: &str) -> String {
     format!("\x1b[2m{text}\x1b[0m")
 }
 
+/// A line with its colours (or without), cut where the terminal ends: a longer one would push the others down.
+fn fitted(line: &str, columns: usize, coloured: bool) -> String {
+    let (mut text, mut shown, mut in_escape) = (String::new(), 0, false);
+    for letter in line.chars() {
+        let is_mark = in_escape || letter == '\x1b';
+        in_escape = is_mark && letter != 'm';
+        if is_mark && coloured {
+            text.push(letter);
+        } else if !is_mark {
+            shown += 1;
+            if shown <= columns {
+                text.push(letter);
+            }
+        }
+    }
+    text
+}
+
 fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         text.to_owned()
@@ -85,9 +107,10 @@ fn cut(text: &str, width: usize) -> String {
 }
 
 impl View {
-    pub(super) fn new(title: String, first: Look) -> Self {
+    pub(super) fn new(title: String, path: PathBuf, coloured: bool, first: Look) -> Self {
         let operations = VecDeque::from([first.operations.clone()]);
-        Self { title, last: first, history: MEASURES.iter().map(|_| VecDeque::new()).collect(), operations }
+        let history = MEASURES.iter().map(|_| VecDeque::new()).collect();
+        Self { title, path, coloured, last: first, history, operations }
     }
 
     /// A second later.
@@ -117,7 +140,7 @@ impl View {
         // The last line says how to get out, whatever has to go for it.
         lines.truncate(rows.saturating_sub(1));
         lines.push(faint("q: quit"));
-        lines
+        lines.iter().map(|line| fitted(line, columns, self.coloured)).collect()
     }
 
     fn rates(&self, lines: &mut Vec<String>, columns: usize) {
@@ -206,8 +229,12 @@ impl View {
     fn users(&self, lines: &mut Vec<String>, columns: usize) {
         let look = &self.last;
         let names: Vec<String> = look.users.iter().map(|(pid, name)| format!("{name} {pid}")).collect();
-        let count = format!("open by {}: ", names.len());
-        lines.push(cut(&format!("{count}{}", names.join(", ")), columns));
+        let who =
+            if names.is_empty() { "nobody else".into() } else { format!("{}: {}", names.len(), names.join(", ")) };
+        lines.push(cut(&format!("open by {who}"), columns));
+        if !self.path.exists() {
+            lines.push("\x1b[33mits file was removed: the last who has it open takes it along\x1b[0m".into());
+        }
         for waiting in &look.waiting {
             lines.push(format!("\x1b[33m{}\x1b[0m", cut(waiting, columns)));
         }
@@ -226,6 +253,14 @@ fn bold_right(text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_end_where_the_terminal_does() {
+        let line = "ab\x1b[1mcd\x1b[0mef";
+        assert_eq!(fitted(line, 3, true), "ab\x1b[1mc\x1b[0m");
+        assert_eq!(fitted(line, 80, true), line);
+        assert_eq!(fitted(line, 5, false), "abcde");
+    }
 
     #[test]
     fn bars_are_as_high_as_values_are_great() {
