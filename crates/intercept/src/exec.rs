@@ -160,7 +160,7 @@ pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) ->
         Err(error) => return Outcome::Done(error),
     }
     if !in_child {
-        front::leave_before_exec(record);
+        front::ends::leave_before_exec(record);
     }
     Outcome::Pass
 }

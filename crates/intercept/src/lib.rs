@@ -39,7 +39,7 @@ mod start;
 mod table;
 mod thread;
 
-pub use front::set_thread_exit_hook;
+pub use front::ends::set_thread_exit_hook;
 pub use launch::{LaunchOptions, MountedAt, die_as, exit_code, find_library, launch, replace};
 pub use process::set_fork_hook;
 pub use start::{OpenVolume, start};

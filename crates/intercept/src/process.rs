@@ -60,7 +60,7 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
         return false;
     }
     record.vfork_parent = 0;
-    front::drop_private_table(record);
+    front::forks::drop_private_table(record);
     false
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
     if flags & CLONE_VM != 0 {
         if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && !in_child {
             front::held::flush();
-            front::before_vfork();
+            front::forks::before_vfork();
             record.vfork_child_seen = false;
             record.vfork_parent = process_id();
         } else {
@@ -124,7 +124,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
     front::held::flush();
     // A thread alone finds every lock of ours free, and its child with it.
     let alone = thread::is_alone();
-    let tickets = front::before_fork(record, alone);
+    let tickets = front::forks::before_fork(record, alone);
     if !alone {
         signal::before_fork();
         run_fork_hook(true);
@@ -141,12 +141,12 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         record.thread = unsafe { syscall(GETTID, []) as i32 };
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
-        front::after_fork_in_child(record, tickets, alone);
+        front::forks::after_fork_in_child(record, tickets, alone);
         if child_stack != 0 {
             frame.stack_pointer = child_stack;
         }
     } else {
-        front::after_fork_in_parent(result > 0, tickets, alone);
+        front::forks::after_fork_in_parent(result > 0, tickets, alone);
     }
     Outcome::Done(result)
 }
@@ -156,7 +156,7 @@ pub(crate) fn exit_thread(frame: &mut Frame, record: &mut Record) -> Outcome {
     // SAFETY: no arguments.
     let thread = unsafe { syscall(GETTID, []) as i32 };
     if thread == record.thread {
-        front::thread_exits();
+        front::ends::thread_exits();
         thread::note_exit();
         frame.continuation = entry::thread_exit_address();
     }

@@ -4,7 +4,7 @@
 //! memory, without a system call, does not see them.
 
 use super::call::{Answer, Call, done};
-use super::data;
+use super::{data, extent};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -87,8 +87,8 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
     let (number, work): (usize, fn(&Call<'_>) -> Answer) = match operation {
         0 => (PREAD64, data::read),
         1 => (PWRITE64, data::write),
-        2 => (FSYNC, data::sync),
-        3 => (FDATASYNC, data::sync),
+        2 => (FSYNC, extent::sync),
+        3 => (FDATASYNC, extent::sync),
         7 => (PREADV, data::read),
         8 => (PWRITEV, data::write),
         _ => return Err(Errno::INVAL),

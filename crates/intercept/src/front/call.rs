@@ -3,8 +3,8 @@
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
-    Front, asynchronous, attributes, credentials, data, descriptors, directory, held, locks, maps, names, rendezvous,
-    status,
+    Front, asynchronous, attributes, credentials, data, descriptors, directory, extent, held, locks, maps, names,
+    rendezvous, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -174,12 +174,12 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
     match call.number {
         READ | PREAD64 | READV | PREADV | PREADV2 => data::read(call),
         WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2 => data::write(call),
-        LSEEK => data::seek(call),
-        SENDFILE | COPY_FILE_RANGE | SPLICE => data::transfer(call, &mut scratch.bytes),
-        FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => data::sync(call),
-        FTRUNCATE => data::truncate(call),
-        FALLOCATE => data::allocate(call),
-        FADVISE64 | READAHEAD => data::advise(call),
+        LSEEK => extent::seek(call),
+        SENDFILE | COPY_FILE_RANGE | SPLICE => transfer::transfer(call, &mut scratch.bytes),
+        FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => extent::sync(call),
+        FTRUNCATE => extent::truncate(call),
+        FALLOCATE => extent::allocate(call),
+        FADVISE64 | READAHEAD => extent::advise(call),
 
         OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first, second),
         CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first, second),
@@ -251,7 +251,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         MSYNC => maps::sync(call),
 
         EXIT_GROUP => {
-            super::process_exits(call.record, call.in_child);
+            super::ends::process_exits(call.record, call.in_child);
             Ok(Outcome::Pass)
         }
         SETRLIMIT | PRLIMIT64 if super::limits::concerns(call.number, &call.arguments) => {

@@ -18,6 +18,9 @@ pub(crate) mod credentials;
 pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod directory;
+pub(crate) mod ends;
+pub(crate) mod extent;
+pub(crate) mod forks;
 pub(crate) mod held;
 pub(crate) mod inherit;
 pub(crate) mod internal;
@@ -36,6 +39,7 @@ pub(crate) mod running;
 pub(crate) mod sharing;
 pub(crate) mod status;
 pub(crate) mod table;
+pub(crate) mod transfer;
 
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
@@ -46,7 +50,6 @@ use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
-use gannet_vfs::shared::shm::ForkTicket;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
 use table::{OpenFile, Table};
@@ -288,69 +291,9 @@ pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool
     }
 }
 
-/// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
-/// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
-/// what is left, and the new program, told of the open descriptions, goes on with the arena.
-pub(crate) fn leave_before_exec(record: &mut Record) {
-    let Some(front) = front() else { return };
-    if table::current(record).iter().next().is_some() || maps::any() {
-        return;
-    }
-    for mount in &front.mounts {
-        let opened = mount.opened.load(Ordering::Acquire);
-        // SAFETY: published by `file_system` and freed only where no other thread is left.
-        let joined = !opened.is_null() && unsafe { (**opened).shared().session().has_joined() };
-        if joined && (thread::is_alone() || is_single_threaded()) {
-            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
-            // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
-            drop(unsafe { Box::from_raw(opened) });
-        }
-    }
-}
-
 /// What the next program is told of our descriptors.
 pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Vec<u8> {
     front().map_or_else(Vec::new, |front| front.inheritance(record, in_child))
-}
-
-/// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
-/// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
-pub(crate) fn before_vfork() {
-    let Some(front) = front() else { return };
-    for (index, mount) in front.mounts.iter().enumerate() {
-        if mount.opened.load(Ordering::Acquire).is_null() && front.open_now(mount, false).is_err() {
-            continue;
-        }
-        if let Ok(fs) = front.file_system(index) {
-            let _ = fs.shared().process_owner();
-        }
-    }
-}
-
-/// A `vfork` child is gone. Should it have been killed inside an operation, that is settled now.
-fn after_vfork(front: &Front) {
-    for (index, mount) in front.mounts.iter().enumerate() {
-        if !mount.opened.load(Ordering::Acquire).is_null()
-            && let Ok(fs) = front.file_system(index)
-        {
-            let _ = fs.shared().session().after_vfork();
-        }
-    }
-}
-
-/// A `vfork` child is gone. What only it had open ends, as the process was the user on its behalf.
-pub(crate) fn drop_private_table(record: &mut Record) {
-    if let Some(front) = front() {
-        after_vfork(front);
-    }
-    if let (Some(front), Some(private)) = (front(), table::private(record)) {
-        for (descriptor, _) in private.iter() {
-            if let Some(file) = private.take(descriptor) {
-                front.let_go(private, &file);
-            }
-        }
-    }
-    table::drop_private(record);
 }
 
 /// The thread's last `execve` is over: it failed, if this is the process that made it.
@@ -361,160 +304,4 @@ pub(crate) fn after_exec(record: &mut Record) {
     {
         front.exec_failed(record);
     }
-}
-
-/// Places that the file systems keep for the child of a fork.
-pub(crate) type Tickets = Vec<ForkTicket<'static>>;
-
-/// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
-pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
-    if !alone {
-        take_locks();
-    }
-    let mut tickets = Vec::new();
-    let Some(front) = front() else { return tickets };
-    let table = table::current(record);
-    for (index, mount) in front.mounts.iter().enumerate() {
-        // A child that only executes something need not join; one of a process that is no longer who opened the volume could not.
-        let needed = IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
-        if mount.opened.load(Ordering::Acquire).is_null() || !needed {
-            continue;
-        }
-        let Ok(fs) = front.file_system(index) else { continue };
-        // Without a ticket the child joins at its first operation, and has its descriptions as long as the parent keeps them.
-        if let Ok(ticket) = fs.shared().session().prepare_fork() {
-            let mut descriptions =
-                table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
-            if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {
-                tickets.push(ticket);
-            }
-        }
-    }
-    tickets
-}
-
-/// So that the child finds none held by a thread that it does not have.
-fn take_locks() {
-    while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(number::SCHED_YIELD, []) };
-    }
-    maps::around_fork(true);
-    crate::objects::around_fork(true);
-    asynchronous::around_fork(true);
-}
-
-fn release_locks() {
-    OPENING.store(0, Ordering::Release);
-    maps::around_fork(false);
-    crate::objects::around_fork(false);
-    asynchronous::around_fork(false);
-}
-
-/// The child of a fork. What a `vfork` child saw as its own is now its own.
-pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: bool) {
-    if !alone {
-        release_locks();
-    }
-    locks::after_fork_in_child();
-    table::adopt_private(record);
-    for ticket in tickets {
-        let _ = ticket.child();
-    }
-    if let Some(front) = front() {
-        maps::after_fork_in_child(front);
-    }
-}
-
-/// The parent of a fork that succeeded or failed.
-pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) {
-    if !alone {
-        release_locks();
-    }
-    for ticket in tickets {
-        if !forked && let Some(front) = front() {
-            for index in 0..front.mounts.len() {
-                if !front.mounts[index].opened.load(Ordering::Acquire).is_null()
-                    && let Ok(fs) = front.file_system(index)
-                {
-                    let _ = fs.shared().take_back(ticket.participant());
-                }
-            }
-        }
-        ticket.parent(forked);
-    }
-}
-
-/// A thread ends.
-pub(crate) fn thread_exits() {
-    let hook = THREAD_EXIT_HOOK.load(Ordering::Acquire);
-    if hook != 0 {
-        // SAFETY: only [`set_thread_exit_hook`] stores here.
-        let hook: fn() = unsafe { core::mem::transmute(hook) };
-        hook();
-    }
-}
-
-static THREAD_EXIT_HOOK: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
-
-/// Sets what is called when a thread ends, for destructors of thread-local values of the injected library.
-pub fn set_thread_exit_hook(hook: fn()) {
-    THREAD_EXIT_HOOK.store(hook as usize, Ordering::Release);
-}
-
-/// The process ends in order: releases its descriptors, record locks and volumes.
-pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
-    let Some(front) = front() else { return };
-    if in_child && record.private_table == 0 {
-        return;
-    }
-    let table = table::current(record);
-    if !in_child {
-        for mount in &front.mounts {
-            let opened = mount.opened.load(Ordering::Acquire);
-            if !opened.is_null() {
-                // SAFETY: published by `file_system`, and freed below only.
-                unsafe { (**opened).shared().session().expect_end() };
-            }
-        }
-    }
-    for (descriptor, _) in table.iter() {
-        if let Some(file) = table.take(descriptor) {
-            front.let_go(table, &file);
-        }
-    }
-    if in_child {
-        return;
-    }
-    let mut stays = false;
-    for mount in &front.mounts {
-        let opened = mount.opened.load(Ordering::Acquire);
-        // SAFETY: published by `file_system`, and freed below only.
-        if opened.is_null() || !unsafe { (**opened).shared().session().has_joined() } {
-            // A forked child that did not use the volume: there is nothing to leave, and its memory goes with the process.
-            continue;
-        }
-        // Other threads may still be inside it: they are given no chance to go on, but its memory must stay. Only a process
-        // whose other threads are gone closes in order; otherwise the end of the process does.
-        if thread::is_alone() || is_single_threaded() {
-            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
-            // SAFETY: as above; never freed.
-            unsafe { (**opened).leave() };
-        } else {
-            stays = true;
-        }
-    }
-    if stays {
-        // Behind the volumes, whose end uses what the thread keeps.
-        thread_exits();
-    }
-}
-
-/// Whether this thread is the process's only one: then it has one link less in /proc/self/task, which is what this asks.
-fn is_single_threaded() -> bool {
-    let mut status = [0u64; 18];
-    // SAFETY: struct stat is 144 bytes.
-    let result = unsafe { syscall(number::STAT, [c"/proc/self/task".as_ptr() as usize, status.as_mut_ptr() as usize]) };
-    // Two for the directory itself and one for each thread.
-    result == 0 && status[2] == 3
 }

@@ -7,6 +7,8 @@
 pub(crate) mod build;
 pub(crate) mod cache;
 pub(crate) mod image;
+mod landings;
+mod window;
 
 /// Most bytes of an object that one site replaces.
 pub(crate) const WINDOW_BYTES_MAX: usize = 24;

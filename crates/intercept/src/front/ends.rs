@@ -1,0 +1,101 @@
+//! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
+
+use super::{front, maps, table};
+use crate::number;
+use crate::raw::syscall;
+use crate::thread::{self, Record};
+use core::sync::atomic::Ordering;
+
+/// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
+/// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
+/// what is left, and the new program, told of the open descriptions, goes on with the arena.
+pub(crate) fn leave_before_exec(record: &mut Record) {
+    let Some(front) = front() else { return };
+    if table::current(record).iter().next().is_some() || maps::any() {
+        return;
+    }
+    for mount in &front.mounts {
+        let opened = mount.opened.load(Ordering::Acquire);
+        // SAFETY: published by `file_system` and freed only where no other thread is left.
+        let joined = !opened.is_null() && unsafe { (**opened).shared().session().has_joined() };
+        if joined && (thread::is_alone() || is_single_threaded()) {
+            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
+            // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
+            drop(unsafe { Box::from_raw(opened) });
+        }
+    }
+}
+
+/// A thread ends.
+pub(crate) fn thread_exits() {
+    let hook = THREAD_EXIT_HOOK.load(Ordering::Acquire);
+    if hook != 0 {
+        // SAFETY: only [`set_thread_exit_hook`] stores here.
+        let hook: fn() = unsafe { core::mem::transmute(hook) };
+        hook();
+    }
+}
+
+static THREAD_EXIT_HOOK: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
+
+/// Sets what is called when a thread ends, for destructors of thread-local values of the injected library.
+pub fn set_thread_exit_hook(hook: fn()) {
+    THREAD_EXIT_HOOK.store(hook as usize, Ordering::Release);
+}
+
+/// The process ends in order: releases its descriptors, record locks and volumes.
+pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
+    let Some(front) = front() else { return };
+    if in_child && record.private_table == 0 {
+        return;
+    }
+    let table = table::current(record);
+    if !in_child {
+        for mount in &front.mounts {
+            let opened = mount.opened.load(Ordering::Acquire);
+            if !opened.is_null() {
+                // SAFETY: published by `file_system`, and freed below only.
+                unsafe { (**opened).shared().session().expect_end() };
+            }
+        }
+    }
+    for (descriptor, _) in table.iter() {
+        if let Some(file) = table.take(descriptor) {
+            front.let_go(table, &file);
+        }
+    }
+    if in_child {
+        return;
+    }
+    let mut stays = false;
+    for mount in &front.mounts {
+        let opened = mount.opened.load(Ordering::Acquire);
+        // SAFETY: published by `file_system`, and freed below only.
+        if opened.is_null() || !unsafe { (**opened).shared().session().has_joined() } {
+            // A forked child that did not use the volume: there is nothing to leave, and its memory goes with the process.
+            continue;
+        }
+        // Other threads may still be inside it: they are given no chance to go on, but its memory must stay. Only a process
+        // whose other threads are gone closes in order; otherwise the end of the process does.
+        if thread::is_alone() || is_single_threaded() {
+            mount.opened.store(core::ptr::null_mut(), Ordering::Release);
+            // SAFETY: as above; never freed.
+            unsafe { (**opened).leave() };
+        } else {
+            stays = true;
+        }
+    }
+    if stays {
+        // Behind the volumes, whose end uses what the thread keeps.
+        thread_exits();
+    }
+}
+
+/// Whether this thread is the process's only one: then it has one link less in /proc/self/task, which is what this asks.
+fn is_single_threaded() -> bool {
+    let mut status = [0u64; 18];
+    // SAFETY: struct stat is 144 bytes.
+    let result = unsafe { syscall(number::STAT, [c"/proc/self/task".as_ptr() as usize, status.as_mut_ptr() as usize]) };
+    // Two for the directory itself and one for each thread.
+    result == 0 && status[2] == 3
+}

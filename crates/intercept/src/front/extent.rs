@@ -1,0 +1,125 @@
+//! Where a file's bytes are and how many: seeking, truncating, allocating, syncing, advice.
+
+use super::call::{Answer, Call, done};
+use super::data::{O_PATH, check_not_path, check_readable, check_writable, with_offset};
+use super::{credentials, limits};
+use crate::dispatch::Outcome;
+use crate::number::*;
+use gannet_vfs::namespace::Namespace;
+use gannet_vfs::{AllocateMode, Errno, FileType, SeekTarget, SyncScope};
+
+/// `lseek`.
+pub(crate) fn seek(call: &Call<'_>) -> Answer {
+    let [descriptor, offset, whence, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    if file.flags & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let fs = call.file_system(&file)?;
+    let node = file.node;
+    let wanted = offset as i64;
+    let target = with_offset(fs, &file, |current| {
+        let target = (|| {
+            let base = match whence {
+                0 => 0,
+                1 => current as i64,
+                2 => fs.attributes(node).map_err(|error| error.errno())?.size_bytes as i64,
+                3 | 4 if file.file_type != FileType::Regular => return Err(Errno::INVAL),
+                3 | 4 => {
+                    let from = u64::try_from(wanted).map_err(|_| Errno::NXIO)?;
+                    let what = if whence == 3 { SeekTarget::Data } else { SeekTarget::Hole };
+                    return fs.seek(node, what, from).map_err(|error| error.errno());
+                }
+                _ => return Err(Errno::INVAL),
+            };
+            // The kernel's sum wraps.
+            u64::try_from(base.wrapping_add(wanted)).map_err(|_| Errno::INVAL)
+        })();
+        (target.unwrap_or(current), target)
+    })?;
+    done(target as usize)
+}
+
+/// `fsync`, `fdatasync`, `sync_file_range`, `syncfs`.
+pub(crate) fn sync(call: &Call<'_>) -> Answer {
+    let Some(file) = call.open_file(call.arguments[0]) else { return Ok(Outcome::Pass) };
+    if file.flags & O_PATH != 0 {
+        return Err(Errno::BADF);
+    }
+    let fs = call.file_system(&file)?;
+    let result = match call.number {
+        SYNCFS => fs.sync_all(),
+        FSYNC => fs.sync(file.node, SyncScope::DataAndAttributes),
+        _ => fs.sync(file.node, SyncScope::Data),
+    };
+    result.map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// `ftruncate`.
+pub(crate) fn truncate(call: &Call<'_>) -> Answer {
+    let [descriptor, size, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
+    check_not_path(&file)?;
+    check_writable(&file).map_err(|_| Errno::INVAL)?;
+    let fs = call.file_system(&file)?;
+    limits::check_size(size, || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno()))?;
+    let namespace = Namespace::new(fs, credentials::effective());
+    namespace.truncate_open(file.node, size).map_err(|error| error.errno())?;
+    done(0)
+}
+
+/// `fadvise64`, `readahead`: advice that nothing need follow.
+pub(crate) fn advise(call: &Call<'_>) -> Answer {
+    const ADVICE_MAX: usize = 5;
+    let [descriptor, _, length, advice, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_not_path(&file)?;
+    let allowed = match call.number {
+        READAHEAD => {
+            check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?;
+            file.file_type == FileType::Regular
+        }
+        _ => advice <= ADVICE_MAX && length as i64 >= 0,
+    };
+    if allowed { done(0) } else { Err(Errno::INVAL) }
+}
+
+/// `fallocate`.
+pub(crate) fn allocate(call: &Call<'_>) -> Answer {
+    let [descriptor, mode, offset, length, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    // In the kernel's order.
+    check_not_path(&file)?;
+    let offset = u64::try_from(offset as i64).map_err(|_| Errno::INVAL)?;
+    let length = u64::try_from(length as i64).ok().filter(|length| *length > 0).ok_or(Errno::INVAL)?;
+    let mode = match mode {
+        0 => AllocateMode::Extend,
+        1 => AllocateMode::KeepSize,
+        3 => AllocateMode::PunchHole,
+        0x10 => AllocateMode::Zero,
+        0x11 => AllocateMode::ZeroKeepSize,
+        0x08 => AllocateMode::Collapse,
+        0x20 => AllocateMode::Insert,
+        0x40 | 0x41 => AllocateMode::Unshare,
+        _ => return Err(Errno::OPNOTSUPP),
+    };
+    check_writable(&file)?;
+    match file.file_type {
+        FileType::Regular => {}
+        FileType::Directory => return Err(Errno::ISDIR),
+        _ => return Err(Errno::NODEV),
+    }
+    if offset.checked_add(length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::FBIG);
+    }
+    let fs = call.file_system(&file)?;
+    if !matches!(mode, AllocateMode::PunchHole | AllocateMode::Collapse) {
+        limits::check_size(offset + length, || {
+            fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno())
+        })?;
+    }
+    fs.allocate(file.node, mode, offset, length).map_err(|error| error.errno())?;
+    done(0)
+}

@@ -1,0 +1,133 @@
+//! What a `fork` and a `vfork` do to descriptors and volumes: the child becomes a user of its parent's descriptions before it exists.
+//!
+//! A fork happens with every lock of this part held, unless the thread is alone.
+
+use super::table;
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps};
+use crate::number;
+use crate::raw::syscall;
+use crate::thread::Record;
+use core::sync::atomic::Ordering;
+use gannet_vfs::shared::shm::ForkTicket;
+
+/// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
+/// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
+pub(crate) fn before_vfork() {
+    let Some(front) = front() else { return };
+    for (index, mount) in front.mounts.iter().enumerate() {
+        if mount.opened.load(Ordering::Acquire).is_null() && front.open_now(mount, false).is_err() {
+            continue;
+        }
+        if let Ok(fs) = front.file_system(index) {
+            let _ = fs.shared().process_owner();
+        }
+    }
+}
+
+/// A `vfork` child is gone. Should it have been killed inside an operation, that is settled now.
+fn after_vfork(front: &Front) {
+    for (index, mount) in front.mounts.iter().enumerate() {
+        if !mount.opened.load(Ordering::Acquire).is_null()
+            && let Ok(fs) = front.file_system(index)
+        {
+            let _ = fs.shared().session().after_vfork();
+        }
+    }
+}
+
+/// A `vfork` child is gone. What only it had open ends, as the process was the user on its behalf.
+pub(crate) fn drop_private_table(record: &mut Record) {
+    if let Some(front) = front() {
+        after_vfork(front);
+    }
+    if let (Some(front), Some(private)) = (front(), table::private(record)) {
+        for (descriptor, _) in private.iter() {
+            if let Some(file) = private.take(descriptor) {
+                front.let_go(private, &file);
+            }
+        }
+    }
+    table::drop_private(record);
+}
+
+/// Places that the file systems keep for the child of a fork.
+pub(crate) type Tickets = Vec<ForkTicket<'static>>;
+
+/// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
+pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
+    if !alone {
+        take_locks();
+    }
+    let mut tickets = Vec::new();
+    let Some(front) = front() else { return tickets };
+    let table = table::current(record);
+    for (index, mount) in front.mounts.iter().enumerate() {
+        // A child that only executes something need not join; one of a process that is no longer who opened the volume could not.
+        let needed = IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
+        if mount.opened.load(Ordering::Acquire).is_null() || !needed {
+            continue;
+        }
+        let Ok(fs) = front.file_system(index) else { continue };
+        // Without a ticket the child joins at its first operation, and has its descriptions as long as the parent keeps them.
+        if let Ok(ticket) = fs.shared().session().prepare_fork() {
+            let mut descriptions =
+                table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
+            if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {
+                tickets.push(ticket);
+            }
+        }
+    }
+    tickets
+}
+
+/// So that the child finds none held by a thread that it does not have.
+fn take_locks() {
+    while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: gives the processor away.
+        unsafe { syscall(number::SCHED_YIELD, []) };
+    }
+    maps::around_fork(true);
+    crate::objects::around_fork(true);
+    asynchronous::around_fork(true);
+}
+
+fn release_locks() {
+    OPENING.store(0, Ordering::Release);
+    maps::around_fork(false);
+    crate::objects::around_fork(false);
+    asynchronous::around_fork(false);
+}
+
+/// The child of a fork. What a `vfork` child saw as its own is now its own.
+pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: bool) {
+    if !alone {
+        release_locks();
+    }
+    locks::after_fork_in_child();
+    table::adopt_private(record);
+    for ticket in tickets {
+        let _ = ticket.child();
+    }
+    if let Some(front) = front() {
+        maps::after_fork_in_child(front);
+    }
+}
+
+/// The parent of a fork that succeeded or failed.
+pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) {
+    if !alone {
+        release_locks();
+    }
+    for ticket in tickets {
+        if !forked && let Some(front) = front() {
+            for index in 0..front.mounts.len() {
+                if !front.mounts[index].opened.load(Ordering::Acquire).is_null()
+                    && let Ok(fs) = front.file_system(index)
+                {
+                    let _ = fs.shared().take_back(ticket.participant());
+                }
+            }
+        }
+        ticket.parent(forked);
+    }
+}

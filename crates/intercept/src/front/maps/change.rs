@@ -1,0 +1,142 @@
+//! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
+
+use super::regions::{Part, any, first_behind, forget, has_any, part_at, readable_at};
+use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
+use crate::dispatch::Outcome;
+use crate::front::call::{Answer, Call, done};
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use gannet_vfs::Errno;
+
+/// `munmap`.
+pub(crate) fn unmap(call: &Call<'_>) -> Answer {
+    let [start, length, ..] = call.arguments;
+    let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
+        return Ok(Outcome::Pass);
+    };
+    if !has_any(start, end) {
+        return Ok(Outcome::Pass);
+    }
+    // SAFETY: the program's call. Only then are the pages let go, which others may get.
+    let result = unsafe { syscall(MUNMAP, [start, length]) };
+    if !is_error(result) {
+        forget(call, start, end);
+    }
+    Ok(Outcome::Done(result))
+}
+
+/// `mremap`: shrinks in place; grows and moves by mapping the file's range anew, as the pages of both maps are the medium's. What a private map holds
+/// of its own is copied.
+pub(crate) fn remap(call: &Call<'_>) -> Answer {
+    const MREMAP_MAYMOVE: usize = 1;
+    const MREMAP_FIXED: usize = 2;
+    let [start, old_length, new_length, flags, target, _] = call.arguments;
+    let page_end = |length: usize| start.checked_add(length)?.checked_next_multiple_of(PAGE_BYTES);
+    let Some(end) = page_end(old_length) else { return Ok(Outcome::Pass) };
+    let Some(part) = part_at(start, end.max(start + 1)) else { return Ok(Outcome::Pass) };
+    let fixed = flags & MREMAP_FIXED != 0;
+    if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0
+        || fixed && (flags & MREMAP_MAYMOVE == 0 || !target.is_multiple_of(PAGE_BYTES))
+        || !start.is_multiple_of(PAGE_BYTES)
+        || new_length == 0
+    {
+        return Err(Errno::INVAL);
+    }
+    if old_length == 0 || part.end < end {
+        return Err(Errno::FAULT);
+    }
+    let new_end = page_end(new_length).ok_or(Errno::NOMEM)?;
+    let (length, new_length) = (end - start, new_end - start);
+    if new_length <= length && !fixed {
+        if new_length < length {
+            // SAFETY: the program's wish for its own map.
+            unsafe { syscall(MUNMAP, [new_end, end - new_end]) };
+            forget(call, new_end, end);
+        }
+        return done(start);
+    }
+    let kind = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
+    let grown = new_length.saturating_sub(length);
+    let fs = call.front.file_system(part.mount)?;
+    let place = |address, length, flags, skipped: usize| {
+        let Part { protection, writable, .. } = part;
+        let offset = part.offset + skipped as u64;
+        let wish = Wish { address, length, protection, flags: kind | flags, offset, writable };
+        establish(call, fs, part.mount, part.node, &wish)
+    };
+    if !fixed {
+        const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+        match place(end, grown, MAP_FIXED_NOREPLACE, length) {
+            Ok(at) if at == end => return done(start),
+            // A kernel that does not know the flag.
+            Ok(at) => drop_map(call, at, grown),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        if flags & MREMAP_MAYMOVE == 0 {
+            return Err(Errno::NOMEM);
+        }
+    }
+    let at = if fixed { place(target, new_length, MAP_FIXED, 0) } else { place(0, new_length, 0, 0) }?;
+    if !part.shared {
+        copy_pages(start, at, length.min(new_length), part.protection)?;
+    }
+    drop_map(call, start, length);
+    done(at)
+}
+
+/// What a private map holds goes to its new place.
+fn copy_pages(from: usize, to: usize, length: usize, protection: usize) -> Result<(), Errno> {
+    const PROT_READ_WRITE: usize = 3;
+    // SAFETY: maps of the program's, of that length; the protection of the new one is the program's wish again afterwards.
+    unsafe {
+        syscall(MPROTECT, [to, length, PROT_READ_WRITE]);
+        let copied = gannet_usermem::copy::copy(to as *mut u8, from as *const u8, length);
+        syscall(MPROTECT, [to, length, protection]);
+        copied.map_err(|_| Errno::FAULT)
+    }
+}
+
+fn drop_map(call: &Call<'_>, start: usize, length: usize) {
+    // SAFETY: the program's map, which it wants no more.
+    unsafe { syscall(MUNMAP, [start, length]) };
+    forget(call, start, start + length);
+}
+
+/// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to.
+pub(crate) fn protect(call: &Call<'_>) -> Answer {
+    let [start, length, protection, ..] = call.arguments;
+    if protection & PROT_WRITE == 0 || !any() || !start.is_multiple_of(PAGE_BYTES) {
+        return Ok(Outcome::Pass);
+    }
+    let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
+        return Ok(Outcome::Pass);
+    };
+    // Each round makes one map writable.
+    while let Some(part) = readable_at(start, end) {
+        if !part.writable {
+            return Err(Errno::ACCESS);
+        }
+        let fs = call.front.file_system(part.mount)?;
+        let (address, length) = (part.start, part.end.min(end) - part.start);
+        let flags = MAP_SHARED | MAP_FIXED;
+        let wish = Wish { address, length, protection, flags, offset: part.offset, writable: true };
+        establish(call, fs, part.mount, part.node, &wish)?;
+    }
+    Ok(Outcome::Pass)
+}
+
+/// `msync`.
+pub(crate) fn sync(call: &Call<'_>) -> Answer {
+    let [start, length, ..] = call.arguments;
+    let end = start.saturating_add(length).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
+    // Piece by piece of what is mapped, by address: nothing is kept of them meanwhile.
+    let mut at = start;
+    while let Some(part) = first_behind(at, end) {
+        let fs = call.front.file_system(part.mount)?;
+        let length = part.end.min(end) - part.start;
+        fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;
+        at = part.end;
+    }
+    Ok(Outcome::Pass)
+}

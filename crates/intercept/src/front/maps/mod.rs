@@ -1,0 +1,244 @@
+//! `mmap` of a volume's files: the medium's own pages, where the file system can name them.
+//!
+//! The file system pins the range and tells which pieces of which descriptor of the kernel hold it; those are mapped side by
+//! side. Where it cannot (no medium, or pieces that are not whole pages) a private or read-only map is a copy made
+//! at once, and a writable shared one is refused with ENODEV. Pins are given back when nothing of the map is left.
+//!
+//! | | |
+//! | --- | --- |
+//! | here | making a map |
+//! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
+//! | [`regions`] | what is mapped where |
+
+mod change;
+mod regions;
+
+pub(crate) use change::{protect, remap, sync, unmap};
+pub(crate) use regions::{after_fork_in_child, any, around_fork};
+
+use super::call::{Answer, Call, done};
+use super::data;
+use crate::dispatch::Outcome;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use gannet_usermem::{Destination, UserSlice};
+use gannet_vfs::{Errno, FileType, MapAccess, MappedExtent, NodeId};
+use regions::{Region, forget, locked};
+
+const PAGE_BYTES: usize = 4096;
+const PROT_WRITE: usize = 2;
+const MAP_SHARED: usize = 1;
+const MAP_PRIVATE: usize = 2;
+const MAP_SHARED_VALIDATE: usize = 3;
+const MAP_TYPE: usize = 0xf;
+const MAP_GROWSDOWN: usize = 0x100;
+const MAP_HUGETLB: usize = 0x4_0000;
+/// What MAP_SHARED_VALIDATE accepts: everything older than it, but not MAP_SYNC.
+const MAP_KNOWN: usize = 0xfc00_0000 | 0x7_ff80 | 0x13 | 0xc0;
+const MAP_FIXED: usize = 0x10;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
+/// Flags about where: MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE.
+const MAP_PLACEMENT: usize = 0x40 | MAP_FIXED | 0x10_0000;
+
+/// `mmap`.
+pub(crate) fn map(call: &Call<'_>) -> Answer {
+    let [address, length, protection, flags, descriptor, offset] = call.arguments;
+    let file = if flags & MAP_ANONYMOUS != 0 { None } else { call.open_file(descriptor) };
+    let Some(file) = file else {
+        if flags & MAP_FIXED != 0 {
+            forget(call, address, address.saturating_add(length).next_multiple_of(PAGE_BYTES));
+        }
+        return Ok(Outcome::Pass);
+    };
+    if length == 0 || !offset.is_multiple_of(PAGE_BYTES) {
+        return Err(Errno::INVAL);
+    }
+    if offset > i64::MAX as usize {
+        return Err(Errno::OVERFLOW);
+    }
+    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    data::check_not_path(&file)?;
+    // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
+    let shared = match flags & MAP_TYPE {
+        MAP_SHARED => true,
+        MAP_SHARED_VALIDATE if flags & !MAP_KNOWN != 0 => return Err(Errno::OPNOTSUPP),
+        MAP_SHARED_VALIDATE => true,
+        MAP_PRIVATE => false,
+        _ => return Err(Errno::INVAL),
+    };
+    if flags & MAP_HUGETLB != 0 {
+        return Err(Errno::INVAL);
+    }
+    let writes = shared && protection & PROT_WRITE != 0;
+    if writes && data::check_writable(&file).is_err() {
+        return Err(Errno::ACCESS);
+    }
+    data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::NODEV } else { Errno::ACCESS })?;
+    if file.file_type != FileType::Regular {
+        return Err(Errno::NODEV);
+    }
+    if flags & MAP_GROWSDOWN != 0 {
+        return Err(Errno::INVAL);
+    }
+    let fs = call.file_system(&file)?;
+    let writable = data::check_writable(&file).is_ok();
+    let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
+    done(establish(call, fs, file.mount, file.node, &wish)?)
+}
+
+/// What a program asks of a map, checked.
+struct Wish {
+    address: usize,
+    /// Whole pages.
+    length: usize,
+    protection: usize,
+    flags: usize,
+    offset: u64,
+    /// The descriptor is open for writing.
+    writable: bool,
+}
+
+/// Makes a map of a file; where it is.
+fn establish(
+    call: &Call<'_>,
+    fs: &dyn gannet_vfs::FileSystem,
+    mount: usize,
+    node: NodeId,
+    wish: &Wish,
+) -> Result<usize, Errno> {
+    let Wish { address, length, protection, flags, offset, writable } = *wish;
+    let shared = flags & MAP_TYPE != MAP_PRIVATE;
+    let writes = shared && protection & PROT_WRITE != 0;
+    // SAFETY: the program's wish for memory, at first as a reservation.
+    let base = unsafe {
+        let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        syscall(MMAP, [address, length, 0, placement, usize::MAX, 0])
+    };
+    if is_error(base) {
+        return Err(Errno::from_raw_os_error(-base as i32));
+    }
+    let base = base as usize;
+    if flags & MAP_FIXED != 0 {
+        forget(call, base, base + length);
+    }
+    let access = if writes { MapAccess::Write } else { MapAccess::Read };
+    let mut extents: Vec<MappedExtent> = Vec::new();
+    let pinned = fs.map(node, access, offset, length as u64, &mut |extent| extents.push(*extent));
+    let result = match pinned {
+        Ok(token) => {
+            let result = map_extents(base, length, offset, protection, shared, &extents);
+            if result.is_ok() {
+                locked(|maps| {
+                    let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
+                    if pin == maps.pins.len() {
+                        maps.pins.push(None);
+                    }
+                    maps.pins[pin] = Some(token);
+                    let end = base + length;
+                    maps.regions.push(Region {
+                        start: base,
+                        end,
+                        mount,
+                        node,
+                        offset,
+                        pin,
+                        shared,
+                        protection,
+                        writable,
+                    });
+                });
+            } else {
+                let _ = fs.unmap(token);
+            }
+            result
+        }
+        Err(error) if matches!(error.errno(), Errno::NODEV | Errno::OPNOTSUPP) && !writes => {
+            copy(fs, node, base, length, offset, protection)
+        }
+        Err(error) => Err(error.errno()),
+    };
+    if let Err(errno) = result {
+        // SAFETY: the reservation made above.
+        unsafe { syscall(MUNMAP, [base, length]) };
+        return Err(errno);
+    }
+    Ok(base)
+}
+
+fn map_extents(
+    base: usize,
+    length: usize,
+    offset: u64,
+    protection: usize,
+    shared: bool,
+    extents: &[MappedExtent],
+) -> Result<(), Errno> {
+    let kind = if shared { MAP_SHARED } else { MAP_PRIVATE };
+    let mut at = 0;
+    for extent in extents {
+        let start = extent.file_offset_bytes.checked_sub(offset).ok_or(Errno::IO)? as usize;
+        let piece = extent.length_bytes as usize;
+        // A file system that tells nonsense must not make us map over the program's memory.
+        if start < at || start.checked_add(piece).is_none_or(|end| end > length) || !start.is_multiple_of(PAGE_BYTES) {
+            return Err(Errno::IO);
+        }
+        at = start + piece;
+        let call = match extent.descriptor {
+            Some(descriptor) => [
+                base + start,
+                piece,
+                protection,
+                kind | MAP_FIXED,
+                descriptor as usize,
+                extent.descriptor_offset_bytes as usize,
+            ],
+            None => [base + start, piece, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0],
+        };
+        // SAFETY: inside the reservation.
+        let result = unsafe { syscall(MMAP, call) };
+        if is_error(result) {
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+    }
+    if at < length {
+        let call = [base + at, length - at, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0];
+        // SAFETY: inside the reservation.
+        let result = unsafe { syscall(MMAP, call) };
+        if is_error(result) {
+            return Err(Errno::from_raw_os_error(-result as i32));
+        }
+    }
+    Ok(())
+}
+
+/// A map that is a copy.
+fn copy(
+    fs: &dyn gannet_vfs::FileSystem,
+    node: NodeId,
+    base: usize,
+    length: usize,
+    offset: u64,
+    protection: usize,
+) -> Result<(), Errno> {
+    const PROT_READ_WRITE: usize = 3;
+    // SAFETY: inside the reservation.
+    let result = unsafe {
+        syscall(MMAP, [base, length, PROT_READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0])
+    };
+    if is_error(result) {
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    let mut done = 0;
+    while done < length {
+        // SAFETY: memory mapped just now, which nobody else knows yet.
+        let mut into = unsafe { Destination::from_user(UserSlice::new(base + done, length - done)) };
+        match fs.read(node, offset + done as u64, &mut into).map_err(|error| error.errno())? {
+            0 => break,
+            count => done += count,
+        }
+    }
+    // SAFETY: the program's wish for this memory.
+    unsafe { syscall(MPROTECT, [base, length, protection]) };
+    Ok(())
+}

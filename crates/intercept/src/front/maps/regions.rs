@@ -1,0 +1,211 @@
+//! What is mapped where: the process's list of maps, and the pins that keep what is under them.
+//!
+//! Everything here is under one lock, which a fork takes; nothing is kept of the list while the file system is called.
+
+use crate::front::Front;
+use crate::front::call::Call;
+use crate::number::SCHED_YIELD;
+use crate::raw::syscall;
+use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use gannet_vfs::{MapAccess, MapToken, NodeId};
+
+const PROT_WRITE: usize = 2;
+
+/// A map, or what is left of one.
+pub(super) struct Region {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) mount: usize,
+    pub(super) node: NodeId,
+    /// Where in the file `start` is.
+    pub(super) offset: u64,
+    /// Index of the pin, shared by the pieces of one map.
+    pub(super) pin: usize,
+    pub(super) shared: bool,
+    /// As it was mapped with.
+    pub(super) protection: usize,
+    /// The descriptor was open for writing.
+    pub(super) writable: bool,
+}
+
+impl Region {
+    /// What of it lies behind an address.
+    fn from(&self, address: usize) -> Part {
+        let Region { end, mount, node, shared, protection, writable, .. } = *self;
+        let start = address.max(self.start);
+        Part {
+            start,
+            end,
+            mount,
+            node,
+            shared,
+            protection,
+            writable,
+            offset: self.offset + (start - self.start) as u64,
+        }
+    }
+}
+
+pub(super) struct Maps {
+    pub(super) regions: Vec<Region>,
+    pub(super) pins: Vec<Option<MapToken>>,
+}
+
+static LOCK: AtomicU32 = AtomicU32::new(0);
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Vec::new() };
+
+pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
+    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: gives the processor away.
+        unsafe { syscall(SCHED_YIELD, []) };
+    }
+    let maps = &raw mut MAPS;
+    // SAFETY: under the lock; the reference ends with `work`.
+    let maps = unsafe { &mut *maps };
+    let result = work(maps);
+    COUNT.store(maps.regions.len(), Ordering::Release);
+    LOCK.store(0, Ordering::Release);
+    result
+}
+
+/// Whether anything of a volume is mapped.
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+}
+
+/// Takes the lock so that a forked child finds it free, or releases it.
+pub(crate) fn around_fork(before: bool) {
+    if before {
+        while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            core::hint::spin_loop();
+        }
+    } else {
+        LOCK.store(0, Ordering::Release);
+    }
+}
+
+/// A forked child has its parent's maps but not its pins: takes its own at once, while the parent most likely still has its.
+pub(crate) fn after_fork_in_child(front: &Front) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    locked(|maps| {
+        for token in &mut maps.pins {
+            *token = None;
+        }
+        for region in &mut maps.regions {
+            let length = (region.end - region.start) as u64;
+            let writes = region.shared && region.protection & PROT_WRITE != 0;
+            let access = if writes { MapAccess::Inherited } else { MapAccess::Read };
+            let pinned = front.file_system(region.mount).and_then(|fs| {
+                fs.map(region.node, access, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
+            });
+            // Pieces of one map get a pin each.
+            region.pin = maps.pins.len();
+            maps.pins.push(pinned.ok());
+        }
+    });
+}
+
+/// Forgets what lay in a range; gives back pins that nothing is left of.
+pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let mut given_back: Vec<(usize, MapToken)> = Vec::new();
+    locked(|maps| {
+        let mut index = 0;
+        while index < maps.regions.len() {
+            let region = &mut maps.regions[index];
+            if region.start >= end || start >= region.end {
+                index += 1;
+                continue;
+            }
+            let Region { mount, node, pin, shared, protection, writable, .. } = *region;
+            let offset_at = |address: usize| region.offset + (address - region.start) as u64;
+            if region.start < start && end < region.end {
+                let tail = Region {
+                    start: end,
+                    end: region.end,
+                    mount,
+                    node,
+                    offset: offset_at(end),
+                    pin,
+                    shared,
+                    protection,
+                    writable,
+                };
+                region.end = start;
+                maps.regions.push(tail);
+            } else if region.start < start {
+                region.end = start;
+            } else if end < region.end {
+                (region.offset, region.start) = (offset_at(end), end);
+            } else {
+                maps.regions.swap_remove(index);
+                if !maps.regions.iter().any(|other| other.pin == pin)
+                    && let Some(token) = maps.pins.get_mut(pin).and_then(Option::take)
+                {
+                    given_back.push((mount, token));
+                }
+                continue;
+            }
+            index += 1;
+        }
+    });
+    for (mount, token) in given_back {
+        if let Ok(fs) = call.front.file_system(mount) {
+            let _ = fs.unmap(token);
+        }
+    }
+}
+
+/// Whether anything of a volume is mapped in a range.
+pub(super) fn has_any(start: usize, end: usize) -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+        && locked(|maps| maps.regions.iter().any(|region| region.start < end && start < region.end))
+}
+
+/// The map at `start`: one piece that begins there.
+pub(super) fn part_at(start: usize, end: usize) -> Option<Part> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| {
+        maps.regions.iter().find(|region| region.start < end && start < region.end).map(|region| region.from(start))
+    })
+}
+
+/// The first shared map in a range that was not mapped for writing.
+pub(super) fn readable_at(start: usize, end: usize) -> Option<Part> {
+    locked(|maps| {
+        let region = maps.regions.iter().find(|region| {
+            region.shared && region.protection & PROT_WRITE == 0 && region.start < end && start < region.end
+        })?;
+        Some(region.from(start))
+    })
+}
+
+/// What lies lowest of the shared maps between two addresses.
+pub(super) fn first_behind(start: usize, end: usize) -> Option<Part> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| {
+        let inside = |region: &&Region| region.shared && region.start < end && start < region.end;
+        maps.regions.iter().filter(inside).min_by_key(|region| region.start).map(|region| region.from(start))
+    })
+}
+
+/// Part of a map, from an address on.
+pub(super) struct Part {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) mount: usize,
+    pub(super) node: NodeId,
+    pub(super) shared: bool,
+    pub(super) protection: usize,
+    pub(super) writable: bool,
+    pub(super) offset: u64,
+}

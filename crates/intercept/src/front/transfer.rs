@@ -1,0 +1,232 @@
+//! Transfers between descriptors: `sendfile`, `copy_file_range` and `splice`, with one end or both in a volume.
+//!
+//! Blocks are shared where both ends are one volume's ([`sharing`](super::sharing)); everything else goes through a buffer of the thread's.
+
+use super::call::{Answer, Call, done};
+use super::data::{COUNT_MAX, appends, check_readable, check_writable, note_access, with_offset, write_flags};
+use super::table::OpenFile;
+use crate::dispatch::Outcome;
+use crate::memory;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use gannet_usermem::{Destination, Source};
+use gannet_vfs::{Errno, WritePosition};
+
+/// One end of a transfer: ours, or a descriptor of the host.
+enum End {
+    Ours(OpenFile),
+    Host(usize),
+}
+
+/// `copy_file_range` within a file is between ranges that do not overlap.
+fn check_apart(
+    call: &Call<'_>,
+    source: &End,
+    target: &End,
+    offsets: [Option<u64>; 2],
+    count: usize,
+) -> Result<(), Errno> {
+    let (End::Ours(source), End::Ours(target)) = (source, target) else { return Ok(()) };
+    if source.node != target.node || source.mount != target.mount {
+        return Ok(());
+    }
+    let fs = call.file_system(source)?;
+    let at = |offset: Option<u64>, file: &OpenFile| match offset {
+        Some(offset) => Ok(offset),
+        None => fs.shared().offset(file.description).map(|guard| guard.get()).map_err(|error| error.errno()),
+    };
+    let (from, to) = (at(offsets[0], source)?, at(offsets[1], target)?);
+    let size = fs.attributes(source.node).map_err(|error| error.errno())?.size_bytes;
+    let count = (count as u64).min(size.saturating_sub(from));
+    if from.abs_diff(to) < count { Err(Errno::INVAL) } else { Ok(()) }
+}
+
+/// Which ends a call takes: `sendfile` from files, `copy_file_range` between files, `splice` from or to a pipe.
+fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], flags: usize) -> Result<(), Errno> {
+    const TYPE: u32 = 0o170000;
+    const PIPE: u32 = 0o010000;
+    const DIRECTORY: u32 = 0o040000;
+    const REGULAR: u32 = 0o100000;
+    const BLOCK_DEVICE: u32 = 0o060000;
+    const SPLICE_FLAGS: usize = 0xf;
+    const SPLICE_NONBLOCKING: usize = 2;
+    let kind = |end: &End| match end {
+        End::Ours(file) => Ok((file.file_type as u32) << 12),
+        End::Host(descriptor) => {
+            let mut status = [0u64; 18];
+            // SAFETY: room for struct stat.
+            host_result(unsafe { syscall(FSTAT, [*descriptor, status.as_mut_ptr() as usize]) })?;
+            Ok(status[3] as u32 & TYPE)
+        }
+    };
+    let (from, to) = (kind(source)?, kind(target)?);
+    match call.number {
+        SENDFILE if from == DIRECTORY || !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
+        COPY_FILE_RANGE if from == DIRECTORY || to == DIRECTORY => Err(Errno::ISDIR),
+        COPY_FILE_RANGE if from != REGULAR || to != REGULAR || flags as u32 != 0 => Err(Errno::INVAL),
+        SPLICE if flags as u32 as usize & !SPLICE_FLAGS != 0 || from != PIPE && to != PIPE => Err(Errno::INVAL),
+        SPLICE if from == PIPE && offsets[0] != 0 || to == PIPE && offsets[1] != 0 => Err(Errno::SPIPE),
+        SPLICE if flags & SPLICE_NONBLOCKING != 0 => {
+            const POLLIN: u64 = 1;
+            let End::Host(descriptor) = source else { return Ok(()) };
+            let mut poll = [*descriptor as u64 & 0xffff_ffff | POLLIN << 32];
+            // SAFETY: one struct pollfd.
+            let ready = unsafe { syscall(POLL, [poll.as_mut_ptr() as usize, 1, 0]) };
+            if ready == 0 { Err(Errno::AGAIN) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `sendfile`, `copy_file_range`, `splice`, when one end or both are ours: reads and writes through `buffer`.
+pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
+    let [a, b, c, d, e, _] = call.arguments;
+    let (from, from_offset, to, to_offset, count) = match call.number {
+        SENDFILE => (b, c, a, 0, d),
+        // copy_file_range and splice: from, its offset, to, its offset, count.
+        _ => (a, b, c, d, e),
+    };
+    if !call.is_ours(from) && !call.is_ours(to) {
+        return Ok(Outcome::Pass);
+    }
+    let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
+    let (source, target) = (end(from), end(to));
+    check_ends(call, &source, &target, [from_offset, to_offset], call.arguments[5])?;
+    if let End::Ours(file) = &source {
+        check_readable(file)?;
+    }
+    if let End::Ours(file) = &target {
+        check_writable(file)?;
+        if appends(call.file_system(file)?, file)? {
+            return Err(if call.number == COPY_FILE_RANGE { Errno::BADF } else { Errno::INVAL });
+        }
+    }
+    let mut offsets = [None, None];
+    for (slot, address) in offsets.iter_mut().zip([from_offset, to_offset]) {
+        if address != 0 {
+            let mut value = 0i64;
+            memory::read_value(address, &mut value).map_err(|_| Errno::FAULT)?;
+            let negative = if call.number == COPY_FILE_RANGE { Errno::OVERFLOW } else { Errno::INVAL };
+            *slot = Some(u64::try_from(value).map_err(|_| negative)?);
+        }
+    }
+    let count = count.min(COUNT_MAX);
+    if call.number == COPY_FILE_RANGE {
+        check_apart(call, &source, &target, offsets, count)?;
+    }
+    let mut moved = match (&source, &target) {
+        (End::Ours(source), End::Ours(target)) if call.number == COPY_FILE_RANGE => {
+            super::sharing::copy(call, source, target, offsets, count)?
+        }
+        _ => 0,
+    };
+    for slot in offsets.iter_mut().flatten() {
+        *slot += moved as u64;
+    }
+    let result = loop {
+        if moved == count {
+            break Ok(());
+        }
+        let step = buffer.len().min(count - moved);
+        let read = match transfer_read(call, &source, offsets[0], &mut buffer[..step]) {
+            Ok(0) => break Ok(()),
+            Ok(read) => read,
+            Err(errno) => break Err(errno),
+        };
+        let written = transfer_write(call, &target, offsets[1], &buffer[..read]);
+        let count_written = written.unwrap_or(0);
+        // What was read and not written is given back where that is possible.
+        if count_written < read
+            && offsets[0].is_none()
+            && let End::Ours(file) = &source
+        {
+            let fs = call.file_system(file)?;
+            with_offset(fs, file, |offset| (offset.saturating_sub((read - count_written) as u64), Ok(())))?;
+        }
+        moved += count_written;
+        for slot in offsets.iter_mut().flatten() {
+            *slot += count_written as u64;
+        }
+        if let Err(errno) = written {
+            break Err(errno);
+        }
+        // A pipe or socket gives what it has; asking again could block.
+        if count_written < read || read < step && matches!(source, End::Host(_)) {
+            break Ok(());
+        }
+    };
+    if moved == 0 {
+        result?;
+    }
+    for (slot, address) in offsets.iter().zip([from_offset, to_offset]) {
+        if let Some(offset) = slot {
+            memory::write_value(address, &(*offset as i64)).map_err(|_| Errno::FAULT)?;
+        }
+    }
+    done(moved)
+}
+
+fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u8]) -> Result<usize, Errno> {
+    match source {
+        End::Host(descriptor) => {
+            let (address, length) = (buffer.as_mut_ptr() as usize, buffer.len());
+            // SAFETY: our own buffer.
+            host_result(unsafe {
+                match at {
+                    Some(offset) => syscall(PREAD64, [*descriptor, address, length, offset as usize]),
+                    None => syscall(READ, [*descriptor, address, length]),
+                }
+            })
+        }
+        End::Ours(file) => {
+            let fs = call.file_system(file)?;
+            let mut into = Destination::from_slice(buffer);
+            let mut read = |offset| fs.read(file.node, offset, &mut into).map_err(|error| error.errno());
+            note_access(fs, file);
+            match at {
+                Some(offset) => read(offset),
+                None => with_offset(fs, file, |offset| {
+                    let result = read(offset);
+                    (offset + result.map_or(0, |count| count as u64), result)
+                }),
+            }
+        }
+    }
+}
+
+fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8]) -> Result<usize, Errno> {
+    match target {
+        End::Host(descriptor) => {
+            let (address, length) = (buffer.as_ptr() as usize, buffer.len());
+            // SAFETY: our own buffer.
+            host_result(unsafe {
+                match at {
+                    Some(offset) => syscall(PWRITE64, [*descriptor, address, length, offset as usize]),
+                    None => syscall(WRITE, [*descriptor, address, length]),
+                }
+            })
+        }
+        End::Ours(file) => {
+            let fs = call.file_system(file)?;
+            let mut from = Source::from_slice(buffer);
+            let mut write =
+                |position| fs.write(file.node, position, &mut from, write_flags()).map_err(|error| error.errno());
+            let written = match at {
+                Some(offset) => write(WritePosition::At(offset)),
+                None => {
+                    let appends = appends(fs, file)?;
+                    with_offset(fs, file, |offset| {
+                        let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
+                        let result = write(position);
+                        (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
+                    })
+                }
+            };
+            written.map(|written| written.count_bytes)
+        }
+    }
+}
+
+fn host_result(result: isize) -> Result<usize, Errno> {
+    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}

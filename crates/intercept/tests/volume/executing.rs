@@ -1,0 +1,146 @@
+//! Programs and libraries of a volume, and what goes over an `execve`.
+
+use crate::common::{Volume, have, run};
+
+#[test]
+fn shared_libraries_of_the_volume() {
+    let volume = Volume::new(64);
+    volume.script("mkdir lib inner; echo 'int inner(void) { return 40; }' > i.c; echo 'int inner(void); int outer(void) { return inner() + 2; }' > o.c
+        printf '#include <stdio.h>\\nint outer(void);\\nint main(void) { printf(\"%%d\\\\n\", outer()); return 0; }\\n' > m.c
+        cc -shared -fPIC -Wl,-soname,libinner.so.1 -o inner/libinner.so.1 i.c
+        cc -shared -fPIC -Wl,-soname,libouter.so -Wl,-rpath,'$ORIGIN/../inner' -o lib/libouter.so o.c inner/libinner.so.1
+        cc -o m m.c -Llib -louter -Wl,-rpath-link,inner -Wl,-rpath,'$ORIGIN/lib'; ./m; cp m /tmp/gannet-m; LD_LIBRARY_PATH=/gannet/lib /tmp/gannet-m; rm /tmp/gannet-m
+        sh -c './m; env | grep -c fd/../fd'; python3 -c 'import ctypes; print(ctypes.CDLL(\"/gannet/lib/libouter.so\").outer())'",
+        "42\n42\n42\n0\n42");
+}
+
+#[test]
+fn programs_and_scripts_of_the_volume() {
+    let volume = Volume::new(64);
+    volume.script("cp /bin/echo e; ./e program; printf '#!/bin/sh\\necho script \"$0\" \"$@\"\\n' > s; chmod +x s; ./s 1 '2 3'; /gannet/s; env -i ./s",
+        "program\nscript ./s 1 2 3\nscript /gannet/s\nscript ./s");
+    volume.script(
+        "printf '#!/gannet/e -n\\n' > own; chmod +x own; ./own x; echo; chmod -x e; ./e 2>/dev/null; echo $?",
+        "./own x\n126",
+    );
+    volume
+        .script("chmod +x e; cp own /tmp/gannet-own; /tmp/gannet-own y; echo; rm /tmp/gannet-own", "/tmp/gannet-own y");
+    volume.script("mkdir bin; cp /bin/true bin/mine; PATH=/gannet/bin:$PATH; mine && echo found; nothing-there 2>/dev/null; echo $?", "found\n127");
+}
+
+#[test]
+fn record_locks_over_exec() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        r#"cat > lock.py <<'P'
+import fcntl, os, subprocess, sys, signal
+def held(name, start=0):  # by anybody else than the asker
+    return subprocess.run([sys.executable, 'lock.py', 'try', name, str(start)]).returncode == 3
+def wait(answer, name, start=0):
+    while held(name, start) != answer: pass
+step = sys.argv[1]
+if step == 'try':
+    try: fcntl.lockf(os.open(sys.argv[2], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(sys.argv[3]))
+    except OSError: sys.exit(3)
+elif step == 'first':
+    kept, closing = os.open('kept', os.O_RDWR | os.O_CREAT), os.open('closing', os.O_RDWR | os.O_CREAT)
+    for start in range(0, 40, 4): fcntl.lockf(kept, fcntl.LOCK_EX if start % 8 else fcntl.LOCK_SH, 2, start)
+    fcntl.lockf(closing, fcntl.LOCK_EX, 1, 0); fcntl.flock(kept, fcntl.LOCK_EX)
+    os.set_inheritable(kept, True)
+    try: os.execv('/nonexistent', ['x'])
+    except OSError: pass
+    print('after a failure', held('kept', 4), held('kept', 2), held('closing'))
+    # Twice: what came over an exec goes over the next.
+    os.execv('/bin/sh', ['sh', '-c', 'exec "$@"', 'sh', sys.executable, 'lock.py', 'second', str(kept)])
+elif step == 'second':
+    kept = int(sys.argv[2])
+    print('after exec', held('kept', 4), held('kept', 8), held('kept', 2), held('closing'))
+    if os.fork() == 0:
+        try: fcntl.lockf(kept, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 4); print('a child has its own')
+        except OSError: print('a child has none')
+        sys.stdout.flush(); os._exit(0)
+    os.wait(); fcntl.lockf(kept, fcntl.LOCK_UN, 2, 4); print('unlocked', held('kept', 4), held('kept', 12))
+    os.close(os.open('kept', os.O_RDONLY)); print('closed', held('kept', 12))
+    fcntl.lockf(kept, fcntl.LOCK_EX, 1, 0); print('again', held('kept')); sys.stdout.flush()
+    ready = os.pipe(); os.set_inheritable(ready[1], True)
+    child = os.fork()
+    if child == 0:
+        f = os.open('killed', os.O_RDWR | os.O_CREAT); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); os.set_inheritable(f, True)
+        os.execv('/bin/sh', ['sh', '-c', 'echo >&%d; exec sleep 100' % ready[1]])
+    os.read(ready[0], 1); print('of another program', held('killed')); os.kill(child, signal.SIGKILL); os.waitpid(child, 0); wait(False, 'killed')
+P
+python3 -u lock.py first; python3 lock.py try kept 0 && echo released at the end"#,
+        "after a failure True False True
+after exec True True False False
+a child has none
+unlocked False True
+closed False
+again True
+of another program True
+released at the end",
+    );
+}
+
+#[test]
+fn offsets_are_shared_by_fork_and_kept_by_exec() {
+    let volume = Volume::new(64);
+    volume.script(
+        "printf 'a\\nb\\nc\\nd\\n' > f; exec 8<f; read x <&8; (read x <&8); sh -c 'read x <&8; read y <&8; echo $x $y'",
+        "c d",
+    );
+    volume.script("exec 9>>log; for i in 1 2 3 4 5 6 7 8; do sh -c 'echo x >&9' & done; wait; wc -l < log", "8");
+    volume.script("exec 6<f; rm f; cat <&6; ls f 2>/dev/null; exec 6<&-", "a\nb\nc\nd");
+}
+
+#[test]
+fn what_cannot_be_seen_is_said() {
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = directory.path().join("s.c");
+    std::fs::write(&source, "int main(void) { return 3; }\n").expect("s.c");
+    let program = directory.path().join("static");
+    let built = std::process::Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).status();
+    assert!(built.expect("cc").success());
+    let output = run(volume.command("sh").arg("-c").arg(program.to_str().expect("UTF-8")));
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("statically linked") && said.contains("gannet mount"), "{said}");
+}
+
+#[test]
+fn a_lone_program_that_executes_another_leaves_nothing_to_recover() {
+    let mut volume = Volume::new(64);
+    volume.alone();
+    volume.script("echo one > a; exec true", "");
+    assert!(volume.is_closed(), "nothing was open");
+    volume.script("exec 7> b; echo first >&7; exec bash -c 'echo second >&7; cat b'", "first\nsecond");
+    assert!(volume.is_closed(), "a description went from one to the other");
+    volume.script("shopt -s execfail; exec ./missing 2>/dev/null; echo still > c; cat c", "still");
+    assert!(volume.is_closed(), "an exec that failed");
+    volume.script("exec 7> d; rm d; echo x >&7; exec env -i /bin/true", "");
+    volume.script("ls; cat a", "a\nb\nc\none");
+    assert!(volume.is_closed(), "what a program without the volume left");
+    let _ = run(volume.command("bash").arg("-c").arg("cd /gannet; exec 7> e; kill -9 $$"));
+    assert!(!volume.is_closed());
+    volume.script("ls", "a\nb\nc\ne");
+    assert!(volume.is_closed(), "after a kill");
+    assert!(!std::fs::read_dir("/dev/shm").expect("names").any(|name| {
+        let name = name.expect("a name").file_name().to_string_lossy().into_owned();
+        name.starts_with("gannet-") && name.ends_with(&volume.nonce())
+    }));
+}
+
+#[test]
+fn running_programs_are_not_written_to_and_know_where_they_are() {
+    let volume = Volume::new(128);
+    volume.script("runs() { until [[ $(readlink /proc/$!/exe) == /memfd* ]]; do sleep 0.01; done; }
+        cp /bin/sleep s; ./s 20 & runs; (echo x >> s) 2>&1 | grep -o 'Text file busy'; truncate -s 0 s 2>/dev/null || echo busy
+        kill -9 $!; wait $! 2>/dev/null; echo x >> s && echo written; cp /bin/true t; exec 5>>t; ./t 2>&1 | grep -o 'Text file busy'; exec 5>&-; ./t && echo runs
+        cp /bin/bash b; ./b -c 'echo in b; exec sleep 0.1' & wait; echo >> b && echo after exec",
+        "Text file busy\nbusy\nwritten\nText file busy\nruns\nin b\nafter exec");
+    volume.script("cp /bin/readlink r; mkdir d; ln -s ../r d/l; ./r /proc/self/exe; d/l /proc/self/exe; cd d; ../r -f /proc/self/exe; cp /bin/cat mycat; ./mycat /proc/self/comm",
+        "/gannet/r\n/gannet/r\n/gannet/r\nmycat");
+}

@@ -1,0 +1,8 @@
+//! Programs with their files in a volume.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod executing;
+mod paths;
+mod processes;
+mod programs;

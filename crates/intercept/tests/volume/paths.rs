@@ -1,0 +1,100 @@
+//! Paths and working directories: across the border to the host, over links, among several volumes.
+
+use crate::common::{Volume, check, have, run};
+
+#[test]
+fn working_directories_and_paths_across_the_border() {
+    let volume = Volume::new(64);
+    volume.script(
+        "mkdir -p a/b; cd a/b; pwd; cd ..; /bin/pwd; cd ../..; pwd; ls -d gannet/a; cd gannet; pwd",
+        "/gannet/a/b\n/gannet/a\n/\ngannet/a\n/gannet",
+    );
+    volume.script("head -c 4 /gannet/../etc/passwd; echo; head -c 4 ../etc/passwd; echo; ln -s /etc e; head -c 4 e/passwd; echo; ln -s ../../gannet/a up; ls -d up/b", "root\nroot\nroot\nup/b");
+    volume.script(
+        "ls -d //gannet/./a/../a; cd /tmp; ls -d ../gannet/a; cat /gannet/nothing 2>/dev/null || echo none",
+        "//gannet/./a/../a\n../gannet/a\nnone",
+    );
+    volume.script("mv a/b /tmp/gannet-no 2>/dev/null; ls -d a/b /tmp/gannet-no 2>/dev/null; ln /etc/passwd p 2>/dev/null || echo xdev", "/tmp/gannet-no\nxdev");
+    let _ = std::fs::remove_dir_all("/tmp/gannet-no");
+    volume.script("echo text > t; cat /dev/stdin < t; cat /dev/fd/0 < t; cat /proc/self/fd/0 < t", "text\ntext\ntext");
+}
+
+#[test]
+fn symbolic_links_of_the_host() {
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    std::os::unix::fs::symlink("/gannet/d", directory.path().join("link")).expect("a link");
+    std::os::unix::fs::symlink("link", directory.path().join("second")).expect("a link");
+    std::os::unix::fs::symlink("/gannet/d/p", directory.path().join("program")).expect("a link");
+    let at = directory.path().display();
+    volume.script(&format!("mkdir d; echo text > {at}/link/f; cat d/f {at}/second/f; mkdir {at}/link/e; mv {at}/link/f {at}/second/e/; ls {at}/link {at}/second/e; stat -c %F {at}/link; stat -L -c %F {at}/link/"),
+        &format!("text\ntext\n{at}/link:\ne\n\n{at}/second/e:\nf\nsymbolic link\ndirectory"));
+    volume.script(&format!("cd {at}/second/e && /bin/pwd && cat f; cp /bin/echo /gannet/d/p; {at}/program run; cat {at}/link/none 2>/dev/null || echo none; cat {at}/nothing 2>/dev/null || echo none; rm -r {at}/link/e; ls /gannet/d"),
+        "/gannet/d/e\ntext\nrun\nnone\nnone\np");
+}
+
+#[test]
+fn links_of_descriptors_name_paths() {
+    let volume = Volume::new(64);
+    let link = "link() { readlink /proc/self/fd/$1; }";
+    // As the shell opened it, over fork and exec; renamed, in its directory and to another, removed; reopened through the link.
+    volume.script(
+        &format!("{link}; mkdir -p d/e; echo text > d/f; exec 7<d/f 8<d; link 7; link 8; mv d/f d/g; link 7; mv d/g d/e/h; link 7; mv d d2; link 7; link 8; cat /proc/self/fd/7; cat /dev/fd/7; rm d2/e/h; link 7; cat < /proc/self/fd/7; rmdir d2/e d2; link 8; link 7"),
+        "/gannet/d/f\n/gannet/d\n/gannet/d/g\n/gannet/d/e/h\n/gannet/d2/e/h\n/gannet/d2\ntext\ntext\n/gannet/d2/f (deleted)\ntext\n/gannet/d (deleted)\n/gannet/f (deleted)",
+    );
+    volume.script(
+        &format!("{link}; echo x > a; ln a b; exec 5<a 6<b 7>&5; link 5; link 6; link 7; rm a; link 5 # its other name
+link 6; mv b c; link 6; exec 9<c; ln -s c s; exec 8<s; link 8; long=$(printf %0200d 7); echo > $long; exec 4<$long; [ $(link 4) = /gannet/$long ] && echo long; mv $long $long$long 2>/dev/null; ls -l /proc/self/fd | grep -c ' -> /gannet/'"),
+        "/gannet/a\n/gannet/b\n/gannet/a\n/gannet/b\n/gannet/b\n/gannet/c\n/gannet/c\nlong\n6",
+    );
+    if have("python3") {
+        volume.script(
+            "python3 - <<'P'
+import os, sys
+f = os.open('py', os.O_CREAT | os.O_RDWR); os.write(f, b'abc')
+d = os.open('/proc/self/fd', os.O_RDONLY)
+print(os.readlink(str(f), dir_fd=d), os.path.realpath('/dev/fd/%d' % f), os.readlink('/proc/%d/fd/%d' % (os.getpid(), f)))
+g = os.open('/proc/self/fd/%d' % f, os.O_WRONLY | os.O_TRUNC); print(os.fstat(f).st_size, os.readlink('/proc/self/fd/%d' % g))
+h = os.dup(g); os.dup2(g, 50); print(os.readlink('/proc/self/fd/%d' % h), os.readlink('/proc/self/fd/50'))
+print(os.stat('/proc/self/fd/50').st_ino == os.stat('py').st_ino)
+t = os.open('.', os.O_TMPFILE | os.O_RDWR); print(os.readlink('/proc/self/fd/%d' % t).replace(str(os.fstat(t).st_ino), 'N'))
+os.link('/proc/self/fd/%d' % t, 'named', follow_symlinks=True); print(os.readlink('/proc/self/fd/%d' % t))
+if os.fork() == 0: print(os.readlink('/proc/self/fd/%d' % f)); sys.stdout.flush(); os._exit(0)
+os.wait(); os.set_inheritable(f, True); os.execvp('readlink', ['readlink', '/proc/self/fd/%d' % f])
+P",
+            "/gannet/py /gannet/py /gannet/py\n0 /gannet/py\n/gannet/py /gannet/py\nTrue\n/gannet/#N (deleted)\n/gannet/named\n/gannet/py\n/gannet/py",
+        );
+    }
+}
+
+#[test]
+fn two_volumes() {
+    let (first, second) = (Volume::new(64), Volume::new(64));
+    let mut volumes = first.path().into_os_string();
+    volumes.push("\x1f/gannet\x1f");
+    volumes.push(second.path());
+    volumes.push("\x1f/other");
+    let script = "echo 1 > /gannet/a; cp /gannet/a /other/b; mv /other/b /gannet/c; cat /gannet/c
+        python3 -c 'import os; os.rename(\"/gannet/c\", \"/other/c\")' 2>&1 | tail -1 | grep -o 'Errno 18'
+        cd /other; echo 2 > x; ls . ../gannet; ln -s /gannet/a l; cat l; cd ..; pwd; stat -c %d gannet/a > gannet/d; stat -c %d other/x | cmp -s - gannet/d || echo different";
+    let output = run(first.command("bash").env("GANNET_RUN_VOLUMES", volumes).arg("-c").arg(script));
+    check(&output, script, "1\nErrno 18\n.:\nx\n\n../gannet:\na\nc\n1\n/\ndifferent");
+}
+
+#[test]
+fn one_volume_below_anothers_place() {
+    let (first, second) = (Volume::new(64), Volume::new(64));
+    let mut volumes = first.path().into_os_string();
+    volumes.push("\x1f/gannet\x1f");
+    volumes.push(second.path());
+    volumes.push("\x1f/gannet/d/inner");
+    let script = "cd /gannet; mkdir -p d/e; echo outer > f; echo inner > d/inner/f; cat d/inner/f d/inner/../../f d/e/../inner/f; cd d; cat inner/f; cd inner; pwd; cat ../../f; cat f /gannet/d/e/../inner/f
+        cd ../e; cat ../inner/f; ls ../inner/; mkdir ../inner/new; ls ../inner; mv ../inner/f ../inner/g; cat ../inner/g; ls ..; stat -c %d . ../inner/ | uniq | wc -l
+        python3 -c 'import os; os.rename(\"/gannet/f\", \"../inner/f\")' 2>&1 | grep -o 'Errno 18'; python3 -c 'import os; d = os.open(\"..\", os.O_RDONLY); print(os.listdir(d), os.stat(\"inner/g\", dir_fd=d).st_size)'";
+    let output = run(first.command("bash").env("GANNET_RUN_VOLUMES", volumes).arg("-c").arg(script));
+    check(
+        &output,
+        script,
+        "inner\nouter\ninner\ninner\n/gannet/d/inner\nouter\ninner\ninner\ninner\nf\nf\nnew\ninner\ne\n2\nErrno 18\n['e'] 6",
+    );
+}

@@ -1,0 +1,114 @@
+//! Several processes at once: what they share, and what is left when one of them dies.
+
+use crate::common::{Volume, check, compile, have, run};
+
+#[test]
+fn torture_on_a_file_of_the_volume() {
+    let volume = Volume::new(64);
+    let (_directory, program) = compile("torture");
+    volume.script("cp /etc/passwd /gannet/passwd", "");
+    let output = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/passwd"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{text}", output.status);
+    assert_eq!(text.lines().filter(|line| line.starts_with("ok ")).count(), 13, "{text}");
+}
+
+#[test]
+fn killed_processes_leave_the_others_alone() {
+    let volume = Volume::new(64);
+    let output = run(volume.command("bash").arg("-c").arg(
+        "cd /gannet; for i in 1 2 3 4 5 6; do (while :; do echo x > f$i; cat f$i > /dev/null; mv f$i g$i; rm g$i; done) & p=$!; sleep 0.05; kill -9 $p; done; wait 2>/dev/null; sleep 1; rm -f f* g*; touch end; ls",
+    ));
+    check(&output, "kill", "end");
+}
+
+#[test]
+fn pipes_sockets_and_asynchronous_requests() {
+    let volume = Volume::new(64);
+    volume.script("mkfifo p; (echo through > p &); cat p; rm p; ls", "through");
+    if have("python3") {
+        volume.script(
+            "cat > s.py <<'EOF'
+import os, socket
+server = socket.socket(socket.AF_UNIX); server.bind('/gannet/s'); server.listen()
+try: socket.socket(socket.AF_UNIX).bind('s')
+except OSError as e: print(e.errno)
+if os.fork() == 0:
+    client = socket.socket(socket.AF_UNIX); client.connect('s'); client.send(b'hello'); os._exit(0)
+connection, _ = server.accept(); print(connection.recv(10)); os.unlink('s'); print(os.path.exists('s'))
+a, b = socket.socketpair()
+if os.fork() == 0:
+    fd = os.open('passed', os.O_CREAT | os.O_RDWR, 0o600); os.write(fd, b'in the volume'); os.lseek(fd, 3, 0); os.unlink('passed')
+    socket.send_fds(a, [b'x'], [fd, 0]); os._exit(0)
+os.wait(); data, fds, _, _ = socket.recv_fds(b, 10, 4); print(data, len(fds), os.read(fds[0], 20), os.fstat(fds[0]).st_nlink)
+EOF
+python3 s.py",
+            "98\nb'hello'\nFalse\nb'x' 2 b'the volume' 0",
+        );
+    }
+    if have("fio") {
+        volume.script("for e in psync pvsync2 libaio posixaio mmap; do fio --name=t --directory=/gannet --size=2m --rw=randrw --bs=4k --ioengine=$e --verify=crc32c --minimal >/dev/null || echo $e failed; done; echo all", "all");
+    }
+}
+
+#[test]
+fn a_child_keeps_its_parents_maps() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > m.py <<'EOF'
+import mmap, os, time
+f = open('mapped', 'w+b'); f.write(b'a' * 65536); f.flush()
+m = mmap.mmap(f.fileno(), 65536)
+r, w = os.pipe()
+if os.fork() == 0:
+    os.read(r, 1); m[0:4] = b'mine'; print(m[0:5], m[65535:]); m.close(); os._exit(0)
+time.sleep(0.05); m.close(); f.close(); os.unlink('mapped')
+for i in range(8): open('other%d' % i, 'wb').write(b'b' * 65536)
+os.write(w, b'x'); os.wait()
+print(sum(open('other%d' % i, 'rb').read().count(b'b') for i in range(8)))
+EOF
+python3 m.py",
+        "b'minea' b'a'\n524288",
+    );
+}
+
+#[test]
+fn privileges_given_up() {
+    if !have("python3") || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > u.py <<'EOF'
+import os
+os.mkdir('p', 0o700); open('p/f', 'w').write('x')
+for name, mode in (('o', 0o600), ('r', 0o644)): open(name, 'w').write(name); os.chmod(name, mode)
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    def all():
+        for path in ('o', 'p/f', 'r', 'new'):
+            try: print(path, open(path, 'w' if path == 'new' else 'r').read())
+            except OSError as e: print(path, e.errno)
+    all(); os._exit(0)
+os.wait()
+EOF
+python3 -u u.py",
+        "o 13\np/f 13\nr r\nnew 13",
+    );
+}
+
+#[test]
+fn random_work_by_several_processes() {
+    let (_directory, program) = compile("exercise");
+    let long = std::env::var_os("GANNET_LONG").is_some();
+    let operations = if long { "1000000" } else { "10000" };
+    let volume = Volume::new(64);
+    for (seed, processes) in [("1", "1"), ("2", "2"), ("3", "4")] {
+        let mut command = volume.command_with_time(program.to_str().expect("UTF-8"), if long { 1800 } else { 60 });
+        let output = run(command.args(["/gannet/f", seed, operations, processes]));
+        check(&output, &format!("seed {seed}, {processes} processes"), "same");
+    }
+}
