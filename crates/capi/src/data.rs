@@ -5,7 +5,7 @@ use crate::memory::{self, Input};
 use crate::table::OpenFile;
 use crate::volume::Volume;
 use gannet_vfs::usermem::{Destination, Source, UserSlice};
-use gannet_vfs::{AllocateMode, Errno, Error, FileType, Result, SeekTarget, SyncScope, WritePosition};
+use gannet_vfs::{AllocateMode, Errno, Error, FileType, Result, SeekTarget, SyncScope, WriteFlags, WritePosition};
 use std::ffi::{c_int, c_void};
 
 /// Bytes that one call moves at most, as the kernel has it.
@@ -80,11 +80,11 @@ impl Volume {
                 return Ok(0);
             }
             let appends = self.fs().shared().info(file.description)?.status & libc::O_APPEND as u32 != 0;
-            let flags = self.write_flags();
+            self.namespace().before_change(file.node)?;
             let mut write = |offset| {
                 // Linux appends then, whatever the offset says.
                 let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-                self.fs().write(file.node, position, &mut from, flags)
+                self.fs().write(file.node, position, &mut from, WriteFlags::empty())
             };
             let written = match at {
                 Some(offset) => write(offset)?,
@@ -141,8 +141,7 @@ impl Volume {
             0x40 | 0x41 => AllocateMode::Unshare,
             _ => return Err(Error::because(Errno::OPNOTSUPP, "not a mode of fallocate")),
         };
-        self.namespace().check_write_open(file.node, false)?;
-        self.fs().allocate(file.node, mode, offset, length)
+        self.namespace().allocate_open(file.node, mode, offset, length)
     }
 }
 

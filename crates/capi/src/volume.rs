@@ -4,8 +4,8 @@ use crate::credentials::{Known, Who};
 use crate::maps::Maps;
 use crate::table::{DESCRIPTORS_MAX, OpenFile, Table};
 use crate::{error, fork};
-use gannet_vfs::namespace::{Capabilities, Namespace};
-use gannet_vfs::{Errno, Error, FileSystem, FileType, Result, WriteFlags};
+use gannet_vfs::namespace::Namespace;
+use gannet_vfs::{Errno, Error, FileSystem, FileType, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -72,13 +72,6 @@ impl Volume {
             file.check_open()?;
             work(file)
         })
-    }
-
-    /// What writes by the handle's user do besides.
-    #[inline]
-    pub(crate) fn write_flags(&self) -> WriteFlags {
-        let keeps = self.who.get().effective().may(Capabilities::FSETID);
-        if keeps { WriteFlags::empty() } else { WriteFlags::DROP_SET_ID }
     }
 
     /// Closes a descriptor.

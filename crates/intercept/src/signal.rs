@@ -280,8 +280,9 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
     let (code, rip, mask) = unsafe {
         ((*information).code, context.add(CONTEXT_RIP).cast::<usize>(), context.add(CONTEXT_MASK).cast::<u64>())
     };
-    // A fault of the running instruction, not a signal somebody sent.
-    let fault = matches!(index, SIGSEGV | SIGBUS) && code > 0 && code != 0x80;
+    // A fault of the running instruction, not a signal somebody sent. Of an address that no memory can have the kernel says only
+    // that the signal is its own (SI_KERNEL).
+    let fault = matches!(index, SIGSEGV | SIGBUS) && code > 0;
     if is_busy() {
         if fault {
             // SAFETY: the instruction pointer the kernel will return to.

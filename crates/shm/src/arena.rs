@@ -139,15 +139,24 @@ impl Arena {
         if bytes == 0 {
             return Ok(());
         }
-        let start = at.get() & !(PAGE_BYTES - 1);
-        let len = (end - start) as usize;
-        // SAFETY: a range inside our shared mapping; populating does not change contents.
-        match unsafe { madvise(self.address(start).cast(), len, Advice::LinuxPopulateWrite) } {
+        match self.populate(at.get(), end) {
             Ok(()) => Ok(()),
             // Kernels before 5.14.
             Err(rustix::io::Errno::INVAL) => self.allocate(at, bytes),
-            Err(_) => Err(Error::Full { what: "page of shared memory: /dev/shm is full" }),
+            Err(_) => Err(FULL),
         }
+    }
+
+    /// Likewise without the arena's file, where the kernel can do that.
+    fn reserve_mapped(&self, at: ArenaOffset, bytes: u64) -> Result<()> {
+        self.populate(at.get(), at.get() + bytes).map_err(|_| FULL)
+    }
+
+    /// Touches the pages from `start` to `end`, which lie inside.
+    fn populate(&self, start: u64, end: u64) -> std::result::Result<(), rustix::io::Errno> {
+        let start = start & !(PAGE_BYTES - 1);
+        // SAFETY: a range inside our shared mapping; populating does not change contents.
+        unsafe { madvise(self.address(start).cast(), (end - start) as usize, Advice::LinuxPopulateWrite) }
     }
 
     /// Like [`Arena::reserve`] for a large range of which some is touched later, by whomever: without its page faults now. In
@@ -156,12 +165,14 @@ impl Arena {
         let end = at.get().checked_add(bytes).filter(|end| *end <= self.bytes);
         end.ok_or_else(|| out_of_bounds(at, bytes))?;
         let Some(file) = self.file.as_ref().filter(|_| bytes > 0) else { return Ok(()) };
-        let file = file.open()?.ok_or(Error::Detached)?;
+        let file = match file.open() {
+            // A process that gave up its privileges has the memory, but may no longer open the file.
+            Err(Error::Foreign { .. }) => return self.reserve_mapped(at, bytes),
+            opened => opened?.ok_or(Error::Detached)?,
+        };
         match rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::KEEP_SIZE, at.get(), bytes) {
             Ok(()) => Ok(()),
-            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
-                Err(Error::Full { what: "page of shared memory: /dev/shm is full" })
-            }
+            Err(rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => Err(FULL),
             Err(errno) => Err(Error::system("get memory for the shared state in /dev/shm")(errno)),
         }
     }
@@ -190,6 +201,8 @@ impl Arena {
         unsafe { crate::sys::collapse(address.cast(), len) }
     }
 }
+
+const FULL: Error = Error::Full { what: "page of shared memory: /dev/shm is full" };
 
 #[cold]
 fn out_of_bounds(at: ArenaOffset, bytes: u64) -> Error {

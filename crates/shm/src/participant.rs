@@ -250,7 +250,11 @@ impl<'a> Participants<'a> {
         }
         let Some(path) = self.file else { return Ok(true) };
         if matches!(view, View::None) {
-            *view = path.open()?.map_or(View::None, View::Own);
+            *view = match path.open() {
+                // We gave up our privileges and may no longer look: in doubt it lives.
+                Err(Error::Foreign { .. }) => return Ok(self.live(id.index) == Some(id)),
+                opened => opened?.map_or(View::None, View::Own),
+            };
         }
         match view {
             View::Own(fd) => file::life(fd, id.index),

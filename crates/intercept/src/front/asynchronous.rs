@@ -83,6 +83,18 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
         let result = unsafe { syscall(IO_SUBMIT, [context, 1, entry]) };
         return if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) };
     }
+    // What the kernel looks at before it begins.
+    if context == 0 || words[6] != 0 {
+        return Err(Errno::INVAL);
+    }
+    let file = call.open_file(descriptor).ok_or(Errno::BADF)?;
+    match operation {
+        0 | 7 => {
+            data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?
+        }
+        1 | 8 => data::check_writable(&file)?,
+        _ => data::check_not_path(&file)?,
+    }
     let [buffer, count, offset] = [words[3] as usize, words[4] as usize, words[5] as usize];
     let (number, work): (usize, fn(&Call<'_>) -> Answer) = match operation {
         0 => (PREAD64, data::read),

@@ -26,7 +26,7 @@ fn of_descriptor(call: &Call<'_>) -> Result<Option<(NodeId, Namespace<'static, '
 pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let [path, size, ..] = call.arguments;
     let at = AtForm { number: TRUNCATE, arguments: [path, size, 0, 0, 0, CWD], directory: 5, path: 0 };
-    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, _, place| {
+    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, mount, place| {
         let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
         let found = place.existing().map_err(|error| error.errno())?;
         let node = found.node;
@@ -35,8 +35,7 @@ pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         super::limits::check_size(size, || {
             fs.attributes(node).map(|all| all.size_bytes).map_err(|error| error.errno())
         })?;
-        namespace.truncate(node, size).map_err(|error| error.errno())?;
-        done(0)
+        super::extent::cut(call, (mount, node), fs, size, || namespace.truncate(node, size))
     })
 }
 

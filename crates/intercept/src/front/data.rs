@@ -4,17 +4,18 @@
 
 use super::call::{Answer, Call, done};
 use super::table::OpenFile;
-use super::{credentials, limits};
+use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use gannet_usermem::{Destination, Source, UserSlice};
-use gannet_vfs::namespace::Capabilities;
+use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileSystem, FileType, WriteFlags, WritePosition};
 
 const O_ACCMODE: u32 = 3;
 const O_WRONLY: u32 = 1;
 const O_APPEND: u32 = 0o2000;
+pub(crate) const O_NOATIME: u32 = 0o1000000;
 pub(crate) const O_PATH: u32 = 0o10000000;
 /// The kernel moves no more in one call.
 pub(crate) const COUNT_MAX: usize = 0x7fff_f000;
@@ -22,6 +23,7 @@ const SEGMENTS_MAX: usize = 1024;
 /// Programs' addresses end here.
 const ADDRESS_LIMIT: usize = 1 << 47;
 const RWF_APPEND: usize = 0x10;
+const RWF_NOAPPEND: usize = 0x20;
 const RWF_KNOWN: usize = 0x3f;
 
 /// O_PATH descriptors name a file and are good for nothing else.
@@ -179,8 +181,10 @@ fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: De
 /// What is read moves the access time, by the file system's rules.
 #[inline]
 pub(crate) fn note_access(fs: &dyn FileSystem, file: &OpenFile) {
-    const O_NOATIME: u32 = 0o1000000;
-    if file.flags & O_NOATIME == 0 {
+    // A descriptor that ever was one of those says so; whether it still is, the description knows.
+    let quiet = file.flags & O_NOATIME != 0
+        && fs.shared().info(file.description).is_ok_and(|info| info.status & O_NOATIME != 0);
+    if !quiet {
         fs.note_access(file.node);
     }
 }
@@ -217,10 +221,13 @@ fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bo
     }
     check_position(call, from.remaining())?;
     let (position, flags) = position_of(call)?;
-    let appends = appends || flags & RWF_APPEND != 0;
-    let write_flags = write_flags();
+    if flags & (RWF_APPEND | RWF_NOAPPEND) == RWF_APPEND | RWF_NOAPPEND {
+        return Err(Errno::INVAL);
+    }
+    let appends = (appends && flags & RWF_NOAPPEND == 0) || flags & RWF_APPEND != 0;
     let write = |position, from: &mut Source<'_>| {
-        fs.write(file.node, position, from, write_flags).map_err(|error| error.errno())
+        before_change(fs, file)?;
+        fs.write(file.node, position, from, WriteFlags::empty()).map_err(|error| error.errno())
     };
     let size = || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno());
     let limited = |from: &mut Source<'_>, offset| {
@@ -240,9 +247,15 @@ fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bo
             (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
         })?,
     };
+    if maps::any() {
+        let end = written.offset_bytes + written.count_bytes as u64;
+        maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
+    }
     done(written.count_bytes)
 }
 
-pub(crate) fn write_flags() -> WriteFlags {
-    if credentials::effective().may(Capabilities::FSETID) { WriteFlags::empty() } else { WriteFlags::DROP_SET_ID }
+/// Before bytes of a file change: what that does to its set-id bits.
+#[inline]
+pub(crate) fn before_change(fs: &dyn FileSystem, file: &OpenFile) -> Result<(), Errno> {
+    Namespace::new(fs, credentials::effective()).before_change(file.node).map_err(|error| error.errno())
 }

@@ -1,6 +1,8 @@
 //! Descriptors as such: closing, duplicating, `fcntl`, `ioctl`, and the calls that hand them elsewhere.
 
 use super::call::{Answer, Call, done};
+use super::data::O_NOATIME;
+use super::table::OpenFile;
 use super::{held, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -201,6 +203,12 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
         F_SETFL => {
             shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
+            if argument as u32 & O_NOATIME != 0 {
+                let table = call.table();
+                for (other, known) in table.iter().filter(|(_, known)| known.description == file.description) {
+                    table.set(other, &OpenFile { flags: known.flags | O_NOATIME, ..known });
+                }
+            }
             done(0)
         }
         F_DUPFD_QUERY => {
@@ -244,7 +252,7 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const O_NONBLOCK: u32 = 0o4000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, request, argument, ..] = call.arguments;
-    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else { return refuse_loop(call, request, argument) };
     match request as u32 as usize {
         FIOCLEX | FIONCLEX => {
             held::changed(descriptor as u32 as usize);
@@ -299,4 +307,24 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         sharing::FIEMAP => sharing::extents(call, &file, argument),
         _ => Err(Errno::NOTTY),
     }
+}
+
+/// The second lowest byte of the requests of loop devices; none of another number is looked at.
+pub(crate) const LOOP_REQUESTS: u8 = 0x4c;
+
+/// `ioctl` of a device of the host: a loop device would read and write the placeholder. `EINVAL`, as for any file that it cannot use.
+fn refuse_loop(call: &Call<'_>, request: usize, argument: usize) -> Answer {
+    const LOOP_SET_FD: usize = 0x4c00;
+    const LOOP_CHANGE_FD: usize = 0x4c06;
+    const LOOP_CONFIGURE: usize = 0x4c0a;
+    let file = match request as u32 as usize {
+        LOOP_SET_FD | LOOP_CHANGE_FD => argument,
+        LOOP_CONFIGURE => {
+            let mut file = 0u32;
+            memory::read_value(argument, &mut file).map_err(|_| Errno::FAULT)?;
+            file as usize
+        }
+        _ => return Ok(Outcome::Pass),
+    };
+    if call.is_ours(file) { Err(Errno::INVAL) } else { Ok(Outcome::Pass) }
 }

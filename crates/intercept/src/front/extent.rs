@@ -2,11 +2,11 @@
 
 use super::call::{Answer, Call, done};
 use super::data::{O_PATH, check_not_path, check_readable, check_writable, with_offset};
-use super::{credentials, limits};
+use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
 use crate::number::*;
 use gannet_vfs::namespace::Namespace;
-use gannet_vfs::{AllocateMode, Errno, FileType, SeekTarget, SyncScope};
+use gannet_vfs::{AllocateMode, Errno, FileSystem, FileType, NodeId, SeekTarget, SyncScope};
 
 /// `lseek`.
 pub(crate) fn seek(call: &Call<'_>) -> Answer {
@@ -46,6 +46,14 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
     if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
     }
+    if call.number == SYNC_FILE_RANGE {
+        const KNOWN: usize = 7;
+        let [_, offset, length, flags, ..] = call.arguments;
+        let end = (offset as i64).checked_add(length as i64);
+        if flags as u32 as usize & !KNOWN != 0 || (offset as i64) < 0 || end.is_none_or(|end| end < offset as i64) {
+            return Err(Errno::INVAL);
+        }
+    }
     let fs = call.file_system(&file)?;
     let result = match call.number {
         SYNCFS => fs.sync_all(),
@@ -66,7 +74,22 @@ pub(crate) fn truncate(call: &Call<'_>) -> Answer {
     let fs = call.file_system(&file)?;
     limits::check_size(size, || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno()))?;
     let namespace = Namespace::new(fs, credentials::effective());
-    namespace.truncate_open(file.node, size).map_err(|error| error.errno())?;
+    cut(call, (file.mount, file.node), fs, size, || namespace.truncate_open(file.node, size))
+}
+
+/// Changes a file's size to `size` by `work`; what is mapped of it shows that.
+pub(crate) fn cut(
+    call: &Call<'_>,
+    (mount, node): (usize, NodeId),
+    fs: &dyn FileSystem,
+    size: u64,
+    work: impl FnOnce() -> gannet_vfs::Result<()>,
+) -> Answer {
+    let before = if maps::any() { fs.attributes(node).map_or(0, |all| all.size_bytes) } else { size };
+    work().map_err(|error| error.errno())?;
+    if before != size {
+        maps::renew(call, mount, node, before.min(size), u64::MAX, maps::Change::Cut);
+    }
     done(0)
 }
 
@@ -115,11 +138,17 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
         return Err(Errno::FBIG);
     }
     let fs = call.file_system(&file)?;
+    let namespace = Namespace::new(fs, credentials::effective());
     if !matches!(mode, AllocateMode::PunchHole | AllocateMode::Collapse) {
         limits::check_size(offset + length, || {
             fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno())
         })?;
     }
-    fs.allocate(file.node, mode, offset, length).map_err(|error| error.errno())?;
+    namespace.allocate_open(file.node, mode, offset, length).map_err(|error| error.errno())?;
+    if maps::any() {
+        let ends = matches!(mode, AllocateMode::Collapse | AllocateMode::Insert | AllocateMode::Extend);
+        let end = if ends { u64::MAX } else { offset + length };
+        maps::renew(call, file.mount, file.node, offset, end, maps::Change::Moved);
+    }
     done(0)
 }

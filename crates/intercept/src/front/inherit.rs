@@ -170,6 +170,7 @@ impl Front {
             (true, false) => 0,
             (false, false) => O_PATH,
         };
+        let flags = flags | info.status & super::data::O_NOATIME;
         let file_type = fs.permissions(info.node).ok()?.file_type;
         Some(OpenFile { description, mount, node: info.node, file_type, flags })
     }

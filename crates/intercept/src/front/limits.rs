@@ -70,6 +70,36 @@ pub(crate) fn check_size(new: u64, size: impl FnOnce() -> Result<u64, Errno>) ->
     if new > limit() && new > size()? { Err(exceeded()) } else { Ok(()) }
 }
 
+/// While it lives, this process may make files of a size that its limit forbids the program: what is made is ours.
+pub(crate) struct Lifted {
+    before: Option<[u64; 2]>,
+}
+
+impl Lifted {
+    /// For a file of `size` bytes. `EFBIG` where even the hard limit is smaller, and the process may not change that.
+    pub(crate) fn to(size: u64) -> Result<Lifted, Errno> {
+        if size <= limit() {
+            return Ok(Lifted { before: None });
+        }
+        let mut before = [0u64; 2];
+        // SAFETY: a buffer for `rlimit`.
+        let known = unsafe { syscall(PRLIMIT64, [0, RLIMIT_FSIZE, 0, before.as_mut_ptr() as usize]) };
+        let lifted = [size, size.max(before[1])];
+        // SAFETY: a valid `rlimit`.
+        let result = unsafe { syscall(PRLIMIT64, [0, RLIMIT_FSIZE, lifted.as_ptr() as usize, 0]) };
+        if is_error(known) || is_error(result) { Err(Errno::FBIG) } else { Ok(Lifted { before: Some(before) }) }
+    }
+}
+
+impl Drop for Lifted {
+    fn drop(&mut self) {
+        if let Some(before) = self.before {
+            // SAFETY: a valid `rlimit`, which was in force before.
+            unsafe { syscall(PRLIMIT64, [0, RLIMIT_FSIZE, before.as_ptr() as usize, 0]) };
+        }
+    }
+}
+
 fn exceeded() -> Errno {
     const SIGXFSZ: usize = 25;
     // SAFETY: a signal to this thread, delivered behind the operation.

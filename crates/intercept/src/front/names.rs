@@ -5,7 +5,7 @@ use super::open_names::OpenName;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
-use super::{credentials, held, rendezvous};
+use super::{credentials, held, maps, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -23,8 +23,8 @@ const F_DUPFD_CLOEXEC: usize = 1030;
 const STATUS_FLAGS: u32 =
     0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000 | 0o20000000;
 
-/// What an entry of the descriptor table keeps: access mode and O_PATH.
-const FIXED_FLAGS: u32 = 0o3 | 0o10000000;
+/// What an entry of the descriptor table keeps: access mode, O_PATH and O_NOATIME.
+const FIXED_FLAGS: u32 = 0o3 | 0o10000000 | super::data::O_NOATIME;
 
 /// `open`, `creat`, `openat`.
 pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
@@ -121,6 +121,9 @@ fn open_once(
             }
             let namespace = Namespace::new(fs, credentials::effective());
             let opened = namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?;
+            if flags.contains(OpenFlags::TRUNC) && maps::any() {
+                maps::renew(call, mount, opened.node, 0, u64::MAX, maps::Change::Cut);
+            }
             let name = match place.last {
                 Last::Name(name) if !flags.contains(OpenFlags::TMPFILE) => Some((place.directory, name.bytes())),
                 _ => place.found.map(|found| (found.node, &b""[..])),
@@ -279,10 +282,12 @@ pub(crate) fn unlink(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> 
         return Ok(Outcome::Pass);
     }
     call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, mount, place| {
-        let removed =
-            if flags & AT_REMOVEDIR != 0 { namespace.remove_directory(place) } else { namespace.unlink(place) };
-        let node = removed.map_err(|error| error.errno())?;
-        rendezvous::removed(call, mount, node);
+        if flags & AT_REMOVEDIR != 0 {
+            namespace.remove_directory(place).map_err(|error| error.errno())?;
+        } else {
+            let removed = namespace.unlink(place).map_err(|error| error.errno())?;
+            rendezvous::removed(call, mount, &removed);
+        }
         done(0)
     })
 }

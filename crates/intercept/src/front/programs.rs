@@ -310,6 +310,8 @@ pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId, name: &str)
     const MFD_EXEC: usize = 0x10;
     const STEP_BYTES: usize = 1 << 20;
     let fs = front.file_system(mount)?;
+    let size = fs.attributes(node).map_err(|error| error.errno())?.size_bytes;
+    let _lifted = super::limits::Lifted::to(size)?;
     let name = format!("{name}\0");
     let name = name.as_ptr() as usize;
     // SAFETY: a string that ends in zero.
@@ -337,10 +339,11 @@ pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId, name: &str)
         };
         let arguments = [descriptor as usize, buffer.as_ptr() as usize, count, offset as usize];
         // SAFETY: our own buffer and descriptor.
-        if unsafe { syscall(PWRITE64, arguments) } != count as isize {
+        let written = unsafe { syscall(PWRITE64, arguments) };
+        if written != count as isize {
             // SAFETY: the descriptor made above.
             unsafe { syscall(CLOSE, [descriptor as usize]) };
-            return Err(Errno::NOMEM);
+            return Err(if is_error(written) { Errno::from_raw_os_error(-written as i32) } else { Errno::NOMEM });
         }
         offset += count as u64;
     }

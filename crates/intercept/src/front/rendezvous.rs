@@ -11,9 +11,8 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
-use core::sync::atomic::{AtomicBool, Ordering};
 use gannet_vfs::namespace::{Access, LastMode, Namespace, OpenFlags, ResolveFlags};
-use gannet_vfs::{Errno, FileType, NodeId};
+use gannet_vfs::{Errno, FileType, Found, NodeId};
 
 /// The kernel's name for an inode of a volume, ending in zero.
 fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
@@ -22,23 +21,22 @@ fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<St
     Ok(format!("/dev/shm/gannet-{kind}-{user}-{identity:x}-{}-{}\0", node.number, node.generation))
 }
 
-/// This process opened a FIFO or bound a socket: it, most often, is the one that removes them.
-static USED: AtomicBool = AtomicBool::new(false);
-
-/// An inode lost a name. If it was a FIFO or socket of this process and has no other, the kernel's goes too.
-pub(crate) fn removed(call: &Call<'_>, mount: usize, node: NodeId) {
-    if !USED.load(Ordering::Relaxed) {
-        return;
-    }
+/// A name of an inode was removed. If that is a FIFO or socket and has no other, the kernel's goes too, whichever process of the user
+/// made it.
+pub(crate) fn removed(call: &Call<'_>, mount: usize, removed: &Found) {
+    let kind = match removed.file_type {
+        FileType::Fifo => "fifo",
+        FileType::Socket => "socket",
+        _ => return,
+    };
+    let node = removed.node;
     let has_names = call.front.file_system(mount).and_then(|fs| fs.attributes(node).map_err(|error| error.errno()));
     if has_names.is_ok_and(|all| all.links > 0) {
         return;
     }
-    for kind in ["fifo", "socket"] {
-        if let Ok(name) = name_of(call, mount, node, kind) {
-            // SAFETY: a path that ends in zero.
-            unsafe { syscall(UNLINK, [name.as_ptr() as usize]) };
-        }
+    if let Ok(name) = name_of(call, mount, node, kind) {
+        // SAFETY: a path that ends in zero.
+        unsafe { syscall(UNLINK, [name.as_ptr() as usize]) };
     }
 }
 
@@ -70,7 +68,6 @@ pub(crate) fn open_pipe(
     if is_error(known) || (status[3] as u32) & S_IFMT != S_IFIFO || owner != credentials::effective().user {
         return Err(Errno::ACCESS);
     }
-    USED.store(true, Ordering::Relaxed);
     let flags = flags & !(OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::TRUNC);
     call.passed = Some((OPENAT, [CWD, address, flags.bits() as usize, 0, 0, 0]));
     Ok(Outcome::Pass)
@@ -119,7 +116,6 @@ pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         Errno::EXIST => Errno::ADDRINUSE,
         errno => errno,
     })?;
-    USED.store(true, Ordering::Relaxed);
     let bound = name_of(call, mount, node, "socket").and_then(|name| {
         let mut kernel_address = [0u8; ADDRESS_BYTES];
         let length = put_address(&mut kernel_address, &name)?;

@@ -23,7 +23,7 @@ pub(crate) struct OpenFile {
     pub(crate) mount: usize,
     pub(crate) node: NodeId,
     pub(crate) file_type: FileType,
-    /// The flags that never change: access mode and O_PATH.
+    /// Access mode and O_PATH, which never change; and O_NOATIME if the description ever had it.
     pub(crate) flags: u32,
 }
 

@@ -3,14 +3,16 @@
 //! Blocks are shared where both ends are one volume's ([`sharing`](super::sharing)); everything else goes through a buffer of the thread's.
 
 use super::call::{Answer, Call, done};
-use super::data::{COUNT_MAX, appends, check_readable, check_writable, note_access, with_offset, write_flags};
+use super::data::{COUNT_MAX, appends, before_change, check_readable, check_writable, note_access, with_offset};
 use super::table::OpenFile;
+use super::{credentials, maps};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, Source};
-use gannet_vfs::{Errno, WritePosition};
+use gannet_vfs::namespace::Namespace;
+use gannet_vfs::{Errno, WriteFlags, WritePosition};
 
 /// One end of a transfer: ours, or a descriptor of the host.
 enum End {
@@ -97,7 +99,13 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     }
     if let End::Ours(file) = &target {
         check_writable(file)?;
-        if appends(call.file_system(file)?, file)? {
+        let fs = call.file_system(file)?;
+        if call.number == COPY_FILE_RANGE {
+            Namespace::new(fs, credentials::effective())
+                .check_write_open(file.node, true)
+                .map_err(|error| error.errno())?;
+        }
+        if appends(fs, file)? {
             return Err(if call.number == COPY_FILE_RANGE { Errno::BADF } else { Errno::INVAL });
         }
     }
@@ -107,7 +115,11 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
             let mut value = 0i64;
             memory::read_value(address, &mut value).map_err(|_| Errno::FAULT)?;
             let negative = if call.number == COPY_FILE_RANGE { Errno::OVERFLOW } else { Errno::INVAL };
-            *slot = Some(u64::try_from(value).map_err(|_| negative)?);
+            let offset = u64::try_from(value).map_err(|_| negative)?;
+            if call.number == SENDFILE && value.checked_add_unsigned(count as u64).is_none() {
+                return Err(Errno::INVAL);
+            }
+            *slot = Some(offset);
         }
     }
     let count = count.min(COUNT_MAX);
@@ -209,8 +221,9 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
         End::Ours(file) => {
             let fs = call.file_system(file)?;
             let mut from = Source::from_slice(buffer);
+            before_change(fs, file)?;
             let mut write =
-                |position| fs.write(file.node, position, &mut from, write_flags()).map_err(|error| error.errno());
+                |position| fs.write(file.node, position, &mut from, WriteFlags::empty()).map_err(|error| error.errno());
             let written = match at {
                 Some(offset) => write(WritePosition::At(offset)),
                 None => {
@@ -222,7 +235,12 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
                     })
                 }
             };
-            written.map(|written| written.count_bytes)
+            let written = written?;
+            if maps::any() {
+                let end = written.offset_bytes + written.count_bytes as u64;
+                maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
+            }
+            Ok(written.count_bytes)
         }
     }
 }

@@ -7,8 +7,9 @@
 use super::area::{ORIGINAL_BYTES, SLOT_BYTES_MAX};
 use super::gates;
 use crate::entry;
+use crate::front::descriptors::LOOP_REQUESTS;
 use crate::front::links::{RECHECK, takes_path};
-use crate::number::{CLOSE, RECVMMSG, RECVMSG};
+use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG};
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site, WINDOW_BYTES_MAX};
 use crate::table::{CLASSES, Class, NUMBER_LIMIT, class_of};
 
@@ -156,6 +157,13 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
         code.put(&[0x41, 0x83, 0xeb, 0x01]); // sub r11d, 1
         to_pass[1] = code.short_jump(0x72); // jb pass
         to_handler = Some(code.short_jump(0x75)); // jne handler
+    }
+    if usize::try_from(number) == Ok(IOCTL) {
+        // Requests of loop devices name a descriptor: it may be ours though the device is not.
+        code.put(&[0x89, 0xf1]); // mov ecx, esi
+        code.put(&[0xc1, 0xe9, 0x08]); // shr ecx, 8
+        code.put(&[0x83, 0xf9, LOOP_REQUESTS]); // cmp ecx, LOOP_REQUESTS
+        to_handler = Some(code.short_jump(0x74)); // je handler
     }
     let by_table = matches!(class, Some(Class::Table | Class::DescriptorOrTable));
     if by_table {

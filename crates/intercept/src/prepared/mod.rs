@@ -34,7 +34,7 @@ pub(crate) use make::make;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GNTPREP\0");
 /// Raised whenever the code of a slot, the words or the layout of the file change.
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 const PAGE_BYTES: usize = 4096;
 /// How far below an object its slots lie: less than a jump reaches, and far from what is loaded beside it.
 const SLOTS_DISTANCE_BYTES: usize = 1 << 30;

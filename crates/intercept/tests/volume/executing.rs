@@ -9,7 +9,7 @@ fn shared_libraries_of_the_volume() {
         printf '#include <stdio.h>\\nint outer(void);\\nint main(void) { printf(\"%%d\\\\n\", outer()); return 0; }\\n' > m.c
         cc -shared -fPIC -Wl,-soname,libinner.so.1 -o inner/libinner.so.1 i.c
         cc -shared -fPIC -Wl,-soname,libouter.so -Wl,-rpath,'$ORIGIN/../inner' -o lib/libouter.so o.c inner/libinner.so.1
-        cc -o m m.c -Llib -louter -Wl,-rpath-link,inner -Wl,-rpath,'$ORIGIN/lib'; ./m; cp m /tmp/gannet-m; LD_LIBRARY_PATH=/gannet/lib /tmp/gannet-m; rm /tmp/gannet-m
+        cc -o m m.c -Llib -louter -Wl,-rpath-link,inner -Wl,-rpath,'$ORIGIN/lib'; ./m; cp m /tmp/of-gannet-m; LD_LIBRARY_PATH=/gannet/lib /tmp/of-gannet-m; rm /tmp/of-gannet-m
         sh -c './m; env | grep -c fd/../fd'; python3 -c 'import ctypes; print(ctypes.CDLL(\"/gannet/lib/libouter.so\").outer())'",
         "42\n42\n42\n0\n42");
 }
@@ -23,8 +23,10 @@ fn programs_and_scripts_of_the_volume() {
         "printf '#!/gannet/e -n\\n' > own; chmod +x own; ./own x; echo; chmod -x e; ./e 2>/dev/null; echo $?",
         "./own x\n126",
     );
-    volume
-        .script("chmod +x e; cp own /tmp/gannet-own; /tmp/gannet-own y; echo; rm /tmp/gannet-own", "/tmp/gannet-own y");
+    volume.script(
+        "chmod +x e; cp own /tmp/of-gannet-own; /tmp/of-gannet-own y; echo; rm /tmp/of-gannet-own",
+        "/tmp/of-gannet-own y",
+    );
     volume.script("mkdir bin; cp /bin/true bin/mine; PATH=/gannet/bin:$PATH; mine && echo found; nothing-there 2>/dev/null; echo $?", "found\n127");
 }
 

@@ -26,6 +26,11 @@ fn killed_processes_leave_the_others_alone() {
 fn pipes_sockets_and_asynchronous_requests() {
     let volume = Volume::new(64);
     volume.script("mkfifo p; (echo through > p &); cat p; rm p; ls", "through");
+    // What the kernel has of a FIFO goes with it, whoever removes it; who has it open goes on.
+    volume.script(
+        "mkfifo p; exec 5<> p; there=$(readlink /proc/self/fd/5); ln p q; (rm p); test -e $there && echo there; (rm q); test -e $there || echo gone; echo on >&5; read x <&5; echo $x",
+        "there\ngone\non",
+    );
     if have("python3") {
         volume.script(
             "cat > s.py <<'EOF'
@@ -97,6 +102,30 @@ os.wait()
 EOF
 python3 -u u.py",
         "o 13\np/f 13\nr r\nnew 13",
+    );
+}
+
+#[test]
+fn work_goes_on_when_privileges_are_given_up() {
+    if !have("python3") || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // The volume's shared state, which is root's, grows on the way.
+    let volume = Volume::new(256);
+    volume.script(
+        "cat > w.py <<'EOF'
+import os
+os.mkdir('all'); os.chmod('all', 0o777)
+if os.fork() == 0:
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+    for i in range(3000):
+        with open('all/%d' % i, 'w') as f: f.write('x' * i)
+    print(len(os.listdir('all')), sum(os.stat('all/%d' % i).st_size for i in range(3000)))
+    os._exit(0)
+print(os.wait()[1])
+EOF
+python3 -u w.py",
+        "3000 4498500\n0",
     );
 }
 

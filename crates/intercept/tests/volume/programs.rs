@@ -119,7 +119,7 @@ fn files_that_share_blocks() {
     let volume = Volume::new(64);
     volume.script(
         "head -c 300000 /dev/zero | tr '\\0' x > a; cp --reflink=always a b; cmp a b && echo same; printf changed | dd of=b bs=1 seek=5000 conv=notrunc status=none
-         cmp a b | sed 's/.*differ: [a-z]*//'; cp --reflink=auto b c; rm b; dd if=c bs=1 skip=5000 count=7 status=none; echo; cp --reflink=always a /tmp/gannet-no 2>/dev/null || echo other; rm -f /tmp/gannet-no",
+         cmp a b | sed 's/.*differ: [a-z]*//'; cp --reflink=auto b c; rm b; dd if=c bs=1 skip=5000 count=7 status=none; echo; cp --reflink=always a /tmp/of-gannet-no 2>/dev/null || echo other; rm -f /tmp/of-gannet-no",
         "same\n 5001, line 1\nchanged\nother",
     );
     volume.script(

@@ -2,8 +2,8 @@
 
 use super::{Access, Capabilities, Namespace};
 use crate::{
-    AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result,
-    TimeChange,
+    AllocateMode, AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions,
+    Result, TimeChange,
 };
 
 const fn fail<T>(errno: Errno) -> Result<T> {
@@ -63,6 +63,36 @@ impl Namespace<'_, '_> {
         } else {
             ModeChange::Keep
         }
+    }
+
+    /// Before the content of an open file changes by a write, a copy or an allocation: without privilege its set-id bits go.
+    #[inline]
+    pub fn before_change(&self, node: NodeId) -> Result<()> {
+        if self.who.may(Capabilities::FSETID) { Ok(()) } else { self.drop_set_id(node, &self.fs.permissions(node)?) }
+    }
+
+    /// Likewise, of a file that was looked at.
+    pub(super) fn drop_set_id(&self, node: NodeId, known: &Permissions) -> Result<()> {
+        const SET_ID: u32 = 0o6000;
+        if known.mode & SET_ID == 0 || known.file_type != FileType::Regular || self.who.may(Capabilities::FSETID) {
+            return Ok(());
+        }
+        match self.set_id_change(known) {
+            ModeChange::Keep => Ok(()),
+            mode => self.fs.set_attributes(node, &AttributeChange { mode, ..Default::default() }).map(|_| ()),
+        }
+    }
+
+    /// `fallocate`, through a descriptor that is open for writing. `EPERM` for an immutable file, and for an append-only one
+    /// whose bytes would change.
+    pub fn allocate_open(&self, node: NodeId, mode: AllocateMode, offset_bytes: u64, length_bytes: u64) -> Result<()> {
+        let known = self.fs.permissions(node)?;
+        let only_adds = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);
+        if known.flags.contains(InodeFlags::IMMUTABLE) || known.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds {
+            return fail(Errno::PERM);
+        }
+        self.drop_set_id(node, &known)?;
+        self.fs.allocate(node, mode, offset_bytes, length_bytes)
     }
 
     /// `utimensat`. To set both to the present the right to write suffices.

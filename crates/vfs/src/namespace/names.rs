@@ -145,15 +145,16 @@ impl Namespace<'_, '_> {
             && self.check_known(node, known, Access::READ | Access::WRITE).is_ok()
     }
 
-    /// Removes a name that is not a directory's; returns the inode.
-    pub fn unlink(&self, place: &Place<'_>) -> Result<NodeId> {
+    /// Removes a name that is not a directory's; returns what it led to.
+    pub fn unlink(&self, place: &Place<'_>) -> Result<Found> {
         let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
         let found = self.fs.lookup(place.directory, name)?;
         if place.wants_directory {
             return fail(if found.file_type == FileType::Directory { Errno::ISDIR } else { Errno::NOTDIR });
         }
         self.check_remove(place.directory, found.node)?;
-        self.fs.remove(place.directory, name, RemoveKind::NonDirectory)
+        let node = self.fs.remove(place.directory, name, RemoveKind::NonDirectory)?;
+        Ok(Found { node, ..found })
     }
 
     /// Removes an empty directory; returns its inode.

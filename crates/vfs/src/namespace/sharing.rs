@@ -3,8 +3,8 @@
 //! May touch: the file system through the trait. Relies on the caller for what descriptors say: that the source was opened
 //! for reading and the target for writing, and that both are of this file system.
 
-use super::{Capabilities, Namespace};
-use crate::{AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result};
+use super::Namespace;
+use crate::{Errno, Error, FileType, InodeFlags, NodeId, Permissions, Result};
 
 /// Shorter copies are done byte by byte: what is shared is copied once more when it is written to.
 pub const SHARED_COPY_BYTES_MIN: u64 = 64 << 10;
@@ -25,16 +25,6 @@ impl Namespace<'_, '_> {
             FileType::Directory => fail(Errno::ISDIR),
             _ => fail(Errno::INVAL),
         }
-    }
-
-    /// What writing does to the set-id bits.
-    fn drop_set_id(&self, node: NodeId, known: &Permissions) -> Result<()> {
-        let has_bits = known.mode & 0o4000 != 0 || known.mode & 0o2010 == 0o2010;
-        if has_bits && !self.credentials().may(Capabilities::FSETID) {
-            let change = AttributeChange { mode: ModeChange::DropSetId, ..Default::default() };
-            self.fs().set_attributes(node, &change)?;
-        }
-        Ok(())
     }
 
     /// Makes a range of `to` share the blocks of `from`; with length 0 up to the end of `from`. Errors are those of

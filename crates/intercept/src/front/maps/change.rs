@@ -6,7 +6,7 @@ use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
-use gannet_vfs::Errno;
+use gannet_vfs::{AttributeChange, Errno, FileSystem, NodeId, Time, TimeChange};
 
 /// `munmap`.
 pub(crate) fn unmap(call: &Call<'_>) -> Answer {
@@ -42,11 +42,20 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     {
         return Err(Errno::INVAL);
     }
-    if old_length == 0 || part.end < end {
+    if old_length == 0 && !part.shared {
+        return Err(Errno::INVAL);
+    }
+    if old_length == 0 && flags & MREMAP_MAYMOVE == 0 {
+        return Err(Errno::NOMEM);
+    }
+    if part.end < end {
         return Err(Errno::FAULT);
     }
     let new_end = page_end(new_length).ok_or(Errno::NOMEM)?;
     let (length, new_length) = (end - start, new_end - start);
+    if fixed && target < end && start < target.saturating_add(new_length) {
+        return Err(Errno::INVAL);
+    }
     if new_length <= length && !fixed {
         if new_length < length {
             // SAFETY: the program's wish for its own map.
@@ -64,7 +73,8 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
         let wish = Wish { address, length, protection, flags: kind | flags, offset, writable };
         establish(call, fs, part.mount, part.node, &wish)
     };
-    if !fixed {
+    // Of a length of nothing another map is made, and the first stays.
+    if !fixed && old_length != 0 {
         const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
         match place(end, grown, MAP_FIXED_NOREPLACE, length) {
             Ok(at) if at == end => return done(start),
@@ -81,7 +91,9 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     if !part.shared {
         copy_pages(start, at, length.min(new_length), part.protection)?;
     }
-    drop_map(call, start, length);
+    if old_length != 0 {
+        drop_map(call, start, length);
+    }
     done(at)
 }
 
@@ -126,6 +138,18 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
     Ok(Outcome::Pass)
 }
 
+/// What was stored through a map moves the file's times at the next `msync`, whether or not something was: nobody sees the stores.
+/// Within a tick of the clock the times stay as they are.
+fn note_written(fs: &dyn FileSystem, node: NodeId) {
+    const TICK_NS: i64 = 4_000_000;
+    let Ok(known) = fs.attributes(node) else { return };
+    let age = Time::now().0.saturating_sub(known.modified.0);
+    if known.modified != known.changed || !(0..TICK_NS).contains(&age) {
+        let change = AttributeChange { modified: TimeChange::Now, ..AttributeChange::default() };
+        let _ = fs.set_attributes(node, &change);
+    }
+}
+
 /// `msync`.
 pub(crate) fn sync(call: &Call<'_>) -> Answer {
     let [start, length, ..] = call.arguments;
@@ -136,6 +160,9 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
         let fs = call.front.file_system(part.mount)?;
         let length = part.end.min(end) - part.start;
         fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;
+        if part.protection & PROT_WRITE != 0 {
+            note_written(fs, part.node);
+        }
         at = part.end;
     }
     Ok(Outcome::Pass)

@@ -22,8 +22,8 @@ use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
-use gannet_vfs::{Errno, FileType, MapAccess, MappedExtent, NodeId};
-use regions::{Region, forget, locked};
+use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MapAccess, MappedExtent, NodeId};
+use regions::{New, Part, Region, add, forget, next_of_file};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -83,6 +83,12 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     }
     let fs = call.file_system(&file)?;
     let writable = data::check_writable(&file).is_ok();
+    if shared && writable {
+        let flags = fs.permissions(file.node).map_err(|error| error.errno())?.flags;
+        if flags.contains(InodeFlags::APPEND_ONLY) {
+            return Err(Errno::ACCESS);
+        }
+    }
     let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
     done(establish(call, fs, file.mount, file.node, &wish)?)
 }
@@ -100,16 +106,9 @@ struct Wish {
 }
 
 /// Makes a map of a file; where it is.
-fn establish(
-    call: &Call<'_>,
-    fs: &dyn gannet_vfs::FileSystem,
-    mount: usize,
-    node: NodeId,
-    wish: &Wish,
-) -> Result<usize, Errno> {
-    let Wish { address, length, protection, flags, offset, writable } = *wish;
-    let shared = flags & MAP_TYPE != MAP_PRIVATE;
-    let writes = shared && protection & PROT_WRITE != 0;
+fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, wish: &Wish) -> Result<usize, Errno> {
+    let Wish { address, length, protection, flags, offset, .. } = *wish;
+    let writes = flags & MAP_TYPE != MAP_PRIVATE && protection & PROT_WRITE != 0;
     // SAFETY: the program's wish for memory, at first as a reservation.
     let base = unsafe {
         let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
@@ -122,41 +121,13 @@ fn establish(
     if flags & MAP_FIXED != 0 {
         forget(call, base, base + length);
     }
-    let access = if writes { MapAccess::Write } else { MapAccess::Read };
-    let mut extents: Vec<MappedExtent> = Vec::new();
-    let pinned = fs.map(node, access, offset, length as u64, &mut |extent| extents.push(*extent));
-    let result = match pinned {
-        Ok(token) => {
-            let result = map_extents(base, length, offset, protection, shared, &extents);
-            if result.is_ok() {
-                locked(|maps| {
-                    let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
-                    if pin == maps.pins.len() {
-                        maps.pins.push(None);
-                    }
-                    maps.pins[pin] = Some(token);
-                    let end = base + length;
-                    maps.regions.push(Region {
-                        start: base,
-                        end,
-                        mount,
-                        node,
-                        offset,
-                        pin,
-                        shared,
-                        protection,
-                        writable,
-                    });
-                });
-            } else {
-                let _ = fs.unmap(token);
-            }
-            result
+    let result = match fill(fs, mount, node, base, wish) {
+        Ok(region) => {
+            add(region);
+            Ok(())
         }
-        Err(error) if matches!(error.errno(), Errno::NODEV | Errno::OPNOTSUPP) && !writes => {
-            copy(fs, node, base, length, offset, protection)
-        }
-        Err(error) => Err(error.errno()),
+        Err(Errno::NODEV | Errno::OPNOTSUPP) if !writes => copy(fs, node, base, length, offset, protection),
+        Err(errno) => Err(errno),
     };
     if let Err(errno) = result {
         // SAFETY: the reservation made above.
@@ -164,6 +135,57 @@ fn establish(
         return Err(errno);
     }
     Ok(base)
+}
+
+/// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, which holds the pin.
+fn fill(fs: &dyn FileSystem, mount: usize, node: NodeId, base: usize, wish: &Wish) -> Result<New, Errno> {
+    let Wish { length, protection, flags, offset, writable, .. } = *wish;
+    let shared = flags & MAP_TYPE != MAP_PRIVATE;
+    let access = if shared && protection & PROT_WRITE != 0 { MapAccess::Write } else { MapAccess::Read };
+    let mut extents: Vec<MappedExtent> = Vec::new();
+    let pin = fs
+        .map(node, access, offset, length as u64, &mut |extent| extents.push(*extent))
+        .map_err(|error| error.errno())?;
+    if let Err(errno) = map_extents(base, length, offset, protection, shared, &extents) {
+        let _ = fs.unmap(pin);
+        return Err(errno);
+    }
+    let mapped: u64 =
+        extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
+    let holes = mapped < length as u64;
+    let (start, end) = (base, base + length);
+    Ok(New { pin, region: Region { start, end, mount, node, offset, pin: 0, shared, protection, writable, holes } })
+}
+
+/// How a file changed whose maps are made anew.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Bytes were written: where there were none there are blocks now.
+    Written,
+    /// Blocks were taken away, moved, or came from elsewhere.
+    Moved,
+    /// The file ends elsewhere. What private maps had changed behind the end is gone, too.
+    Cut,
+}
+
+/// Bytes of a file from `from` to `to` have other blocks now, or have some at last: the maps that this process has of them are made anew,
+/// as the kernel does with its own. Maps of other processes stay as they are.
+#[cold]
+#[inline(never)]
+pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
+    let Ok(fs) = call.front.file_system(mount) else { return };
+    let mut at = 0;
+    while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
+        at = part.end;
+        let kind = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
+        let Part { start, end, protection, writable, offset, .. } = part;
+        let wish = Wish { address: start, length: end - start, protection, flags: kind, offset, writable };
+        // In place, so that other threads always find a map here.
+        if let Ok(new) = fill(fs, mount, node, start, &wish) {
+            forget(call, start, end);
+            add(new);
+        }
+    }
 }
 
 fn map_extents(
@@ -214,7 +236,7 @@ fn map_extents(
 
 /// A map that is a copy.
 fn copy(
-    fs: &dyn gannet_vfs::FileSystem,
+    fs: &dyn FileSystem,
     node: NodeId,
     base: usize,
     length: usize,

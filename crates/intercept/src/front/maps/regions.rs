@@ -2,14 +2,14 @@
 //!
 //! Everything here is under one lock, which a fork takes; nothing is kept of the list while the file system is called.
 
+use super::{Change, PAGE_BYTES, PROT_WRITE};
 use crate::front::Front;
 use crate::front::call::Call;
 use crate::number::SCHED_YIELD;
 use crate::raw::syscall;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gannet_vfs::{MapAccess, MapToken, NodeId};
-
-const PROT_WRITE: usize = 2;
 
 /// A map, or what is left of one.
 pub(super) struct Region {
@@ -26,6 +26,26 @@ pub(super) struct Region {
     pub(super) protection: usize,
     /// The descriptor was open for writing.
     pub(super) writable: bool,
+    /// Some of it had no blocks: zeros that are nobody's.
+    pub(super) holes: bool,
+}
+
+/// A region that is not in the list yet, and the pin that it brings.
+pub(super) struct New {
+    pub(super) region: Region,
+    pub(super) pin: MapToken,
+}
+
+/// Adds what was mapped.
+pub(super) fn add(new: New) {
+    locked(|maps| {
+        let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
+        if pin == maps.pins.len() {
+            maps.pins.push(None);
+        }
+        maps.pins[pin] = Some(new.pin);
+        maps.regions.push(Region { pin, ..new.region });
+    });
 }
 
 impl Region {
@@ -122,7 +142,7 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                 index += 1;
                 continue;
             }
-            let Region { mount, node, pin, shared, protection, writable, .. } = *region;
+            let Region { mount, node, pin, shared, protection, writable, holes, .. } = *region;
             let offset_at = |address: usize| region.offset + (address - region.start) as u64;
             if region.start < start && end < region.end {
                 let tail = Region {
@@ -135,6 +155,7 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                     shared,
                     protection,
                     writable,
+                    holes,
                 };
                 region.end = start;
                 maps.regions.push(tail);
@@ -167,13 +188,23 @@ pub(super) fn has_any(start: usize, end: usize) -> bool {
         && locked(|maps| maps.regions.iter().any(|region| region.start < end && start < region.end))
 }
 
-/// The map at `start`: one piece that begins there.
+/// The map from `start` on, of however many pieces it was made.
 pub(super) fn part_at(start: usize, end: usize) -> Option<Part> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
     locked(|maps| {
-        maps.regions.iter().find(|region| region.start < end && start < region.end).map(|region| region.from(start))
+        let region = maps.regions.iter().find(|region| region.start < end && start < region.end)?;
+        let mut part = region.from(start);
+        while let Some(next) = maps.regions.iter().find(|next| {
+            next.start == part.end
+                && (next.mount, next.node, next.shared) == (part.mount, part.node, part.shared)
+                && (next.protection, next.writable) == (part.protection, part.writable)
+                && next.offset == part.offset + (part.end - part.start) as u64
+        }) {
+            part.end = next.end;
+        }
+        Some(part)
     })
 }
 
@@ -208,4 +239,47 @@ pub(super) struct Part {
     pub(super) protection: usize,
     pub(super) writable: bool,
     pub(super) offset: u64,
+}
+
+/// So many pieces a list may have before those of one map are put together again.
+const PIECES_MAX: usize = 64;
+
+/// What lies lowest, at `at` or above, of the maps of a file that a change of some of its bytes concerns.
+pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, change: Change) -> Option<Part> {
+    let first_page = bytes.start & !(PAGE_BYTES as u64 - 1);
+    locked(|maps| {
+        let mut best: Option<Part> = None;
+        for region in maps.regions.iter().filter(|region| (region.mount, region.node) == file) {
+            let from = match change {
+                _ if region.shared => first_page,
+                // The page with the end stays private.
+                Change::Cut => bytes.start.next_multiple_of(PAGE_BYTES as u64),
+                _ => continue,
+            };
+            let skipped = usize::try_from(from.saturating_sub(region.offset)).unwrap_or(usize::MAX);
+            let start = region.start.saturating_add(skipped).max(at);
+            let concerns = region.holes || change != Change::Written;
+            if !concerns || start >= region.end || region.offset + (start - region.start) as u64 >= bytes.end {
+                continue;
+            }
+            if best.as_ref().is_none_or(|best| start < best.start) {
+                best = Some(region.from(start));
+            }
+        }
+        let mut part = best?;
+        // A file that grows piece by piece would make as many regions.
+        while maps.regions.len() > PIECES_MAX && part.shared {
+            let before = maps.regions.iter().find(|region| {
+                (region.mount, region.node) == file
+                    && region.start < part.start
+                    && part.start <= region.end
+                    && region.start >= at
+                    && (region.shared, region.protection, region.writable) == (true, part.protection, part.writable)
+                    && region.offset + (part.start - region.start) as u64 == part.offset
+            });
+            let Some(before) = before else { break };
+            (part.start, part.offset) = (before.start, before.offset);
+        }
+        Some(part)
+    })
 }

@@ -1,0 +1,199 @@
+// What the suites for Linux file systems look at beyond the calls' answers, told line by line as in conform.c: which times move, which set-id
+// bits go, what lies behind a file's end, flags of inodes, users of several kinds, ranges and their limits.
+//   suites DIRECTORY      an empty directory, which becomes the working directory
+#include "say.h"
+#include <sys/sendfile.h>
+
+static const int user = 65534, other = 4711;
+
+static void as(int who, int group, void (*work)(void)) {
+    fflush(0);
+    pid_t child = fork();
+    if (!child) {
+        if (who) { gid_t none[] = {group}; setgroups(1, none); setresgid(who, who, who); setresuid(who, who, who); }
+        work();
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (status) say("ended with %x", status);
+}
+
+// Which of the three times of a file moved since it was given old ones.
+static void age(const char *name) {
+    struct timespec old[2] = {{1000000000, 5}, {1100000000, 6}};
+    utimensat(AT_FDCWD, name, old, AT_SYMLINK_NOFOLLOW);
+}
+static struct timespec changed_before[8];
+static const char *watched[8];
+static int watched_count;
+static void watch(const char *name) {
+    struct stat s;
+    age(name);
+    lstat(name, &s);
+    watched[watched_count] = name;
+    changed_before[watched_count++] = s.st_ctim;
+}
+static int later(struct timespec a, struct timespec b) { return a.tv_sec > b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec > b.tv_nsec); }
+static void moved(const char *what) {
+    for (int i = 0; i < watched_count; i++) {
+        struct stat s;
+        if (lstat(watched[i], &s)) { say("%s: %s is gone", what, watched[i]); continue; }
+        say("%s: %s %s%s%s", what, watched[i], s.st_atim.tv_sec != 1000000000 ? "a" : "-", s.st_mtim.tv_sec != 1100000000 ? "m" : "-", later(s.st_ctim, changed_before[i]) ? "c" : "-");
+    }
+    watched_count = 0;
+}
+// Times of the kernel have its clock's tick: two calls in one are not told apart.
+static void tick(void) { struct timespec t = {0, 20000000}; nanosleep(&t, 0); }
+#define TIMES(files, ...) do { const char *f_[] = files; for (unsigned i_ = 0; i_ < sizeof f_ / sizeof *f_; i_++) watch(f_[i_]); tick(); errno = 0; long r_ = (long)(__VA_ARGS__); int e_ = errno; moved(#__VA_ARGS__); if (r_ == -1) say("  %s", strerrorname_np(e_)); } while (0)
+#define F(...) {__VA_ARGS__}
+
+static void times(void) {
+    section = "times";
+    mkdir("d", 0755); mkdir("e", 0755); make("d/f", "content of a file"); make("d/g", "another"); symlink("f", "d/l"); mkdir("d/sub", 0755);
+    char text[8192]; int file = open("d/f", O_RDWR), dir = open("d", O_RDONLY), append = open("d/f", O_WRONLY | O_APPEND), ends[2]; pipe(ends);
+    TIMES(F("d/f"), read(file, text, 4)); TIMES(F("d/f"), read(file, text, 0)); TIMES(F("d/f"), pread(file, text, 4, 1000)); TIMES(F("d/f"), write(file, "x", 1)); TIMES(F("d/f"), write(file, "x", 0)); TIMES(F("d/f"), write(append, "tail", 4)); TIMES(F("d/f"), pwrite(file, "y", 1, 5000));
+    TIMES(F("d/f"), ftruncate(file, 4000)); TIMES(F("d/f"), ftruncate(file, 4000)); TIMES(F("d/f"), truncate("d/f", 4000)); TIMES(F("d/f"), truncate("d/f", 100)); TIMES(F("d/f"), close(open("d/f", O_WRONLY | O_TRUNC))); TIMES(F("d/f"), close(open("d/f", O_WRONLY | O_TRUNC))); TIMES(F("d", "d/f"), close(open("d/f", O_WRONLY | O_CREAT, 0600)));
+    TIMES(F("d/f"), fallocate(file, 0, 0, 10000)); TIMES(F("d/f"), fallocate(file, FALLOC_FL_KEEP_SIZE, 0, 20000)); TIMES(F("d/f"), fallocate(file, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, 0, 4096));
+    TIMES(F("d/f"), chmod("d/f", 0640)); TIMES(F("d/f"), chmod("d/f", 0640)); TIMES(F("d/f"), chown("d/f", 5, 5)); TIMES(F("d/f"), chown("d/f", -1, -1)); TIMES(F("d/f"), setxattr("d/f", "user.a", "1", 1, 0)); TIMES(F("d/f"), getxattr("d/f", "user.a", text, 10)); TIMES(F("d/f"), removexattr("d/f", "user.a"));
+    TIMES(F("d", "d/f"), link("d/f", "d/h")); TIMES(F("d", "d/f"), unlink("d/h")); TIMES(F("d", "e", "d/f"), rename("d/f", "e/f")); TIMES(F("d", "e", "e/f", "d/g"), rename("e/f", "d/g")); TIMES(F("d", "d/g"), rename("d/g", "d/f")); TIMES(F("d", "d/f"), rename("d/f", "d/f"));
+    TIMES(F("d", "e", "d/sub"), rename("d/sub", "e/sub")); TIMES(F("d"), mkdir("d/new", 0755)); TIMES(F("d"), rmdir("d/new")); TIMES(F("d"), close(open("d/n", O_CREAT | O_WRONLY, 0600))); TIMES(F("d", "d/l"), readlink("d/l", text, 10)); TIMES(F("d"), symlink("x", "d/m")); TIMES(F("d"), mkfifo("d/p", 0600)); TIMES(F("d"), unlink("d/p")); TIMES(F("d"), unlink("d/none"));
+    TIMES(F("d"), syscall(SYS_getdents64, dir, text, sizeof text) > 0); TIMES(F("d"), close(open("d", O_TMPFILE | O_RDWR, 0600))); make("d/one", "1"); make("d/two", "2"); TIMES(F("d", "d/one", "d/two"), S(renameat2, AT_FDCWD, "d/one", AT_FDCWD, "d/two", RENAME_EXCHANGE));
+    int a = open("d/one", O_RDWR), b = open("d/two", O_RDWR); TIMES(F("d/one", "d/two"), copy_file_range(a, 0, b, 0, 1, 0)); lseek(a, 0, 0); TIMES(F("d/one", "d/two"), sendfile(b, a, 0, 1)); lseek(a, 0, 0); TIMES(F("d/one"), splice(a, 0, ends[1], 0, 1, 0)); TIMES(F("d/two"), splice(ends[0], 0, b, 0, 1, 0));
+    ftruncate(a, 8192); char *map = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, a, 0); TIMES(F("d/one"), (map[0] = 1, msync(map, 8192, MS_SYNC))); munmap(map, 8192);
+    int quiet = open("d/one", O_RDONLY | O_NOATIME); TIMES(F("d/one"), read(quiet, text, 1)); TIMES(F("d/one"), utimensat(AT_FDCWD, "d/one", 0, 0)); struct timespec omit[2] = {{0, UTIME_OMIT}, {0, UTIME_OMIT}}, only[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}}; TIMES(F("d/one"), utimensat(AT_FDCWD, "d/one", omit, 0)); TIMES(F("d/one"), utimensat(AT_FDCWD, "d/one", only, 0)); TIMES(F("d/one"), access("d/one", R_OK)); TIMES(F("d", "d/one"), fsync(a));
+    struct statx born, now; statx(AT_FDCWD, "d/one", 0, STATX_ALL, &born); pwrite(a, "x", 1, 0); chmod("d/one", 0777); rename("d/one", "d/born"); statx(AT_FDCWD, "d/born", 0, STATX_ALL, &now); R(born.stx_btime.tv_sec == now.stx_btime.tv_sec && born.stx_btime.tv_nsec == now.stx_btime.tv_nsec);
+    for (int i = 3; i < 40; i++) close(i);
+}
+
+// Set-id bits: what each change of content does to them, by root, a member of the group, and another.
+static unsigned bits; static int changes;
+static void change(void) {
+    static const char *const names[] = {"write", "write nothing", "cut", "keep", "allocate", "allocate behind", "punch", "copy", "open", "truncate", "send", "writev", "sync write", "map"};
+    struct stat s; int file = open("s", O_RDWR); if (file < 0) { say("not opened: %s", strerrorname_np(errno)); return; }
+    errno = 0; long r = -1; off_t none = 0; struct iovec v = {"z", 1};
+    switch (changes) {
+    case 0: r = pwrite(file, "x", 1, 0); break;
+    case 1: r = pwrite(file, "", 0, 0); break;
+    case 2: r = ftruncate(file, 3); break;
+    case 3: r = ftruncate(file, 9000); break;
+    case 4: r = fallocate(file, 0, 0, 20000); break;
+    case 5: r = fallocate(file, FALLOC_FL_KEEP_SIZE, 0, 30000); break;
+    case 6: r = fallocate(file, FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, 0, 4096); break;
+    case 7: { int from = open("source", O_RDONLY); r = copy_file_range(from, 0, file, 0, 100, 0); break; }
+    case 8: r = open("s", O_WRONLY | O_TRUNC); if (r >= 0) r = 0; break;
+    case 9: r = truncate("s", 5); break;
+    case 10: { int from = open("source", O_RDONLY); r = sendfile(file, from, &none, 10); break; }
+    case 11: r = writev(file, &v, 1); break;
+    case 12: { int direct = open("s", O_WRONLY | O_SYNC | O_APPEND); r = write(direct, "x", 1); break; }
+    case 13: { char *map = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); r = map == MAP_FAILED ? -1 : 0; if (!r) { map[0] = 1; r = msync(map, 4096, MS_SYNC); } break; }
+    }
+    int error = errno; stat("s", &s);
+    say("%s of %o by %d: %s, %o", names[changes], bits, (int)getuid(), r < 0 ? strerrorname_np(error) : "ok", s.st_mode & 07777);
+}
+static void owned(void) {
+    struct stat s;
+    static const int to[][2] = {{-1, -1}, {-1, 65534}, {-1, 100}, {65534, -1}, {5, -1}};
+    for (unsigned i = 0; i < 5; i++) { errno = 0; int r = chown("s", to[i][0], to[i][1]), e = errno; stat("s", &s); say("chown %d:%d of %o by %d: %s, %o %d:%d", to[i][0], to[i][1], bits, (int)getuid(), r ? strerrorname_np(e) : "ok", s.st_mode & 07777, s.st_uid, s.st_gid); if (!getuid() && !r) { chown("s", 65534, 65534); chmod("s", bits); } }
+}
+static void set_id(void) {
+    section = "set-id";
+    static const unsigned all[] = {06777, 02767, 04777, 02777, 02666, 06666, 04711, 06767};
+    chmod(".", 0777); make("source", "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789");
+    for (unsigned m = 0; m < 8; m++) for (changes = 0; changes < 14; changes++) for (int who = 0; who < 4; who++) {
+        // Root; the owner, who is of the group; another; another who is of the group.
+        unlink("s"); int file = open("s", O_CREAT | O_RDWR, 0600); ftruncate(file, 9000); fchown(file, user, user); bits = all[m]; fchmod(file, bits); close(file);
+        as(who == 0 ? 0 : who == 1 ? user : other, who == 3 ? user : 100, change);
+    }
+    for (unsigned m = 0; m < 8; m++) for (int who = 0; who < 3; who++) { unlink("s"); close(open("s", O_CREAT | O_RDWR, 0600)); chown("s", user, user); bits = all[m]; chmod("s", bits); as(who == 0 ? 0 : who == 1 ? user : other, 100, owned); }
+    mkdir("group", 0777); chown("group", 0, 100); chmod("group", 02777); chdir("group");
+    for (int who = 0; who < 2; who++) for (unsigned m = 0; m < 8; m++) { bits = all[m]; pid_t child = fork(); if (!child) { if (who) { setgroups(0, 0); setresgid(user, user, user); setresuid(user, user, user); } umask(0); struct stat s; const char *made[] = {"f", "m", "d", "t"}; close(open("f", O_CREAT | O_RDWR, bits)); mknod("m", S_IFREG | bits, 0); mkdir("d", bits); int t = open(".", O_TMPFILE | O_RDWR, bits); char name[40]; snprintf(name, 40, "/proc/self/fd/%d", t); linkat(AT_FDCWD, name, AT_FDCWD, "t", AT_SYMLINK_FOLLOW); for (int i = 0; i < 4; i++) { if (lstat(made[i], &s)) say("%s: %s", made[i], strerrorname_np(errno)); else say("in a group's directory %s %o by %d: %o, group %d", made[i], bits, (int)getuid(), s.st_mode & 07777, s.st_gid); unlink(made[i]); rmdir(made[i]); } _exit(0); } wait(0); }
+    chdir("..");
+}
+
+static void behind_the_end(void) {
+    section = "behind the end";
+    static char text[16384], page[16384]; struct stat s; memset(page, 'p', sizeof page);
+    int file = open("b", O_CREAT | O_RDWR, 0644); write(file, "short", 5);
+    char *map = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    // What is stored behind the end in the last page is seen by nobody once the file grows.
+    R(map[5]); R(map[4095]); memset(map + 5, 'g', 4091); fstat(file, &s); R(s.st_size); R(ftruncate(file, 4096)); R(pread(file, text, 4096, 0)); R(memchr(text, 'g', 4096) == 0); R(text[5]); R(map[5]);
+    R(ftruncate(file, 5)); R(map[5]); memset(map + 5, 'h', 100); R(pwrite(file, "X", 1, 3000)); R(pread(file, text, 4096, 0)); R(memchr(text, 'h', 4096) == 0);
+    R(ftruncate(file, 5)); memset(map + 5, 'i', 100); R(fallocate(file, 0, 0, 4096)); R(pread(file, text, 4096, 0)); R(memchr(text, 'i', 4096) == 0);
+    R(ftruncate(file, 5)); memset(map + 5, 'j', 100); R(lseek(file, 5000, 0)); R(write(file, "Y", 1)); memset(text, 0, sizeof text); R(pread(file, text, 8192, 0)); R(memchr(text, 'j', 8192) == 0);
+    R(ftruncate(file, 5)); memset(map + 5, 'k', 100); int append = open("b", O_WRONLY | O_APPEND); R(write(append, "tail", 4)); R(pread(file, text, 100, 0)); text[9] = 0; say("'%s'", text); munmap(map, 8192); R(pread(file, text, 100, 0));
+    // Growing, cutting, growing: zeros.
+    R(ftruncate(file, 0)); write(file, page, 10000); pwrite(file, page, 10000, 0); R(ftruncate(file, 3)); R(ftruncate(file, 10000)); R(pread(file, text, 10000, 0)); int zeros = 1; for (int i = 3; i < 10000; i++) zeros &= !text[i]; R(zeros);
+    static const struct { int mode; long at, length; } ranges[] = {{3, 100, 50}, {3, 4000, 200}, {3, 0, 4096}, {3, 4096, 100000}, {3, 20000, 100}, {1, 8000, 9000}, {0, 12000, 1}};
+    for (unsigned i = 0; i < 7; i++) { ftruncate(file, 0); pwrite(file, page, 10000, 0); errno = 0; int r = fallocate(file, ranges[i].mode, ranges[i].at, ranges[i].length); fstat(file, &s); memset(text, 1, sizeof text); long n = pread(file, text, sizeof text, 0), sum = 0; for (int k = 0; k < n; k++) sum += text[k] * (k + 1L); say("fallocate %d %ld %ld: %s, size %ld, sum %ld, data %d hole %ld", ranges[i].mode, ranges[i].at, ranges[i].length, r ? strerrorname_np(errno) : "ok", (long)s.st_size, sum, lseek(file, 0, SEEK_DATA) >= 0, (long)(lseek(file, 0, SEEK_HOLE) >= 0)); }
+    ftruncate(file, 0); R(pwrite(file, "x", 1, 1 << 20)); R(lseek(file, 0, SEEK_DATA)); R(lseek(file, 0, SEEK_HOLE)); R(lseek(file, 1 << 20, SEEK_HOLE)); R(lseek(file, (1 << 20) + 1, SEEK_HOLE)); R(lseek(file, (1 << 20) + 1, SEEK_DATA)); fstat(file, &s); R(s.st_blocks <= 16); R(ftruncate(file, 1 << 30)); R(lseek(file, 2 << 20, SEEK_DATA)); R(lseek(file, 2 << 20, SEEK_HOLE)); fstat(file, &s); R(s.st_blocks <= 16);
+    // Maps of what is not there yet see it come.
+    ftruncate(file, 0); const char *seen = mmap(0, 1 << 20, PROT_READ, MAP_SHARED, file, 0); char *stores = mmap(0, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); int wrong = 0; for (int i = 0; i < 200; i++) { memset(page, 'a' + i % 26, 4096); pwrite(file, page, 4096, i * 4096L); wrong += seen[i * 4096L] != 'a' + i % 26; stores[i * 4096L + 1] = 'S'; } R(wrong); for (int i = 0; i < 200; i++) { pread(file, text, 2, i * 4096L); wrong += text[0] != 'a' + i % 26 || text[1] != 'S' || seen[i * 4096L + 1] != 'S'; } R(wrong); ftruncate(file, 1 << 20); stores[900000] = 'G'; R(pread(file, text, 1, 900000)); R(text[0]); R(seen[900000]); ftruncate(file, 100000); ftruncate(file, 1 << 20); R(seen[200000]); R(stores[900000]); R(seen[4097]); R(fallocate(file, 3, 8192, 4096)); R(seen[8192]); stores[8192] = 'P'; pread(file, text, 1, 8192); R(text[0]); close(open("b", O_RDWR | O_TRUNC)); ftruncate(file, 8192); R(seen[0]); stores[0] = 'T'; pread(file, text, 1, 0); R(text[0]); munmap((void *)seen, 1 << 20); munmap(stores, 1 << 20); memset(page, 'p', sizeof page);
+    // A private map does not see or make changes; a shared one both; over an end that moved.
+    ftruncate(file, 0); pwrite(file, page, 8192, 0); char *shared = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0), *private = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0); private[0] = 'q'; shared[1] = 's'; R(pread(file, text, 2, 0)); say("%c%c %c%c", text[0], text[1], shared[0], private[0]); ftruncate(file, 4096); ftruncate(file, 8192); R(shared[5000]); shared[5000] = 't'; R(pread(file, text, 1, 5000)); R(text[0]); R(mremap(shared, 8192, 4096, 0) == shared); char *more = mremap(shared, 4096, 16384, MREMAP_MAYMOVE); R(more != MAP_FAILED); R(more[5000]); R(mremap(more, 8192, 8192, MREMAP_MAYMOVE | MREMAP_FIXED, more + 4096) == MAP_FAILED ? -1 : 0); R(mremap(more, 0, 8192, 0) == MAP_FAILED ? -1 : 0); R(msync(more, 4096, MS_SYNC | MS_ASYNC)); R(msync(more, 4096, 64)); R(msync(more + 1, 4096, MS_SYNC)); R(msync((void *)0x10000000000, 4096, MS_SYNC)); R(madvise(more, 4096, MADV_DONTNEED)); R(more[0]); R(madvise(more, 4096, MADV_WILLNEED)); R(madvise(more, 4096, 12345)); R(madvise(more + 1, 4096, MADV_NORMAL)); unsigned char resident[4]; R(mincore(more, 4096, resident)); R(mincore(more, 4096, (void *)8)); R(mlock(more, 4096)); R(munlock(more, 4096)); close(file); R(more[0]); for (int i = 3; i < 30; i++) close(i);
+}
+
+static void vectors(void) {
+    section = "vectors";
+    char text[100], *bad = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); mprotect(bad + 4096, 4096, PROT_NONE);
+    int file = open("v", O_CREAT | O_RDWR, 0644), pipes[2]; pipe(pipes); struct iovec first_bad[] = {{bad + 4096, 10}, {"rest", 4}}, second_bad[] = {{"good", 4}, {bad + 4096, 10}}, empty[] = {{"", 0}, {0, 0}, {"e", 1}};
+    R(writev(file, first_bad, 2)); R(lseek(file, 0, 1)); R(writev(file, empty, 3)); R(lseek(file, 0, 1)); R(preadv(file, second_bad, 0, 0)); R(preadv(file, second_bad, 2, -1)); struct iovec into[] = {{text, 1}, {bad + 4096, 10}}; write(file, "0123456789", 10); R(preadv(file, into, 2, 0)); R(pread(pipes[0], text, 1, 0)); R(pwrite(pipes[1], text, 1, 0)); R(preadv(pipes[0], empty, 1, 0)); R(lseek(pipes[0], 0, 0)); R(fallocate(pipes[1], 0, 0, 10)); R(ftruncate(pipes[1], 1)); R(fsync(pipes[0])); R(posix_fadvise(pipes[0], 0, 0, 0)); R(readahead(pipes[0], 0, 1)); R(sync_file_range(pipes[0], 0, 1, 0));
+    static const long ranges[][3] = {{0, 0, 0}, {0, 10, 7}, {-1, 10, 2}, {0, -1, 2}, {5, 5, 8}, {5, 5, -1}, {1L << 62, 1L << 62, 2}, {100, 5, 1}};
+    for (unsigned i = 0; i < 8; i++) { errno = 0; long r = S(sync_file_range, file, ranges[i][0], ranges[i][1], ranges[i][2]); say("sync_file_range %ld %ld %ld = %s", ranges[i][0], ranges[i][1], ranges[i][2], r ? strerrorname_np(errno) : "0"); }
+    int append = open("v", O_RDWR | O_APPEND); struct iovec one = {"NA", 2}; R(S(pwritev2, append, &one, 1, 0, 0, 0x20)); R(S(pwritev2, append, &one, 1, 1, 0, 0x30)); show("v"); R(S(preadv2, append, &one, 1, 0, 0, 0x20)); R(S(pwritev2, append, &one, 1, -1, 0, 0x20));
+    R(copy_file_range(file, 0, file, 0, 0, 0)); loff_t a = 0, b = 1L << 62; R(copy_file_range(file, &a, append, 0, 1, 0)); R(copy_file_range(file, &a, file, &b, 5, 0)); b = LONG_MAX - 2; R(copy_file_range(file, &a, file, &b, 5, 0)); a = LONG_MAX; b = 0; R(copy_file_range(file, &a, file, &b, 5, 0)); a = 0; b = 5; R(copy_file_range(file, &a, file, &b, 5, 0)); R(a); R(b); ftruncate(file, 12); show("v"); a = 0; b = 3; R(copy_file_range(file, &a, file, &b, 5, 0)); R(copy_file_range(0x7fffffff, 0, file, 0, 1, 0)); R(copy_file_range(file, 0, 0x7fffffff, 0, 1, 0)); int null = open("/dev/null", O_RDWR); R(copy_file_range(null, 0, file, 0, 1, 0)); R(copy_file_range(file, 0, null, 0, 1, 0)); mkdir("vd", 0755); int dir = open("vd", O_RDONLY); R(copy_file_range(file, 0, dir, 0, 1, 0)); int path = open("v", O_PATH); R(copy_file_range(path, 0, file, 0, 1, 0)); R(sendfile(file, path, 0, 1)); R(sendfile(path, file, 0, 1)); R(splice(path, 0, pipes[1], 0, 1, 0)); R(sendfile(null, file, 0, 4)); R(sendfile(file, null, 0, 4)); off_t big = LONG_MAX; R(sendfile(null, file, &big, 4)); off_t past = 1000; R(sendfile(null, file, &past, 4)); R(S(tee, pipes[0], pipes[1], 1, 0)); R(S(vmsplice, path, &one, 1, 0));
+    // Addresses that no memory has, the kernel's, and the end of everything.
+    static void *const wild[] = {(void *)0x8000000000001000, (void *)0x7ffffffff000, (void *)0xffff888000000000, (void *)-4096, (void *)-1}; struct stat status; lseek(file, 0, 0);
+    for (int i = 0; i < 5; i++) { say("-- %d", i); R(S(read, file, wild[i], 4)); R(S(write, file, wild[i], 4)); R(S(pread64, file, wild[i], 4, 0)); R(S(readv, file, wild[i], 1)); R(S(open, wild[i], 0)); R(S(stat, wild[i], &status)); R(S(stat, "v", wild[i])); R(S(getcwd, wild[i], 4096)); R(S(setxattr, "v", wild[i], "1", 1, 0)); R(S(fcntl, file, F_GETLK, wild[i])); R(S(execve, wild[i], 0, 0)); R(S(io_submit, 1, 1, wild[i]) == 0); }
+    unsigned long context = 0; R(S(io_setup, 8, &context)); struct cb { uint64_t data; uint32_t key, flags; uint16_t op; int16_t prio; uint32_t fd; uint64_t buffer, bytes; int64_t offset; uint64_t r2; uint32_t f2, res; } c = {.op = 0, .fd = file, .buffer = (uint64_t)text, .bytes = 4}, *list[2] = {&c, &c}; uint64_t event[8]; int only_write = open("v", O_WRONLY), only_read = open("v", O_RDONLY);
+    R(S(io_submit, context, 0, list)); R(S(io_submit, context, -1, list)); R(S(io_submit, context, 1, BAD)); struct cb *wrong[] = {BAD}; R(S(io_submit, context, 1, wrong)); c.fd = only_write; R(S(io_submit, context, 1, list)); c.op = 1; c.fd = only_read; R(S(io_submit, context, 1, list)); c.fd = path; R(S(io_submit, context, 1, list)); c.fd = file; R(S(io_submit, context, 2, list)); struct timespec none = {0, 0}; R(S(io_getevents, context, 2, 2, event, &none)); R((long)event[2]); c.r2 = 1; R(S(io_submit, context, 1, list)); R(S(io_submit, 0, 1, list)); R(S(io_destroy, context)); R(S(io_destroy, context)); for (int i = 3; i < 60; i++) close(i);
+}
+
+static void flagged(void) {
+    section = "flagged";
+    long flags; int failed; char text[20];
+    for (int immutable = 0; immutable < 2; immutable++) {
+        make("fl", "content"); int file = open("fl", O_RDWR), append = open("fl", O_WRONLY | O_APPEND); mkdir("fd", 0755); make("fd/in", "x"); int dir = open("fd", O_RDONLY); flags = immutable ? FS_IMMUTABLE_FL : FS_APPEND_FL;
+        failed = ioctl(file, FS_IOC_SETFLAGS, &flags); if (failed) { say("no flags here: %s", strerrorname_np(errno)); } ioctl(dir, FS_IOC_SETFLAGS, &flags); say("-- %s", immutable ? "immutable" : "append-only");
+        R(open("fl", O_WRONLY)); R(open("fl", O_WRONLY | O_APPEND) >= 0); R(open("fl", O_RDWR | O_TRUNC)); R(truncate("fl", 0)); R(ftruncate(file, 0)); R(write(append, "x", 1)); R(fallocate(file, 3, 0, 10)); R(fallocate(file, 0, 0, 10)); R(unlink("fl")); R(rename("fl", "fm")); R(link("fl", "fm")); unlink("fm"); R(chmod("fl", 0600)); R(chown("fl", 1, 1)); R(utimensat(AT_FDCWD, "fl", 0, 0)); struct timespec set[2] = {{1, 1}, {1, 1}}; R(utimensat(AT_FDCWD, "fl", set, 0)); R(setxattr("fl", "user.a", "1", 1, 0)); R(removexattr("fl", "user.a")); R(open("fd/new", O_CREAT | O_WRONLY, 0600) >= 0); R(unlink("fd/in")); R(rename("fd/in", "fd/out")); R(mkdir("fd/sub", 0755)); R(rmdir("fd")); R(chmod("fd", 0700)); R(copy_file_range(append, 0, file, 0, 1, 0)); int from = open("source", O_RDONLY); R(copy_file_range(from, 0, file, 0, 1, 0)); R(access("fl", W_OK)); R(mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) != MAP_FAILED); struct statx x; statx(AT_FDCWD, "fl", 0, STATX_ALL, &x); R(x.stx_attributes & (STATX_ATTR_IMMUTABLE | STATX_ATTR_APPEND)); R(pread(file, text, 4, 0)); flags = 0; R(ioctl(file, FS_IOC_SETFLAGS, &flags)); ioctl(dir, FS_IOC_SETFLAGS, &flags); R(ioctl(file, FS_IOC_SETFLAGS, BAD)); flags = FS_IMMUTABLE_FL; for (int i = 3; i < 40; i++) close(i); system("rm -rf fl fm fd");
+    }
+}
+
+static void strangers(void) {
+    // As a user whom nothing belongs to.
+    struct stat s; char text[40]; struct timespec set[2] = {{1, 1}, {1, 1}}, now[2] = {{0, UTIME_NOW}, {0, UTIME_NOW}}, mixed[2] = {{0, UTIME_NOW}, {0, UTIME_OMIT}};
+    static const char *const names[] = {"mine", "open", "readable", "closed", "sticky/theirs", "locked/in", 0};
+    for (int i = 0; names[i]; i++) {
+        const char *p = names[i]; say("-- %s", p);
+        R(stat(p, &s)); R(open(p, O_RDONLY) >= 0); R(open(p, O_WRONLY) >= 0); R(open(p, O_RDONLY | O_NOATIME) >= 0); R(access(p, R_OK | W_OK)); R(utimensat(AT_FDCWD, p, 0, 0)); R(utimensat(AT_FDCWD, p, now, 0)); R(utimensat(AT_FDCWD, p, set, 0)); R(utimensat(AT_FDCWD, p, mixed, 0)); R(chmod(p, 0666)); R(chown(p, -1, getgid())); R(truncate(p, 1)); R(setxattr(p, "user.a", "1", 1, 0)); R(getxattr(p, "user.a", text, 10)); R(setxattr(p, "trusted.a", "1", 1, 0)); R(setxattr(p, "security.a", "1", 1, 0)); R(link(p, "linked")); unlink("linked"); R(rename(p, "sticky/moved")); rename("sticky/moved", p); R(unlink(p));
+    }
+    R(mkdir("sticky/new", 0755)); R(rmdir("sticky/new")); R(rename("sticky/theirs", "sticky/own")); R(symlink("x", "sticky/link")); R(unlink("sticky/link")); R(chdir("locked")); R(open("locked", O_RDONLY)); R(open("readonly/new", O_CREAT | O_WRONLY, 0600)); R(mkdir("readonly/new", 0700)); R(mknod("sticky/dev", S_IFCHR | 0600, makedev(1, 3))); R(mkfifo("sticky/fifo", 0600)); R(unlink("sticky/fifo")); R(open("sticky", O_TMPFILE | O_RDWR, 0600) >= 0); R(open("readonly", O_TMPFILE | O_RDWR, 0600)); long flags = FS_IMMUTABLE_FL; int own = open("sticky/file", O_CREAT | O_RDWR, 0600); R(ioctl(own, FS_IOC_SETFLAGS, &flags)); R(fchown(own, 0, -1)); R(fchown(own, -1, 0)); R(fchmod(own, 06755)); fstat(own, &s); R(s.st_mode); unlink("sticky/file"); R(setpriority(PRIO_PROCESS, 0, 0)); R(S(chroot, ".") == 0);
+}
+static void users(void) {
+    section = "users";
+    make("mine", "mine"); chown("mine", other, other); make("open", "open"); chmod("open", 0666); make("readable", "r"); make("closed", "c"); chmod("closed", 0600); mkdir("sticky", 01777); chmod("sticky", 01777); make("sticky/theirs", "t"); chmod("sticky/theirs", 0666); mkdir("locked", 0700); make("locked/in", "x"); mkdir("readonly", 0755); chmod(".", 0755);
+    as(other, 100, strangers);
+}
+
+static void exclusion(void) {
+    section = "exclusion";
+    make("x", "0123456789"); int file = open("x", O_RDWR), ready[2], go[2], status; pipe(ready); pipe(go); char c;
+    // Two processes that wait for each other: the second is told.
+    struct flock first = {F_WRLCK, SEEK_SET, 0, 1, 0}, second = {F_WRLCK, SEEK_SET, 1, 1, 0}; R(fcntl(file, F_SETLK, &first)); pid_t child = fork();
+    if (!child) { struct flock mine = second, theirs = first; int own = open("x", O_RDWR); fcntl(own, F_SETLK, &mine); write(ready[1], "r", 1); int r = fcntl(own, F_SETLKW, &theirs); _exit(r ? errno : 0); }
+    read(ready[0], &c, 1); usleep(100000); errno = 0; int r = fcntl(file, F_SETLKW, &second); int told = r == -1 && errno == EDEADLK; if (told) { first.l_type = F_UNLCK; fcntl(file, F_SETLK, &first); } waitpid(child, &status, 0); say("of two that wait for each other one is told: %d", told + (WEXITSTATUS(status) == EDEADLK)); first = (struct flock){F_UNLCK, SEEK_SET, 0, 0, 0}; fcntl(file, F_SETLK, &first);
+    struct flock ask = {F_WRLCK, SEEK_END, -3, 0, 0}; R(fcntl(file, F_SETLK, &ask)); child = fork(); if (!child) { struct flock q = {F_RDLCK, SEEK_SET, 0, 0, 0}; int own = open("x", O_RDONLY); R(fcntl(own, F_GETLK, &q)); say("%d from %ld length %ld by the parent %d", q.l_type, (long)q.l_start, (long)q.l_len, q.l_pid == getppid()); q = (struct flock){F_WRLCK, SEEK_SET, 0, 5, 0}; R(fcntl(own, F_SETLK, &q)); q.l_type = F_RDLCK; R(fcntl(own, F_SETLK, &q)); q = (struct flock){F_RDLCK, SEEK_CUR, 7, 1, 0}; R(fcntl(own, F_SETLK, &q)); q = (struct flock){F_RDLCK, SEEK_SET, 5, -3, 0}; R(fcntl(own, F_SETLK, &q)); q = (struct flock){F_RDLCK, SEEK_SET, 2, -3, 0}; R(fcntl(own, F_SETLK, &q)); q = (struct flock){9, SEEK_SET, 0, 1, 0}; R(fcntl(own, F_SETLK, &q)); q = (struct flock){F_RDLCK, 9, 0, 1, 0}; R(fcntl(own, F_GETLK, &q)); q = (struct flock){F_RDLCK, SEEK_SET, 0, 1, 5}; R(fcntl(own, F_OFD_SETLK, &q)); R(flock(own, LOCK_EX | LOCK_NB)); R(flock(own, 77)); R(flock(own, LOCK_UN)); _exit(0); } wait(0);
+    close(open("x", O_RDONLY)); child = fork(); if (!child) { struct flock q = {F_WRLCK, SEEK_SET, 0, 0, 0}; int own = open("x", O_RDWR); say("closing any descriptor lets go: %d", fcntl(own, F_SETLK, &q)); _exit(0); } wait(0);
+    int one = open("x", O_RDWR), two = open("x", O_RDWR), three = dup(one); R(flock(one, LOCK_EX)); R(flock(two, LOCK_SH | LOCK_NB)); R(flock(three, LOCK_SH)); R(flock(two, LOCK_SH | LOCK_NB)); R(flock(two, LOCK_EX | LOCK_NB)); close(one); R(flock(two, LOCK_EX | LOCK_NB)); close(three); R(flock(two, LOCK_EX | LOCK_NB)); struct flock ofd = {F_WRLCK, SEEK_SET, 0, 0, 0}; R(fcntl(two, F_OFD_SETLK, &ofd)); int four = open("x", O_RDWR); R(fcntl(four, F_OFD_SETLK, &ofd)); ofd.l_pid = 0; R(fcntl(four, F_OFD_GETLK, &ofd)); R(ofd.l_type); R(ofd.l_pid); struct flock plain = {F_WRLCK, SEEK_SET, 0, 0, 0}; R(fcntl(four, F_SETLK, &plain)); close(two); R(fcntl(four, F_SETLK, &plain)); int reads = open("x", O_RDONLY), writes = open("x", O_WRONLY); plain.l_type = F_WRLCK; R(fcntl(reads, F_SETLK, &plain)); plain.l_type = F_RDLCK; R(fcntl(writes, F_SETLK, &plain)); R(flock(reads, LOCK_EX)); for (int i = 3; i < 40; i++) close(i);
+    // What runs is not written to, and what is open for writing does not run.
+    system("cp /bin/true program"); child = fork(); if (!child) { execl("./program", "program", (char *)0); _exit(9); } waitpid(child, &status, 0); R(status); int busy = open("program", O_RDWR); child = fork(); if (!child) { close(busy); int again = open("program", O_WRONLY); execl("./program", "program", (char *)0); _exit(errno); } waitpid(child, &status, 0); say("while it is written to: %s", strerrorname_np(WEXITSTATUS(status)) ?: "runs"); close(busy); chmod("program", 0644); child = fork(); if (!child) { execl("./program", "program", (char *)0); _exit(errno); } waitpid(child, &status, 0); say("without the right: %s", strerrorname_np(WEXITSTATUS(status)) ?: "runs"); chmod("program", 0755); int by = open("program", O_PATH); child = fork(); if (!child) { char *none[] = {"p", 0}; S(execveat, by, "", none, environ, AT_EMPTY_PATH); _exit(errno); } waitpid(child, &status, 0); R(status); struct rlimit limit = {16384, RLIM_INFINITY}; child = fork(); if (!child) { setrlimit(RLIMIT_FSIZE, &limit); execl("./program", "program", (char *)0); _exit(errno); } waitpid(child, &status, 0); say("below a limit of file sizes: %d", status); child = fork(); if (!child) { setrlimit(RLIMIT_FSIZE, &limit); execl("/bin/sh", "sh", "-c", "./program; test $(ulimit -f) = 32", (char *)0); _exit(errno); } waitpid(child, &status, 0); say("and the limit is what it was: %d", status); close(by);
+    make("noexec", "#!/bin/sh\n"); R(execl("./noexec", "x", (char *)0)); mkfifo("pipe", 0777); R(execl("./pipe", "x", (char *)0)); R(execl("./pipe/x", "x", (char *)0)); struct stat s; R(stat("pipe/x", &s)); R(open("pipe/x", O_RDONLY)); R(open("x/x", O_CREAT | O_RDWR, 0600)); mknod("sock", S_IFSOCK | 0600, 0); R(stat("sock/x", &s)); R(mkdir("pipe/x", 0700)); R(rename("x", "pipe/x")); R(unlink("sock/x"));
+}
+
+int main(int count, char **arguments) {
+    if (count != 2 || chdir(arguments[1])) return 2;
+    char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
+    memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
+    times(); set_id(); behind_the_end(); vectors(); flagged(); users(); exclusion();
+    section = "end"; say("done"); return 0;
+}

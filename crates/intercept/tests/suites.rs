@@ -1,0 +1,44 @@
+//! What suites for Linux file systems look at beyond the answers of calls (times, set-id bits, what lies behind a file's end, users,
+//! exclusion), told line by line by `suites.c` in a volume and on two file systems of the host: each line is one of theirs.
+
+mod common;
+
+use common::{Volume, compile, run};
+use std::process::{Command, Output};
+
+/// Lines that begin so may differ from both, and why.
+const ARGUED: &[(&str, &str)] = &[];
+
+#[test]
+fn what_suites_look_at_is_as_on_the_host() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root can be several users");
+        return;
+    }
+    let (_directory, program) = compile("suites");
+    let lines = |output: &Output| -> Vec<String> {
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    // Memory, and what the tests were built on: two opinions, as file systems of Linux differ among themselves.
+    let hosts = ["/dev/shm", env!("CARGO_TARGET_TMPDIR")].map(|place| {
+        let host = tempfile::Builder::new().prefix("gannet-suites-").tempdir_in(place).expect("a directory");
+        let all = lines(&run(Command::new("timeout").arg("600").arg(&program).arg(host.path())));
+        assert_eq!(all.last().map(String::as_str), Some("end: done"), "in {place}");
+        all
+    });
+    let volume = Volume::new(256);
+    volume.script("mkdir /gannet/work", "");
+    let ours = run(volume.command_with_time(program.to_str().expect("UTF-8"), 120).arg("/gannet/work"));
+    let all = lines(&ours);
+    assert_eq!(all.len(), hosts[0].len(), "{ours:?}: {:?}", all.last());
+    let differs = |index: &usize| {
+        let line = &all[*index];
+        hosts.iter().all(|host| host[*index] != *line) && !ARGUED.iter().any(|(argued, _)| line.starts_with(argued))
+    };
+    let different: Vec<String> = (0..all.len())
+        .filter(differs)
+        .take(40)
+        .map(|index| format!("memory: {}\ndisk:   {}\nvolume: {}\n", hosts[0][index], hosts[1][index], all[index]))
+        .collect();
+    assert!(different.is_empty(), "{}", different.join("\n"));
+}
