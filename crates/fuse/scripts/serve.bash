@@ -2,6 +2,8 @@
 #
 # GANNET_ON=memory (the default): the in-memory file system, served by examples/mount_memfs. GANNET_ON=volume: a volume of
 # GANNET_SIZE (512M) in /dev/shm, served by `gannet mount`, and checked by `gannet fsck` afterwards.
+# In a mount namespace of its own: other programs take no copies of its mounts into theirs, which would keep servers alive.
+[ -n "${GANNET_APART:-}" ] || [ "$(id -u)" != 0 ] || exec env GANNET_APART=1 unshare --mount "$0" "$@"
 workspace=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 on=${GANNET_ON:-memory}
 server=
