@@ -36,6 +36,9 @@ pub(crate) struct Newborn {
     pages: [Option<Held>; FIRST_PAGES_MAX],
 }
 
+/// Blocks of the inode table that are made at a time, if they are to be had: as many chunks as these hold.
+pub(crate) const CHUNKS_AT_ONCE: u64 = 16;
+
 /// Most log pages that an inode begins with: a long symlink target, or inherited ACLs.
 const FIRST_PAGES_MAX: usize = 4;
 /// The longest symlink target, in bytes (`PATH_MAX` less the NUL).
@@ -407,24 +410,53 @@ impl<'s> Op<'s> {
         let disk = self.disk();
         let geometry = disk.geometry();
         let chunk = inode as u64 / geometry.slots_per_chunk();
-        if disk.chunk_block(chunk)?.is_some() {
+        let lock_at = self.core.places.control(CONTROL_CHUNK_LOCK);
+        // Whoever makes it has the lock until it is durable: seen before, it could be lost with what is made in it.
+        if disk.chunk_block(chunk)?.is_some() && self.thread.read_begin(lock_at).map_err(shared_error)?.is_some() {
             return Ok(());
         }
-        let lock = self.thread.lock(self.core.places.control(CONTROL_CHUNK_LOCK)).map_err(shared_error)?;
+        let lock = self.thread.lock(lock_at).map_err(shared_error)?;
         if disk.chunk_block(chunk)?.is_none() {
-            let held = self.allocate_run(geometry.chunk_blocks as u32)?;
-            let block = held.extent().start;
-            let mut zeros = disk.begin();
-            zeros.zero(block * BLOCK_BYTES, geometry.chunk_blocks * BLOCK_BYTES)?;
-            let _ = zeros.fence();
-            let mut commit = disk.begin();
-            commit.store(geometry.map_word_at(chunk), slot::encode_map_word(disk.key(), chunk, block))?;
-            let _ = commit.fence();
-            let space = self.core.space.blocks(self)?;
-            space.keep_first(&self.thread, held, geometry.chunk_blocks as u32).map_err(storage::error)?;
+            self.make_chunks(chunk)?;
         }
         lock.unlock();
         Ok(())
+    }
+
+    /// Makes a chunk, and as many of those that follow it as there is room for in one run: two fences for all.
+    fn make_chunks(&self, first: u64) -> Result<()> {
+        let disk = self.disk();
+        let geometry = disk.geometry();
+        let length = geometry.chunk_blocks;
+        let mut wanted = 1;
+        while wanted * length < CHUNKS_AT_ONCE
+            && first + wanted < geometry.chunks
+            && disk.chunk_block(first + wanted)?.is_none()
+        {
+            wanted += 1;
+        }
+        // A few blocks are always to be had: one chunk will do.
+        let held = match self.allocate_blocks((wanted * length) as u32, None) {
+            Ok(held) if held.extent().count as u64 >= length => held,
+            Ok(held) => {
+                self.release_held(held)?;
+                self.allocate_run(length as u32)?
+            }
+            Err(error) => return Err(error),
+        };
+        let block = held.extent().start;
+        let made = (held.extent().count as u64 / length).min(wanted);
+        let mut zeros = disk.begin();
+        zeros.zero(block * BLOCK_BYTES, made * length * BLOCK_BYTES)?;
+        let _ = zeros.fence();
+        let mut commit = disk.begin();
+        for index in 0..made {
+            let (chunk, place) = (first + index, block + index * length);
+            commit.store(geometry.map_word_at(chunk), slot::encode_map_word(disk.key(), chunk, place))?;
+        }
+        let _ = commit.fence();
+        let space = self.core.space.blocks(self)?;
+        space.keep_first(&self.thread, held, (made * length) as u32).map_err(storage::error)
     }
 
     /// `count` blocks in one run: where the free space is in pieces, wherever one is found.

@@ -15,6 +15,9 @@ use gannet_media::{AccessError, Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Chunks of the inode table whose place a process keeps in mind.
+const CHUNKS_KNOWN: usize = 1024;
+
 /// A block of bytes.
 pub(crate) type Block = [u8; BLOCK_BYTES as usize];
 
@@ -26,9 +29,9 @@ pub(crate) struct Disk {
     epoch: AtomicU64,
     /// Incompatible features that the superblock is known to have.
     features: AtomicU64,
-    /// First block of each chunk of the inode table, as far as this process has looked it up: 0 is unknown. Chunks
-    /// never move.
-    chunks: Box<[AtomicU64]>,
+    /// Where chunks of the inode table begin that this process has looked up: `chunk + 1:32 · first block:32`, at the chunk's
+    /// number modulo the length. Chunks never move.
+    chunks: Box<[AtomicU64; CHUNKS_KNOWN]>,
 }
 
 /// Stores that are on their way to the medium, of one operation of one thread.
@@ -97,7 +100,7 @@ impl Disk {
     }
 
     fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
-        let geometry = Geometry::of(superblock.blocks).ok_or(Error::damaged("superblock: size", superblock.blocks))?;
+        let geometry = superblock.geometry().ok_or(Error::damaged("superblock: size", superblock.blocks))?;
         if superblock.blocks * BLOCK_BYTES > medium.length() {
             return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));
         }
@@ -105,7 +108,7 @@ impl Disk {
         if epoch == 0 || epoch > EPOCH_MAX {
             return Err(Error::damaged("epoch", EPOCH_AT));
         }
-        let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
+        let chunks = Box::new([const { AtomicU64::new(0) }; CHUNKS_KNOWN]);
         let features = AtomicU64::new(superblock.features_incompatible);
         Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), features, chunks })
     }
@@ -113,11 +116,11 @@ impl Disk {
     /// The volume with a superblock and an epoch that the caller has found out by other means: for fsck, when the medium
     /// says neither.
     pub(crate) fn assume(medium: Medium, superblock: Superblock, epoch: u64) -> Result<Self> {
-        let geometry = Geometry::of(superblock.blocks).ok_or(Error::damaged("superblock: size", superblock.blocks))?;
+        let geometry = superblock.geometry().ok_or(Error::damaged("superblock: size", superblock.blocks))?;
         if superblock.blocks * BLOCK_BYTES > medium.length() || epoch == 0 || epoch > EPOCH_MAX {
             return Err(Error::damaged("superblock", 0));
         }
-        let chunks = (0..geometry.chunks).map(|_| AtomicU64::new(0)).collect();
+        let chunks = Box::new([const { AtomicU64::new(0) }; CHUNKS_KNOWN]);
         let features = AtomicU64::new(superblock.features_incompatible);
         Ok(Self { medium, superblock, geometry, epoch: AtomicU64::new(epoch), features, chunks })
     }
@@ -253,10 +256,13 @@ impl Disk {
 
     /// The first block of a chunk of the inode table, if it exists.
     pub(crate) fn chunk_block(&self, chunk: u64) -> Result<Option<u64>> {
-        let Some(known) = self.chunks.get(chunk as usize) else { return Ok(None) };
-        let block = known.load(Ordering::Relaxed);
-        if block != 0 {
-            return Ok(Some(block));
+        if chunk >= self.geometry.chunks {
+            return Ok(None);
+        }
+        let known = &self.chunks[chunk as usize % CHUNKS_KNOWN];
+        let word = known.load(Ordering::Relaxed);
+        if word >> 32 == chunk + 1 {
+            return Ok(Some(word & u32::MAX as u64));
         }
         let at = self.geometry.map_word_at(chunk);
         let found = slot::decode_map_word(self.key(), chunk, self.load(at)?);
@@ -264,7 +270,7 @@ impl Disk {
         if !self.geometry.is_allocatable_run(block, self.geometry.chunk_blocks) {
             return Err(Error::damaged("inode map word: chunk outside the volume", at));
         }
-        known.store(block, Ordering::Relaxed);
+        known.store((chunk + 1) << 32 | block, Ordering::Relaxed);
         Ok(Some(block))
     }
 

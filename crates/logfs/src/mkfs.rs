@@ -3,10 +3,9 @@
 use crate::bits::Bits;
 use crate::check::saved;
 use crate::disk::{Disk, access_error};
-use crate::format::geometry::Geometry;
 use crate::format::slot::{Birth, encode_map_word};
 use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT};
-use crate::format::superblock::{LABEL_BYTES_MAX, Superblock};
+use crate::format::superblock::{FEATURE_SMALL_CHUNKS, LABEL_BYTES_MAX, Superblock};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
 use crate::recover::ROOT;
 use gannet_media::{Medium, MediumOffset};
@@ -34,8 +33,11 @@ pub struct MakeOptions {
 /// Makes an empty volume over the whole medium, whatever was there. `EINVAL` where it is too small (1 MiB) or too large
 /// (16 TiB), or the label is too long.
 pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
+    make_with(medium, options, FEATURE_SMALL_CHUNKS)
+}
+
+fn make_with(medium: &Medium, options: &MakeOptions, features_incompatible: u64) -> Result<()> {
     let blocks = medium.length() / BLOCK_BYTES;
-    let geometry = Geometry::of(blocks).ok_or(Error::because(Errno::INVAL, "a volume has between 1 MiB and 16 TiB"))?;
     if options.label.len() > LABEL_BYTES_MAX {
         return Err(Error::because(Errno::INVAL, "the label is longer than 64 bytes"));
     }
@@ -47,7 +49,7 @@ pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
     let superblock = Superblock {
         features_compatible: 0,
         features_read_only: 0,
-        features_incompatible: 0,
+        features_incompatible,
         uuid,
         label,
         blocks,
@@ -57,6 +59,8 @@ pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
         emulate_persistence: options.emulate_persistence,
     };
 
+    let geometry =
+        superblock.geometry().ok_or(Error::because(Errno::INVAL, "a volume has between 1 MiB and 16 TiB"))?;
     let zero = |at: u64, length_bytes: u64| medium.zero(MediumOffset(at), length_bytes).map_err(access_error);
     let store = |at: u64, value: u64| medium.store_u64(MediumOffset(at), value).map_err(access_error);
     // First of all the old superblocks go.
@@ -106,4 +110,57 @@ fn close(disk: &Disk) -> Result<()> {
         let _ = inodes.set(inode as u64);
     }
     saved::save(disk, &blocks, &inodes, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+    use gannet_media::CreateOptions;
+    use gannet_vfs::{FileSystem, Name, NewNode};
+
+    #[test]
+    fn volumes_with_large_chunks_of_inodes_are_used_as_they_are() {
+        for (features, chunk_blocks) in [(0, 4), (FEATURE_SMALL_CHUNKS, 1)] {
+            let create = CreateOptions { huge_pages: false, ..Default::default() };
+            let medium = Medium::create_in_memory("chunks", 16 << 20, create).expect("memory");
+            let options = MakeOptions {
+                label: String::new(),
+                copy_on_write: false,
+                emulate_persistence: false,
+                owner: Owner::default(),
+                mode: 0o755,
+                random: [3; 24],
+                now: Time::now(),
+            };
+            make_with(&medium, &options, features).expect("mkfs");
+            assert_eq!(Disk::open(medium.clone()).expect("open").geometry().chunk_blocks, chunk_blocks);
+            let attach = || {
+                let options = AttachOptions {
+                    index_bytes_max: 1 << 20,
+                    copy_on_write: None,
+                    access_times: Default::default(),
+                    threads: 1,
+                    users: Box::new(NoUsers),
+                };
+                LogFs::open_private(medium.clone(), options).expect("attach")
+            };
+            let text = |number: u32| format!("file {number}");
+            let fs = attach();
+            for number in 0..600 {
+                let new = NewNode::regular(0o600, Owner::default());
+                fs.create(fs.root(), Name::new(text(number).as_bytes()).expect("a name"), &new).expect("create");
+            }
+            // Not closed: the next one recovers.
+            drop(fs);
+            let fs = attach();
+            for number in 0..600 {
+                fs.lookup(fs.root(), Name::new(text(number).as_bytes()).expect("a name")).expect("lookup");
+            }
+            assert!(fs.detach().expect("detach"));
+            drop(fs);
+            let report = check(&medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).expect("fsck");
+            assert!(report.outcome == Outcome::Sound, "{:?}", report.findings);
+        }
+    }
 }

@@ -8,7 +8,7 @@
 
 use crate::append::HAND_COMMIT;
 use crate::counters::Counter;
-use crate::create::HAND_LINKS;
+use crate::create::{CHUNKS_AT_ONCE, HAND_LINKS};
 use crate::disk::Disk;
 use crate::file_map::FileMap;
 use crate::format::entry::{Owned, Payload};
@@ -97,6 +97,13 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             commit.flush(at, slot::SLOT_BYTES)?;
         }
     }
+    // Only who has a number in hand that has no slot yet makes chunks: that one's and those behind it.
+    let slots = disk.geometry().slots_per_chunk();
+    let numbers = hands.iter().filter(|hand| hand.kind == HAND_INODES).map(|hand| hand.a >> 24);
+    let chunks_in_making = numbers.map(|inode| inode / slots).flat_map(|chunk| chunk..chunk + CHUNKS_AT_ONCE);
+    for chunk in chunks_in_making.clone().filter(|&chunk| chunk < disk.geometry().chunks) {
+        commit.flush(disk.geometry().map_word_at(chunk), 8)?;
+    }
     for hand in &hands {
         if hand.kind == HAND_INODES {
             settle_birth(disk, &mut commit, hand.a, &mut settled)?;
@@ -110,7 +117,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     };
     core.space.inodes(&op)?.settle(dead, &is_named).map_err(storage::error)?;
     let is_chunk = |block: u64| {
-        (0..disk.geometry().chunks).any(|chunk| {
+        chunks_in_making.clone().any(|chunk| {
             matches!(disk.chunk_block(chunk), Ok(Some(first)) if block.wrapping_sub(first) < disk.geometry().chunk_blocks)
         })
     };

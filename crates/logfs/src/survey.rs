@@ -159,6 +159,9 @@ pub(crate) struct Survey {
     slots_per_chunk: u64,
 }
 
+/// Chunks of the inode table that a thread takes upon itself.
+const CHUNKS_AT_A_TIME: u64 = 16;
+
 /// What one thread has read.
 #[derive(Default)]
 struct Part {
@@ -178,11 +181,12 @@ impl Survey {
                 scope.spawn(|| {
                     let mut part = Part::default();
                     loop {
-                        let chunk = next_chunk.fetch_add(1, Ordering::Relaxed);
-                        if chunk >= disk.geometry().chunks {
+                        let first = next_chunk.fetch_add(CHUNKS_AT_A_TIME, Ordering::Relaxed);
+                        let end = (first + CHUNKS_AT_A_TIME).min(disk.geometry().chunks);
+                        if first >= end {
                             break;
                         }
-                        part.chunk(disk, chunk, each);
+                        (first..end).for_each(|chunk| part.chunk(disk, chunk, each));
                     }
                     parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(part);
                 });

@@ -48,32 +48,31 @@ fn fill(rig: &Rig<'_>, prefix: &str, blocks: usize) -> u64 {
 }
 
 #[test]
-fn inodes_are_made_wherever_a_run_of_blocks_is_long_enough() {
-    // Large enough that a chunk of the inode table has 16 blocks.
-    let medium = volume(512 << 20);
+fn inodes_are_made_in_single_blocks() {
+    let medium = volume(64 << 20);
     let fs = attach(&medium);
     let rig = Rig::new(&fs);
-    // Single blocks free all over the volume, and a few runs of 16 far behind.
+    // Single blocks free all over the volume, and nowhere two in a row.
     let many = fill(&rig, "f", 40);
+    fill(&rig, "g", 1);
     for number in 0..many {
         let node = rig.find(rig.root, &format!("f{number}")).expect("a file");
-        if number + 12 > many {
-            rig.unlink(rig.root, &format!("f{number}")).expect("unlink");
-        } else {
-            for hole in (1..40).step_by(4) {
-                let mode = gannet_vfs::AllocateMode::PunchHole;
-                fs.allocate(node, mode, hole * BLOCK as u64, BLOCK as u64).expect("punch");
-            }
+        for hole in (1..40).step_by(4) {
+            let mode = gannet_vfs::AllocateMode::PunchHole;
+            fs.allocate(node, mode, hole * BLOCK as u64, BLOCK as u64).expect("punch");
         }
     }
     let before = fs.statistics().expect("statistics");
-    for number in 0..3000 {
-        let made = fs.create(rig.root, name(&format!("small{number}")), &NewNode::regular(0o644, Owner::default()));
-        if let Err(error) = made {
-            let after = fs.statistics().expect("statistics");
-            panic!("file {number}: {error}; {} blocks free, {} before", after.blocks_free, before.blocks_free);
+    assert!(before.blocks_free > 2000, "{before:?}");
+    let mut made = 0;
+    let error = loop {
+        match fs.create(rig.root, name(&format!("small{made}")), &NewNode::regular(0o644, Owner::default())) {
+            Ok(_) => made += 1,
+            Err(error) => break error,
         }
-    }
+    };
+    let after = fs.statistics().expect("statistics");
+    assert!(after.inodes_free == 0 || after.blocks_free < 300, "after {made} files: {error}; {after:?}, {before:?}");
     assert!(fs.detach().expect("detach"));
     drop(fs);
     assert_sound(&medium);
@@ -123,32 +122,35 @@ fn what_another_thread_has_given_up_can_be_had() {
 
 #[test]
 fn slots_that_are_free_are_used_wherever_they_are() {
-    // Large enough for several pools of inode numbers, and for chunks of 16 blocks.
+    // Large enough for several pools of inode numbers.
     let medium = volume(512 << 20);
     let fs = attach(&medium);
     let rig = Rig::new(&fs);
     let small = |number: u64| format!("small{number}");
     for number in 0..2000 {
-        let node = rig.file(rig.root, &small(number));
-        rig.write(node, 0, &[1; BLOCK]);
+        rig.file(rig.root, &small(number));
     }
-    fill(&rig, "f", 2000);
-    fill(&rig, "g", 3);
-    // Every second one: single blocks are free, and no run that is long enough for a chunk.
+    // A directory whose log has a page already.
+    let directory = rig.directory(rig.root, "again");
+    rig.file(directory, "first");
+    for blocks in [2000, 3, 1] {
+        fill(&rig, &format!("f{blocks}-"), blocks);
+    }
     for number in (0..2000).step_by(2) {
         rig.unlink(rig.root, &small(number)).expect("unlink");
     }
-    // Threads of other slots begin with other pools of numbers, which have no chunks yet.
+    fill(&rig, "g", 1);
+    // Threads of other slots begin with other pools of numbers, for which there is no room any more.
     let all_there = Barrier::new(6);
     std::thread::scope(|scope| {
         for thread in 0..6 {
             let (other, all_there) = (&fs, &all_there);
             scope.spawn(move || {
-                other.attributes(other.root()).expect("attributes");
+                other.attributes(directory).expect("attributes");
                 all_there.wait();
-                for number in 0..100 {
-                    let file = format!("again{thread}-{number}");
-                    let made = other.create(other.root(), name(&file), &NewNode::regular(0o644, Owner::default()));
+                for number in 0..4 {
+                    let file = format!("{thread}-{number}");
+                    let made = other.create(directory, name(&file), &NewNode::regular(0o644, Owner::default()));
                     made.unwrap_or_else(|error| panic!("thread {thread}, file {number}: {error}"));
                 }
             });

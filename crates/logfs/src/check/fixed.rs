@@ -5,7 +5,7 @@
 
 use super::report::Findings;
 use crate::disk::{Disk, access_error, superblock_error};
-use crate::format::geometry::{BLOCKS_MIN, Geometry};
+use crate::format::geometry::BLOCKS_MIN;
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
 use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX};
@@ -109,7 +109,7 @@ pub(super) fn epoch(medium: &Medium, superblock: &Superblock, findings: &mut Fin
 }
 
 fn epoch_of_pages(medium: &Medium, superblock: &Superblock) -> Result<u64> {
-    let Some(geometry) = Geometry::of(superblock.blocks) else { return Ok(1) };
+    let Some(geometry) = superblock.geometry() else { return Ok(1) };
     let mut epoch = 1;
     let mut line = [0; LINE_BYTES as usize];
     for block in geometry.first_free..geometry.replica() {
@@ -153,8 +153,8 @@ impl Chunks {
     }
 }
 
-/// How many damaged words of the inode map are searched for.
-const SEARCHED_MAX: usize = 64;
+/// How many damaged words of the inode map are searched for: as many as stand in two blocks of it.
+const SEARCHED_MAX: usize = 1024;
 
 /// Reads the inode map; a chunk whose word is damaged is searched for by the slots in it.
 pub(super) fn chunks(disk: &Disk, findings: &mut Findings) -> Result<Chunks> {

@@ -79,14 +79,21 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
     )?;
     line!(out, "  arena {:#018x}", disk.load(ARENA_AT)?)?;
     line!(out, "inode map at {:#x}", geometry.map_start * BLOCK_BYTES)?;
-    for chunk in 0..geometry.chunks {
+    let mut chunk = 0;
+    while chunk < geometry.chunks {
+        let first = chunk;
         match disk.chunk_block(chunk) {
             Ok(None) => {}
             Ok(Some(block)) => {
-                line!(out, "  chunk {chunk} in blocks {block} to {}", block + geometry.chunk_blocks - 1)?;
+                let end = |chunk: u64| block + (chunk + 1 - first) * geometry.chunk_blocks;
+                while matches!(disk.chunk_block(chunk + 1), Ok(Some(next)) if next == end(chunk)) {
+                    chunk += 1;
+                }
+                line!(out, "  chunks {first} to {chunk} in blocks {block} to {}", end(chunk) - 1)?;
             }
             Err(error) => line!(out, "  chunk {chunk}: {error}")?,
         }
+        chunk += 1;
     }
     line!(out, "inodes")?;
     for chunk in 0..geometry.chunks {

@@ -1,4 +1,5 @@
-//! Where things lie on a volume: a function of the number of blocks alone, never of the machine.
+//! Where things lie on a volume: a function of the number of blocks and of how large the chunks of its inode table are, never
+//! of the machine.
 //!
 //! ```text
 //! block 0              superblock
@@ -41,13 +42,14 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    /// The layout of `blocks` blocks; `None` if there are too few or too many.
+    /// The layout of `blocks` blocks; `None` if there are too few or too many. A chunk of the inode table is one block, so that
+    /// any free block will do; its map is then a 16384th of the volume.
     pub(crate) const fn of(blocks: u64) -> Option<Self> {
-        if blocks < BLOCKS_MIN || blocks > BLOCKS_MAX {
-            return None;
-        }
-        // As many inodes as blocks, at most; chunks small enough that an aged volume has room for one, few enough that
-        // their map stays small.
+        Self::with_chunks(blocks, 1)
+    }
+
+    /// The layout of volumes that were made without small chunks (`FEATURE_SMALL_CHUNKS`).
+    pub(crate) const fn with_large_chunks(blocks: u64) -> Option<Self> {
         let chunk_blocks = if blocks <= 1 << 16 {
             4
         } else if blocks <= 1 << 24 {
@@ -55,6 +57,14 @@ impl Geometry {
         } else {
             128
         };
+        Self::with_chunks(blocks, chunk_blocks)
+    }
+
+    const fn with_chunks(blocks: u64, chunk_blocks: u64) -> Option<Self> {
+        if blocks < BLOCKS_MIN || blocks > BLOCKS_MAX {
+            return None;
+        }
+        // As many inodes as blocks, at most.
         let chunks = blocks.div_ceil(chunk_blocks * SLOTS_PER_BLOCK);
         let map_start = 2;
         let saved_blocks_start = map_start + chunks.div_ceil(WORDS_PER_BLOCK);
@@ -106,8 +116,10 @@ mod tests {
 
     #[test]
     fn regions_follow_each_other_and_leave_room() {
-        for blocks in [BLOCKS_MIN, 257, 1000, 1 << 16, (1 << 16) + 1, 1 << 20, 1 << 24, (1 << 24) + 1, BLOCKS_MAX] {
-            let geometry = Geometry::of(blocks).unwrap();
+        let sizes = [BLOCKS_MIN, 257, 1000, 1 << 16, (1 << 16) + 1, 1 << 20, 1 << 24, (1 << 24) + 1, BLOCKS_MAX];
+        let layouts = [Geometry::of, Geometry::with_large_chunks];
+        for (blocks, layout) in sizes.into_iter().flat_map(|blocks| layouts.map(|layout| (blocks, layout))) {
+            let geometry = layout(blocks).unwrap();
             assert!(geometry.map_start < geometry.saved_blocks_start);
             assert!((geometry.saved_blocks_start - geometry.map_start) * WORDS_PER_BLOCK >= geometry.chunks);
             assert!((geometry.saved_inodes_start - geometry.saved_blocks_start) * BITS_PER_BLOCK >= blocks);

@@ -25,8 +25,11 @@ pub(crate) const FEATURE_SHARED: u64 = 1;
 pub(crate) const FEATURE_LARGE_XATTRS: u64 = 2;
 /// Logs can have resize entries. Set when that is first done.
 pub(crate) const FEATURE_RESIZE: u64 = 4;
+/// Chunks of the inode table are one block each. Set by mkfs; changes where everything lies.
+pub(crate) const FEATURE_SMALL_CHUNKS: u64 = 8;
 /// Features that change the format incompatibly.
-pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE;
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 =
+    FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE | FEATURE_SMALL_CHUNKS;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
@@ -72,6 +75,15 @@ pub(crate) enum SuperblockError {
 }
 
 impl Superblock {
+    /// Where things lie on the volume; `None` if its number of blocks cannot be.
+    pub(crate) const fn geometry(&self) -> Option<Geometry> {
+        if self.features_incompatible & FEATURE_SMALL_CHUNKS != 0 {
+            Geometry::of(self.blocks)
+        } else {
+            Geometry::with_large_chunks(self.blocks)
+        }
+    }
+
     /// The block as it stands on the medium.
     pub(crate) fn encode(&self) -> Box<[u8; BLOCK_BYTES as usize]> {
         let mut bytes = Box::new([0; BLOCK_BYTES as usize]);

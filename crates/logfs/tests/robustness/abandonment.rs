@@ -147,8 +147,8 @@ fn a_thread_may_end_anywhere_while_it_makes_room() {
 /// Something that lets a log grow, to be done again and again: which, on what file of the tree, the how manieth time.
 type Chatter = (&'static str, fn(&Rig<'_>, usize) -> Result<()>);
 
-/// Changes of a symbolic link, of names in a directory, of a file's blocks.
-const CHATTERS: [Chatter; 3] = [
+/// Changes of a symbolic link, of names in a directory, more inodes, changes of a file's blocks.
+const CHATTERS: [Chatter; 4] = [
     ("a link's log is written anew", |rig, index| {
         let modified = TimeChange::Set(Time(1_000_000_000 + index as i64));
         let change = AttributeChange { modified, ..Default::default() };
@@ -165,6 +165,11 @@ const CHATTERS: [Chatter; 3] = [
             _ => rig.unlink(directory, &file).map(|_| ()),
         }
     }),
+    ("chunks of the inode table are made", |rig, index| {
+        let new = NewNode::regular(0o600, Owner::default());
+        // Few, for the most stores are to be those of the chunks.
+        if index < 60 { rig.fs.create(at(rig, "/e")?, name(&format!("n{index}")), &new).map(|_| ()) } else { Ok(()) }
+    }),
     ("a file is collected", |rig, index| {
         let file = at(rig, "/cut")?;
         if index % 2 == 0 {
@@ -174,7 +179,7 @@ const CHATTERS: [Chatter; 3] = [
     }),
 ];
 
-/// Threads end while they collect a log: at each store, or some of them.
+/// Threads end while they collect a log, or make room for inodes: at each store, or some of them.
 #[test]
 fn a_thread_may_end_anywhere_while_it_collects() {
     for mode in MODES {

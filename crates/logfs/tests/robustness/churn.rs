@@ -63,6 +63,27 @@ fn attributes(rig: &Rig<'_>, index: usize, random: &mut Random) {
     };
 }
 
+/// More and more files, some of which go again, for which chunks of the inode table are made.
+fn births(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let directory = at(rig, "/e").expect("a directory");
+    let other = format!("n{}", random.below(index + 1));
+    match random.below(10) {
+        0 | 1 => {
+            let _ = rig.unlink(directory, &other);
+        }
+        // What is free comes to be in pieces, so that chunks are made a few at a time.
+        2 | 3 => {
+            if let Some(file) = rig.find(directory, &other) {
+                rig.try_write(file, WritePosition::Append, &bytes(index as u8, 4096)).expect("a write");
+            }
+        }
+        _ => {
+            let new = NewNode::regular(0o600, Owner::default());
+            rig.fs.create(directory, name(&format!("n{index}")), &new).expect("a file");
+        }
+    }
+}
+
 /// Symbolic links, a short one and one that takes two pages, get other times, and sometimes attributes.
 fn links(rig: &Rig<'_>, index: usize, random: &mut Random) {
     if index == 0 {
@@ -150,31 +171,37 @@ fn churn(text: &str, mode: Mode, step: Step, steps: usize, looks: usize, whole: 
     count.print(&format!("{text}, {mode:?}"), began);
 }
 
-fn both(text: &str, step: Step, steps: usize, whole: bool) {
+/// About `looks` steps, and more of those that store much, are crashed.
+fn both(text: &str, step: Step, steps: usize, looks: usize, whole: bool) {
     for mode in MODES {
-        let (steps, looks) = if long() { (10 * steps, 2000) } else { (steps, 10) };
+        let (steps, looks) = if long() { (10 * steps, 2000) } else { (steps, looks) };
         churn(text, mode, step, steps, looks, whole);
     }
 }
 
 #[test]
 fn directories_are_collected() {
-    both("names", names, 700, true);
+    both("names", names, 700, 60, true);
 }
 
 #[test]
 fn files_are_collected() {
-    both("data", data, 700, false);
+    both("data", data, 700, 10, false);
 }
 
 #[test]
 fn attributes_are_collected() {
-    both("attributes", attributes, 250, true);
+    both("attributes", attributes, 250, 10, true);
+}
+
+#[test]
+fn inode_tables_grow() {
+    both("births", births, 160, 10, true);
 }
 
 #[test]
 fn symbolic_links_are_collected() {
-    both("links", links, 400, true);
+    both("links", links, 400, 10, true);
 }
 
 #[test]
@@ -202,7 +229,7 @@ fn the_log_of_a_link_stays_short() {
 
 #[test]
 fn times_outlive_collections() {
-    both("times", times, 400, true);
+    both("times", times, 400, 10, true);
 }
 
 /// Blocks that an insertion moved stay where it moved them when the entry that mapped them is collected.
