@@ -2,6 +2,7 @@
 //! system call. Nothing that is durable can cost less than the copy and a fence.
 
 use crate::statistics::median;
+use crate::work::shapes::Random;
 use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::{Destination, Source};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,15 +51,14 @@ impl Floor {
 
 /// Places on a medium in an order that nothing foresees.
 struct Places {
-    seed: u64,
+    random: Random,
     count: u64,
     size: u64,
 }
 
 impl Places {
     fn next(&mut self) -> MediumOffset {
-        self.seed = self.seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        MediumOffset((self.seed >> 33) % self.count * self.size)
+        MediumOffset(self.random.below(self.count) * self.size)
     }
 }
 
@@ -75,7 +75,7 @@ fn medium(bytes: u64) -> Option<Medium> {
 fn copy_in(operation: &'static str, bytes: u64, size: u64, swap: bool, fence: bool) -> Option<Floor> {
     let medium = medium(bytes)?;
     let from = vec![3_u8; size as usize];
-    let mut places = Places { seed: 1, count: bytes / size, size };
+    let mut places = Places { random: Random::new(1), count: bytes / size, size };
     let word = AtomicU64::new(0);
     Some(Floor::new(operation, calls_of(size), move |count| {
         for _ in 0..count {
@@ -95,7 +95,7 @@ fn copy_in(operation: &'static str, bytes: u64, size: u64, swap: bool, fence: bo
 fn copy_out(operation: &'static str, bytes: u64, size: u64) -> Option<Floor> {
     let medium = medium(bytes)?;
     let mut into = vec![0_u8; size as usize];
-    let mut places = Places { seed: 2, count: bytes / size, size };
+    let mut places = Places { random: Random::new(2), count: bytes / size, size };
     Some(Floor::new(operation, calls_of(size), move |count| {
         for _ in 0..count {
             let _ = medium.read_to_user(places.next(), &mut Destination::from_slice(&mut into), size as usize);

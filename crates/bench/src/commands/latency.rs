@@ -6,6 +6,7 @@ use crate::model::{Table, Unit};
 use crate::peers::{self, Gannet};
 use crate::statistics::spread;
 use crate::work::protocol::{Job, Limit};
+use crate::work::shapes::Random;
 use gannet_vfs::usermem::Source;
 use gannet_vfs::{FileSystem, Name, NewNode, Owner, WriteFlags, WritePosition};
 use std::time::Instant;
@@ -159,14 +160,13 @@ fn library_write(bench: &Bench<'_>) -> Result<LibraryWrite, String> {
     let mut parts = floor::parts(bench.span_bytes).ok_or("no memory for the floors")?;
     let block = vec![3_u8; 4096];
     let blocks = bench.span_bytes / 4096;
-    let mut seed = 5_u64;
+    let mut random = Random::new(5);
     let calls = 2000;
     let mut rounds = Vec::new();
     for round in 0..=2 * bench.settings.rounds.min(50) {
         let begun = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
         for _ in 0..calls {
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let position = WritePosition::At((seed >> 33) % blocks * 4096);
+            let position = WritePosition::At(random.below(blocks) * 4096);
             volume.write(file, position, &mut Source::from_slice(&block), WriteFlags::empty()).map_err(text)?;
         }
         let ended = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);

@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 pub use filebench::MIXES;
 pub use fxmark::SHAPES as FXMARK_SHAPES;
+pub(crate) use random::Random;
 
 /// Where and how large.
 #[derive(Clone, Debug)]

@@ -88,7 +88,8 @@ impl Aging<'_> {
             }
             other => {
                 other?;
-                let held = length.next_multiple_of(BLOCK_BYTES);
+                // With a block of its own, for its log.
+                let held = length.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES;
                 self.held += held;
                 self.files.push((path, held));
                 Ok(true)
