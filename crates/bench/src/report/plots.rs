@@ -67,15 +67,10 @@ fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
     let peers: Vec<&str> = columns(table).into_iter().filter(|peer| *peer != "driver").collect();
     let Some(x_name) = table.x_name else {
         let rows = table.rows.iter().filter(measured).collect();
-        let dots = Dots {
-            title: table.title.clone(),
-            below: below.into(),
-            unit: table.unit,
-            operations,
-            peers,
-            rows,
-            beside: Vec::new(),
-        };
+        // Of one peer there is room for the figures themselves.
+        let beside = if peers.len() == 1 { vec![(peers[0], "")] } else { Vec::new() };
+        let (title, below) = (table.title.clone(), below.into());
+        let dots = Dots { title, below, unit: table.unit, operations, peers, rows, beside };
         return dots::draw(&dots).map(|svg| (name.to_owned(), svg)).into_iter().collect();
     };
     let single = peers.len() == 1;
@@ -109,7 +104,7 @@ fn of_table(table: &Table, name: &str, below: &str) -> Vec<(String, String)> {
     let ends = [xs.first(), xs.last().filter(|_| xs.len() > 1)];
     let of = |&x: &f64| {
         let rows: Vec<&Row> = table.rows.iter().filter(measured).filter(|row| row.x == Some(x)).collect();
-        let title = format!("{} {x}", table.title);
+        let title = format!("{}: {x}", table.title);
         let (operations, peers) = (operations.clone(), peers.clone());
         let below = below.into();
         let svg = dots::draw(&Dots { title, below, unit: table.unit, operations, peers, rows, beside: Vec::new() })?;
