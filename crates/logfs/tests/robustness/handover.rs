@@ -29,7 +29,9 @@ impl Volume {
         let mut random = [0; 24];
         random[..8]
             .copy_from_slice(&Random(u64::from(std::process::id()) ^ (name.len() as u64) << 40).next().to_le_bytes());
-        random[8..16].copy_from_slice(&name.bytes().fold(7_u64, |mixed, byte| mixed * 131 + byte as u64).to_le_bytes());
+        random[8..16].copy_from_slice(
+            &name.bytes().fold(7_u64, |mixed, byte| mixed.wrapping_mul(131) ^ byte as u64).to_le_bytes(),
+        );
         let made = MakeOptions {
             label: name.into(),
             copy_on_write: false,
@@ -240,7 +242,7 @@ fn kills_at_work_of_the_last_one_are_taken_over() {
 /// A program that its former user has just started has a copy of the volume's descriptor until it executes, and the claim with it.
 #[test]
 fn a_claim_that_a_starting_program_has_inherited_goes_by() {
-    let volume = Volume::new("inherited");
+    let volume = Volume::new("claim");
     let file = std::fs::File::open(&volume.0).expect("the file");
     assert!(gannet_shm::claim_volume_shared(&file).expect("claim"));
     let ends = std::thread::spawn(move || {
