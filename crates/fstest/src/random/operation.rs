@@ -60,7 +60,7 @@ pub struct Random(pub u64);
 
 impl Random {
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -70,7 +70,7 @@ impl Random {
 
     /// A number below a bound, which is not 0.
     pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+        (self.number() % bound as u64) as usize
     }
 
     /// One of some.
@@ -152,11 +152,11 @@ impl Operation {
             57..62 => Self::Read(r.file(), r.offset(), r.length()),
             62..74 => {
                 let offset = if r.below(3) == 0 { None } else { Some(r.offset()) };
-                Self::Write(r.file(), offset, r.length(), r.next() as u8)
+                Self::Write(r.file(), offset, r.length(), r.number() as u8)
             }
             74..79 => Self::Resize(r.file(), r.offset()),
-            79..81 => Self::ChangeMode(r.target(), r.next() as u32 & 0o7777),
-            81..84 => Self::ChangeOwner(r.target(), r.next() as u32 % 10, r.next() as u32 % 10),
+            79..81 => Self::ChangeMode(r.target(), r.number() as u32 & 0o7777),
+            81..84 => Self::ChangeOwner(r.target(), r.number() as u32 % 10, r.number() as u32 % 10),
             84..87 => {
                 let mode = r.pick(&[
                     AllocateMode::Extend,

@@ -28,7 +28,7 @@ impl Volume {
         // An identifier of its own: other tests' volumes share one, and what is left behind is told apart by it.
         let mut random = [0; 24];
         random[..8]
-            .copy_from_slice(&Random(u64::from(std::process::id()) ^ (name.len() as u64) << 40).next().to_le_bytes());
+            .copy_from_slice(&Random(u64::from(std::process::id()) ^ (name.len() as u64) << 40).number().to_le_bytes());
         random[8..16].copy_from_slice(
             &name.bytes().fold(7_u64, |mixed, byte| mixed.wrapping_mul(131) ^ byte as u64).to_le_bytes(),
         );
