@@ -16,6 +16,8 @@ pub(crate) struct Floor {
     /// The operation whose limit it is, as the rows have it.
     pub(crate) operation: &'static str,
     calls: u32,
+    /// Touches the memory that is worked on.
+    warm: Box<dyn FnMut()>,
     work: Box<dyn FnMut(u32)>,
     pub(crate) wall_ns: Vec<f64>,
     pub(crate) cpu_ns: Vec<f64>,
@@ -27,12 +29,15 @@ fn thread_cpu_ns() -> f64 {
 }
 
 impl Floor {
-    fn new(operation: &'static str, calls: u32, work: impl FnMut(u32) + 'static) -> Self {
-        Self { operation, calls, work: Box::new(work), wall_ns: Vec::new(), cpu_ns: Vec::new() }
+    fn new(operation: &'static str, calls: u32, warm: impl FnMut() + 'static, work: impl FnMut(u32) + 'static) -> Self {
+        let (warm, work) = (Box::new(warm), Box::new(work));
+        Self { operation, calls, warm, work, wall_ns: Vec::new(), cpu_ns: Vec::new() }
     }
 
     /// Measures once more; the first time for warming up.
     pub(crate) fn round(&mut self, counts: bool) {
+        // While others had their turn, the host of a virtual machine may have taken the memory back.
+        (self.warm)();
         // In pieces, of which the middle counts: others that take the processor away do not show in it.
         let piece = self.calls.div_ceil(PIECES);
         let (mut wall_ns, mut cpu_ns) = (Vec::new(), Vec::new());
@@ -71,13 +76,22 @@ fn medium(bytes: u64) -> Option<Medium> {
     Some(medium)
 }
 
+/// Writes to all of a medium.
+fn warmer(medium: &Medium, bytes: u64) -> impl FnMut() + use<> {
+    let medium = medium.clone();
+    move || {
+        // Inside the medium: it cannot fail.
+        let _ = medium.zero(MediumOffset(0), bytes);
+    }
+}
+
 /// A copy to the medium, past the cache; with a fence.
 fn copy_in(operation: &'static str, bytes: u64, size: u64, swap: bool, fence: bool) -> Option<Floor> {
     let medium = medium(bytes)?;
     let from = vec![3_u8; size as usize];
     let mut places = Places { random: Random::new(1), count: bytes / size, size };
     let word = AtomicU64::new(0);
-    Some(Floor::new(operation, calls_of(size), move |count| {
+    Some(Floor::new(operation, calls_of(size), warmer(&medium, bytes), move |count| {
         for _ in 0..count {
             if swap {
                 word.fetch_add(1, Ordering::AcqRel);
@@ -96,7 +110,7 @@ fn copy_out(operation: &'static str, bytes: u64, size: u64) -> Option<Floor> {
     let medium = medium(bytes)?;
     let mut into = vec![0_u8; size as usize];
     let mut places = Places { random: Random::new(2), count: bytes / size, size };
-    Some(Floor::new(operation, calls_of(size), move |count| {
+    Some(Floor::new(operation, calls_of(size), warmer(&medium, bytes), move |count| {
         for _ in 0..count {
             let _ = medium.read_to_user(places.next(), &mut Destination::from_slice(&mut into), size as usize);
         }
@@ -130,9 +144,10 @@ pub(crate) fn parts(bytes: u64) -> Option<[Floor; 3]> {
 }
 
 fn system_call() -> Floor {
-    Floor::new("system call", 2000, |count| {
+    let work = |count| {
         for _ in 0..count {
             std::hint::black_box(rustix::process::getppid());
         }
-    })
+    };
+    Floor::new("system call", 2000, || (), work)
 }
