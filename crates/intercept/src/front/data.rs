@@ -247,10 +247,8 @@ fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bo
             (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
         })?,
     };
-    if maps::any() {
-        let end = written.offset_bytes + written.count_bytes as u64;
-        maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
-    }
+    let end = written.offset_bytes + written.count_bytes as u64;
+    maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
     done(written.count_bytes)
 }
 

@@ -145,10 +145,8 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
         })?;
     }
     namespace.allocate_open(file.node, mode, offset, length).map_err(|error| error.errno())?;
-    if maps::any() {
-        let ends = matches!(mode, AllocateMode::Collapse | AllocateMode::Insert | AllocateMode::Extend);
-        let end = if ends { u64::MAX } else { offset + length };
-        maps::renew(call, file.mount, file.node, offset, end, maps::Change::Moved);
-    }
+    let ends = matches!(mode, AllocateMode::Collapse | AllocateMode::Insert | AllocateMode::Extend);
+    let end = if ends { u64::MAX } else { offset + length };
+    maps::renew(call, file.mount, file.node, offset, end, maps::Change::Moved);
     done(0)
 }

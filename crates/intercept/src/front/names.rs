@@ -121,7 +121,7 @@ fn open_once(
             }
             let namespace = Namespace::new(fs, credentials::effective());
             let opened = namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?;
-            if flags.contains(OpenFlags::TRUNC) && maps::any() {
+            if flags.contains(OpenFlags::TRUNC) {
                 maps::renew(call, mount, opened.node, 0, u64::MAX, maps::Change::Cut);
             }
             let name = match place.last {

@@ -87,9 +87,7 @@ pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument
     check_ends(call, &source, target)?;
     let namespace = Namespace::new(call.file_system(target)?, credentials::effective());
     namespace.clone_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)?;
-    if maps::any() {
-        maps::renew(call, target.mount, target.node, to_offset, u64::MAX, maps::Change::Moved);
-    }
+    maps::renew(call, target.mount, target.node, to_offset, u64::MAX, maps::Change::Moved);
     done(0)
 }
 
@@ -207,9 +205,7 @@ pub(crate) fn copy(
     let namespace = Namespace::new(fs, credentials::effective());
     let shared = namespace.copy_by_sharing(source.node, from_offset, target.node, to_offset, count as u64);
     if shared > 0 {
-        if maps::any() {
-            maps::renew(call, target.mount, target.node, to_offset, to_offset + shared, maps::Change::Moved);
-        }
+        maps::renew(call, target.mount, target.node, to_offset, to_offset + shared, maps::Change::Moved);
         for (file, named, offset) in [(source, at[0], from_offset), (target, at[1], to_offset)] {
             if named.is_none() {
                 fs.shared().offset(file.description).map_err(errno)?.set(offset + shared);

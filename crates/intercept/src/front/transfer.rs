@@ -63,7 +63,7 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
     };
     let (from, to) = (kind(source)?, kind(target)?);
     match call.number {
-        SENDFILE if from == DIRECTORY || !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
+        SENDFILE if !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
         COPY_FILE_RANGE if from == DIRECTORY || to == DIRECTORY => Err(Errno::ISDIR),
         COPY_FILE_RANGE if from != REGULAR || to != REGULAR || flags as u32 != 0 => Err(Errno::INVAL),
         SPLICE if flags as u32 as usize & !SPLICE_FLAGS != 0 || from != PIPE && to != PIPE => Err(Errno::INVAL),
@@ -236,10 +236,8 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
                 }
             };
             let written = written?;
-            if maps::any() {
-                let end = written.offset_bytes + written.count_bytes as u64;
-                maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
-            }
+            let end = written.offset_bytes + written.count_bytes as u64;
+            maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
             Ok(written.count_bytes)
         }
     }

@@ -169,10 +169,17 @@ pub(crate) enum Change {
 }
 
 /// Bytes of a file from `from` to `to` have other blocks now, or have some at last: the maps that this process has of them are made anew,
-/// as the kernel does with its own. Maps of other processes stay as they are.
+/// as the kernel does with its own. Maps of other processes stay as they are. Costs a load where nothing is mapped.
+#[inline]
+pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
+    if any() {
+        renew_parts(call, mount, node, from, to, change);
+    }
+}
+
 #[cold]
 #[inline(never)]
-pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
+fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
     let Ok(fs) = call.front.file_system(mount) else { return };
     let mut at = 0;
     while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
