@@ -61,7 +61,7 @@ impl Region {
 }
 
 /// Bumped with every change of the meaning of a shared word.
-const FORMAT: u64 = 4;
+const FORMAT: u64 = 5;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;

@@ -329,23 +329,31 @@ impl Session {
     pub(crate) fn reap_threads_of(&self, me: &Thread<'_>, id: ParticipantId) -> Result<u64> {
         let mut threads = 0;
         for slot in 0..self.slots_used() {
-            let state = load_state(self.arena(), slot)?;
-            let words = slot::words(self.arena(), slot);
-            let theirs = match state.kind {
-                Kind::Free => false,
-                Kind::Join | Kind::Live => u32::from(state.by) == id.index,
-                Kind::Reap => words[slot::PARTICIPANT].load(Ordering::Relaxed) == u64::from(id.index),
-            };
-            if !theirs || slot == me.slot() {
+            if slot == me.slot() {
                 continue;
             }
-            while self.reap_slot(me, slot, true)? == Verdict::Alive {
+            // Asked each time: whoever settled it meanwhile freed the slot, and the next tenant may live for ever.
+            while self.is_thread_of(slot, id)? {
+                if self.reap_slot(me, slot, true)? == Verdict::Gone {
+                    threads += 1;
+                    break;
+                }
                 // Somebody else is settling it.
                 std::thread::yield_now();
             }
-            threads += 1;
         }
         Ok(threads)
+    }
+
+    /// Whether a slot is a thread's of participant `id`, dead or alive.
+    fn is_thread_of(&self, slot: u32, id: ParticipantId) -> Result<bool> {
+        let state = load_state(self.arena(), slot)?;
+        let words = slot::words(self.arena(), slot);
+        Ok(match state.kind {
+            Kind::Free => false,
+            Kind::Join | Kind::Live => u32::from(state.by) == id.index,
+            Kind::Reap => words[slot::PARTICIPANT].load(Ordering::Relaxed) == u64::from(id.index),
+        })
     }
 
     pub(crate) fn tell_gone(&self, me: &Thread<'_>, id: ParticipantId) -> Result<()> {

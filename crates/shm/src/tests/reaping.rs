@@ -3,8 +3,8 @@
 
 use crate::testing::{Outcome, after_every_store, run_abandoned};
 use crate::{
-    ArenaLayout, ArenaOffset, DeadThread, Error, HandContent, Ordering, ReapStage, Reaper, Result, Session, Slab,
-    SlabReaper,
+    ArenaLayout, ArenaOffset, DeadThread, Error, HandContent, Ordering, ParticipantId, ReapStage, Reaper, Result,
+    Session, Slab, SlabReaper,
 };
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 use std::sync::{Arc, Barrier};
@@ -264,4 +264,48 @@ fn a_claim_is_void_when_its_slot_belongs_to_somebody_else_by_now() {
         outcome
     });
     assert!(void_claims > 3, "{void_claims}");
+}
+
+#[test]
+fn a_slot_that_others_settle_and_take_is_not_waited_for() {
+    use crate::slot::{self, Kind, State};
+    let session = super::private(64);
+    let me = session.thread().unwrap();
+    let gone = ParticipantId { index: 7, generation: 0 };
+    let (settled, taken) = (Barrier::new(2), Barrier::new(2));
+    let (result, finished) = std::sync::mpsc::channel();
+    let (session, settled, taken) = (&session, &settled, &taken);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let settler = session.thread().unwrap();
+            // The settler is at a slot of the participant that is gone.
+            session.reserve_slot(60).unwrap();
+            let words = slot::words(session.arena(), 60);
+            words[slot::PARTICIPANT].store(u64::from(gone.index), Ordering::Relaxed);
+            let claim = State {
+                kind: Kind::Reap,
+                generation: 3,
+                by: settler.slot() as u16,
+                by_generation: settler.state().unwrap().generation,
+            };
+            words[slot::STATE].store(claim.encode(), Ordering::Release);
+            settled.wait();
+            // Time to begin waiting for the settler.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            // Free, and at once a living thread's.
+            let tenant =
+                State { kind: Kind::Live, generation: 4, by: session.participant().index as u16, by_generation: 0 };
+            words[slot::TID]
+                .store(u64::from(rustix::thread::gettid().as_raw_nonzero().get() as u32), Ordering::Relaxed);
+            words[slot::STATE].store(tenant.encode(), Ordering::Release);
+            let ended: std::result::Result<u64, _> = finished.recv_timeout(std::time::Duration::from_secs(20));
+            // Whoever still waits must not wait for ever, or the test could not fail.
+            words[slot::STATE].store(State::freed(4).encode(), Ordering::Release);
+            taken.wait();
+            assert_eq!(ended, Ok(0));
+        });
+        settled.wait();
+        result.send(session.reap_threads_of(&me, gone).unwrap()).unwrap();
+        taken.wait();
+    });
 }
