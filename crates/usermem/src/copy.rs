@@ -46,7 +46,9 @@ global_asm!(
     ".endm",
     // Up to 256 bytes by vector registers, with an overlapping end; beyond that the string instruction is as fast as any loop.
     // A fault on the fast path leaves pointers and count at a place where all before is copied; the string instruction goes
-    // on from there, byte by byte as far as it can, and its counter is exact.
+    // on from there, byte by byte as far as it can, and its counter is exact. Long copies go page by page, each with the page
+    // behind it asked for: the string instruction alone waits for memory more than it need. (With the source in the cache
+    // that costs a twentieth, without it saves a tenth to a quarter; below 16 KiB it costs more than it saves.)
     "gannet_usermem_begin gannet_usermem_copy",
     "cmp rdx, 256",
     "ja 7f",
@@ -128,6 +130,9 @@ global_asm!(
     "gannet_usermem_copy_end:",
     "gannet_usermem_copy_fixup:",
     "7:",
+    "cmp rdx, 16384",
+    "jae 9f",
+    "10:",
     "mov rcx, rdx",
     "gannet_usermem_begin_inner gannet_usermem_copy_string",
     "rep movsb",
@@ -136,6 +141,29 @@ global_asm!(
     "gannet_usermem_copy_string_end:",
     "gannet_usermem_copy_string_fixup:",
     "mov rax, rcx",
+    "ret",
+    // At least two pages are left. What stands behind the fault in this page, and the pages behind it, are left after one.
+    "9:",
+    "sub rdx, 4096",
+    "lea rax, [rsi + 4096]",
+    "lea r8, [rsi + 8192]",
+    "11:",
+    "prefetcht0 [rax]",
+    "prefetcht0 [rax + 64]",
+    "prefetcht0 [rax + 128]",
+    "prefetcht0 [rax + 192]",
+    "add rax, 256",
+    "cmp rax, r8",
+    "jb 11b",
+    "mov ecx, 4096",
+    "gannet_usermem_begin_inner gannet_usermem_copy_page",
+    "rep movsb",
+    "gannet_usermem_copy_page_end:",
+    "cmp rdx, 8192",
+    "jae 9b",
+    "jmp 10b",
+    "gannet_usermem_copy_page_fixup:",
+    "lea rax, [rdx + rcx]",
     "ret",
     "gannet_usermem_begin gannet_usermem_zero",
     "mov rcx, rsi",
@@ -195,6 +223,7 @@ struct Loaded {
 unsafe extern "C" {
     fn gannet_usermem_copy(to: *mut u8, from: *const u8, count: usize) -> usize;
     fn gannet_usermem_copy_string();
+    fn gannet_usermem_copy_page();
     fn gannet_usermem_zero(to: *mut u8, count: usize) -> usize;
     fn gannet_usermem_load8(from: usize) -> Loaded;
     fn gannet_usermem_load32(from: usize) -> Loaded;
@@ -217,9 +246,10 @@ macro_rules! range {
 }
 
 /// The routines of this crate.
-pub(crate) static RANGES: [FaultRange; 8] = [
+pub(crate) static RANGES: [FaultRange; 9] = [
     range!(gannet_usermem_copy, gannet_usermem_copy_end, gannet_usermem_copy_fixup),
     range!(gannet_usermem_copy_string, gannet_usermem_copy_string_end, gannet_usermem_copy_string_fixup),
+    range!(gannet_usermem_copy_page, gannet_usermem_copy_page_end, gannet_usermem_copy_page_fixup),
     range!(gannet_usermem_zero, gannet_usermem_zero_end, gannet_usermem_zero_fixup),
     range!(gannet_usermem_load8, gannet_usermem_load8_end, gannet_usermem_load8_fixup),
     range!(gannet_usermem_load32, gannet_usermem_load32_end, gannet_usermem_load32_fixup),

@@ -131,6 +131,52 @@ fn long_copies_cut_at_every_place_near_the_end() {
     }
 }
 
+/// Copies that go page by page: of every number of pages and any rest, whole, and cut by a bad source or a bad target.
+#[test]
+fn copies_of_many_pages_whole_and_cut() {
+    install_fault_handler().unwrap();
+    const PAGES: usize = 9;
+    let cliff = || {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new private map, of which the last page is then closed. Both stay until the process ends.
+        unsafe {
+            let base = mmap_anonymous(ptr::null_mut(), (PAGES + 1) * PAGE_BYTES, flags, MapFlags::PRIVATE).unwrap();
+            mprotect(base.byte_add(PAGES * PAGE_BYTES), PAGE_BYTES, MprotectFlags::empty()).unwrap();
+            base.cast::<u8>()
+        }
+    };
+    let (from, to) = (cliff(), cliff());
+    // SAFETY: the first pages are mapped and ours.
+    let (source, target) = unsafe {
+        (
+            std::slice::from_raw_parts_mut(from, PAGES * PAGE_BYTES),
+            std::slice::from_raw_parts_mut(to, PAGES * PAGE_BYTES),
+        )
+    };
+    source.iter_mut().enumerate().for_each(|(index, byte)| *byte = pattern(index));
+    let lengths = (3..=PAGES).flat_map(|pages| [0, 1, 63, 2048, 4095].map(|less| pages * PAGE_BYTES - less));
+    for (length, skew) in lengths.flat_map(|length| [0, 1, 40].map(|skew| (length, skew))) {
+        let length = length - skew;
+        target.fill(0);
+        // SAFETY: both are inside.
+        unsafe { copy::copy(to.add(skew), from, length) }.unwrap();
+        assert!(target[skew..skew + length] == source[..length], "length {length} skew {skew}");
+        assert!(target[..skew].iter().chain(&target[skew + length..]).all(|&byte| byte == 0));
+        for beyond in [1, 64, 4096, 20_000] {
+            let start = PAGES * PAGE_BYTES - length;
+            let fault = Err(Fault { copied: length });
+            target.fill(0);
+            // SAFETY: the source runs into its closed page before the target does, or nothing behind either is touched.
+            assert_eq!(unsafe { copy::copy(to, from.add(start), length + beyond) }, fault, "from, {length} + {beyond}");
+            assert!(target[..length] == source[start..]);
+            target.fill(0);
+            // SAFETY: the same the other way round.
+            assert_eq!(unsafe { copy::copy(to.add(start), from, length + beyond) }, fault, "to, {length} + {beyond}");
+            assert!(target[start..] == source[..length] && target[..start].iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
 #[test]
 fn impossible_addresses() {
     install_fault_handler().unwrap();
