@@ -14,8 +14,10 @@
 //! a page goes, the page behind it must begin with the sequence at which this one was found to end.
 
 use crate::counters::Counter;
-use crate::disk::{Block, Commit};
-use crate::format::entry::{Binding, Entry, Extents as EntryExtents, FileExtent, Glance, Payload, glance};
+use crate::disk::{Block, Commit, Disk};
+use crate::format::entry::{
+    Binding, Entry, Extents as EntryExtents, FileExtent, Glance, Payload, claimed_lines, glance,
+};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
@@ -37,12 +39,58 @@ const MAP_BATCH: usize = 64;
 const MAP_ENTRY_BYTES: usize = (48 + 16 * MAP_BATCH).next_multiple_of(64);
 /// Pages emptied whenever a log grows by one while a pass is on.
 const PAGES_PER_STEP: u32 = 2;
-/// Names and extents of a page that one operation looks at: what others wait for.
-const LOOKS_MAX: u32 = 64;
+/// Names and extents of a page that one operation looks at, so that none waits long; with two pages owed for each that is
+/// added that is faster than any log grows.
+const LOOKS: u32 = 8;
+/// As many where collection has fallen behind: entries of many extents have more to look at than operations to do it.
+const LOOKS_BEHIND: u32 = 64;
+/// Lines of a page that are read together.
+const LINES_READ: u32 = 4;
 /// A file's log may have a page for so many blocks of it, whatever is live in it.
 const BLOCKS_PER_PAGE: u64 = 64;
 /// But not more than this: recovery reads them all.
 const PAGES_FREE_MAX: u64 = 1024;
+
+/// A log page, read as far as it is looked at.
+struct Page<'d> {
+    disk: &'d Disk,
+    block: u64,
+    bytes: Block,
+    /// The lines that were read.
+    lines: Range<u32>,
+}
+
+impl<'d> Page<'d> {
+    const fn new(disk: &'d Disk, block: u64) -> Self {
+        Self { disk, block, bytes: [0; BLOCK_BYTES as usize], lines: 0..0 }
+    }
+
+    /// What stands from a line on: no less than the entry that begins there. Nothing from the end of the page on.
+    fn rest(&mut self, line: u32) -> Result<&[u8]> {
+        if line >= LINES {
+            return Ok(&[]);
+        }
+        if !self.lines.contains(&line) {
+            self.lines = line..line;
+        }
+        self.read_to(line + 1)?;
+        let start = line as usize * LINE_BYTES as usize;
+        let claimed = claimed_lines(&self.bytes[start..]).unwrap_or(1);
+        self.read_to(line + claimed)?;
+        Ok(&self.bytes[start..self.lines.end as usize * LINE_BYTES as usize])
+    }
+
+    /// Reads on to a line, and a few more.
+    fn read_to(&mut self, end: u32) -> Result<()> {
+        let from = self.lines.end;
+        if end > from {
+            self.lines.end = end.max(from + LINES_READ).min(LINES);
+            let [start, stop] = [from, self.lines.end].map(|line| line as usize * LINE_BYTES as usize);
+            self.disk.read(self.block * BLOCK_BYTES + start as u64, &mut self.bytes[start..stop])?;
+        }
+        Ok(())
+    }
+}
 
 /// Entries that are written again under one fence.
 struct Again<'o, 's> {
@@ -159,7 +207,14 @@ impl<'s> Op<'s> {
             pass.live_lines = 0;
         }
         if pages > pass.pages_seen {
+            let was_done = pass.owed == 0;
             pass.owed = (pass.owed + PAGES_PER_STEP).min(pass.remaining);
+            if was_done {
+                // Whoever the log grew by has made a page: that is enough for one operation.
+                pass.pages_seen = pages;
+                record.set_collection(pass);
+                return Ok(());
+            }
         }
         let was_urgent = self.urgent.replace(true);
         match self.collect_page(locked, &mut pass) {
@@ -212,16 +267,15 @@ impl<'s> Op<'s> {
         if locked.record.tail().is_none_or(|(block, _)| block == link.block) {
             return Ok(true);
         }
-        let mut page: Block = [0; BLOCK_BYTES as usize];
-        disk.read_block(link.block, &mut page)?;
         let damaged = |what| Error::damaged(what, link.block * BLOCK_BYTES);
-        let next = crate::format::get_u64(&page, AT_NEXT as usize);
+        let next = disk.load(link.block * BLOCK_BYTES + AT_NEXT)?;
         let end = match log::first_page(disk, owned, next)? {
             Some((_, next_header)) => next_header.first_sequence,
             None => return Err(damaged("log page: no link to the next")),
         };
         let mut again = Again::new(self, locked);
-        let copied = self.copy_page(&mut again, link.block, &page, header.first_sequence..end, pass);
+        let mut page = Page::new(disk, link.block);
+        let copied = self.copy_page(&mut again, &mut page, header.first_sequence..end, pass);
         let rest = again.extents_end();
         again.fence()?;
         pass.live_lines += again.lines;
@@ -248,20 +302,24 @@ impl<'s> Op<'s> {
     fn copy_page(
         &self,
         again: &mut Again<'_, 's>,
-        block: u64,
-        page: &Block,
+        page: &mut Page<'_>,
         sequences: Range<u64>,
         pass: &mut Collection,
     ) -> Result<bool> {
         let locked = again.locked;
         let record = &locked.record;
-        let rest = |line: u32| page.get(line as usize * LINE_BYTES as usize..).unwrap_or_default();
+        let block = page.block;
         let damaged = || Error::damaged("log entry", block * BLOCK_BYTES);
-        // Attributes first: what stands behind them under one fence is recognised by its time.
-        if pass.cursor == (0, 0) && self.needs_snapshot(locked, page, &sequences) {
-            let snapshot = Payload::Attributes(self.snapshot(locked)?);
-            again.append(record.changed(), &snapshot, &mut [])?;
-            record.set_last_snapshot(record.sequence() - 1);
+        // Attributes first: what stands behind them is recognised by its time.
+        if pass.cursor == (0, 0) {
+            if self.needs_snapshot(locked, page, &sequences)? {
+                let snapshot = Payload::Attributes(self.snapshot(locked)?);
+                again.append(record.changed(), &snapshot, &mut [])?;
+                record.set_last_snapshot(record.sequence() - 1);
+            }
+            // To have walked through the page is enough for one operation.
+            pass.cursor = (1, 0);
+            return Ok(false);
         }
         // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
         // written again, once, before any of them goes.
@@ -269,10 +327,21 @@ impl<'s> Op<'s> {
             self.copy_map(again)?;
             record.change_maps(|word| word.without(SHIFTED));
         }
-        let mut line = 1;
+        let (first_line, first_item) = pass.cursor;
+        let mut line = first_line;
+        // Up to here the page was looked at before: its entries follow each other.
+        let first = match line {
+            1 => sequences.start,
+            _ => glance(page.rest(line)?)
+                .map(|(_, found, _)| found)
+                .filter(|found| sequences.contains(found))
+                .ok_or_else(damaged)?,
+        };
+        let looks_max = if pass.owed > PAGES_PER_STEP { LOOKS_BEHIND } else { LOOKS };
         let mut looks = 0;
-        for sequence in sequences {
-            if let Some((lines, found, Glance::Unbinds)) = glance(rest(line))
+        for sequence in first..sequences.end {
+            let bytes = page.rest(line)?;
+            if let Some((lines, found, Glance::Unbinds)) = glance(bytes)
                 && found == sequence
             {
                 line += lines;
@@ -281,18 +350,15 @@ impl<'s> Op<'s> {
                 }
                 continue;
             }
-            let entry = Entry::peek(rest(line)).filter(|entry| entry.sequence == sequence).ok_or_else(damaged)?;
+            let entry = Entry::peek(bytes).filter(|entry| entry.sequence == sequence).ok_or_else(damaged)?;
             let place = LinePlace::new(block, line);
-            let proved = || Entry::decode(locked.owned(self.core), rest(line)).ok_or_else(damaged);
-            let (cursor_line, cursor_item) = pass.cursor;
-            let from = if line == cursor_line { cursor_item as usize } else { 0 };
-            let done = line < cursor_line;
-            if looks >= LOOKS_MAX {
+            let proved = || Entry::decode(locked.owned(self.core), bytes).ok_or_else(damaged);
+            let from = if line == first_line { first_item as usize } else { 0 };
+            if looks >= looks_max {
                 pass.cursor = (line, 0);
                 return Ok(false);
             }
             match entry.payload {
-                _ if done => {}
                 Payload::Bind { first, second, .. } => {
                     for (binding, is_second) in [(Some(first), false), (second, true)] {
                         if let Some(binding) = binding
@@ -309,7 +375,7 @@ impl<'s> Op<'s> {
                 Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                     proved()?;
                     for (item, extent) in extents.iter().enumerate().skip(from) {
-                        if looks >= LOOKS_MAX {
+                        if looks >= looks_max {
                             pass.cursor = (line, item as u32);
                             return Ok(false);
                         }
@@ -341,19 +407,22 @@ impl<'s> Op<'s> {
 
     /// Whether something of an inode's attributes depends on a page's entries: then all attributes are written again. Where
     /// it is not known when something was said last, it counts as said here.
-    fn needs_snapshot(&self, locked: &Locked<'s>, page: &Block, sequences: &Range<u64>) -> bool {
+    fn needs_snapshot(&self, locked: &Locked<'s>, page: &mut Page<'_>, sequences: &Range<u64>) -> Result<bool> {
         let record = &locked.record;
         if record.last_snapshot() >= sequences.end {
-            return false;
+            return Ok(false);
+        }
+        if record.last_touch() < sequences.end {
+            return Ok(true);
         }
         let mut line = 1;
-        let mut says_attributes = false;
         for _ in sequences.clone() {
-            let Some((lines, _, sort)) = glance(&page[line as usize * LINE_BYTES as usize..]) else { return true };
-            says_attributes |= sort == Glance::SaysAttributes;
-            line = (line + lines).min(LINES);
+            match glance(page.rest(line)?) {
+                Some((lines, _, sort)) if sort != Glance::SaysAttributes => line += lines,
+                _ => return Ok(true),
+            }
         }
-        says_attributes || record.last_touch() < sequences.end
+        Ok(false)
     }
 
     /// Whether a name is still bound by the entry at this place.

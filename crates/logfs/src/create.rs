@@ -237,11 +237,13 @@ impl<'s> Op<'s> {
 
     /// A free number, in this thread's hands, with its generation; near another one if there is one free.
     fn take_number(&self, near: Option<u32>) -> Result<(Held, u32)> {
+        if let Some(number) = self.take_ready_number()? {
+            return self.make_usable(number);
+        }
         let numbers = self.core.space.inodes(self)?;
         let take = || numbers.allocate(&self.thread, 1, near.map(u64::from), false).map_err(storage::error);
         let number = match take() {
-            // What this thread has given up itself is free but for a fence.
-            Err(error) if error.errno() == Errno::NOSPC && self.empty_limbo()? => take(),
+            Err(error) if error.errno() == Errno::NOSPC && self.release_numbers()? => take(),
             outcome => outcome,
         };
         let number = number.map_err(|error| match error.errno() {
@@ -289,7 +291,7 @@ impl<'s> Op<'s> {
             Ok(None)
         };
         match search()? {
-            None if self.empty_limbo()? => search(),
+            None if self.release_numbers()? => search(),
             found => Ok(found),
         }
     }

@@ -18,7 +18,7 @@ use crate::disk::Commit;
 use crate::format::LINE_BYTES;
 use crate::ops::{Op, shared_error};
 use crate::places::{CONTROL_LIMBO, COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS};
-use crate::space::Extent;
+use crate::space::{Extent, Held};
 use crate::storage;
 use gannet_shm::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use gannet_shm::Word;
@@ -34,8 +34,11 @@ const SLOTS: usize = 2;
 const NUMBERS: usize = 3;
 /// Counts the runs that were given up.
 const TAG: usize = 4;
+/// Numbers of inodes, one in each half, that came out of limbo here: free, and in no pool. The thread's next inodes get them,
+/// without the pool's lock and with a slot and a record that are in the cache. Changed by compare-and-swap only.
+const READY: usize = 5;
 /// Runs of blocks: `first block:40 · tag:16 · count:8`; 0 is none.
-const RUNS: usize = 5;
+const RUNS: usize = 6;
 const RUNS_MAX: usize = LIMBO_WORDS as usize - RUNS;
 /// What is longer is worth a fence at once: what waits is space that nobody can use.
 const RUN_BLOCKS_MAX: u32 = 64;
@@ -183,15 +186,51 @@ impl<'s> Op<'s> {
         let numbers = words[NUMBERS].load(Relaxed);
         if numbers != 0 {
             words[NUMBERS].store(0, Relaxed);
-            let space = self.core.space.inodes(self)?;
             for number in halves(numbers) {
-                let extent = Extent { start: number as u64, count: 1 };
-                let held = space.hold(&self.thread, extent).map_err(storage::error)?;
-                space.release(&self.thread, held).map_err(storage::error)?;
+                if !make_ready(&words[READY], number) {
+                    self.release_number(number)?;
+                }
             }
         }
         words[TENURE].store(0, Relaxed);
         Ok(())
+    }
+
+    /// A number that came out of limbo in this thread's words, now in its hands.
+    #[inline]
+    pub(crate) fn take_ready_number(&self) -> Result<Option<Held>> {
+        // Nobody's for a moment, as in `free_limbo`.
+        take_ready(&self.limbo()[READY]).map(|number| self.hold_number(number)).transpose()
+    }
+
+    fn hold_number(&self, number: u32) -> Result<Held> {
+        let extent = Extent { start: number as u64, count: 1 };
+        self.core.space.inodes(self)?.hold(&self.thread, extent).map_err(storage::error)
+    }
+
+    fn release_number(&self, number: u32) -> Result<()> {
+        let held = self.hold_number(number)?;
+        self.core.space.inodes(self)?.release(&self.thread, held).map_err(storage::error)
+    }
+
+    /// Gives the pool all numbers that are free but not in it, as far as one can; returns whether there was any.
+    #[cold]
+    pub(crate) fn release_numbers(&self) -> Result<bool> {
+        // What this thread has given up itself is free but for a fence.
+        Ok(self.empty_limbo()? | self.release_ready_numbers()?)
+    }
+
+    /// Gives the pool the numbers that all threads keep ready, and returns whether there was any.
+    #[cold]
+    fn release_ready_numbers(&self) -> Result<bool> {
+        let mut any = false;
+        for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            while let Some(number) = take_ready(&self.limbo_of(slot as u32)?[READY]) {
+                self.release_number(number)?;
+                any = true;
+            }
+        }
+        Ok(any)
     }
 
     /// Frees at once what the thread has given up: it needs the room.
@@ -241,7 +280,7 @@ impl<'s> Op<'s> {
                 self.clear_limbo(words)?;
             }
         }
-        Ok(())
+        self.release_ready_numbers().map(drop)
     }
 
     /// Blocks and inode numbers in limbo, of all threads: free but for a fence.
@@ -251,7 +290,7 @@ impl<'s> Op<'s> {
             let words = self.limbo_of(slot as u32)?;
             let runs = words[RUNS..].iter().filter_map(|word| unpack_run(word.load(Relaxed)));
             blocks += runs.map(|extent| extent.count as u64).sum::<u64>();
-            numbers += halves(words[NUMBERS].load(Relaxed)).count() as u64;
+            numbers += [NUMBERS, READY].map(|at| halves(words[at].load(Relaxed)).count() as u64).iter().sum::<u64>();
         }
         Ok((blocks, numbers))
     }
@@ -297,6 +336,38 @@ fn add_half(word: &Word, number: u32) {
     if halves(found).all(|half| half != number) {
         let added = if found as u32 == 0 { number as u64 } else { (number as u64) << 32 };
         word.store(found | added, Release);
+    }
+}
+
+/// Adds a number to those that are ready; false if there is no room.
+fn make_ready(ready: &Word, number: u32) -> bool {
+    let mut found = ready.load(Relaxed);
+    loop {
+        let added = match (found as u32, found >> 32) {
+            (0, _) => found | number as u64,
+            (_, 0) => found | (number as u64) << 32,
+            _ => return false,
+        };
+        match ready.compare_exchange(found, added, AcqRel, Relaxed) {
+            Ok(_) => return true,
+            Err(other) => found = other,
+        }
+    }
+}
+
+/// Takes a number that is ready.
+fn take_ready(ready: &Word) -> Option<u32> {
+    let mut found = ready.load(Acquire);
+    loop {
+        let (number, left) = match (found as u32, found >> 32) {
+            (0, 0) => return None,
+            (0, high) => (high as u32, 0),
+            (low, _) => (low, found & !0xFFFF_FFFF),
+        };
+        match ready.compare_exchange(found, left, AcqRel, Acquire) {
+            Ok(_) => return Some(number),
+            Err(other) => found = other,
+        }
     }
 }
 

@@ -288,7 +288,10 @@ fn modelled(model: &mut Model, event: &Event) -> Result<(), Errno> {
             let mut linked = named.filter(|&id| model.inode(id).mode == event.mode);
             match linked.next() {
                 Some(id) => model.link(id, directory, text),
-                None if model.lookup(directory, text).is_ok() => Err(Errno::EXIST),
+                // What lost its last name may be found gone before the other name is found taken, or the other way round.
+                None if event.outcome == Err(Errno::EXIST) && model.lookup(directory, text).is_ok() => {
+                    Err(Errno::EXIST)
+                }
                 None => Err(Errno::NOENT),
             }
         }
