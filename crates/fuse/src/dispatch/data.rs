@@ -7,7 +7,6 @@ use gannet_vfs::{
 
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
-use super::set_id::keeps_set_id;
 use super::{CachePolicy, Dispatcher};
 use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
@@ -152,9 +151,7 @@ impl Dispatcher {
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
             return Err(UNCHANGEABLE);
         }
-        if !keeps_set_id(header) {
-            self.drop_set_id(header, node, &now)?;
-        }
+        self.drop_set_id_for(header, node, &now)?;
         self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
         Ok(FixedReply::new())
     }
@@ -187,9 +184,7 @@ impl Dispatcher {
         if now.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(UNCHANGEABLE);
         }
-        if !keeps_set_id(header) {
-            self.drop_set_id(header, to, &now)?;
-        }
+        self.drop_set_id_for(header, to, &now)?;
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if !wide {
             count_bytes = count_bytes.min(CLONE_BYTES_MAX);

@@ -10,10 +10,15 @@ const SET_ID: u32 = 0o6000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
-/// Whether a caller's changes leave set-id bits alone, of requests that do not say so: root's do. That root may lack the
-/// capability for it (CAP_FSETID) cannot be seen.
-pub(super) fn keeps_set_id(header: &Header) -> bool {
-    header.user == 0
+/// The user of a request that names none: where mounts may map owners, only those that make an inode do.
+const NOT_TOLD: u32 = u32::MAX;
+
+/// Whether root calls. That root may lack a capability cannot be seen.
+pub(super) fn is_root(header: &Header) -> bool {
+    match header.user {
+        NOT_TOLD if header.process != 0 => of_root(&status(header)),
+        user => user == 0,
+    }
 }
 
 impl Dispatcher {
@@ -26,7 +31,15 @@ impl Dispatcher {
         if foreign { ModeChange::Set(now.mode & !SET_ID) } else { ModeChange::DropSetId }
     }
 
-    /// Before such a change that does not drop the bits by itself.
+    /// Before a change by a request that does not say whether the bits go: root's changes leave them alone.
+    pub(super) fn drop_set_id_for(&self, header: &Header, node: NodeId, now: &Permissions) -> Result<()> {
+        if now.mode & SET_ID == 0 || is_root(header) {
+            return Ok(());
+        }
+        self.drop_set_id(header, node, now)
+    }
+
+    /// Before a change that drops the bits, but not by itself.
     pub(super) fn drop_set_id(&self, header: &Header, node: NodeId, now: &Permissions) -> Result<()> {
         if now.file_type != FileType::Regular || now.mode & SET_ID == 0 {
             return Ok(());
@@ -36,19 +49,32 @@ impl Dispatcher {
     }
 }
 
-/// Whether the caller belongs to a group. Requests name one; the others are asked for where it matters, which is almost never.
+/// Whether the caller belongs to a group. Requests name one at most; the others are asked for where it matters, which is almost never.
 fn is_member(header: &Header, group: u32) -> bool {
-    if header.group == group || header.process == 0 {
+    if header.user != NOT_TOLD && (header.group == group || header.process == 0) {
         return header.group == group;
     }
-    let status = std::fs::read_to_string(format!("/proc/{}/status", header.process)).unwrap_or_default();
-    listed(&status, group)
+    header.process != 0 && listed(&status(header), group)
 }
 
-/// Whether a thread's `status` lists a group.
+/// What the kernel says about the thread that calls; nothing if that cannot be had.
+fn status(header: &Header) -> String {
+    std::fs::read_to_string(format!("/proc/{}/status", header.process)).unwrap_or_default()
+}
+
+fn field<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().split_ascii_whitespace()
+}
+
+/// Whether a thread's `status` is one of root's: the last of its users is that for files.
+fn of_root(status: &str) -> bool {
+    field(status, "Uid:").nth(3) == Some("0")
+}
+
+/// Whether a thread's `status` lists a group, as that for files or as a further one.
 fn listed(status: &str, group: u32) -> bool {
-    let groups = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    groups.split_ascii_whitespace().any(|listed| listed.parse() == Ok(group))
+    let mut groups = field(status, "Gid:").skip(3).take(1).chain(field(status, "Groups:"));
+    groups.any(|listed| listed.parse() == Ok(group))
 }
 
 #[cfg(test)]
@@ -57,9 +83,10 @@ mod tests {
 
     #[test]
     fn groups_are_found_in_a_status() {
-        let status = "Name:\tsh\nGid:\t7\t7\t7\t7\nGroups:\t4 24 1000 \nNStgid:\t5\n";
-        assert!(listed(status, 4) && listed(status, 1000));
+        let status = "Name:\tsh\nGid:\t7\t7\t7\t9\nGroups:\t4 24 1000 \nNStgid:\t5\n";
+        assert!(listed(status, 4) && listed(status, 1000) && listed(status, 9));
         assert!(!listed(status, 7) && !listed(status, 100));
+        assert!(of_root("Name:\tsh\nUid:\t7\t7\t7\t0\n") && !of_root("Uid:\t0\t0\t0\t7\n") && !of_root(""));
         assert!(!listed("", 0));
         assert!(!listed("Groups:\t \n", 0));
     }

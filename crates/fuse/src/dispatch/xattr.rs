@@ -5,6 +5,7 @@ use gannet_vfs::{AttributeChange, Errno, Error, ModeChange, NodeId, Result, Xatt
 use super::Dispatcher;
 use super::acl::{self, AccessList};
 use super::names::UNCHANGEABLE;
+use super::set_id::is_root;
 use crate::protocol::constants::SETXATTR_ACL_KILL_SGID;
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
@@ -75,9 +76,11 @@ impl Dispatcher {
         let mut used_bytes = 0;
         let room_bytes = if size_bytes == 0 { 0 } else { out.len().min(size_bytes as usize) };
         let mut overflow = false;
+        // Asked for if there is such a name: the answer may have to be looked up.
+        let mut root = None;
         self.file_system.list_xattrs(node, &mut |name| {
             // As everywhere, `trusted.` is for the administrator's eyes only.
-            if name.starts_with(b"trusted.") && header.user != 0 {
+            if name.starts_with(b"trusted.") && !*root.get_or_insert_with(|| is_root(header)) {
                 return;
             }
             let end = used_bytes + name.len() + 1;

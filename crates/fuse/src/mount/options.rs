@@ -97,9 +97,10 @@ impl MountOptions {
                 "noatime" => self.no_access_time = true,
                 "noexec" => self.no_execute = true,
                 "exec" => self.no_execute = false,
-                "suid" => self.allow_set_user_id = true,
+                // mount(8) keeps `suid` and `dev` to itself, and passes on only their opposites.
+                "suid" | "allow_suid" => self.allow_set_user_id = true,
                 "nosuid" => self.allow_set_user_id = false,
-                "dev" => self.allow_devices = true,
+                "dev" | "allow_dev" => self.allow_devices = true,
                 "nodev" => self.allow_devices = false,
                 "uid" => self.user = Some(number()?),
                 "gid" => self.group = Some(number()?),
@@ -178,6 +179,8 @@ mod tests {
         assert_eq!(options, MountOptions { umask: Some(0o22), ..expected });
         options.parse("ro,suid,nosuid,enable_ring").unwrap();
         assert!(options.read_only && !options.allow_set_user_id && options.enable_ring);
+        options.parse("allow_suid,allow_dev").unwrap();
+        assert!(options.allow_set_user_id && options.allow_devices);
     }
 
     #[test]

@@ -77,6 +77,7 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         | InitFlags::DONT_MASK
         | InitFlags::HANDLE_KILLPRIV_V2
         | InitFlags::SETXATTR_EXT
+        | InitFlags::ALLOW_IDMAP
         | InitFlags::INIT_EXT;
     if wishes.exclusive {
         wanted |= InitFlags::DO_READDIRPLUS

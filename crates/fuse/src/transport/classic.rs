@@ -9,11 +9,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, ioctl, opcode};
 
+use super::crew::Member;
 use super::notify::{Turn, Turns};
 use super::{guarded, reply_header};
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::protocol::constants::OUT_HEADER_BYTES;
 use crate::protocol::init::Agreement;
+use crate::protocol::request::Header;
 
 /// Bytes before the data of a WRITE request: both headers.
 const WRITE_HEAD_BYTES: usize = 80;
@@ -57,6 +59,11 @@ fn clone_device(device: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Channel {
+    /// The turn of the thread that serves it.
+    pub(super) fn turn(&self) -> &Arc<Turn> {
+        &self.turn
+    }
+
     pub(super) fn clone_of(device: &Arc<OwnedFd>, agreement: &Agreement, turns: &Turns) -> rustix::io::Result<Self> {
         let device = match clone_device(device) {
             Ok(clone) => clone,
@@ -81,6 +88,17 @@ impl Channel {
         answered
     }
 
+    /// The same as one of a crew.
+    fn serve_next(&mut self, dispatcher: &Arc<Dispatcher>, member: &mut Member) -> rustix::io::Result<()> {
+        member.wait_for_duty();
+        let length_bytes = rustix::io::read(&self.device, &mut *self.request.get())?;
+        member.begin(&*self.device);
+        let answered = self.answer(dispatcher, length_bytes);
+        let caller = Header::parse(self.request.get()).map_or(0, |header| header.process);
+        member.end(caller);
+        answered
+    }
+
     fn answer(&mut self, dispatcher: &Arc<Dispatcher>, length_bytes: usize) -> rustix::io::Result<()> {
         let (request, reply) = (&self.request.get()[..length_bytes], self.reply.get());
         let mut unique = 0;
@@ -91,7 +109,7 @@ impl Channel {
         });
         if unique == 0 {
             // The dispatch panicked before it could say whom it served.
-            unique = crate::protocol::request::Header::parse(request).map_or(0, |header| header.unique);
+            unique = Header::parse(request).map_or(0, |header| header.unique);
         }
         if let Outcome::Waits(wait) = outcome {
             // The reply goes where the request came from, whoever sends it.
@@ -117,10 +135,10 @@ impl Channel {
         }
     }
 
-    /// Serves until the session ends.
-    pub(super) fn serve(mut self, dispatcher: &Arc<Dispatcher>) {
+    /// Serves as one of a crew until the session ends.
+    pub(super) fn serve(mut self, dispatcher: &Arc<Dispatcher>, mut member: Member) {
         loop {
-            match self.serve_one(dispatcher) {
+            match self.serve_next(dispatcher, &mut member) {
                 // ENOENT: the request was aborted while it was read.
                 Ok(()) | Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
                 Err(_) => return,

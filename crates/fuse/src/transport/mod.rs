@@ -5,6 +5,7 @@
 //! ring, forgets and interrupts go on to arrive there.
 
 mod classic;
+mod crew;
 mod memory;
 mod notify;
 mod offer;
@@ -27,6 +28,7 @@ use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
 use classic::Channel;
+use crew::{Crew, Member};
 use notify::{Notifier, Turns};
 pub use offer::{RingHindrance, enable_ring, ring_offered};
 
@@ -110,13 +112,7 @@ impl Session {
         if on_ring {
             session.transport = Transport::Ring;
         } else {
-            // Not pinned: the kernel wakes whichever thread has waited longest, and moves it to its caller's core or to one that
-            // is free. Pinned ones were woken elsewhere half of the time, behind whatever ran there.
-            for index in 0..threads.max(1) {
-                let channel = Channel::clone_of(device, agreement, &session.turns)?;
-                let dispatcher = Arc::clone(&session.dispatcher);
-                session.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher))?;
-            }
+            session.start_crew(device, agreement, threads.max(1))?;
         }
         let notifier = Arc::new(Notifier::new(device, session.turns.clone())?);
         session.dispatcher.set_kernel(Arc::clone(&notifier) as Arc<dyn Kernel>);
@@ -126,6 +122,22 @@ impl Session {
             session.threads.push(watch);
         }
         Ok(session)
+    }
+
+    /// Starts the threads that read the device.
+    fn start_crew(&mut self, device: &Arc<OwnedFd>, agreement: &Agreement, threads: usize) -> Result<(), StartError> {
+        let crew = Crew::new(threads);
+        for index in 0..threads {
+            let channel = Channel::clone_of(device, agreement, &self.turns)?;
+            let dispatcher = Arc::clone(&self.dispatcher);
+            let member = Member::new(&crew, index, Arc::clone(channel.turn()));
+            self.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher, member))?;
+        }
+        if threads > 1 {
+            let watch = Builder::new().name("fuse-crew".into()).spawn(move || crew.watch())?;
+            self.threads.push(watch);
+        }
+        Ok(())
     }
 
     /// Starts a thread per core with its queue, and one for what keeps coming through the device. False if the kernel

@@ -31,6 +31,11 @@ impl Turn {
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// How many steps there were.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::SeqCst)
+    }
+
     fn wait(&self, give_up: &dyn Fn() -> bool) {
         let before = self.count.load(Ordering::SeqCst);
         match &self.inbox {

@@ -5,6 +5,7 @@
 //! `cargo test -p gannet-fuse --test mount [FILTER]`; `GANNET_LONG=1` runs longer loads.
 
 mod files;
+mod idmapped;
 mod life;
 mod locks;
 mod oracle;
@@ -201,8 +202,10 @@ fn main() -> ExitCode {
         _ => {}
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
-    let tests: Vec<&Test> =
-        [files::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS].into_iter().flatten().collect();
+    let tests: Vec<&Test> = [files::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS, idmapped::TESTS]
+        .into_iter()
+        .flatten()
+        .collect();
     apart();
     let ways = match ways() {
         Ok(ways) => ways,
