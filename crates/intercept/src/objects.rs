@@ -12,7 +12,7 @@ use crate::patch::{Outcome, apply};
 use crate::plan::cache::{self, CachePath, Key, Plain};
 use crate::plan::image::Image;
 use crate::plan::{Site, build};
-use crate::prepared;
+use crate::prepared::{self, Applied};
 use crate::raw::{is_error, syscall, syscall6};
 use core::ffi::{c_char, c_int, c_void};
 use core::ops::Range;
@@ -82,15 +82,19 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
         }
         let is_base = file.starts_with("ld-linux") || holds(image, c_library);
         let build_id = image.build_id();
-        let preparable = build_id.filter(|_| is_base).zip(directory);
-        if let Some((id, directory)) = preparable
+        let mut preparable = build_id.filter(|_| is_base).zip(directory);
+        if let Some((id, directory)) = preparable {
             // SAFETY: one thread runs, inside our library.
-            && let Some(outcome) = unsafe { prepared::apply(directory, image, &id, name) }
-        {
-            if report {
-                show(name, &[], outcome, "prepared copy");
+            match unsafe { prepared::apply(directory, image, &id, name) } {
+                Applied::Done(outcome) => {
+                    if report {
+                        show(name, &[], outcome, "prepared copy");
+                    }
+                    continue;
+                }
+                Applied::Missing => {}
+                Applied::Unmappable => preparable = None,
             }
-            continue;
         }
         let Some(key) = build_id.or_else(|| key_of_path(name)) else { continue };
         if plain.holds(&key) {
@@ -101,7 +105,7 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
         if let Some((id, directory)) = preparable
             && prepared::make(directory, image, &id, name, &sites)
             // SAFETY: as above.
-            && let Some(outcome) = unsafe { prepared::apply(directory, image, &id, name) }
+            && let Applied::Done(outcome) = unsafe { prepared::apply(directory, image, &id, name) }
         {
             if report {
                 show(name, &sites, outcome, source);

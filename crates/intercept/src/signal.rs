@@ -162,10 +162,12 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
         let mut installed = wanted;
         if (has_handler || always) && !in_child {
             installed.handler = wrapper;
+            // Else the kernel leaves the information out, and what a signal is sent again with would be what lies on the stack.
+            installed.flags |= SA_SIGINFO;
             // The kernel would forget the handler when the wrapper defers; the wrapper does it instead.
             installed.flags &= !SA_RESETHAND;
-            if always {
-                installed.flags |= if has_handler { SA_SIGINFO } else { SA_SIGINFO | SA_NODEFER | SA_ONSTACK };
+            if !has_handler {
+                installed.flags |= SA_NODEFER | SA_ONSTACK;
             }
             if installed.flags & SA_RESTORER == 0 {
                 installed.flags |= SA_RESTORER;
@@ -393,7 +395,11 @@ unsafe fn send_again(signal: usize, information: *mut SignalInformation) {
     unsafe {
         let process = syscall(number::GETPID, []) as usize;
         let thread = syscall(number::GETTID, []) as usize;
-        syscall(number::RT_TGSIGQUEUEINFO, [process, thread, signal, information as usize]);
+        let sent = syscall(number::RT_TGSIGQUEUEINFO, [process, thread, signal, information as usize]);
+        if is_error(sent) {
+            // Better without its information than not at all.
+            syscall(number::TGKILL, [process, thread, signal]);
+        }
     }
 }
 

@@ -33,6 +33,8 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
                     b" will not see the volume (`gannet mount` shows it to every program)",
                 ]);
             }
+            // Only now: a volume that is opened for it may be mapped where the prepared copies want to be.
+            front::inherit();
         }
     }
     set_busy(false);

@@ -67,7 +67,7 @@ const ENOSYS: i32 = 38;
 const ENOTSOCK: i32 = 88;
 const EOPNOTSUPP: i32 = 95;
 const ENODEV: i32 = 19;
-const EXDEV: i32 = 18;
+const ENOTBLK: i32 = 15;
 
 /// Every system call that names a file or a descriptor, or that the interception itself must see.
 #[rustfmt::skip]
@@ -201,7 +201,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(FSPICK, "fspick", Handler, Refused(EOPNOTSUPP), ""),
     entry(CLONE3, "clone3", Handler, Machinery, "as clone"),
     entry(CLOSE_RANGE, "close_range", Handler, Handled, ""),
-    entry(OPENAT2, "openat2", Handler, Handled, "RESOLVE_BENEATH and RESOLVE_IN_ROOT on our directories: EXDEV"),
+    entry(OPENAT2, "openat2", Handler, Handled, "with the rules of RESOLVE_BENEATH and the others"),
     entry(FACCESSAT2, "faccessat2", Handler, Handled, ""),
     entry(CACHESTAT, "cachestat", Descriptor, Refused(EOPNOTSUPP), ""),
     entry(FCHMODAT2, "fchmodat2", Handler, Handled, ""),
@@ -225,7 +225,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(SETFSGID, "setfsgid", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
     entry(SETGROUPS, "setgroups", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
     entry(CAPSET, "capset", Handler, Machinery, "made by the handler, which then forgets who the caller was"),
-    entry(QUOTACTL, "quotactl", Handler, Refused(EXDEV), ""),
+    entry(QUOTACTL, "quotactl", Handler, Refused(ENOTBLK), ""),
     entry(POLL, "poll", Table, Passed, "closes the placeholders kept of closed descriptors first"),
     entry(PPOLL, "ppoll", Table, Passed, "closes the placeholders kept of closed descriptors first"),
     entry(SELECT, "select", Table, Passed, "closes the placeholders kept of closed descriptors first"),
@@ -322,7 +322,7 @@ fn error_name(error: i32) -> &'static str {
     match error {
         EPERM => "EPERM",
         EBADF => "EBADF",
-        EXDEV => "EXDEV",
+        ENOTBLK => "ENOTBLK",
         ENODEV => "ENODEV",
         EINVAL => "EINVAL",
         ENOTTY => "ENOTTY",

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Volume, compile, run};
+use common::{Volume, compile, is_root_who_can, run};
 use std::process::Command;
 
 /// Lines that begin so may differ, and why.
@@ -66,8 +66,7 @@ const ARGUED: &[(&str, &str)] = &[
 fn calls_answer_as_the_kernels_do() {
     let (directory, program) = compile("conform");
     let host = tempfile::Builder::new().prefix("gannet-conform-").tempdir_in("/dev/shm").expect("/dev/shm");
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: only root can compare what root may do");
+    if !is_root_who_can("compare what root may do") {
         return;
     }
     let plain = run(Command::new("timeout").arg("600").arg(&program).arg(host.path()));

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{intercepted, run};
+use common::{Volume, intercepted, run};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -219,4 +219,26 @@ fn a_library_changed_in_place_has_another_copy() {
     let line = report.lines().find(|line| line.contains(&*directory.path().to_string_lossy())).unwrap_or_default();
     assert!(line.ends_with("cached plan"), "{report}");
     assert_eq!(cache.files().len(), 3);
+}
+
+/// A volume that is opened at once, for a descriptor that the program inherits, and is so large that its map would lie where the copies are to be.
+#[test]
+fn large_volumes_with_inherited_descriptors_do_not_stand_in_the_way() {
+    let (cache, volume) = (Cache::new(), Volume::new(1280));
+    let report = || {
+        let mut command = volume.command("sh");
+        command.env("XDG_CACHE_HOME", cache.directory.path()).env("GANNET_RUN_REPORT", "1");
+        let output = run(command.args(["-c", "exec 3> /gannet/file; cat /proc/self/maps; echo x >&3"]));
+        assert!(output.status.success(), "{output:?}");
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    report();
+    let inode = |path: &PathBuf| fs::metadata(path).expect("the copy").ino();
+    let made: Vec<u64> = cache.files().iter().map(inode).collect();
+    let (maps, told) = report();
+    assert!(maps.lines().any(|line| line.contains(" rw-s ") && line.ends_with("/volume")), "{maps}");
+    let of_base: Vec<&str> =
+        told.lines().filter(|line| line.contains("/libc.so") || line.contains("/ld-linux")).collect();
+    assert!(of_base.len() >= 4 && of_base.iter().all(|line| line.ends_with("prepared copy")), "{told}");
+    assert_eq!(cache.files().iter().map(inode).collect::<Vec<_>>(), made);
 }

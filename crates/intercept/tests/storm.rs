@@ -64,6 +64,21 @@ fn cancelled_threads_run_their_destructors() {
 }
 
 #[test]
+fn signals_in_an_operation_reach_their_handlers() {
+    let (_directory, program) = compile("deferred");
+    let wanted = "information 0: lock 0, enough signals 1, wrong 0, action as set 1\n\
+                  information 1: lock 0, enough signals 1, wrong 0, action as set 1\n";
+    let volume = Volume::new(64);
+    let mut command = volume.command_with_time("sh", 120);
+    command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program);
+    check(&run(&mut command), "in a volume", wanted);
+    nothing_is_left(volume, "in a volume");
+    let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let mut command = Command::new(&program);
+    check(&run(command.current_dir(host.path())), "on the host", wanted);
+}
+
+#[test]
 fn killed_in_a_tree() {
     let (_directory, program) = compile("treekill");
     let (seeds, kills) = if is_long() { (1..=40, "500") } else { (1..=3, "30") };

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Volume, compile, run};
+use common::{Volume, compile, is_root_who_can, run};
 use std::process::{Command, Output};
 
 /// Lines that begin so may differ from both, and why.
@@ -11,8 +11,7 @@ const ARGUED: &[(&str, &str)] = &[];
 
 #[test]
 fn what_suites_look_at_is_as_on_the_host() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: only root can be several users");
+    if !is_root_who_can("be several users") {
         return;
     }
     let (_directory, program) = compile("suites");

@@ -25,8 +25,9 @@ global_asm!(
     "add rax, qword ptr fs:[0]",
     "ret",
     ".size __tls_get_addr, . - __tls_get_addr",
-    // Hidden: the program's own stays the C library's.
-    ".globl __cxa_thread_atexit_impl",
+    // Hidden: the program's own stays the C library's. Weak, as the standard library's reference is: link-time optimisation
+    // puts both into one module, where a name cannot be both.
+    ".weak __cxa_thread_atexit_impl",
     ".hidden __cxa_thread_atexit_impl",
     ".type __cxa_thread_atexit_impl, @function",
     "__cxa_thread_atexit_impl:",

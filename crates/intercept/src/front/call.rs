@@ -276,6 +276,8 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         MOVE_MOUNT => refuse_either(call, [a, b, c, d], first, second),
         PIVOT_ROOT => refuse_either(call, [CWD, a, CWD, b], first, second),
         ACCT | UMOUNT2 | SWAPON | USELIB => refuse_path(call, CWD, a, first),
+        // Some commands name no device.
+        QUOTACTL if b != 0 => refuse_path(call, CWD, b, first),
         EPOLL_CTL | QUOTACTL => Ok(Outcome::Pass),
         _ => {
             let _ = f;

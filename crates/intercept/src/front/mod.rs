@@ -95,7 +95,7 @@ pub(crate) fn front() -> Option<&'static Front> {
     unsafe { FRONT.load(Ordering::Acquire).as_ref() }
 }
 
-/// Sets everything up. At start.
+/// Sets everything up but what is inherited. At start.
 pub(crate) fn initialise(open: OpenVolume) {
     let Some(settings) = environment::settings() else { return };
     let mounts: Vec<Mount> = settings
@@ -127,6 +127,11 @@ pub(crate) fn initialise(open: OpenVolume) {
     credentials::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
     FRONT.store(core::ptr::from_ref(front).cast_mut(), Ordering::Release);
+}
+
+/// Takes over what the program before this one left open, which opens volumes. At start.
+pub(crate) fn inherit() {
+    let (Some(front), Some(settings)) = (front(), environment::settings()) else { return };
     front.take_inheritance(settings.descriptors());
     front.note_host_directory(false);
 }

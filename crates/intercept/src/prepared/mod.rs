@@ -191,17 +191,29 @@ impl Drop for Found {
     }
 }
 
+/// What came of rewriting an object by its prepared copy.
+pub(crate) enum Applied {
+    /// It is done.
+    Done(Outcome),
+    /// There is no copy that can be believed.
+    Missing,
+    /// There is one, which cannot be mapped: another would not be either.
+    Unmappable,
+}
+
 /// Rewrites an object by its prepared copy, if there is one. `name` is the path it was loaded from.
 ///
 /// # Safety
 /// One thread runs, and none of its code on the way back lies in a window of the object that is being executed: the loader's and the C
 /// library's functions that lead here are not at a `syscall` instruction.
-pub(crate) unsafe fn apply(directory: &CachePath, image: &Image, id: &BuildId, name: &str) -> Option<Outcome> {
-    let text = Text::of(image)?;
-    let status = status_of(format!("{name}\0").as_bytes())?;
-    let found = find(directory, &key_of(id, &status), text)?;
+pub(crate) unsafe fn apply(directory: &CachePath, image: &Image, id: &BuildId, name: &str) -> Applied {
+    let found = Text::of(image).and_then(|text| {
+        let status = status_of(format!("{name}\0").as_bytes())?;
+        find(directory, &key_of(id, &status), text)
+    });
+    let Some(found) = found else { return Applied::Missing };
     // SAFETY: the caller's promise; the copy was made of this object.
-    unsafe { map(image.bias, &found) }
+    unsafe { map(image.bias, &found) }.map_or(Applied::Unmappable, Applied::Done)
 }
 
 /// Opens the copy with this key and looks whether it can be believed.

@@ -158,6 +158,15 @@ pub(crate) fn intercepted_with_time(program: &str, seconds: u32) -> Command {
     command
 }
 
+/// Whether this is root; else it is said that a test is left out, since only root can do that.
+pub(crate) fn is_root_who_can(what: &str) -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("left out: only root can {what}");
+    }
+    is_root
+}
+
 /// Runs it and takes what it says.
 pub(crate) fn run(command: &mut Command) -> Output {
     command.output().expect("the command starts")
