@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `work` | the workload program's side: what is called, how often, how long it takes |
 //! | `peers` | the file systems beside each other |
-//! | `bench` | peers in turn, rounds, rows |
+//! | `bench`, `matrix` | a run; peers in turn, rounds, rows |
 //! | `keeper` | what a run has made and started goes with it, however it ends |
 //! | `floor`, `machine` | the machine's limits, its facts, settings that spoil figures |
 //! | `commands` | the tables |
@@ -22,6 +22,7 @@ mod commands;
 mod floor;
 pub mod keeper;
 mod machine;
+mod matrix;
 pub mod model;
 mod peers;
 pub mod report;
@@ -31,8 +32,8 @@ pub mod work;
 use bench::Bench;
 pub use bench::{BenchSettings, Progress};
 pub use keeper::Stop;
-use model::{Report, Settings};
-use std::time::{SystemTime, UNIX_EPOCH};
+use model::{Report, Settings, Took};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A table, or a few, that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,8 +81,9 @@ pub fn run(
 ) -> Report {
     let machine = machine::look();
     let mut bench = Bench::new(settings, stop, observer);
-    let mut tables = Vec::new();
+    let (mut tables, mut took) = (Vec::new(), Vec::new());
     for subject in subjects {
+        let (begun, name) = (Instant::now(), format!("{subject:?}").to_lowercase());
         tables.extend(match subject {
             Subject::Latency => commands::latency::run(&mut bench),
             Subject::Threads => commands::threads::run(&mut bench),
@@ -92,19 +94,34 @@ pub fn run(
             Subject::Exec => commands::exec::run(&mut bench),
             Subject::Recovery => commands::recovery::run(&mut bench),
         });
+        took.push(Took { command: name.clone(), seconds: begun.elapsed().as_secs_f64() });
         if stop.is_wanted() {
-            let name = format!("{subject:?}").to_lowercase();
             bench.skip(name + bench::FOLLOWS, keeper::INTERRUPTED);
             break;
         }
     }
     let workers = tables.iter().flat_map(|table| &table.rows).map(|row| row.workers).max().unwrap_or(1);
     let mut warnings = machine::warnings(&machine, workers);
+    for (base, option) in [(&bench.settings.medium, "--medium DIR"), (&bench.settings.memory, "mode 1777")] {
+        if !machine::may_write(base) {
+            warnings.push(format!(
+                "{}: you may not write there: volumes, or tmpfs to compare with, are missing ({option})",
+                base.display()
+            ));
+        }
+    }
     for facts in bench.facts.iter().filter(|facts| facts.medium.contains("4 KiB pages")) {
         warnings.push(format!(
             "{}: no huge pages: first touches and exits cost more (see \"huge pages\" in docs/guide.md)",
             facts.name
         ));
+    }
+    for name in bench.settings.peers.clone() {
+        let is_named = bench.facts.iter().any(|facts| facts.name == name)
+            || bench.skipped.iter().any(|skipped| skipped.what == name);
+        if !is_named {
+            bench.skip(name, "none of these tables measures it");
+        }
     }
     bench.skipped.sort();
     Report {
@@ -124,6 +141,7 @@ pub fn run(
         peers: bench.facts.clone(),
         warnings,
         skipped: bench.skipped.clone(),
+        took,
         tables,
     }
 }

@@ -50,6 +50,11 @@ pub(crate) fn memory(name: &str) -> u64 {
     value.unwrap_or(0) * 1024
 }
 
+/// Whether this process may make files in a directory.
+pub(crate) fn may_write(directory: &Path) -> bool {
+    rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).is_ok()
+}
+
 /// What should be otherwise for figures to be trusted.
 pub(crate) fn warnings(machine: &Machine, workers_max: u32) -> Vec<String> {
     let mut all = Vec::new();
@@ -103,6 +108,12 @@ mod tests {
         let powersave = Machine { governor: Some("powersave".into()), load: 1e3, ..machine };
         let all = warnings(&powersave, 1);
         assert!(all.iter().any(|text| text.contains("powersave")) && all.iter().any(|text| text.contains("load")));
+    }
+
+    #[test]
+    fn directories_that_may_not_be_written_to_are_known() {
+        assert!(may_write(&std::env::temp_dir()));
+        assert!(!may_write(Path::new("/proc/self")) && !may_write(Path::new("/nowhere")));
     }
 
     #[test]

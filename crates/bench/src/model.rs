@@ -23,8 +23,19 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// What was left out, and why.
     pub skipped: Vec<Skipped>,
+    /// How long it took, by command.
+    pub took: Vec<Took>,
     /// The figures.
     pub tables: Vec<Table>,
+}
+
+/// How long one command's tables took.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Took {
+    /// The command.
+    pub command: String,
+    /// Seconds, with making ready what was needed first for it.
+    pub seconds: f64,
 }
 
 /// The machine that measured.
@@ -108,6 +119,9 @@ pub enum Unit {
     #[serde(rename = "MB/s")]
     Bandwidth,
 }
+
+/// The operation of a table's last row where the others are its parts.
+pub(crate) const WHOLE: &str = "all";
 
 /// A table.
 #[derive(Clone, Debug, Serialize)]

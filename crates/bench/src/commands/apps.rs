@@ -13,8 +13,8 @@ struct App {
     programs: &'static [&'static str],
     package: &'static str,
     script: &'static str,
-    /// How many: in memory, on a disk, in a quick run.
-    counts: [u32; 3],
+    /// How many: in memory, through a server, on a disk, in a quick run.
+    counts: [u32; 4],
     input: fn(u32) -> String,
 }
 
@@ -61,7 +61,7 @@ rm -r "$1""#
 
 /// Inserts in one journal mode.
 const fn sqlite_app(name: &'static str, input: fn(u32) -> String) -> App {
-    App { name, programs: &["sqlite3"], package: "sqlite3", script: SQLITE, counts: [2000, 200, 50], input }
+    App { name, programs: &["sqlite3"], package: "sqlite3", script: SQLITE, counts: [2000, 500, 200, 50], input }
 }
 
 const APPS: &[App] = &[
@@ -74,7 +74,7 @@ const APPS: &[App] = &[
         programs: &["redis-server", "redis-benchmark", "redis-cli"],
         package: "redis-server",
         script: REDIS,
-        counts: [20_000, 1000, 200],
+        counts: [20_000, 5000, 1000, 200],
         input: |_| String::new(),
     },
     App {
@@ -82,7 +82,7 @@ const APPS: &[App] = &[
         programs: &["db_bench"],
         package: "rocksdb-tools",
         script: rocksdb!("1"),
-        counts: [20_000, 1000, 200],
+        counts: [20_000, 5000, 1000, 200],
         input: |_| String::new(),
     },
     App {
@@ -90,7 +90,7 @@ const APPS: &[App] = &[
         programs: &["db_bench"],
         package: "rocksdb-tools",
         script: rocksdb!("0"),
-        counts: [100_000, 100_000, 1000],
+        counts: [100_000, 20_000, 100_000, 1000],
         input: |_| String::new(),
     },
 ];
@@ -107,6 +107,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
             "gannet-pmem-cow",
             "gannet-dax",
             "gannet-mount",
+            "gannet-mount-ring",
             "gannet-mount-shared",
             "tmpfs",
             "libfuse",
@@ -122,7 +123,12 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
     let mut table = Table {
         command: "apps",
         title: "Unmodified programs".into(),
-        notes: vec!["one client, each operation a transaction of its own, synced unless said otherwise".into()],
+        notes: vec![
+            "one client, each operation a transaction of its own, synced unless said otherwise; fewer of them through servers and on disks"
+                .into(),
+            "PostgreSQL: all rounds of a file system one after the other, since making a database takes longer than measuring it"
+                .into(),
+        ],
         unit: Unit::Rate,
         x_name: None,
         rows: Vec::new(),
@@ -151,7 +157,13 @@ fn measure(bench: &mut Bench<'_>, table: &mut Table, app: &App, names: &[String]
         for (index, name) in names.iter().enumerate() {
             bench.progress(&format!("apps: {}", app.name), u64::from(round) * names.len() as u64 + index as u64, total);
             let on_disk = bench.facts.iter().any(|facts| facts.name == *name && facts.survives.starts_with("power"));
-            let count = app.counts[if bench.settings.quick { 2 } else { usize::from(on_disk) }];
+            let served = name.starts_with("gannet-mount") || name == "libfuse";
+            let count = app.counts[match (bench.settings.quick, served, on_disk) {
+                (true, ..) => 3,
+                (_, true, _) => 1,
+                (_, _, true) => 2,
+                _ => 0,
+            }];
             match once(bench, app, name, count, host) {
                 Ok((rate, cost)) => {
                     found[index].0.push(rate);

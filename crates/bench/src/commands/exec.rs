@@ -11,9 +11,9 @@ const CONFIGURE: &str = include_str!("configure.sh");
 
 /// Measures.
 pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
-    let names = bench.ready(&["gannet", "gannet-pmem", "gannet-mount", "tmpfs", "disk"]);
+    let names = bench.ready(&["gannet", "gannet-pmem", "gannet-mount", "gannet-mount-ring", "tmpfs", "disk"]);
     let quick = bench.settings.quick;
-    let (programs, checks) = if quick { (20, 4) } else { (2000, 150) };
+    let (programs, checks) = if quick { (20, 4) } else { (2000, 80) };
     let rounds = if quick { 2 } else { bench.settings.rounds.min(3) };
     let mut table = Table {
         command: "exec",

@@ -1,6 +1,7 @@
 //! `bench files`: filebench's mixes.
 
-use crate::bench::{Bench, Cell};
+use crate::bench::Bench;
+use crate::matrix::Cell;
 use crate::model::{Table, Unit};
 use crate::peers;
 use crate::work::protocol::{Job, Limit};
@@ -11,7 +12,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
     let wanted: Vec<&str> = peers::ALL.into_iter().filter(|&name| name != "gannet-aged").collect();
     let names = bench.ready(&wanted);
     let quick = bench.settings.quick;
-    let limit = Limit::Milliseconds(if quick { 20 } else { 500 });
+    let limit = Limit::Milliseconds(if quick { 20 } else { 300 });
     let mut table = Table {
         command: "files",
         title: "filebench's mixes".into(),
@@ -33,7 +34,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
             mix.width
         ));
         let job = Job { workers, files, ..bench.job(&format!("filebench {}", mix.name), limit) };
-        let cell = Cell { operation: mix.name.into(), x: None, job };
+        let cell = Cell { operation: mix.name.into(), x: None, job, by_mean: false };
         bench.matrix(&mut table, &names, &[cell], &mut []);
     }
     vec![table]

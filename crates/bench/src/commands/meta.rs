@@ -1,7 +1,8 @@
 //! `bench meta`: the shapes of FxMark, from private to shared files and directories, by threads and by processes.
 
-use crate::bench::{Bench, Cell};
+use crate::bench::Bench;
 use crate::commands::threads::counts;
+use crate::matrix::Cell;
 use crate::model::{Table, Unit};
 use crate::peers;
 use crate::work::protocol::{Job, Limit};
@@ -12,7 +13,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
     let wanted: Vec<&str> = peers::ALL.into_iter().filter(|&name| name != "gannet-aged").collect();
     let names = bench.ready(&wanted);
     let quick = bench.settings.quick;
-    let limit = Limit::Milliseconds(if quick { 4 } else { 40 });
+    let limit = Limit::Milliseconds(if quick { 4 } else { 30 });
     let mut tables = Vec::new();
     for (processes, kind) in [(false, "threads"), (true, "processes")] {
         // Starting processes takes longer than a quick run has.
@@ -45,6 +46,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
                     files: if quick { 100 } else { 8_u64.pow(5) },
                     ..bench.job(&format!("fxmark {name}"), limit)
                 },
+                by_mean: false,
             };
             let cells: Vec<Cell> = counts.iter().map(cell).collect();
             // A shape at a time: what it needs is removed before the next.

@@ -101,7 +101,7 @@ fn once(
 ) -> Result<Vec<f64>, String> {
     let keeper = bench.keeper.clone();
     let (host, programs) = (host.to_string_lossy().into_owned(), programs.to_string_lossy().into_owned());
-    let (seconds, rounds) = if bench.settings.quick { ("1", "1") } else { ("2", "3") };
+    let (seconds, rounds) = ("1", if bench.settings.quick { "1" } else { "3" });
     let arguments = [seconds, &host, &programs, rounds];
     let rates = |ran: &Ran| ran.output.lines().map(|line| rate(line, NAME)).collect::<Result<Vec<_>, _>>();
     let Some((user, group)) = owner else {

@@ -1,6 +1,7 @@
 //! `bench threads`: 4 KiB reads and writes at random places, by more and more threads and processes, each in a file of its own.
 
-use crate::bench::{Bench, Cell};
+use crate::bench::Bench;
+use crate::matrix::Cell;
 use crate::model::{Table, Unit};
 use crate::peers;
 use crate::work::protocol::{Job, Limit};
@@ -28,6 +29,7 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
                     operation: operation.into(),
                     x: Some(f64::from(workers)),
                     job: Job { workers, processes: processes && workers > 1, ..bench.job(shape, limit) },
+                    by_mean: false,
                 });
             }
         }

@@ -48,7 +48,7 @@ pub(super) fn make(bench: &Bench) -> Result<Peer, String> {
     let mut server = Command::new(&program);
     server
         .arg("-o")
-        .arg(super::fuse_options("nosuid"))
+        .arg(super::fuse_options(&["nosuid"]))
         .arg(&target)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

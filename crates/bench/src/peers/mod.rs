@@ -22,19 +22,24 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use worker::Worker;
 
+use volumes::Transport;
 pub(crate) use volumes::{Gannet, make_volume};
 
 /// Where programs under `gannet run` see the volume.
 const PLACE: &str = "/gannet-bench-volume";
 
+/// Options of a mount that caches as little as one whose volume others have open too.
+const SHARED: &str = "cache=coherent";
+
 /// The peers that are there without being asked for, in the order of columns.
-pub(crate) const ALL: [&str; 14] = [
+pub(crate) const ALL: [&str; 15] = [
     "gannet",
     "gannet-pmem",
     "gannet-pmem-cow",
     "gannet-aged",
     "gannet-dax",
     "gannet-mount",
+    "gannet-mount-ring",
     "gannet-mount-shared",
     "tmpfs",
     "libfuse",
@@ -106,8 +111,10 @@ pub(crate) fn make(bench: &Bench, name: &str) -> Result<Peer, String> {
         }
         "gannet-aged" => volumes::under_run(bench, name, Gannet { emulated: true, aged: true, ..Gannet::default() }),
         "gannet-dax" => volumes::on_dax(bench, name),
-        "gannet-mount" => volumes::mounted(bench, name, "", "mounted"),
-        "gannet-mount-shared" => volumes::mounted(bench, name, "cache=coherent", "mounted, as while others use it too"),
+        "gannet-mount" => volumes::mounted(bench, name, Transport::Classic, ""),
+        "gannet-mount-ring" => volumes::mounted(bench, name, Transport::Ring, ""),
+        "gannet-mount-shared" => volumes::mounted(bench, name, Transport::Ring, SHARED)
+            .or_else(|_| volumes::mounted(bench, name, Transport::Classic, SHARED)),
         "tmpfs" => kernel::tmpfs(bench),
         "disk" => kernel::disk(bench),
         "ext4-dax" => kernel::dax(bench, name, "ext4"),
@@ -200,12 +207,12 @@ impl Drop for Peer {
 }
 
 /// Options of a FUSE mount: root's are for all users, since some programs refuse to work for root.
-fn fuse_options(first: &str) -> String {
+fn fuse_options(wanted: &[&str]) -> String {
     let others = if rustix::process::geteuid().is_root() { "allow_other" } else { "" };
-    [first, others].into_iter().filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
+    wanted.iter().copied().chain([others]).filter(|option| !option.is_empty()).collect::<Vec<_>>().join(",")
 }
 
-/// Runs a helper; if it fails, the first line of its complaint.
+/// Runs a helper; if it fails, its complaint: the command's own, which may have told its progress before, or the first line.
 fn helped(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
@@ -213,8 +220,7 @@ fn helped(command: &mut Command) -> Result<(), String> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(said
-        .lines()
-        .find(|line| !line.trim().is_empty())
-        .map_or(format!("{program}: {}", output.status), str::to_owned))
+    let own = said.lines().find_map(|line| line.strip_prefix("gannet: "));
+    let first = || said.lines().find(|line| !line.trim().is_empty());
+    Err(own.or_else(first).map_or(format!("{program}: {}", output.status), str::to_owned))
 }

@@ -119,10 +119,22 @@ fn age(bench: &Bench, peer: &mut Peer) -> Result<(), String> {
     Ok(())
 }
 
-/// A volume mounted with options.
-pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Result<Peer, String> {
+/// How the kernel and the process that serves a mount reach each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Transport {
+    Classic,
+    Ring,
+}
+
+/// A volume mounted; `cache` is an option of the mount, or nothing for the usual one.
+pub(super) fn mounted(bench: &Bench, name: &str, transport: Transport, cache: &str) -> Result<Peer, String> {
     let (path, undo) = volume(bench, &bench.medium_directory(), name, Gannet::default())?;
-    let facts = facts(name, &path, Gannet::default(), how)?;
+    let (option, by) = match transport {
+        Transport::Classic => ("transport=classic", "mounted, /dev/fuse"),
+        Transport::Ring => ("transport=ring", "mounted, FUSE over io_uring"),
+    };
+    let how = if cache.is_empty() { by.to_owned() } else { format!("{by}, as while others use it too") };
+    let facts = facts(name, &path, Gannet::default(), &how)?;
     let target = path.with_file_name("mounted");
     std::fs::create_dir_all(&target).map_err(|error| format!("{}: {error}", target.display()))?;
     let peer = Peer {
@@ -137,7 +149,7 @@ pub(super) fn mounted(bench: &Bench, name: &str, options: &str, how: &str) -> Re
     };
     helped(
         Command::new(&bench.settings.gannet)
-            .args(["mount", "--options", &super::fuse_options(options)])
+            .args(["mount", "--options", &super::fuse_options(&[option, cache])])
             .arg(&path)
             .arg(&target),
     )?;

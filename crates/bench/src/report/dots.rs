@@ -2,7 +2,7 @@
 //! wanted, what the first peer's value is and how many times that the others' are.
 
 use super::axis::{Axis, Steps, short};
-use super::style::{FAINT, GRID, INK, Outcome, STRIPE, font, heading, legend, legend_height, look, mark, range};
+use super::style::{FAINT, GRID, INK, Outcome, STRIPE, font, heading, legend, legend_height, look, mark, range, width};
 use super::summary::{factor, times};
 use super::text::{unit_name, value};
 use crate::model::{Row, Unit};
@@ -12,6 +12,7 @@ use plotters::style::text_anchor::HPos;
 /// Height of an operation's line.
 const LINE: i32 = 26;
 const WIDTH: u32 = 920;
+/// Of the operations' names, at least.
 const LABELS: i32 = 250;
 /// Of a column beside the plot.
 const COLUMN: i32 = 74;
@@ -23,6 +24,8 @@ pub(super) struct Dots<'a> {
     pub(super) unit: Unit,
     /// Operations, from the top.
     pub(super) operations: Vec<&'a str>,
+    /// What they are called.
+    pub(super) labels: Vec<String>,
     /// Peers, in the legend's order.
     pub(super) peers: Vec<&'a str>,
     pub(super) rows: Vec<&'a Row>,
@@ -55,11 +58,12 @@ fn draw_into(dots: &Dots<'_>, area: &super::style::Area<'_>, (low, high): (f64, 
     legend(area, (20, 58), &dots.peers, room)?;
     let count = dots.operations.len();
     let columns = dots.beside.len() as i32 * COLUMN;
+    let labels = dots.labels.iter().map(|label| width(label, 13) + 20).max().unwrap_or(0).max(LABELS);
     let mut chart = ChartBuilder::on(area)
         .margin_top(top)
         .margin_right(24 + columns)
         .margin_bottom(4)
-        .margin_left(LABELS)
+        .margin_left(labels)
         .x_label_area_size(36)
         .build_cartesian_2d(Axis::new(low..high, Steps::Ten), 0.0..count as f64)?;
     for line in (0..count).filter(|line| line % 2 == 1) {
@@ -86,7 +90,7 @@ fn draw_into(dots: &Dots<'_>, area: &super::style::Area<'_>, (low, high): (f64, 
         let text = format!("how many times {}", dots.beside[0].1);
         area.draw(&Text::new(text, (column(dots.beside.len() - 1), top - 26), font(12, &FAINT, HPos::Right)))?;
     }
-    for (line, operation) in dots.operations.iter().enumerate() {
+    for (line, (operation, label)) in dots.operations.iter().zip(&dots.labels).enumerate() {
         let of_line: Vec<(usize, &&Row)> = dots
             .peers
             .iter()
@@ -98,7 +102,7 @@ fn draw_into(dots: &Dots<'_>, area: &super::style::Area<'_>, (low, high): (f64, 
             .collect();
         let middle = (count - line) as f64 - 0.5;
         let (_, y) = chart.backend_coord(&(low, middle));
-        area.draw(&Text::new((*operation).to_owned(), (LABELS - 10, y), font(13, &INK, HPos::Right)))?;
+        area.draw(&Text::new(label.clone(), (labels - 10, y), font(13, &INK, HPos::Right)))?;
         let of = |peer: &str| of_line.iter().map(|(_, row)| **row).find(|row| row.peer == peer);
         if let Some(first) = dots.beside.first().and_then(|(first, _)| of(first)) {
             for (index, (peer, _)) in dots.beside.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::plots::Plot;
 use super::summary;
-use super::text::{columns, find, line_name, lines, machine, unit_name, value};
+use super::text::{self, columns, find, line_name, lines, machine, unit_name, value};
 use crate::model::{Report, Row, Table};
 
 /// What is between these lines can be copied elsewhere; `scripts/refresh-results` does.
@@ -15,7 +15,8 @@ const COLUMNS: &[(&str, &str)] = &[
     ("tmpfs", "tmpfs"),
     ("libfuse", "libfuse"),
     ("disk", "disk"),
-    ("gannet-mount", "Gannet mounted"),
+    ("gannet-mount-ring", "Gannet mounted, io_uring"),
+    ("gannet-mount", "Gannet mounted, /dev/fuse"),
 ];
 
 fn line(cells: impl IntoIterator<Item = String>) -> String {
@@ -70,11 +71,22 @@ fn matrix(table: &Table) -> String {
     grid(cells)
 }
 
+/// Tails, and what a call costs the medium, of the peer whose figures carry over best, or of all where there is none; folded.
+fn tails(table: &Table) -> Option<String> {
+    let cells = text::tails(table, false)?;
+    let peer = cells.get(1).and_then(|line| line.get(1)).cloned().unwrap_or_default();
+    let without = |line: Vec<String>| line.into_iter().enumerate().filter(|(at, _)| *at != 1).map(|(_, cell)| cell);
+    let cells = cells.into_iter().map(|line| without(line).collect()).collect();
+    Some(format!(
+        "\n<details><summary>{peer}: tails, processor time, fences, lines and bytes of an operation</summary>\n\n{}\n</details>\n",
+        grid(cells)
+    ))
+}
+
 /// The page.
 pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
     let mut text = format!(
-        "# Results\n\n`{}` wrote this page; `index.html` beside it has every figure (tails, processor time, fences, lines and bytes of each \
-         row), `results.json` the same for programs.\n\n{}.\n",
+        "# Results\n\n`{}` wrote this page; `index.html` beside it has every figure of every peer, `results.json` the same for programs.\n\n{}.\n",
         report.settings.command,
         machine(report)
     );
@@ -98,7 +110,9 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
         text += &matrix(table);
         text += &table.notes.iter().map(|note| format!("\n* {note}")).collect::<String>();
         text.push('\n');
+        text += &tails(table).unwrap_or_default();
     }
+    text += &format!("\n{}.\n", text::took(report));
     if !report.skipped.is_empty() {
         text += "\n## Left out\n\n";
         for skipped in &report.skipped {

@@ -5,7 +5,7 @@
 //! | `text` | tables for a terminal; how figures are written |
 //! | `summary` | the few figures that say most |
 //! | `plots` | which plots a table gets |
-//! | `dots`, `lines` | the two kinds of plots |
+//! | `dots`, `lines`, `stack` | the kinds of plots |
 //! | `style`, `axis` | colours, markers, the legend; logarithmic axes |
 //! | `page` | the HTML page |
 //! | `markdown` | the page for repositories |
@@ -16,6 +16,7 @@ mod lines;
 mod markdown;
 mod page;
 mod plots;
+mod stack;
 mod style;
 mod summary;
 mod text;

@@ -1,7 +1,9 @@
 //! The page: one HTML file with the machine, the settings, plots and tables, which loads nothing from anywhere.
 
 use super::plots::Plot;
-use super::text::{columns, count, find, line_name, lines, machine, number, over_floor, size, time, unit_name, value};
+use super::text::{
+    columns, count, find, line_name, lines, machine, number, over_floor, size, time, took, unit_name, value, workers,
+};
 use crate::model::{Report, Table};
 
 const STYLE: &str = "
@@ -11,6 +13,7 @@ svg { max-width: 100%; height: auto; display: block; margin: 1rem 0 }
 table { border-collapse: collapse; font-size: 13px; margin: .75rem 0; display: block; overflow-x: auto }
 th, td { padding: .2rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #eef0f3 }
 th:first-child, td:first-child, .left td, .left th { text-align: left }
+.left td { white-space: normal; vertical-align: top } .left td:first-child { white-space: nowrap } code { font-size: .95em }
 th { font-weight: 600 } small, .faint { color: #6a7078 } summary { cursor: pointer; color: #1f5fb5 }
 svg { border-radius: 6px; background: #fff }
 .warning { background: #fff6e0; padding: .4rem .8rem; border-left: 3px solid #e0a400; margin: .3rem 0 }
@@ -18,11 +21,18 @@ svg { border-radius: 6px; background: #fff }
   :root { color-scheme: dark } body { color: #d8dce2; background: #16191d } h2 { border-color: #2c3138 }
   th, td { border-color: #262b31 } small, .faint { color: #98a0aa } summary { color: #7fb2ff }
   .warning { background: #3a3013; border-color: #c79200 }
+  svg { filter: invert(.89) hue-rotate(180deg) }
 }
 ";
 
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
+
+/// Words in which what a user types stands between backticks.
+fn prose(text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    parts.map(|(at, part)| if at % 2 == 1 { format!("<code>{}</code>", escape(part)) } else { escape(part) }).collect()
 }
 
 /// A table of cells, the first line of which is a heading.
@@ -66,6 +76,7 @@ fn details(table: &Table) -> String {
         "peer",
         "workers",
         "value",
+        "mean",
         "p50",
         "p99",
         "p99.99",
@@ -89,8 +100,9 @@ fn details(table: &Table) -> String {
         cells.push(vec![
             escape(&line_name(table, &row.operation, row.x)),
             escape(&row.peer),
-            format!("{} {}", row.workers, if row.processes { "processes" } else { "threads" }),
+            workers(row.workers, row.processes),
             value(table.unit, row.value.median),
+            or_dash(latency.map(|latency| latency.mean_ns)),
             or_dash(latency.and_then(|latency| latency.p50_ns)),
             or_dash(latency.and_then(|latency| latency.p99_ns)),
             or_dash(latency.and_then(|latency| latency.p9999_ns)),
@@ -115,7 +127,7 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width\">\n<title>gannet bench</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
-         <h1>Gannet {}: <code>{}</code></h1>\n<p>{}.<br>\nClock {}, governor {}, huge pages of tmpfs: {}, {} \
+         <h1>Gannet {} beside other file systems</h1>\n<p>Measured by <code>{}</code> on {}.<br>\nClock {}, governor {}, huge pages of tmpfs: {}, {} \
          NUMA node(s), load {:.1} at the beginning.<br>\n{} rounds in turn, medians, spread: {}. Volumes of {}, data \
          operations in files of {}.</p>\n",
         report.version,
@@ -132,14 +144,17 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
         size(settings.span_bytes as f64),
     );
     for warning in &report.warnings {
-        text += &format!("<p class=\"warning\">{}</p>\n", escape(warning));
+        text += &format!("<p class=\"warning\">{}</p>\n", prose(warning));
     }
     let mut peers = vec![["peer", "what", "data", "medium", "survives"].map(str::to_owned).to_vec()];
     for peer in &report.peers {
-        peers.push(
-            [&peer.name, &peer.about, &peer.data, &peer.medium, &peer.survives].map(|cell| escape(cell)).to_vec(),
-        );
+        peers
+            .push([&peer.name, &peer.about, &peer.data, &peer.medium, &peer.survives].map(|cell| prose(cell)).to_vec());
     }
+    if let Some(summary) = plots.iter().find(|plot| plot.name == "summary") {
+        text += &format!("<h2>In short</h2>\n{}\n", summary.svg);
+    }
+    text += "<h2>What was measured</h2>\n";
     text += &grid(&peers, "left");
     for (index, table) in report.tables.iter().enumerate() {
         text += &format!("<h2>{} <small>({})</small></h2>\n", escape(&table.title), unit_name(table.unit));
@@ -149,7 +164,7 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
         }
         text += &format!(
             "<p class=\"faint\">{}</p>\n",
-            table.notes.iter().map(|note| escape(note)).collect::<Vec<_>>().join("<br>\n")
+            table.notes.iter().map(|note| prose(note)).collect::<Vec<_>>().join("<br>\n")
         );
         text += &matrix(table);
         text += &details(table);
@@ -157,9 +172,10 @@ pub(super) fn page(report: &Report, plots: &[Plot]) -> String {
     if !report.skipped.is_empty() {
         text += &format!("<h2>Skipped ({})</h2>\n<ul>\n", count(report.skipped.len() as f64));
         for skipped in &report.skipped {
-            text += &format!("<li>{}: {}</li>\n", escape(&skipped.what), escape(&skipped.why));
+            text += &format!("<li>{}: {}</li>\n", prose(&skipped.what), prose(&skipped.why));
         }
         text += "</ul>\n";
     }
+    text += &format!("<p class=\"faint\">{}.</p>\n", escape(&took(report)));
     text + "</body>\n</html>\n"
 }

@@ -30,6 +30,7 @@ pub(super) fn look(peer: &str) -> (RGBColor, Marker) {
         "gannet-pmem-cow" => (RGBColor(0x00, 0x9d, 0xa8), Marker::Disc),
         "gannet-aged" => (RGBColor(0x8a, 0x4f, 0xcf), Marker::Disc),
         "gannet-mount" => (RGBColor(0x7f, 0xb8, 0xff), Marker::Disc),
+        "gannet-mount-ring" => (RGBColor(0xe0, 0x6c, 0xc8), Marker::Disc),
         "gannet-mount-shared" => (RGBColor(0x55, 0x8b, 0xa8), Marker::Disc),
         "tmpfs" => (RGBColor(0xf2, 0x8e, 0x1c), Marker::Square),
         "libfuse" => (RGBColor(0xc0, 0x2a, 0x4a), Marker::Triangle),
@@ -55,7 +56,8 @@ fn called(peer: &str) -> &str {
         "gannet-pmem" => "Gannet, emulated PM",
         "gannet-pmem-cow" => "Gannet, copy-on-write",
         "gannet-aged" => "Gannet, aged",
-        "gannet-mount" => "Gannet mounted",
+        "gannet-mount" => "Gannet mounted, /dev/fuse",
+        "gannet-mount-ring" => "Gannet mounted, io_uring",
         "gannet-mount-shared" => "Gannet mounted, shared",
         "gannet-dax" => "Gannet on DAX",
         "floor" => "copy + fence alone",
@@ -81,7 +83,7 @@ pub(super) fn mark(area: &Area<'_>, (x, y): (i32, i32), peer: &str) -> Outcome {
 }
 
 /// Roughly how wide a text is.
-fn width(text: &str, size: i32) -> i32 {
+pub(super) fn width(text: &str, size: i32) -> i32 {
     text.chars().count() as i32 * size * 11 / 20
 }
 

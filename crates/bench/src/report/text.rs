@@ -81,9 +81,28 @@ pub(crate) fn lines(table: &Table) -> Vec<(&str, Option<f64>)> {
 /// What a line is called.
 pub(crate) fn line_name(table: &Table, operation: &str, x: Option<f64>) -> String {
     match (x, table.x_name) {
-        (Some(x), Some("bytes")) => format!("{operation}, {}", size(x)),
-        (Some(x), Some(name)) => format!("{operation}, {} {name}", count(x)),
+        (Some(x), Some(_)) => format!("{operation}, {}", at(table, x)),
         _ => operation.to_owned(),
+    }
+}
+
+/// So many threads or processes.
+pub(crate) fn workers(count: u32, processes: bool) -> String {
+    match (count, processes) {
+        (1, false) => "1 thread".into(),
+        (1, true) => "1 process".into(),
+        (_, false) => format!("{count} threads"),
+        (_, true) => format!("{count} processes"),
+    }
+}
+
+/// A place on a table's axis, with its unit.
+pub(crate) fn at(table: &Table, x: f64) -> String {
+    match table.x_name {
+        Some("bytes") => size(x),
+        Some(name @ ("threads" | "processes")) => workers(x as u32, name == "processes"),
+        Some(name) => format!("{} {name}", count(x)),
+        None => count(x),
     }
 }
 
@@ -194,8 +213,8 @@ pub(crate) fn over_floor(table: &Table, row: &Row) -> Option<f64> {
     row.net_ns.filter(|_| floor > 0.0 && row.peer != "floor").map(|net| net / floor)
 }
 
-/// Tails, and what a call costs the medium; of all peers, or of Gannet.
-fn tails(table: &Table, all: bool) -> Option<String> {
+/// Tails, and what a call costs the medium; of all peers, or of Gannet. Lines of cells, the first of which is a heading.
+pub(crate) fn tails(table: &Table, all: bool) -> Option<Vec<Vec<String>>> {
     let heading = ["", "peer", "mean", "p50", "p99", "p99.99", "net", "net / floor", "cpu", "fences", "lines", "bytes"];
     let mut cells = vec![heading.map(str::to_owned).to_vec()];
     let only = shown_always(table);
@@ -225,7 +244,7 @@ fn tails(table: &Table, all: bool) -> Option<String> {
             ]);
         }
     }
-    (cells.len() > 1).then(|| aligned(&cells, 2))
+    (cells.len() > 1).then_some(cells)
 }
 
 /// The machine in one line.
@@ -259,6 +278,13 @@ pub fn brief(report: &Report) -> Option<String> {
         text += &format!("skipped: {}: {}\n", skipped.what, skipped.why);
     }
     Some(text + "\n" + &grid(&summary::cells(table, &peers, false)))
+}
+
+/// How long it took, in one line.
+pub(crate) fn took(report: &Report) -> String {
+    let each: Vec<String> = report.took.iter().map(|one| format!("{} {:.0} s", one.command, one.seconds)).collect();
+    let all: f64 = report.took.iter().map(|one| one.seconds).sum();
+    format!("It took {:.0} s: {}", all, each.join(", "))
 }
 
 /// All of a report; the tails and the medium's cost of all peers if there shall be `details`, otherwise Gannet's.
@@ -298,7 +324,7 @@ pub fn text(report: &Report, details: bool) -> String {
             text += &format!("\n{processor}");
         }
         if let Some(tails) = tails(table, details) {
-            text += &format!("\n{tails}");
+            text += &format!("\n{}", aligned(&tails, 2));
         }
     }
     if !report.skipped.is_empty() {
@@ -307,7 +333,7 @@ pub fn text(report: &Report, details: bool) -> String {
             text += &format!("  {}: {}\n", skipped.what, skipped.why);
         }
     }
-    text
+    text + &format!("\n{}\n", took(report))
 }
 
 #[cfg(test)]
