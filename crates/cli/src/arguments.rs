@@ -1,6 +1,6 @@
 //! The command line: its words, their help, and nothing that is done with them.
 
-use crate::output::parse_size;
+use crate::output::{parse_mebibytes, parse_size};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -185,7 +185,7 @@ pub(crate) struct Mount {
     /// Options as of mount(8), separated by commas
     ///
     /// ro, rw, noatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
-    /// write), fsname=NAME; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
+    /// write; allow_suid and allow_dev for mount(8)), fsname=NAME; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
     /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
     /// mount to stop caching (2); locks=shared or local; transport=automatic, ring (FUSE over io_uring) or classic; enable_ring
     /// turns FUSE over io_uring on where the kernel has it off (root; it stays on until the machine boots); threads=N. What fstab
@@ -198,8 +198,9 @@ pub(crate) struct Mount {
     /// Do not go to the background
     #[arg(long, short)]
     pub(crate) foreground: bool,
-    /// Mount an empty file system in memory, gone with the mount, of that many MiB (1024)
-    #[arg(long, value_name = "MIB", num_args = 0..=1, require_equals = true, default_missing_value = "1024")]
+    /// Mount an empty file system in memory, gone with the mount, of that size: MiB, or with a suffix K, M or G (1G)
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1G")]
+    #[arg(value_parser = parse_mebibytes)]
     pub(crate) memory: Option<u64>,
     /// Make `mount -t fuse.gannet` and fstab work, by a link to this program in the directory where mount(8) looks
     #[arg(long, value_name = "DIRECTORY", num_args = 0..=1, require_equals = true, default_missing_value = "/sbin")]
@@ -235,7 +236,7 @@ pub(crate) struct Bench {
     #[arg(long, short, conflicts_with_all = ["json", "details"])]
     pub(crate) summary: bool,
     /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-dax, gannet-mount,
-    /// gannet-mount-shared, tmpfs, libfuse, ext4-dax, xfs-dax, ext4, xfs, disk, or a name of --directory
+    /// gannet-mount-ring, gannet-mount-shared, tmpfs, libfuse, ext4-dax, xfs-dax, ext4, xfs, disk, or a name of --directory
     #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) peers: Vec<String>,
     /// Measure a directory as well, for instance dax=/mnt/pmem

@@ -44,6 +44,15 @@ pub(crate) fn time_text(nanoseconds: u64) -> String {
     }
 }
 
+/// A size in MiB from a command line: a plain number, or one with a suffix as [`parse_size`] has it.
+pub(crate) fn parse_mebibytes(text: &str) -> Result<u64, String> {
+    let mebibytes = match text.trim().parse() {
+        Ok(mebibytes) => mebibytes,
+        Err(_) => parse_size(text)? >> 20,
+    };
+    if mebibytes == 0 { Err(format!("\"{text}\" is less than one MiB")) } else { Ok(mebibytes) }
+}
+
 /// A size from a command line: a number with an optional suffix K, M, G or T, in powers of 1024.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
@@ -72,11 +81,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Progress on a terminal, of what takes longer than a second.
+/// Where there is no terminal, progress is a line so often.
+const LINE_EVERY: Duration = Duration::from_secs(15);
+
+/// Progress of what takes longer than a second: a bar on a terminal, else a line now and then.
 pub(crate) struct Progress {
     bar: ProgressBar,
     begun: Instant,
-    wanted: bool,
+    said: Instant,
+    on_terminal: bool,
 }
 
 impl Progress {
@@ -86,12 +99,23 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        Self { bar, begun: Instant::now(), wanted: io::stderr().is_terminal() }
+        let begun = Instant::now();
+        Self { bar, begun, said: begun, on_terminal: io::stderr().is_terminal() }
     }
 
     /// So much is done of what.
     pub(crate) fn show(&mut self, what: &str, done: u64, total: u64) {
-        if !self.wanted || self.begun.elapsed() < Duration::from_secs(1) {
+        if !self.on_terminal {
+            if self.said.elapsed() >= LINE_EVERY {
+                self.said = Instant::now();
+                let seconds = self.begun.elapsed().as_secs();
+                // Who does not listen misses nothing but this.
+                let percent = done * 100 / total.max(1);
+                let _ = writeln!(io::stderr(), "{:>3}:{:02}  {what}, {percent} %", seconds / 60, seconds % 60);
+            }
+            return;
+        }
+        if self.begun.elapsed() < Duration::from_secs(1) {
             return;
         }
         if self.bar.is_hidden() {
@@ -112,6 +136,14 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mebibytes_need_no_suffix() {
+        for (text, mebibytes) in [("64", 64), ("64M", 64), ("2G", 2048), ("4096K", 4)] {
+            assert_eq!(parse_mebibytes(text), Ok(mebibytes), "{text}");
+        }
+        assert!(parse_mebibytes("0").is_err() && parse_mebibytes("4K").is_err() && parse_mebibytes("much").is_err());
+    }
 
     #[test]
     fn times_have_three_digits() {

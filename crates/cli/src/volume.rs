@@ -7,6 +7,10 @@ use gannet_shm::{claim_volume_first, volume_is_claimed};
 use gannet_vfs::Error;
 use rustix::io::Errno;
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long somebody who is ending may still have a volume open: `umount` returns before the mount's server has closed it.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// An error about a volume.
 pub(crate) fn failure(path: &Path, error: Error) -> Failure {
@@ -35,11 +39,30 @@ pub(crate) fn is_in_use(medium: &Medium) -> Result<bool, Failure> {
     }
 }
 
-/// Keeps everybody from opening the volume on a medium until its last handle is dropped; `false` if somebody has it open.
-/// The medium must be writable.
+/// Likewise, but for those who are just ending, which is waited for: a second at most.
+pub(crate) fn is_in_use_for_long(medium: &Medium) -> Result<bool, Failure> {
+    Ok(!soon(|| is_in_use(medium).map(|in_use| !in_use))?)
+}
+
+/// Whether something holds now or within [`ENDING`].
+pub(crate) fn soon(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<bool, Failure> {
+    let end = Instant::now() + ENDING;
+    loop {
+        if holds()? {
+            return Ok(true);
+        }
+        if Instant::now() >= end {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Keeps everybody from opening the volume on a medium until its last handle is dropped; `false` if somebody has it open,
+/// who is not just ending. The medium must be writable.
 pub(crate) fn claim(medium: &Medium) -> Result<bool, Failure> {
     match medium.descriptor() {
-        Some(file) => claim_volume_first(file).map_err(Failure::new),
+        Some(file) => soon(|| claim_volume_first(file).map_err(Failure::new)),
         None => Ok(true),
     }
 }

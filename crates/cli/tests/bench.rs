@@ -229,6 +229,14 @@ fn a_summary_is_one_table() {
 }
 
 #[test]
+fn a_peer_that_no_table_measures_is_named() {
+    build();
+    let report = valid(&gannet(&["bench", "exec", "--quick", "--peers", "gannet-aged,tmpfs", "--json"]).stdout);
+    let skipped = report["skipped"].as_array().unwrap();
+    assert!(skipped.len() == 1 && skipped[0]["what"] == "gannet-aged", "{skipped:?}");
+}
+
+#[test]
 fn wrong_wishes_are_one_line() {
     build();
     let output = gannet(&["bench", "latency", "--quick", "--peers", "nonsense"]);

@@ -32,21 +32,24 @@ fn sources() -> String {
             files(&entry.path().join("src"), "rs", &mut paths);
         }
     }
-    let mut text = String::new();
-    for path in paths {
-        let mut goes_on = false;
-        for line in fs::read_to_string(path).unwrap().lines() {
-            let line = if goes_on { line.trim_start() } else { line };
-            let joined = line.strip_suffix('\\');
-            goes_on = joined.is_some();
-            text += joined.unwrap_or(line);
-            if !goes_on {
-                text.push('\n');
-            }
+    let text: String = paths.iter().map(|path| joined(&fs::read_to_string(path).unwrap())).collect();
+    // The guide's messages stand between backticks and have none themselves.
+    text.replace('`', "")
+}
+
+/// A source with its strings as they are printed.
+fn joined(source: &str) -> String {
+    let (mut text, mut goes_on) = (String::new(), false);
+    for line in source.lines() {
+        let line = if goes_on { line.trim_start() } else { line };
+        let joined = line.strip_suffix('\\');
+        goes_on = joined.is_some();
+        text += joined.unwrap_or(line);
+        if !goes_on {
+            text.push('\n');
         }
     }
-    // The guide's messages stand between backticks and have none themselves.
-    text.replace("\\\"", "\"").replace('`', "")
+    text.replace("\\\"", "\"")
 }
 
 /// What stands between backticks.
@@ -77,6 +80,80 @@ fn each_message_of_the_guide_is_one_that_there_is() {
     }
     assert!(messages > 40, "{messages}");
     assert!(missing.is_empty(), "in no source: {missing:#?}");
+}
+
+/// The literals behind some words of a source, without those of its tests.
+fn literals<'a>(source: &'a str, before: &str) -> Vec<&'a str> {
+    let code = source.split("#[cfg(test)]").next().unwrap_or_default();
+    let begin = |rest: &'a str| {
+        let (gap, behind) = rest.split_once('"')?;
+        // Something else was meant if a statement ends in between.
+        (!gap.contains([';', '{', '}'])).then_some(behind)
+    };
+    code.split(before).skip(1).filter_map(begin).filter_map(|behind| behind.split('"').next()).collect()
+}
+
+/// The first part of a message that says something and is always the same, as far as the guide has it.
+fn constant_part(message: &str) -> &str {
+    let parts = message.split(['{', '}']).step_by(2).flat_map(|part| part.split([';', '(', '\n']));
+    let mut parts =
+        parts.map(|part| part.trim_matches(|letter: char| letter.is_whitespace() || ":;,.".contains(letter)));
+    parts.find(|part| part.len() >= 10).unwrap_or_default()
+}
+
+#[test]
+fn each_message_that_there_is_is_in_the_guide() {
+    // What tells of a mistake in Gannet, under the row of those, or of a wrong call of the library.
+    const MISTAKES: [&str; 10] = [
+        "are not inside the medium",
+        "is not aligned for a word",
+        "the caller's memory is bad after",
+        "arena offset",
+        "arena region",
+        "this thread was abandoned by a test",
+        "the volume was attached twice",
+        "attaching did not complete",
+        "an inode without a slot",
+        "where is this program?",
+    ];
+    let places: [(&str, &[&str]); 6] = [
+        ("crates/media/src", &["#[error("]),
+        ("crates/shm/src", &["#[error("]),
+        ("crates/open/src", &["because("]),
+        ("crates/logfs/src", &["because("]),
+        ("crates/fuse/src", &["#[error("]),
+        ("crates/cli/src", &["Failure::new("]),
+    ];
+    // Of the engine, those that whoever opens, makes, checks or dumps a volume can meet; a program's calls see an errno.
+    const ENGINE: [&str; 7] = ["attach.rs", "recover.rs", "disk.rs", "mkfs.rs", "check", "dump", "file_system.rs"];
+    let guide = read("docs/guide.md").replace('`', "");
+    let (mut seen, mut missing) = (0, Vec::new());
+    for (directory, words) in places {
+        let mut paths = Vec::new();
+        files(&root().join(directory), "rs", &mut paths);
+        for path in paths {
+            // Below the crate only: the tree may lie in any directory, also in one called `check`.
+            let inside = path.strip_prefix(root().join(directory)).unwrap();
+            let is_engine = directory.contains("logfs");
+            if is_engine && !inside.components().any(|part| ENGINE.iter().any(|name| part.as_os_str() == *name)) {
+                continue;
+            }
+            let source = joined(&fs::read_to_string(&path).unwrap()).replace('`', "");
+            for message in words.iter().flat_map(|word| literals(&source, word)) {
+                let part = constant_part(message);
+                if part.is_empty() {
+                    continue;
+                }
+                seen += 1;
+                let is_mistake = MISTAKES.iter().any(|known| part.contains(known));
+                if !is_mistake && !guide.contains(part) {
+                    missing.push(format!("{}: {part}", path.file_name().unwrap().display()));
+                }
+            }
+        }
+    }
+    assert!(seen > 80, "{seen}");
+    assert!(missing.is_empty(), "docs/guide.md explains nowhere: {missing:#?}");
 }
 
 #[test]

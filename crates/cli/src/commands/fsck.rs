@@ -21,7 +21,7 @@ fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
     let path = &arguments.volume;
     let medium = volume::open(path, !arguments.repair)?;
     // A claim is held until the end: nobody opens the volume while it is repaired.
-    let in_use = if arguments.repair { !volume::claim(&medium)? } else { volume::is_in_use(&medium)? };
+    let in_use = if arguments.repair { !volume::claim(&medium)? } else { volume::is_in_use_for_long(&medium)? };
     if in_use && arguments.repair {
         let message = format!("{}: somebody has the volume open; end those programs first", path.display());
         return Err(Failure::new(message));

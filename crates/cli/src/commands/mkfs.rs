@@ -82,8 +82,8 @@ fn refuse_to_overwrite(arguments: &Mkfs) -> Result<(), Failure> {
     if status.is_dir() {
         return Err(Failure::new(format_args!("{shown}: is a directory")));
     }
-    let in_use = std::fs::File::open(path).is_ok_and(|file| volume_is_claimed(file).unwrap_or(false));
-    if in_use {
+    let is_in_use = || std::fs::File::open(path).is_ok_and(|file| volume_is_claimed(file).unwrap_or(false));
+    if !volume::soon(|| Ok(!is_in_use()))? {
         return Err(Failure::new(format_args!("{shown}: somebody has this volume open (`gannet info` says who)")));
     }
     if arguments.force || (status.is_file() && status.len() == 0) {

@@ -39,6 +39,29 @@ fn one_line(output: &Output) -> String {
 }
 
 #[test]
+fn a_volume_can_be_checked_and_made_anew_at_once_after_umount() {
+    // The server closes the volume when umount(2) has returned.
+    with_transports(|transport| {
+        for _ in 0..10 {
+            let bench = Bench::new();
+            let mut server = bench.mount(&format!("transport={transport}"));
+            fs::write(bench.on("file"), [1; 100_000]).unwrap();
+            unmount(&bench.at());
+            let checked = gannet(["fsck".as_ref(), "--repair".as_ref(), bench.volume().as_os_str()]);
+            assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+            assert!(server.child.wait().unwrap().success());
+            let mut server = bench.mount(&format!("transport={transport}"));
+            unmount(&bench.at());
+            let made = gannet(
+                ["mkfs", "--force", "--size=64M"].map(OsStr::new).into_iter().chain([bench.volume().as_os_str()]),
+            );
+            assert!(made.status.success(), "{made:?}");
+            assert!(server.child.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
 fn what_was_acknowledged_outlives_a_killed_server() {
     with_transports(|transport| {
         for cache in ["automatic", "coherent", "exclusive"] {
@@ -172,7 +195,7 @@ fn a_service_manager_is_told_when_it_answers() {
     let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(120))).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));
-    command.args(["mount", "--foreground", "--memory=8"]).arg(bench.at()).env("NOTIFY_SOCKET", &path);
+    command.args(["mount", "--foreground", "--memory=8M"]).arg(bench.at()).env("NOTIFY_SOCKET", &path);
     let mut child = command.stdout(std::process::Stdio::null()).spawn().unwrap();
     let mut message = [0; 500];
     let length = socket.recv(&mut message).unwrap();
