@@ -60,6 +60,7 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record, in_child),
         EXIT => process::exit_thread(frame, record),
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
+        entry::FAULTED => Outcome::Done(front::faulted(frame, record, in_child) as isize),
         MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),
         _ => front::handle(frame, record, in_child),
     }

@@ -204,7 +204,8 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
 fn publish(signal: usize, wanted: &KernelAction) {
     let action = &ACTIONS[signal];
     let has_handler = wanted.handler != SIG_DFL && wanted.handler != SIG_IGN;
-    let long_way = wanted.flags & SA_RESETHAND != 0 || signal == SIGCANCEL;
+    // What is mapped behind the end of a file may be there by now.
+    let long_way = wanted.flags & SA_RESETHAND != 0 || matches!(signal, SIGCANCEL | SIGBUS);
     action.flags.store(wanted.flags, Ordering::Relaxed);
     action.restorer.store(wanted.restorer, Ordering::Relaxed);
     action.mask.store(wanted.mask, Ordering::Relaxed);
@@ -263,8 +264,14 @@ struct SignalInformation {
     signal: i32,
     error: i32,
     code: i32,
-    rest: [u8; 116],
+    padding: i32,
+    /// Of a fault.
+    address: usize,
+    rest: [u8; 104],
 }
+
+/// Nothing is behind the address.
+const BUS_ADRERR: i32 = 2;
 
 /// Offsets in `ucontext_t` on x86-64.
 const CONTEXT_RCX: usize = 40 + 14 * 8;
@@ -298,6 +305,10 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
         }
         // SAFETY: as above.
         unsafe { defer(index, information, mask) };
+        return;
+    }
+    // SAFETY: for a fault the address stands behind the code.
+    if fault && index == SIGBUS && code == BUS_ADRERR && entry::ask_about(unsafe { (*information).address }) {
         return;
     }
     let action = &ACTIONS[index];

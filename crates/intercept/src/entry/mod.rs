@@ -101,6 +101,7 @@ const XSAVE_AREA_BYTES: usize = 4096;
 unsafe extern "C" {
     fn gannet_entry();
     fn gannet_entry_full();
+    fn gannet_ask_about(address: usize) -> isize;
     fn gannet_thread_state() -> *mut ThreadState;
     fn gannet_thread_exit();
     fn gannet_deliver_lowered();
@@ -182,6 +183,15 @@ pub(crate) unsafe fn program_behind(instruction: usize, stack: usize, rcx: usize
         unsafe { ((stack + SLOT_OFFSET) as *const usize).read() }
     };
     Some((slot, stack + LOWERED_BYTES))
+}
+
+/// The number of the call that [`ask_about`] makes; the kernel knows none such.
+pub(crate) const FAULTED: usize = 0x3_0000;
+
+/// From a signal handler, outside of operations: asks the handler of calls whether an address that nothing was behind can be used by now.
+pub(crate) fn ask_about(address: usize) -> bool {
+    // SAFETY: comes through the entry as any call of the program does.
+    unsafe { gannet_ask_about(address) == 1 }
 }
 
 /// Where a thread that exits goes on.

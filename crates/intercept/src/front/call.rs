@@ -246,7 +246,10 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
 
         MMAP => maps::map(call),
         MUNMAP => maps::unmap(call),
-        MPROTECT => maps::protect(call),
+        MPROTECT | PKEY_MPROTECT => maps::protect(call),
+        MADVISE => maps::advise(call),
+        PROCESS_MADVISE => maps::advise_process(call),
+        REMAP_FILE_PAGES => maps::remap_pages(call),
         MREMAP => maps::remap(call),
         MSYNC => maps::sync(call),
 
@@ -298,7 +301,8 @@ fn could_tell(call: &Call<'_>) -> bool {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let [a, b, c, d, e, _] = call.arguments;
     match call.number {
-        CLOSE | MUNMAP | MPROTECT | MREMAP | MSYNC | GETCWD | EXIT_GROUP => false,
+        CLOSE | MUNMAP | MPROTECT | PKEY_MPROTECT | MREMAP | MSYNC | MADVISE | REMAP_FILE_PAGES | GETCWD
+        | EXIT_GROUP => false,
         RENAMEAT | RENAMEAT2 | LINKAT => held::is_held(a) || held::is_held(c),
         SYMLINKAT => held::is_held(b),
         MMAP => d & MAP_ANONYMOUS == 0 && !call.is_ours(e),

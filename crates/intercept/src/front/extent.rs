@@ -150,3 +150,12 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
     maps::renew(call, file.mount, file.node, offset, end, maps::Change::Moved);
     done(0)
 }
+
+/// Makes a hole of a range of a file that is mapped writably, for a call that names the map.
+pub(crate) fn punch(call: &Call<'_>, mount: usize, node: NodeId, offset: u64, length: u64) -> Result<(), Errno> {
+    let fs = call.front.file_system(mount)?;
+    let namespace = Namespace::new(fs, credentials::effective());
+    namespace.allocate_open(node, AllocateMode::PunchHole, offset, length).map_err(|error| error.errno())?;
+    maps::renew(call, mount, node, offset, offset + length, maps::Change::Moved);
+    Ok(())
+}

@@ -288,6 +288,13 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     }
 }
 
+/// The program used an address that nothing was behind. Whether it can be used by now.
+pub(crate) fn faulted(frame: &Frame, record: &mut Record, in_child: bool) -> bool {
+    let Some(front) = front() else { return false };
+    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
+    maps::used(&call, frame.arguments[0])
+}
+
 /// Before `execve` or `execveat`: programs of a volume.
 pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     match front() {

@@ -99,7 +99,7 @@ static void memory_and_requests(void) {
     aio_context_t context = 0; struct io_event events[2]; struct iocb request = {.aio_fildes = file, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (uintptr_t)text, .aio_nbytes = 4}, *list[] = {&request}; struct timespec now = {0, 0};
     char *at = mmap(0, 8192, PROT_READ, MAP_SHARED, file, 0);
     ROW(mmap, at == MAP_FAILED ? -1 : at[0]); CALL(mprotect, at, 8192, PROT_READ | PROT_WRITE); at[0] = 'M'; CALL(msync, at, 8192, MS_SYNC); pread(file, text, 1, 0); say("%c", text[0]);
-    char *moved = mremap(at, 8192, 4096, 0); ROW(mremap, moved == at); CALL(munmap, moved, 4096);
+    char *moved = mremap(at, 8192, 4096, 0); ROW(mremap, moved == at); ROW(madvise, madvise(moved, 4096, MADV_REMOVE)); say("%d", moved[0]); CALL(remap_file_pages, moved, 4096, 0, 1, 0); CALL(pkey_mprotect, moved, 4096, PROT_READ, -1); ROW(process_madvise, S(process_madvise, -1, 0, 0, 999, 0)); CALL(munmap, moved, 4096);
     S(io_setup, 4, &context); CALL(io_submit, context, 1, list); CALL(io_getevents, context, 1, 2, events, &now); say("%ld", (long)events[0].res); S(io_submit, context, 1, list); CALL(io_pgetevents, context, 1, 2, events, &now, 0); say("%ld", (long)events[0].res); CALL(io_destroy, context);
 }
 

@@ -2,6 +2,7 @@
 // bits go, what lies behind a file's end, flags of inodes, users of several kinds, ranges and their limits.
 //   suites DIRECTORY      an empty directory, which becomes the working directory
 #include "say.h"
+#include <setjmp.h>
 #include <sys/sendfile.h>
 
 static const int user = 65534, other = 4711;
@@ -149,6 +150,33 @@ static void vectors(void) {
     R(S(io_submit, context, 0, list)); R(S(io_submit, context, -1, list)); R(S(io_submit, context, 1, BAD)); struct cb *wrong[] = {BAD}; R(S(io_submit, context, 1, wrong)); c.fd = only_write; R(S(io_submit, context, 1, list)); c.op = 1; c.fd = only_read; R(S(io_submit, context, 1, list)); c.fd = path; R(S(io_submit, context, 1, list)); c.fd = file; R(S(io_submit, context, 2, list)); struct timespec none = {0, 0}; R(S(io_getevents, context, 2, 2, event, &none)); R((long)event[2]); c.r2 = 1; R(S(io_submit, context, 1, list)); R(S(io_submit, 0, 1, list)); R(S(io_destroy, context)); R(S(io_destroy, context)); for (int i = 3; i < 60; i++) close(i);
 }
 
+// What use of an address does: its value, or the signal and why.
+static sigjmp_buf out_of_it;
+static void caught(int number, siginfo_t *why, void *context) { (void)context; siglongjmp(out_of_it, number << 8 | why->si_code); }
+#define USE(...) do { int how_ = sigsetjmp(out_of_it, 1); if (how_) say("%s: signal %d, %d", #__VA_ARGS__, how_ >> 8, how_ & 255); else { long value_ = (long)(__VA_ARGS__); say("%s = %ld", #__VA_ARGS__, value_); } } while (0)
+// Does something to a file in another process.
+#define ELSEWHERE(...) do { fflush(0); if (!fork()) { int own = open("beyond", O_RDWR); __VA_ARGS__; _exit(0); } wait(0); } while (0)
+static void numbered(int file) { for (int i = 0; i < 4; i++) { char text[16]; snprintf(text, 16, "page%d", i); pwrite(file, text, 5, i * 4096L); } }
+
+// Pages that lie behind the end of a file, and calls that would act on the medium under a map.
+static void beyond(void) {
+    section = "beyond";
+    struct sigaction action = {.sa_sigaction = caught, .sa_flags = SA_SIGINFO}; sigaction(SIGSEGV, &action, 0); sigaction(SIGBUS, &action, 0);
+    static char text[16384]; memset(text, 'm', sizeof text); int file = open("beyond", O_CREAT | O_RDWR, 0644), empty = open("empty", O_CREAT | O_RDWR, 0644), ends[2]; pipe(ends); write(file, text, 8192);
+    volatile char *map = mmap(0, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); USE(map[0]); USE(map[8191]); USE(map[8192]); USE(map[16383]); USE(map[12288] = 'x'); R(write(ends[1], (char *)map + 8192, 4)); R(write(ends[1], (char *)map + 8190, 2)); R(write(empty, (char *)map + 8192, 4)); R(pread(file, (char *)map + 8192, 4, 0));
+    R(ftruncate(file, 4096)); USE(map[4096]); USE(map[4095]); R(ftruncate(file, 12288)); USE(map[4096]); USE(map[12287] = 'y'); USE(map[12288]); R(pread(file, text, 1, 12287)); R(text[0]); R(ftruncate(file, 100)); USE(map[4095]); USE(map[4096]); R(pwrite(file, "far", 3, 13000)); USE(map[5000]); USE(map[13000]); USE(map[16383]);
+    volatile char *private = mmap(0, 16384, PROT_READ | PROT_WRITE, MAP_PRIVATE, empty, 0), *none = mmap(0, 4096, PROT_READ, MAP_SHARED, empty, 0); USE(private[0]); USE(none[0]); R(pwrite(empty, "abc", 3, 0)); USE(none[0]); USE(private[1]); USE(private[0] = 'p'); R(pwrite(empty, "later", 5, 8192)); USE(private[0]); USE(private[8192]); USE(private[5000]); USE(private[12288]); USE(none[0]);
+    char *moved = mremap((void *)private, 16384, 65536, MREMAP_MAYMOVE); R(moved != MAP_FAILED); USE(moved[0]); USE(moved[8192]); USE(moved[12288]); USE(moved[60000]); R(munmap(moved + 8192, 4096)); USE(moved[4096]); USE(moved[8192]);
+    // Another process makes it longer.
+    ftruncate(file, 4096); USE(map[9000]); ELSEWHERE(pwrite(own, "later", 5, 9000)); USE(map[9000]); USE(map[5000] = 'z'); R(pread(file, text, 1, 5000)); R(text[0]); USE(map[12288]); ELSEWHERE(ftruncate(own, 16384)); USE(map[16000] = 'q'); R(pread(file, text, 1, 16000)); R(text[0]);
+    fflush(0); pid_t child = fork(); int status; if (!child) { signal(SIGBUS, SIG_DFL); ftruncate(file, 0); status = map[0]; _exit(3); } waitpid(child, &status, 0); say("by default: %d", WIFSIGNALED(status) ? WTERMSIG(status) : -1);
+    child = fork(); if (!child) { signal(SIGBUS, SIG_IGN); ftruncate(file, 16384); ftruncate(file, 0); status = map[8192]; _exit(3); } waitpid(child, &status, 0); say("ignored: %d", WIFSIGNALED(status) ? WTERMSIG(status) : -1); munmap((void *)map, 16384);
+    // Other parts of the file in the same place, and holes through a map.
+    numbered(file); map = mmap(0, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); ftruncate(file, 16384); R(S(remap_file_pages, map, 4096, 0, 3, 0)); say("%.5s", (char *)map); USE(map[4] = 'R'); pread(file, text, 5, 12288); say("%.5s", text); R(S(remap_file_pages, map + 4096, 8192, 0, 0, 0)); say("%.5s %.5s", (char *)map + 4096, (char *)map + 8192); R(S(remap_file_pages, map, 4096, 1, 2, 0)); R(S(remap_file_pages, map, 100, 0, 2, 0)); R(S(remap_file_pages, map, 4096, 0, -1L, 0)); R(S(remap_file_pages, map, 65536, 0, 0, 0)); R(S(remap_file_pages, map, 4096, 0, 100, 0)); USE(map[0]); munmap((void *)map, 16384);
+    map = mmap(0, 16384, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); R(madvise((char *)map + 4096, 8192, MADV_REMOVE)); say("%.5s %d %d %.4s", (char *)map, map[4096], map[8192], (char *)map + 12288); struct stat s; fstat(file, &s); R(s.st_size); R(s.st_blocks); char *readable = mmap(0, 4096, PROT_READ, MAP_SHARED, file, 0), *own = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, file, 0); R(madvise(readable, 4096, MADV_REMOVE)); R(madvise(own, 4096, MADV_REMOVE)); R(madvise((char *)map + 1, 4096, MADV_REMOVE)); R(madvise((char *)map, 0, MADV_REMOVE)); R(S(pkey_mprotect, readable, 4096, PROT_READ | PROT_WRITE, -1)); USE(readable[0] = 'k'); R(pread(file, text, 1, 0)); R(text[0]);
+    int read_only = open("beyond", O_RDONLY); char *only = mmap(0, 4096, PROT_READ, MAP_SHARED, read_only, 0); R(S(pkey_mprotect, only, 4096, PROT_READ | PROT_WRITE, -1)); signal(SIGSEGV, SIG_DFL); signal(SIGBUS, SIG_DFL); for (int i = 3; i < 30; i++) close(i);
+}
+
 static void flagged(void) {
     section = "flagged";
     long flags; int failed; char text[20];
@@ -194,6 +222,6 @@ int main(int count, char **arguments) {
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); vectors(); flagged(); users(); exclusion();
+    times(); set_id(); behind_the_end(); beyond(); vectors(); flagged(); users(); exclusion();
     section = "end"; say("done"); return 0;
 }

@@ -89,7 +89,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     }
     let at = if fixed { place(target, new_length, MAP_FIXED, 0) } else { place(0, new_length, 0, 0) }?;
     if !part.shared {
-        copy_pages(start, at, length.min(new_length), part.protection)?;
+        copy_pages(start, at, length.min(new_length), part.protection);
     }
     if old_length != 0 {
         drop_map(call, start, length);
@@ -97,15 +97,18 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     done(at)
 }
 
-/// What a private map holds goes to its new place.
-fn copy_pages(from: usize, to: usize, length: usize, protection: usize) -> Result<(), Errno> {
+/// What a private map holds goes to its new place, page by page: behind the end of the file there is nothing to be copied.
+fn copy_pages(from: usize, to: usize, length: usize, protection: usize) {
     const PROT_READ_WRITE: usize = 3;
     // SAFETY: maps of the program's, of that length; the protection of the new one is the program's wish again afterwards.
     unsafe {
         syscall(MPROTECT, [to, length, PROT_READ_WRITE]);
-        let copied = gannet_usermem::copy::copy(to as *mut u8, from as *const u8, length);
+        for page in (0..length).step_by(PAGE_BYTES) {
+            if gannet_usermem::copy::copy((to + page) as *mut u8, (from + page) as *const u8, PAGE_BYTES).is_err() {
+                break;
+            }
+        }
         syscall(MPROTECT, [to, length, protection]);
-        copied.map_err(|_| Errno::FAULT)
     }
 }
 

@@ -8,11 +8,17 @@
 //! | --- | --- |
 //! | here | making a map |
 //! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
+//! | [`advice`] | `madvise`, `remap_file_pages` |
+//! | [`behind`] | what lies behind the end of a file |
 //! | [`regions`] | what is mapped where |
 
+mod advice;
+mod behind;
 mod change;
 mod regions;
 
+pub(crate) use advice::{advise, advise_process, remap_pages};
+pub(crate) use behind::used;
 pub(crate) use change::{protect, remap, sync, unmap};
 pub(crate) use regions::{after_fork_in_child, any, around_fork};
 
@@ -146,15 +152,19 @@ fn fill(fs: &dyn FileSystem, mount: usize, node: NodeId, base: usize, wish: &Wis
     let pin = fs
         .map(node, access, offset, length as u64, &mut |extent| extents.push(*extent))
         .map_err(|error| error.errno())?;
-    if let Err(errno) = map_extents(base, length, offset, protection, shared, &extents) {
+    let reached = behind::reached(fs, node, offset, length);
+    let mapped = map_extents(base, reached, offset, protection, shared, &extents)
+        .and_then(|()| map_behind(base + reached, length - reached, protection));
+    if let Err(errno) = mapped {
         let _ = fs.unmap(pin);
         return Err(errno);
     }
     let mapped: u64 =
         extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
     let holes = mapped < length as u64;
-    let (start, end) = (base, base + length);
-    Ok(New { pin, region: Region { start, end, mount, node, offset, pin: 0, shared, protection, writable, holes } })
+    let (start, end, reached) = (base, base + length, base + reached);
+    let region = Region { start, end, reached, mount, node, offset, pin: 0, shared, protection, writable, holes };
+    Ok(New { pin, region })
 }
 
 /// How a file changed whose maps are made anew.
@@ -195,6 +205,18 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
     }
 }
 
+/// Pages behind the end of a file; zeros that are nobody's where they cannot be had.
+fn map_behind(at: usize, length: usize, protection: usize) -> Result<(), Errno> {
+    if length == 0 || behind::put(at, length, protection) {
+        return Ok(());
+    }
+    let call = [at, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0];
+    // SAFETY: inside the reservation.
+    let result = unsafe { syscall(MMAP, call) };
+    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) }
+}
+
+/// Maps the extents that begin within `length` bytes, as far as that.
 fn map_extents(
     base: usize,
     length: usize,
@@ -207,9 +229,12 @@ fn map_extents(
     let mut at = 0;
     for extent in extents {
         let start = extent.file_offset_bytes.checked_sub(offset).ok_or(Errno::IO)? as usize;
-        let piece = extent.length_bytes as usize;
+        if start >= length {
+            break;
+        }
+        let piece = (extent.length_bytes as usize).min(length - start);
         // A file system that tells nonsense must not make us map over the program's memory.
-        if start < at || start.checked_add(piece).is_none_or(|end| end > length) || !start.is_multiple_of(PAGE_BYTES) {
+        if start < at || !start.is_multiple_of(PAGE_BYTES) {
             return Err(Errno::IO);
         }
         at = start + piece;

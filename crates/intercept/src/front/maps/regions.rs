@@ -15,6 +15,8 @@ use gannet_vfs::{MapAccess, MapToken, NodeId};
 pub(super) struct Region {
     pub(super) start: usize,
     pub(super) end: usize,
+    /// Where the pages begin that lay behind the end of the file when it was mapped; the end or more if there are none.
+    pub(super) reached: usize,
     pub(super) mount: usize,
     pub(super) node: NodeId,
     /// Where in the file `start` is.
@@ -142,12 +144,13 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                 index += 1;
                 continue;
             }
-            let Region { mount, node, pin, shared, protection, writable, holes, .. } = *region;
+            let Region { reached, mount, node, pin, shared, protection, writable, holes, .. } = *region;
             let offset_at = |address: usize| region.offset + (address - region.start) as u64;
             if region.start < start && end < region.end {
                 let tail = Region {
                     start: end,
                     end: region.end,
+                    reached,
                     mount,
                     node,
                     offset: offset_at(end),
@@ -229,6 +232,25 @@ pub(super) fn first_behind(start: usize, end: usize) -> Option<Part> {
     })
 }
 
+/// What lies lowest of all maps between two addresses.
+pub(super) fn first_of_any(start: usize, end: usize) -> Option<Part> {
+    locked(|maps| {
+        let inside = |region: &&Region| region.start < end && start < region.end;
+        maps.regions.iter().filter(inside).min_by_key(|region| region.start).map(|region| region.from(start))
+    })
+}
+
+/// The pages behind the end of a file, as far as one map goes, that `address` is among.
+pub(super) fn containing(address: usize) -> Option<Part> {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    locked(|maps| {
+        let inside = |region: &&Region| region.start.max(region.reached) <= address && address < region.end;
+        maps.regions.iter().find(inside).map(|region| region.from(region.reached))
+    })
+}
+
 /// Part of a map, from an address on.
 pub(super) struct Part {
     pub(super) start: usize,
@@ -250,10 +272,15 @@ pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, 
     locked(|maps| {
         let mut best: Option<Part> = None;
         for region in maps.regions.iter().filter(|region| (region.mount, region.node) == file) {
+            // What lay behind the end.
+            let reached = region.offset + region.reached.saturating_sub(region.start) as u64;
+            let grew = region.reached < region.end && reached < bytes.end;
             let from = match change {
+                _ if region.shared && grew => first_page.min(reached),
                 _ if region.shared => first_page,
                 // The page with the end stays private.
                 Change::Cut => bytes.start.next_multiple_of(PAGE_BYTES as u64),
+                _ if grew => reached,
                 _ => continue,
             };
             let skipped = usize::try_from(from.saturating_sub(region.offset)).unwrap_or(usize::MAX);
