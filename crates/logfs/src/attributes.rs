@@ -9,8 +9,8 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::{LoggedAttributes, Payload};
 use crate::format::slot::{AT_ACCESSED, AT_CHANGED, AT_TOUCHED};
 use crate::ops::{Core, Locked, Op, inode_number};
-use crate::places::RECORDS_BACKED_TOGETHER;
-use crate::record::{ACCESS_FRESH, Record, State};
+use crate::places::{RECORD_WORDS, RECORDS_BACKED_TOGETHER};
+use crate::record::{Record, State};
 use crate::write::coarse_now;
 use gannet_media::MediumOffset;
 use gannet_shm::{Arena, Ordering};
@@ -76,6 +76,8 @@ impl<'s> Op<'s> {
         }
         let all = self.attributes(node)?;
         let latest = all.modified.0.max(all.changed.0);
+        // Not before the last change of attributes, which may have set a time within this very tick of the clock.
+        let now = now.max(record.accessed_since());
         let mut accessed = all.accessed.0;
         let moves =
             self.core.access_times == AccessTimes::Always || accessed <= latest || now.saturating_sub(accessed) >= DAY;
@@ -139,6 +141,19 @@ impl<'s> Op<'s> {
     }
 }
 
+/// The words of an inode's record, where there is memory behind them: what has none must not be touched.
+#[inline(always)]
+fn backed_record<'s>(core: &Core, arena: &'s Arena, node: NodeId) -> Option<Record<'s>> {
+    let places = &core.places;
+    let record = places.record(node.number as u32);
+    let group = node.number / RECORDS_BACKED_TOGETHER;
+    let backed = places.inode_of_lock(record).is_some()
+        && arena
+            .word(places.records.start.add(group / 64 * 8))
+            .is_ok_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0);
+    if backed { arena.words(record, RECORD_WORDS).ok().map(Record::new) } else { None }
+}
+
 /// Whether an access need not move the inode's time of access, as far as one word says so.
 #[inline]
 pub(crate) fn access_is_fresh(core: &Core, arena: &Arena, node: NodeId) -> bool {
@@ -146,18 +161,16 @@ pub(crate) fn access_is_fresh(core: &Core, arena: &Arena, node: NodeId) -> bool 
         AccessTimes::Never => true,
         AccessTimes::Always => false,
         AccessTimes::Relative => {
-            let places = &core.places;
-            let record = places.record(node.number as u32);
-            // A record without memory behind it must not be touched.
-            let group = node.number / RECORDS_BACKED_TOGETHER;
-            let backed = places.inode_of_lock(record).is_some()
-                && arena
-                    .word(places.records.start.add(group / 64 * 8))
-                    .is_ok_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0);
-            let at = record.add(ACCESS_FRESH as u64 * 8);
-            backed && arena.word(at).is_ok_and(|word| coarse_now() < word.load(Ordering::Relaxed) as i64)
+            backed_record(core, arena, node).is_some_and(|record| coarse_now() < record.access_fresh_until())
         }
     }
+}
+
+/// Whether the inode has set-id bits, or may have: `false` is certain, for the moment.
+#[inline]
+pub(crate) fn may_have_set_id(core: &Core, arena: &Arena, node: NodeId) -> bool {
+    let is_known = |record: &Record<'_>| record.state().is_some_and(|state| state.generation == node.generation);
+    backed_record(core, arena, node).filter(is_known).is_none_or(|record| record.mode() & 0o6000 != 0)
 }
 
 /// The attributes after a change, or `None` if there is nothing to log.

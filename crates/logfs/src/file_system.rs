@@ -190,9 +190,7 @@ impl LogFs {
     fn change<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
         let op = self.op()?;
         let before = gannet_media::counters_thread();
-        let call = op.call(operation);
-        let outcome = run(&op);
-        op.ended(call);
+        let outcome = op.counted(operation, run);
         op.count(Counter::Changes, 1);
         op.count_medium(before);
         outcome
@@ -201,11 +199,7 @@ impl LogFs {
     /// Runs an operation that changes nothing, and counts it.
     #[inline(always)]
     fn look<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
-        let op = self.op()?;
-        let call = op.call(operation);
-        let outcome = run(&op);
-        op.ended(call);
-        outcome
+        self.op()?.counted(operation, run)
     }
 
     #[inline(always)]
@@ -348,10 +342,7 @@ impl FileSystem for LogFs {
 
     fn read(&self, node: NodeId, offset_bytes: u64, into: &mut Destination<'_>) -> Result<usize> {
         let op = self.op()?;
-        let call = op.call(Operation::Read);
-        let outcome = op.read(node, offset_bytes, into);
-        op.ended(call);
-        let count = outcome?;
+        let count = op.counted(Operation::Read, |op| op.read(node, offset_bytes, into))?;
         op.count(Counter::Reads, 1);
         op.count(Counter::BytesRead, count as u64);
         Ok(count)
@@ -366,9 +357,7 @@ impl FileSystem for LogFs {
     ) -> Result<Written> {
         let op = self.op()?;
         let before = gannet_media::counters_thread();
-        let call = op.call(Operation::Write);
-        let outcome = op.write(node, position, from, flags);
-        op.ended(call);
+        let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
         op.count(Counter::Writes, 1);
         op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
         op.count_medium(before);
@@ -382,6 +371,10 @@ impl FileSystem for LogFs {
         {
             op.note_access(node);
         }
+    }
+
+    fn may_have_set_id(&self, node: NodeId) -> bool {
+        attributes::may_have_set_id(&self.core, self.session.arena(), node)
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {

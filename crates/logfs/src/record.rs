@@ -67,7 +67,7 @@ const MODIFIED_SINCE: usize = 28;
 /// The same for the time of access.
 const ACCESSED_SINCE: usize = 29;
 /// Until when an access need not move the time of access; 0 if that has to be looked at.
-pub(crate) const ACCESS_FRESH: usize = 30;
+const ACCESS_FRESH: usize = 30;
 /// Of an inode in use, in the high half: how far collection has come in the oldest page (owed:8, line:8, item:16). Of a free
 /// one, in the low half: the generation that its next user gets, where that is known without a look at the slot.
 const COLLECT_AT: usize = 31;
@@ -423,6 +423,12 @@ impl<'s> Record<'s> {
         self.set_size(state.logged.size_bytes);
         self.set_device(state.birth.device);
         self.set_created(state.birth.created);
+    }
+
+    /// Until when an access need not move the time of access. Read without the lock, too.
+    #[inline(always)]
+    pub(crate) fn access_fresh_until(&self) -> i64 {
+        self.load(ACCESS_FRESH) as i64
     }
 
     /// Notes until when an access need not move the time of access; 0 has it looked at. Stored without the lock, too.

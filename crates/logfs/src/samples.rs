@@ -87,15 +87,6 @@ impl Operation {
     }
 }
 
-/// A call of an operation that is going on.
-#[must_use]
-pub(crate) struct Call {
-    operation: Operation,
-    /// Since when, in nanoseconds, and for how many calls it stands; 0 if it is not timed.
-    begun_ns: u64,
-    weight: u64,
-}
-
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
@@ -115,40 +106,35 @@ fn bucket_ns(bucket: usize) -> u64 {
 }
 
 impl Op<'_> {
-    /// Counts a call.
+    /// Runs a call of an operation: counts it, and times some.
+    // What a call that is not timed pays is a load, a store and two tests: nothing of the timing lives while it runs.
     #[inline(always)]
-    pub(crate) fn call(&self, operation: Operation) -> Call {
-        let mut call = Call { operation, begun_ns: 0, weight: 0 };
-        if cfg!(feature = "unsampled") {
-            return call;
-        }
-        if let Some(word) = self.counters.get(CALLS_AT as usize + operation as usize) {
+    pub(crate) fn counted<T>(&self, operation: Operation, run: impl FnOnce(&Self) -> T) -> T {
+        if !cfg!(feature = "unsampled")
+            && let Some(word) = self.counters.get(CALLS_AT as usize + operation as usize)
+        {
             let calls = word.load(Ordering::Relaxed);
             word.store(calls.wrapping_add(1), Ordering::Relaxed);
-            if calls < ONE_IN || calls.is_multiple_of(ONE_IN) {
-                call.weight = if calls < ONE_IN { 1 } else { ONE_IN };
-                call.begun_ns = now_ns();
+            if calls.is_multiple_of(ONE_IN) || calls < ONE_IN {
+                return self.timed(operation, if calls < ONE_IN { 1 } else { ONE_IN }, run);
             }
         }
-        call
+        run(self)
     }
 
-    /// The call has ended.
-    #[inline(always)]
-    pub(crate) fn ended(&self, call: Call) {
-        if call.weight != 0 {
-            self.note(call);
-        }
-    }
-
+    /// Runs a call that stands for `weight` calls, and notes how long it took.
     #[cold]
-    fn note(&self, call: Call) {
-        let took_ns = now_ns().saturating_sub(call.begun_ns);
-        let histogram = call.operation as u64 * STRIPES + u64::from(self.thread.slot()) % STRIPES;
+    #[inline(never)]
+    fn timed<T>(&self, operation: Operation, weight: u64, run: impl FnOnce(&Self) -> T) -> T {
+        let begun_ns = now_ns();
+        let outcome = run(self);
+        let took_ns = now_ns().saturating_sub(begun_ns);
+        let histogram = operation as u64 * STRIPES + u64::from(self.thread.slot()) % STRIPES;
         let at = self.core.places.samples.start.add((histogram * BUCKETS as u64 + bucket(took_ns) as u64) * 8);
         if let Ok([word]) = self.thread.arena().words(at, 1) {
-            word.fetch_add(call.weight, Ordering::Relaxed);
+            word.fetch_add(weight, Ordering::Relaxed);
         }
+        outcome
     }
 
     /// What all threads have done.

@@ -90,3 +90,34 @@ fn a_write_within_the_tick_of_a_set_time_shows() {
         assert!(rig.fs.attributes(file).expect("attributes").modified > past, "round {round}");
     }
 }
+
+#[test]
+fn a_read_within_the_tick_of_a_set_time_shows() {
+    let fs = LogFs::open_private(volume(16 << 20), options(AccessTimes::Relative)).expect("attach");
+    let rig = Rig::new(&fs);
+    let file = rig.file(rig.root, "f");
+    let past = Time(1_000_000_000_000_000_000);
+    let set = AttributeChange { accessed: gannet_vfs::TimeChange::Set(past), ..Default::default() };
+    for round in 0..50 {
+        rig.fs.set_attributes(file, &set).expect("set the time");
+        assert_eq!(rig.fs.attributes(file).expect("attributes").accessed, past);
+        fs.note_access(file);
+        assert!(rig.fs.attributes(file).expect("attributes").accessed > past, "round {round}");
+    }
+}
+
+#[test]
+fn set_id_bits_are_known_by_a_quick_look() {
+    let fs = LogFs::open_private(volume(16 << 20), options(AccessTimes::Relative)).expect("attach");
+    let rig = Rig::new(&fs);
+    let file = rig.file(rig.root, "f");
+    assert!(!fs.may_have_set_id(file), "it has none");
+    let mode = |mode| AttributeChange { mode: ModeChange::Set(mode), ..Default::default() };
+    fs.set_attributes(file, &mode(0o2755)).expect("chmod");
+    assert!(fs.may_have_set_id(file));
+    fs.set_attributes(file, &mode(0o755)).expect("chmod");
+    assert!(!fs.may_have_set_id(file));
+    fs.remove(rig.root, name("f"), gannet_vfs::RemoveKind::NonDirectory).expect("remove");
+    let other = rig.file(rig.root, "g");
+    assert!(fs.may_have_set_id(gannet_vfs::NodeId { generation: other.generation + 1, ..other }), "nobody knows it");
+}

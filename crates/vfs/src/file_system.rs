@@ -143,6 +143,12 @@ pub trait FileSystem: Send + Sync {
     /// `O_NOATIME`. The file system moves the access time then, by `relatime` unless it was told otherwise, or has none.
     fn note_access(&self, _node: NodeId) {}
 
+    /// Whether the inode has set-id bits, which a write without `CAP_FSETID` drops, or may have: a quick look, so that not every
+    /// write has to ask for [`FileSystem::permissions`].
+    fn may_have_set_id(&self, _node: NodeId) -> bool {
+        true
+    }
+
     /// Writes all of `from`. Writing no bytes changes nothing. `EISDIR`, `EINVAL`, `EFBIG` at or behind the largest size, `ENOSPC`
     /// when not a single byte fits.
     fn write(&self, node: NodeId, position: WritePosition, from: &mut Source<'_>, flags: WriteFlags)

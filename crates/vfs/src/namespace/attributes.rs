@@ -68,7 +68,10 @@ impl Namespace<'_, '_> {
     /// Before the content of an open file changes by a write, a copy or an allocation: without privilege its set-id bits go.
     #[inline]
     pub fn before_change(&self, node: NodeId) -> Result<()> {
-        if self.who.may(Capabilities::FSETID) { Ok(()) } else { self.drop_set_id(node, &self.fs.permissions(node)?) }
+        if self.who.may(Capabilities::FSETID) || !self.fs.may_have_set_id(node) {
+            return Ok(());
+        }
+        self.drop_set_id(node, &self.fs.permissions(node)?)
     }
 
     /// Likewise, of a file that was looked at.
