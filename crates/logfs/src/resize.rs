@@ -173,6 +173,7 @@ impl<'s> Op<'s> {
             return Err(Error::new(Errno::INVAL));
         }
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX).ok_or(Error::new(Errno::FBIG))?;
+        let changed = locked.record.changed();
         match mode {
             AllocateMode::Extend | AllocateMode::KeepSize => {
                 let size = match mode {
@@ -197,8 +198,19 @@ impl<'s> Op<'s> {
             AllocateMode::Insert => self.insert(&locked, offset, length),
             AllocateMode::Unshare => self.unshare(&locked, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)),
         }?;
+        if locked.record.changed() == changed {
+            self.touch(&locked)?;
+        }
         self.collect_some(&locked)?;
         locked.guard.unlock();
+        Ok(())
+    }
+
+    /// Moves the times of a file whose log got no entry: there was nothing to do, but it counts as a change all the same.
+    fn touch(&self, locked: &Locked<'s>) -> Result<()> {
+        let mut commit = self.disk().begin();
+        commit.store(self.slot_word(locked.inode, AT_TOUCHED)?, coarse_now() as u64)?;
+        let _ = commit.fence();
         Ok(())
     }
 

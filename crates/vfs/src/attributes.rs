@@ -9,7 +9,15 @@ pub struct Time(pub i64);
 impl Time {
     /// From the kernel's pair; saturates outside 1677–2262.
     pub const fn from_parts(seconds: i64, nanoseconds: u32) -> Self {
-        Self(seconds.saturating_mul(1_000_000_000).saturating_add(nanoseconds as i64))
+        // Whole nanoseconds first: seconds that are cut off must not get the nanoseconds added afterwards.
+        let all = seconds as i128 * 1_000_000_000 + nanoseconds as i128;
+        Self(if all > i64::MAX as i128 {
+            i64::MAX
+        } else if all < i64::MIN as i128 {
+            i64::MIN
+        } else {
+            all as i64
+        })
     }
 
     /// Whole seconds, rounded towards the past.

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 fn words(path: &Path) -> String {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
@@ -120,6 +121,25 @@ fn what_was_acknowledged_outlives_a_killed_server() {
 }
 
 #[test]
+fn each_read_moves_the_access_time_if_asked() {
+    with_transports(|transport| {
+        for (words, moves) in [("strictatime", true), ("relatime", false), ("noatime", false)] {
+            let bench = Bench::new();
+            let server = bench.mount(&format!("transport={transport},{words}"));
+            fs::write(bench.on("file"), "content").unwrap();
+            let read = || {
+                std::thread::sleep(Duration::from_millis(20));
+                assert_eq!(fs::read(bench.on("file")).unwrap(), b"content");
+                fs::metadata(bench.on("file")).unwrap().accessed().unwrap()
+            };
+            let first = read();
+            assert_eq!(read() > first, moves, "{words}");
+            server.end();
+        }
+    });
+}
+
+#[test]
 fn mount_calls_it_as_its_helper() {
     if let Some(why) = hindrance() {
         return eprintln!("skipped: {why}");
@@ -137,7 +157,31 @@ fn mount_calls_it_as_its_helper() {
     let shown = words(&bench.at());
     assert!(shown.starts_with("ro,") && shown.contains("nosuid") && shown.contains("nodev"), "{shown}");
     assert!(fs::write(bench.on("file"), "y").is_err());
+    // So mount(8) calls when only the directory was named: with what the kernel shows.
+    let words_shown = format!("{shown},remount,rw").replacen("ro,", "", 1);
+    let remounted = helper(&bench, &bench.volume(), &["-o", &words_shown]);
+    assert!(remounted.status.success(), "{remounted:?}");
+    assert!(words(&bench.at()).starts_with("rw,"));
+    fs::write(bench.on("file"), "y").unwrap();
     unmount(&bench.at());
+    // What was read-only from the start cannot be made writable.
+    let mounted = helper(&bench, &bench.volume(), &["-o", "ro"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let refused = helper(&bench, &bench.volume(), &["-o", "remount,rw"]);
+    assert!(one_line(&refused).contains("opened the volume read-only"));
+    assert!(words(&bench.at()).starts_with("ro,"));
+    unmount(&bench.at());
+    // Set-user-id programs that count still do after a remount that says nothing about them.
+    let mounted = helper(&bench, &bench.volume(), &["-o", "allow_suid,allow_dev"]);
+    if mounted.status.success() {
+        assert!(helper(&bench, &bench.volume(), &["-o", "remount,ro"]).status.success());
+        let shown = words(&bench.at());
+        assert!(shown.starts_with("ro,") && !shown.contains("nosuid") && !shown.contains("nodev"), "{shown}");
+        assert!(helper(&bench, &bench.volume(), &["-o", "remount,rw,nosuid"]).status.success());
+        let shown = words(&bench.at());
+        assert!(shown.contains("nosuid") && !shown.contains("nodev"), "{shown}");
+        unmount(&bench.at());
+    }
     // What fails has mount(8)'s codes, and one line.
     let failed = helper(&bench, Path::new("/nonexistent/volume"), &[]);
     assert!(one_line(&failed).contains("/nonexistent/volume"));

@@ -1,12 +1,13 @@
 //! `fallocate` in all its modes.
 
-use gannet_vfs::{AllocateMode, SeekTarget};
+use gannet_vfs::{AllocateMode, AttributeChange, SeekTarget, Time, TimeChange};
 
 use super::cases;
 use crate::{Rig, fails};
 
 cases![
     extend_grows_and_zeros needs ALLOCATE,
+    what_is_there_already_counts_as_changed needs ALLOCATE,
     keep_size_keeps_the_size needs ALLOCATE,
     punched_holes_read_as_zeros needs ALLOCATE,
     zeroed_ranges needs ALLOCATE,
@@ -37,6 +38,21 @@ fn extend_grows_and_zeros(rig: &Rig<'_>) {
     assert!(rig.attributes(node).sectors >= 10_001_u64.div_ceil(512));
     rig.fs.allocate(node, AllocateMode::Extend, 0, 5).unwrap();
     assert_eq!(rig.content(node), expected, "inside the file nothing changes");
+}
+
+fn what_is_there_already_counts_as_changed(rig: &Rig<'_>) {
+    let node = rig.file(rig.root, "f");
+    rig.write(node, 0, &filled(8 * 4096));
+    for mode in [AllocateMode::Extend, AllocateMode::KeepSize] {
+        let past = TimeChange::Set(Time::from_parts(1_000_000, 0));
+        let change = AttributeChange { modified: past, ..AttributeChange::default() };
+        let before = rig.fs.set_attributes(node, &change).unwrap();
+        // Clocks that advance in steps of some milliseconds show it.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        rig.fs.allocate(node, mode, 4096, 4096).unwrap();
+        let after = rig.attributes(node);
+        assert!(after.modified > before.modified && after.changed > before.changed, "{mode:?}: {after:?}");
+    }
 }
 
 fn keep_size_keeps_the_size(rig: &Rig<'_>) {

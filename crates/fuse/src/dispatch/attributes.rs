@@ -7,6 +7,7 @@ use gannet_vfs::{
 use super::Dispatcher;
 use super::acl::{self, AccessList};
 use super::names::UNCHANGEABLE;
+use super::set_id::{SET_ID, is_root};
 use crate::protocol::constants::{InitFlags, SetAttrValid};
 use crate::protocol::reply;
 use crate::protocol::request::{Header, IoctlInput, SetAttrRequest};
@@ -87,7 +88,8 @@ impl Dispatcher {
             change.mode = ModeChange::Set(request.mode & 0o7777);
         } else if owner_changes && now.file_type != FileType::Directory {
             // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
-            change.mode = ModeChange::DropSetId;
+            let bits = now.mode & SET_ID != 0 && !is_root(header);
+            change.mode = if bits { self.mode_after_change(header, &now) } else { ModeChange::DropSetId };
         } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
             change.mode = self.mode_after_change(header, &now);
         }

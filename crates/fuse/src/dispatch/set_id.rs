@@ -6,7 +6,7 @@ use gannet_vfs::{AttributeChange, FileType, ModeChange, NodeId, Permissions, Res
 use super::Dispatcher;
 use crate::protocol::request::Header;
 
-const SET_ID: u32 = 0o6000;
+pub(super) const SET_ID: u32 = 0o6000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 

@@ -114,6 +114,9 @@ impl Dispatcher {
             0 => XattrMode::Any,
             1 => XattrMode::Create,
             2 => XattrMode::Replace,
+            // Both: refused whether it is there or not, as by file systems in the kernel.
+            3 if self.file_system.xattr(node, name, &mut []).is_ok() => return Err(Error::new(Errno::EXIST)),
+            3 => return Err(Error::new(Errno::NODATA)),
             _ => return Err(Error::new(Errno::INVAL)),
         };
         if name == acl::ACCESS {

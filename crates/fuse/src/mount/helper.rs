@@ -21,7 +21,11 @@ fn words(kind: &str, options: &MountOptions) -> String {
     let source = if options.source.is_empty() { kind } else { &options.source };
     // A comma or backslash in the name would be taken for the end of the word.
     let source = source.replace('\\', "\\\\").replace(',', "\\,");
-    let mut words = format!("fsname={source},subtype=gannet,default_permissions");
+    let mut words = format!("fsname={source},default_permissions");
+    if !options.subtype().is_empty() {
+        words.push_str(",subtype=");
+        words.push_str(&options.subtype().replace('\\', "\\\\").replace(',', "\\,"));
+    }
     for (wanted, word) in [
         (options.read_only, "ro"),
         (options.allow_other, "allow_other"),

@@ -32,7 +32,11 @@ pub(super) fn mount(target: &Path, kind: &str, options: &MountOptions) -> Result
     flags.set(MountFlags::NOSUID, !options.allow_set_user_id);
     flags.set(MountFlags::NODEV, !options.allow_devices);
     let source = if options.source.is_empty() { kind } else { &options.source };
-    match rustix::mount::mount(source, target, "fuse.gannet", flags, data.as_c_str()) {
+    let shown = match options.subtype() {
+        "" => "fuse".to_owned(),
+        subtype => format!("fuse.{subtype}"),
+    };
+    match rustix::mount::mount(source, target, shown, flags, data.as_c_str()) {
         Ok(()) => Ok(device),
         Err(Errno::NODEV) => Err(MountError::NoDevice),
         Err(Errno::PERM | Errno::ACCESS) => Err(MountError::Permission(target.into())),

@@ -81,7 +81,10 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     let mut notices = Vec::new();
     let target = prepare_target(target, &mut notices)?;
     let kind = file_system.kind();
-    let claim = Claim::make(&file_system, options.cache)?;
+    // Reads that the page cache answers move no time.
+    let strict = options.strict_access_time && options.cache == CachePolicy::Automatic;
+    let cache = if strict { CachePolicy::Coherent } else { options.cache };
+    let claim = Claim::make(&file_system, cache)?;
     if options.enable_ring && options.transport != Transport::Classic {
         match (enable_ring(), options.transport) {
             (Ok(()), _) => {}
@@ -96,7 +99,7 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         outcome => (outcome?, false),
     };
     let policy = Policy {
-        cache: options.cache,
+        cache,
         user: options.user,
         group: options.group,
         set_user_id: options.allow_set_user_id,

@@ -5,20 +5,24 @@ use std::time::Duration;
 use crate::dispatch::CachePolicy;
 use crate::transport::Transport;
 
-/// What mount(8) and fstab add for themselves, what is always so here, and what has no meaning here.
+/// What mount(8) and fstab add for themselves, what is always so here, and what has no meaning here. Remounting repeats
+/// what the kernel shows for each mount: `user_id`, `group_id`, `max_read`, `blksize`.
 const IGNORED: &[&str] = &[
     "_netdev",
     "async",
     "auto",
+    "blksize",
     "comment",
     "default_permissions",
     "defaults",
     "diratime",
     "dirsync",
     "group",
+    "group_id",
     "helper",
     "lazytime",
     "loud",
+    "max_read",
     "noauto",
     "nodiratime",
     "nofail",
@@ -26,18 +30,14 @@ const IGNORED: &[&str] = &[
     "nolazytime",
     "nonempty",
     "noowner",
-    "norelatime",
-    "nostrictatime",
     "nouser",
     "nousers",
     "owner",
-    "relatime",
     "silent",
-    "strictatime",
-    "subtype",
     "sync",
     "uhelper",
     "user",
+    "user_id",
     "users",
 ];
 
@@ -46,12 +46,17 @@ const IGNORED: &[&str] = &[
 pub struct MountOptions {
     /// What `/proc/mounts` shows as the source; the file system's kind if empty.
     pub source: String,
+    /// What `/proc/mounts` shows behind `fuse.` as the type; `gannet` if it is not said, and the type is `fuse` alone if it is empty.
+    pub subtype: Option<String>,
     /// Nothing can be changed through the mount.
     pub read_only: bool,
     /// Other users may enter, as permissions allow.
     pub allow_other: bool,
     /// Access times are not kept.
     pub no_access_time: bool,
+    /// Each read moves the access time, not only the first after a change and the first of a day. An automatic mount is
+    /// coherent then; on an exclusive one what the page cache answers moves nothing.
+    pub strict_access_time: bool,
     /// No program can be run from it.
     pub no_execute: bool,
     /// Set-user-id bits and file capabilities count. Only root may say so, and only for a volume that only root can write:
@@ -95,6 +100,10 @@ impl MountOptions {
                 "rw" => self.read_only = false,
                 "allow_other" => self.allow_other = true,
                 "noatime" => self.no_access_time = true,
+                "atime" => self.no_access_time = false,
+                "strictatime" => (self.no_access_time, self.strict_access_time) = (false, true),
+                "relatime" => (self.no_access_time, self.strict_access_time) = (false, false),
+                "norelatime" | "nostrictatime" => self.strict_access_time = false,
                 "noexec" => self.no_execute = true,
                 "exec" => self.no_execute = false,
                 // mount(8) keeps `suid` and `dev` to itself, and passes on only their opposites.
@@ -106,6 +115,7 @@ impl MountOptions {
                 "gid" => self.group = Some(number()?),
                 "threads" => self.threads = Some(number()?.clamp(1, 256) as usize),
                 "fsname" => self.source = value.unwrap_or_default().into(),
+                "subtype" => self.subtype = Some(value.unwrap_or_default().into()),
                 "cache" => {
                     self.cache = match value {
                         Some("automatic") => CachePolicy::Automatic,
@@ -148,6 +158,11 @@ impl MountOptions {
         }
         Ok(())
     }
+
+    /// What `/proc/mounts` shows behind `fuse.`; nothing if the type is `fuse` alone.
+    pub(super) fn subtype(&self) -> &str {
+        self.subtype.as_deref().unwrap_or("gannet")
+    }
 }
 
 #[cfg(test)]
@@ -179,7 +194,15 @@ mod tests {
         assert_eq!(options, MountOptions { umask: Some(0o22), ..expected });
         options.parse("ro,suid,nosuid,enable_ring").unwrap();
         assert!(options.read_only && !options.allow_set_user_id && options.enable_ring);
-        options.parse("allow_suid,allow_dev").unwrap();
+        assert_eq!(options.subtype(), "gannet");
+        options.parse("noatime,strictatime").unwrap();
+        assert!(options.strict_access_time && !options.no_access_time);
+        options.parse("relatime").unwrap();
+        assert!(!options.strict_access_time);
+        // What the kernel shows for a mount is repeated by remounting.
+        options.parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=131072").unwrap();
+        options.parse("allow_suid,allow_dev,subtype=").unwrap();
+        assert_eq!(options.subtype(), "");
         assert!(options.allow_set_user_id && options.allow_devices);
     }
 

@@ -89,6 +89,12 @@ fn set_user_id_does_not_count(way: &str) -> Outcome {
         assert!(shown.contains(word), "{word}: {shown}");
     }
     server.end();
+    for (word, kind) in [("subtype=", "fuse"), ("subtype=a.b", "fuse.a.b")] {
+        let server = Server::start(&format!("{way},fsname=v,{word}"));
+        let shown = shown_options(&server.path());
+        assert!(shown.starts_with(&format!("v {kind} ")), "{word}: {shown}");
+        server.end();
+    }
     Ok(())
 }
 

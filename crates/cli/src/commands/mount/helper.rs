@@ -104,13 +104,32 @@ fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.no_access_time);
     flags.set(MountFlags::NOEXEC, options.no_execute);
-    // What was not allowed when it was mounted is not allowed later.
+    // What was not allowed when it was mounted is not allowed later; what was, stays so unless it is forbidden now.
     let shown = mounted_flags(directory);
-    flags.set(MountFlags::NOSUID, !options.allow_set_user_id || shown.iter().any(|word| word == "nosuid"));
-    flags.set(MountFlags::NODEV, !options.allow_devices || shown.iter().any(|word| word == "nodev"));
+    let forbidden = |word: &str| shown.iter().any(|now| now == word) || words.split(',').any(|wanted| wanted == word);
+    flags.set(MountFlags::NOSUID, forbidden("nosuid"));
+    flags.set(MountFlags::NODEV, forbidden("nodev"));
     let failed = |errno| Failure::new(format_args!("{}: remounting failed: {errno}", directory.display()));
+    let was_read_only = shown.iter().any(|word| word == "ro");
     rustix::mount::mount_remount(directory, flags, c"").map_err(failed)?;
+    if was_read_only && !options.read_only && !server_writes(directory) {
+        rustix::mount::mount_remount(directory, flags | MountFlags::RDONLY, c"").map_err(failed)?;
+        return Err(Failure::new(format_args!(
+            "{}: its server opened the volume read-only and cannot write: unmount it and mount it again",
+            directory.display()
+        )));
+    }
     Ok(0)
+}
+
+/// Whether the server behind a mount opened the volume to write: whoever mounts with `ro` never does, and the kernel does
+/// not know. Setting the flags that a directory has changes nothing, but is refused where nothing can be changed.
+fn server_writes(directory: &Path) -> bool {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let tried = rustix::fs::open(directory, flags, Mode::empty())
+        .and_then(|opened| rustix::fs::ioctl_setflags(&opened, rustix::fs::ioctl_getflags(&opened)?));
+    tried != Err(rustix::io::Errno::ROFS)
 }
 
 /// The words that the kernel shows for the mount on a directory.

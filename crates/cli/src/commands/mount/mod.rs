@@ -70,9 +70,13 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     if task.options.allow_set_user_id || task.options.allow_devices {
         trust::check(&task.volume)?;
     }
-    let never = task.options.no_access_time;
+    let access_times = match (task.options.no_access_time, task.options.strict_access_time) {
+        (true, _) => gannet_open::AccessTimes::Never,
+        (false, true) => gannet_open::AccessTimes::Always,
+        (false, false) => gannet_open::AccessTimes::Relative,
+    };
     let open = gannet_open::Options {
-        access_times: if never { gannet_open::AccessTimes::Never } else { gannet_open::AccessTimes::Relative },
+        access_times,
         read_only: task.options.read_only,
         index_bytes_max: task.index_bytes_max,
         ..gannet_open::Options::default()

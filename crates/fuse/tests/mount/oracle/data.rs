@@ -69,6 +69,7 @@ fn times(at: &Path, notes: &mut Notes) {
         ("truncate to more", &|| file.set_len(9000).unwrap()),
         ("truncate to the same", &|| file.set_len(9000).unwrap()),
         ("allocate", &|| either_way(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 20_000))),
+        ("allocate again", &|| either_way(rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 8192))),
         ("punch", &|| {
             either_way(rustix::fs::fallocate(&file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096));
         }),
@@ -390,9 +391,13 @@ fn attribute_limits(at: &Path, notes: &mut Notes) {
         let set = errno(rustix::fs::setxattr(&path, "user.v", &value, XattrFlags::empty()));
         notes.note(format!("value of {length}"), (set, rustix::fs::getxattr(&path, "user.v", &mut [0; 70_000])));
     }
-    for (name, flags) in
-        [("user.v", XattrFlags::CREATE), ("user.w", XattrFlags::REPLACE), ("user.v", XattrFlags::all())]
-    {
+    for (name, flags) in [
+        ("user.v", XattrFlags::CREATE),
+        ("user.w", XattrFlags::REPLACE),
+        ("user.v", XattrFlags::CREATE | XattrFlags::REPLACE),
+        ("user.w", XattrFlags::CREATE | XattrFlags::REPLACE),
+        ("user.v", XattrFlags::all()),
+    ] {
         notes.note(format!("{name} {flags:?}"), errno(rustix::fs::setxattr(&path, name, b"x", flags)));
     }
     for name in ["user.", "user", "", "other.x", "trusted.x", "security.x"] {

@@ -88,23 +88,31 @@ fn set_id_bits(at: &Path, notes: &mut Notes) {
 fn owners(at: &Path, notes: &mut Notes) {
     let path = at.join("file");
     for directory in [false, true] {
-        for bits in [0o6777, 0o2767, 0o4711, 0o6755] {
-            for (user, group) in
-                [(None, Some(5)), (Some(5), None), (Some(5), Some(5)), (None, None), (None, Some(USER))]
-            {
+        for (bits, of) in
+            [0o6777, 0o2767, 0o4711, 0o6755, 0o2644].into_iter().flat_map(|bits| [(bits, USER), (bits, 7)])
+        {
+            for (user, group) in [
+                (None, Some(5)),
+                (Some(5), None),
+                (Some(5), Some(5)),
+                (None, None),
+                (None, Some(USER)),
+                (Some(USER), None),
+                (None, Some(7)),
+            ] {
                 for by in [0, USER, OTHER] {
                     if directory {
                         fs::create_dir(&path).unwrap()
                     } else {
                         fs::write(&path, "x").unwrap()
                     }
-                    chown(&path, Some(USER), Some(USER)).unwrap();
+                    chown(&path, Some(USER), Some(of)).unwrap();
                     set_mode(&path, bits);
                     let change = || io(chown(&path, user, group));
                     let outcome = if by == 0 { change() } else { as_user(by, by, change) };
                     let about = fs::metadata(&path).unwrap();
                     notes.note(
-                        format!("{directory} {bits:o} to {user:?} {group:?} by {by}"),
+                        format!("{directory} {bits:o} {of} to {user:?} {group:?} by {by}"),
                         (outcome, about.uid(), about.gid(), format!("{:o}", mode(&path))),
                     );
                     if directory { fs::remove_dir(&path).unwrap() } else { fs::remove_file(&path).unwrap() }
