@@ -3,7 +3,7 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps};
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps, rights};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -69,7 +69,7 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
         }
         let Ok(fs) = front.file_system(index) else { continue };
         // Without a ticket the child joins at its first operation, and has its descriptions as long as the parent keeps them.
-        if let Ok(ticket) = fs.shared().session().prepare_fork() {
+        if let Ok(ticket) = rights::with_room(front, table, alone, || fs.shared().session().prepare_fork()) {
             let mut descriptions =
                 table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
             if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {

@@ -35,6 +35,7 @@ pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod programs;
 pub(crate) mod rendezvous;
+pub(crate) mod rights;
 pub(crate) mod running;
 pub(crate) mod sharing;
 pub(crate) mod status;
@@ -125,6 +126,7 @@ pub(crate) fn initialise(open: OpenVolume) {
     let front = Front { mounts, nested, open, template: AtomicI32::new(template) };
     internal::protect(template);
     credentials::initialise();
+    rights::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
     FRONT.store(core::ptr::from_ref(front).cast_mut(), Ordering::Release);
 }

@@ -218,10 +218,25 @@ static void exclusion(void) {
     make("noexec", "#!/bin/sh\n"); R(execl("./noexec", "x", (char *)0)); mkfifo("pipe", 0777); R(execl("./pipe", "x", (char *)0)); R(execl("./pipe/x", "x", (char *)0)); struct stat s; R(stat("pipe/x", &s)); R(open("pipe/x", O_RDONLY)); R(open("x/x", O_CREAT | O_RDWR, 0600)); mknod("sock", S_IFSOCK | 0600, 0); R(stat("sock/x", &s)); R(mkdir("pipe/x", 0700)); R(rename("x", "pipe/x")); R(unlink("sock/x"));
 }
 
+// A child is one with its parent's descriptors also when there are no more to be had, and when its parent acts as another user.
+static void tell_opened(const char *what) { int file = open("x", O_RDONLY); say("%s: %s", what, file < 0 ? strerrorname_np(errno) : "opens"); if (file >= 0) close(file); }
+static void children(void) {
+    section = "children";
+    struct rlimit limit, before; getrlimit(RLIMIT_NOFILE, &before); make("x", "0123456789"); chmod(".", 0755);
+    for (int hard = 0; hard < 2; hard++) {
+        fflush(0); pid_t parent = fork(); if (parent) { waitpid(parent, 0, 0); continue; }
+        limit = before; limit.rlim_cur = 60; if (hard) limit.rlim_max = 60; setrlimit(RLIMIT_NOFILE, &limit);
+        int first = open("x", O_RDWR | O_CLOEXEC), last = first, next; while ((next = open("x", O_RDONLY)) >= 0) last = next; say("the last is %d", last); tell_opened("full");
+        pid_t child = fork(); if (!child) { tell_opened("full in the child"); close(last); tell_opened("one closed"); R(lseek(first, 3, SEEK_SET)); child = fork(); if (!child) { tell_opened("its child"); _exit(0); } waitpid(child, 0, 0); _exit(0); } waitpid(child, 0, 0);
+        R(lseek(first, 0, SEEK_CUR)); R(fcntl(first, F_GETFD)); R(fcntl(first + 1, F_GETFD)); getrlimit(RLIMIT_NOFILE, &limit); R(limit.rlim_cur); _exit(0);
+    }
+    fflush(0); pid_t parent = fork(); if (!parent) { R(seteuid(other)); pid_t child = fork(); if (!child) { tell_opened("as another"); R(open("x", O_WRONLY)); R(open("new", O_CREAT | O_WRONLY, 0600)); R(seteuid(0)); R(open("x", O_WRONLY) >= 0); _exit(0); } waitpid(child, 0, 0); R(open("x", O_WRONLY)); R(seteuid(0)); R(open("x", O_WRONLY) >= 0); _exit(0); } waitpid(parent, 0, 0);
+}
+
 int main(int count, char **arguments) {
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); beyond(); vectors(); flagged(); users(); exclusion();
+    times(); set_id(); behind_the_end(); beyond(); vectors(); flagged(); users(); exclusion(); children();
     section = "end"; say("done"); return 0;
 }

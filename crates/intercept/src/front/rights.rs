@@ -1,0 +1,135 @@
+//! Room and rights for what the file systems open on behalf of a process that has none left: its limit of descriptors is
+//! reached, or it acts as another user for a while (`seteuid`) than the one who opened the volume.
+
+use super::Front;
+use super::table::Table;
+use crate::number::*;
+use crate::raw::{is_error, syscall};
+use core::sync::atomic::{AtomicU32, Ordering};
+
+const RLIMIT_NOFILE: usize = 7;
+/// Descriptors that an attempt may need beside the program's.
+const MORE: u64 = 8;
+
+/// Who the process acted as at start.
+static OPENER: AtomicU32 = AtomicU32::new(0);
+
+/// Notes who the process acts as. At start.
+pub(crate) fn initialise() {
+    // SAFETY: no arguments.
+    OPENER.store(unsafe { syscall(GETEUID, []) } as u32, Ordering::Relaxed);
+}
+
+/// Makes an attempt, and should it fail another one with more room and with the rights of who opened the volumes, as far as the kernel gives
+/// them. `alone`: no other thread is in here.
+pub(crate) fn with_room<T, E>(
+    front: &Front,
+    table: &Table,
+    alone: bool,
+    attempt: impl Fn() -> Result<T, E>,
+) -> Result<T, E> {
+    attempt().or_else(|_| {
+        let room = Room::make(front, table, alone);
+        let rights = Rights::take();
+        let result = attempt();
+        rights.give_back();
+        room.give_back();
+        result
+    })
+}
+
+/// Where the room was found.
+enum Room {
+    None,
+    /// The limit of descriptors was raised, and was this.
+    Limit([u64; 2]),
+    /// Placeholders were closed that are duplicates of `template`: which, and their flags.
+    Placeholders {
+        template: usize,
+        closed: [Option<(usize, usize)>; 2],
+    },
+}
+
+impl Room {
+    fn make(front: &Front, table: &Table, alone: bool) -> Self {
+        const F_GETFD: usize = 1;
+        let mut limits = [0u64; 2];
+        // SAFETY: buffers for `rlimit`. Other threads of the program may open more than they should meanwhile.
+        unsafe {
+            if !is_error(syscall(PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize])) {
+                let wanted = limits[0].saturating_add(MORE);
+                let raised = [wanted, limits[1].max(wanted)];
+                if !is_error(syscall(PRLIMIT64, [0, RLIMIT_NOFILE, raised.as_ptr() as usize, 0])) {
+                    return Self::Limit(limits);
+                }
+            }
+        }
+        if !alone {
+            return Self::None;
+        }
+        let mut ours = table.iter().map(|(descriptor, _)| {
+            // SAFETY: placeholders of ours, which nobody uses while we are in here.
+            let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) };
+            // SAFETY: as above.
+            unsafe { syscall(CLOSE, [descriptor]) };
+            (descriptor, flags as usize)
+        });
+        Self::Placeholders { template: front.template(), closed: [ours.next(), ours.next()] }
+    }
+
+    fn give_back(self) {
+        const FD_CLOEXEC: usize = 1;
+        const O_CLOEXEC: usize = 0o2000000;
+        match self {
+            Self::None => {}
+            // SAFETY: what the limit was.
+            Self::Limit(limits) => unsafe {
+                syscall(PRLIMIT64, [0, RLIMIT_NOFILE, limits.as_ptr() as usize, 0]);
+            },
+            Self::Placeholders { template, closed } => {
+                for (descriptor, flags) in closed.into_iter().flatten() {
+                    let flags = if flags & FD_CLOEXEC != 0 { O_CLOEXEC } else { 0 };
+                    // SAFETY: the number is free: it was closed above, and what was opened meanwhile is closed again.
+                    unsafe { syscall(DUP3, [template, descriptor, flags]) };
+                }
+            }
+        }
+    }
+}
+
+/// Who the thread was to file systems, and its capabilities: the kernel takes and gives those for files with root's number.
+struct Rights {
+    user: usize,
+    capabilities: Option<[u32; 6]>,
+}
+
+/// Version 3, of the calling thread.
+const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
+
+fn capabilities() -> Option<[u32; 6]> {
+    let (mut header, mut sets) = (CAPABILITY_HEADER, [0u32; 6]);
+    // SAFETY: a header and room for both sets.
+    let result = unsafe { syscall(CAPGET, [header.as_mut_ptr() as usize, sets.as_mut_ptr() as usize]) };
+    (!is_error(result)).then_some(sets)
+}
+
+impl Rights {
+    fn take() -> Self {
+        let capabilities = capabilities();
+        // SAFETY: of this thread only; undone by `give_back`. The kernel allows it who can be that user at all.
+        let user = unsafe { syscall(SETFSUID, [OPENER.load(Ordering::Relaxed) as usize]) } as usize;
+        Self { user, capabilities }
+    }
+
+    fn give_back(self) {
+        // SAFETY: as it was.
+        unsafe { syscall(SETFSUID, [self.user]) };
+        if let Some(before) = self.capabilities
+            && capabilities() != Some(before)
+        {
+            let mut header = CAPABILITY_HEADER;
+            // SAFETY: what they were.
+            unsafe { syscall(CAPSET, [header.as_mut_ptr() as usize, before.as_ptr() as usize]) };
+        }
+    }
+}
