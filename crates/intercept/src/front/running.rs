@@ -3,7 +3,8 @@
 //!
 //! They run from memory files whose names say which inode they are copies of, so that the kernel's own view of who
 //! runs what, `/proc/PID/exe`, is asked: nothing is kept that a killed process could leave behind. It is asked only when an
-//! existing file that somebody may execute is opened for writing or cut.
+//! existing file that somebody may execute is opened for writing or cut, and only if that was executed, as far as a filter in
+//! the arena knows ([`Shared::may_be_executed`](gannet_vfs::shared::Shared::may_be_executed)).
 
 use super::Front;
 use crate::environment;
@@ -11,12 +12,23 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_vfs::shared::AccessMode;
-use gannet_vfs::{Errno, FileSystem, FileType, NodeId};
+use gannet_vfs::{Errno, Error, FileSystem, FileType, NodeId};
 
-/// The name of the memory file that a program runs from; as a link it begins with `/memfd:`.
-fn name_of(fs: &dyn FileSystem, node: NodeId) -> Result<String, Errno> {
+/// How the names of the memory files begin that programs of a volume run from; as links they begin with `/memfd:`.
+fn names_of(fs: &dyn FileSystem) -> Result<String, Errno> {
     let identity = fs.statistics().map_err(|error| error.errno())?.identity;
-    Ok(format!("gannet-program:{identity:x}:{}:{}.", node.number, node.generation))
+    Ok(format!("gannet-program:{identity:x}:"))
+}
+
+/// The name of the memory file that a program runs from.
+fn name_of(fs: &dyn FileSystem, node: NodeId) -> Result<String, Errno> {
+    Ok(format!("{}{}:{}.", names_of(fs)?, node.number, node.generation))
+}
+
+/// The number of the inode in a link that begins with `prefix`.
+fn number_in(link: &[u8], prefix: &[u8]) -> Option<u64> {
+    let digits = link.strip_prefix(prefix)?.split(|byte| *byte == b':').next()?;
+    core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
 /// `ETXTBSY` if a file is a running program. Before it is opened for writing, or cut.
@@ -29,13 +41,34 @@ pub(crate) fn check_not_running(fs: &dyn FileSystem, node: NodeId, file_type: Fi
     if known.mode & EXECUTABLE == 0 {
         return Ok(());
     }
-    let wanted = format!("/memfd:{}", name_of(fs, node)?);
-    if anybody_runs(wanted.as_bytes()) { Err(Errno::TXTBSY) } else { Ok(()) }
+    let find = || {
+        let ours = format!("/memfd:{}", names_of(fs).map_err(Error::from)?).into_bytes();
+        let mut noted = Ok(());
+        each_program(|link| {
+            if let Some(number) = number_in(link, &ours) {
+                // The filter goes by the number alone.
+                noted = fs.shared().note_executed(NodeId::new(number, 0));
+            }
+            noted.is_err()
+        });
+        noted
+    };
+    if !fs.shared().may_be_executed(node, find).map_err(|error| error.errno())? {
+        return Ok(());
+    }
+    let wanted = format!("/memfd:{}", name_of(fs, node)?).into_bytes();
+    let mut runs = false;
+    each_program(|link| {
+        runs = link.starts_with(&wanted);
+        runs
+    });
+    if runs { Err(Errno::TXTBSY) } else { Ok(()) }
 }
 
 /// A program of a volume is about to be executed: the name for its memory file, `ETXTBSY` if it is open for writing.
 pub(crate) fn begin(front: &Front, mount: usize, node: NodeId) -> Result<String, Errno> {
     let fs = front.file_system(mount)?;
+    fs.shared().note_executed(node).map_err(|error| error.errno())?;
     let is_written = || fs.shared().is_open_for(node, AccessMode::WRITE).map_err(|error| error.errno());
     if is_written()? {
         // Or was, by somebody who was killed just now.
@@ -47,14 +80,14 @@ pub(crate) fn begin(front: &Front, mount: usize, node: NodeId) -> Result<String,
     name_of(fs, node)
 }
 
-/// Whether any process runs a program whose link in `/proc` begins so.
-fn anybody_runs(wanted: &[u8]) -> bool {
+/// Calls `look` with the link in `/proc` to each process's program, until it says true.
+fn each_program(mut look: impl FnMut(&[u8]) -> bool) {
     const O_DIRECTORY_CLOEXEC: usize = 0o2200000;
     // SAFETY: a path that ends in zero; the descriptor just made; a buffer of that length.
     unsafe {
         let descriptor = syscall(OPEN, [c"/proc".as_ptr() as usize, O_DIRECTORY_CLOEXEC, 0]);
         if is_error(descriptor) {
-            return false;
+            return;
         }
         let mut buffer = vec![0u8; 32 * 1024];
         let mut found = false;
@@ -68,23 +101,22 @@ fn anybody_runs(wanted: &[u8]) -> bool {
             while let Some(head) = rest.get(..19) {
                 let entry_bytes = usize::from(u16::from_le_bytes([head[16], head[17]])).clamp(19, rest.len());
                 let name = &rest[19..entry_bytes];
-                found |= name.first().is_some_and(u8::is_ascii_digit) && runs(name, wanted);
+                found = found || name.first().is_some_and(u8::is_ascii_digit) && look_at(name, &mut look);
                 rest = &rest[entry_bytes..];
             }
         }
         syscall(CLOSE, [descriptor as usize]);
-        found
     }
 }
 
-fn runs(process: &[u8], wanted: &[u8]) -> bool {
+fn look_at(process: &[u8], look: &mut impl FnMut(&[u8]) -> bool) -> bool {
     let mut path = b"/proc/".to_vec();
     path.extend(process.iter().take_while(|byte| **byte != 0));
     path.extend_from_slice(b"/exe\0");
     let mut link = [0u8; 128];
     // SAFETY: a path that ends in zero, and a buffer of that length.
     let length = unsafe { syscall(READLINK, [path.as_ptr() as usize, link.as_mut_ptr() as usize, link.len()]) };
-    usize::try_from(length).is_ok_and(|length| link[..length].starts_with(wanted))
+    usize::try_from(length).is_ok_and(|length| look(&link[..length]))
 }
 
 /// Whether the path at `address` names the link of this process's working directory in `/proc`.

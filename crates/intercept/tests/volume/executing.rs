@@ -143,6 +143,15 @@ fn running_programs_are_not_written_to_and_know_where_they_are() {
         kill -9 $!; wait $! 2>/dev/null; echo x >> s && echo written; cp /bin/true t; exec 5>>t; ./t 2>&1 | grep -o 'Text file busy'; exec 5>&-; ./t && echo runs
         cp /bin/bash b; ./b -c 'echo in b; exec sleep 0.1' & wait; echo >> b && echo after exec",
         "Text file busy\nbusy\nwritten\nText file busy\nruns\nin b\nafter exec");
+    // A program that does not use the volume holds none of its shared state.
+    volume.script("cp /bin/sleep u", "");
+    let mut sleeper = volume.command("/gannet/u").arg("20").spawn().expect("a program of the volume");
+    volume.script(
+        "for try in {1..500}; do (echo x >> u) 2>&1 | grep -o 'Text file busy' && break; sleep 0.01; done",
+        "Text file busy",
+    );
+    sleeper.kill().expect("kill");
+    sleeper.wait().expect("wait");
     volume.script("cp /bin/readlink r; mkdir d; ln -s ../r d/l; ./r /proc/self/exe; d/l /proc/self/exe; cd d; ../r -f /proc/self/exe; cp /bin/cat mycat; ./mycat /proc/self/comm",
         "/gannet/r\n/gannet/r\n/gannet/r\nmycat");
 }

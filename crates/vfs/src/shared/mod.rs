@@ -19,6 +19,7 @@
 //! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
 //! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
 //! | `caching.rs` | whether a front end's clients may remember |
+//! | `running.rs` | which inodes may be running programs |
 //! | `reaping.rs` | what becomes of the dead |
 
 mod caching;
@@ -28,6 +29,7 @@ mod inode_users;
 mod offset;
 mod reaping;
 mod records;
+mod running;
 mod tables;
 
 use std::sync::Arc;

@@ -41,7 +41,7 @@ pub(super) mod record {
 const _: () = assert!(description::NUMBER == record::NUMBER && description::NEXT == record::NEXT);
 const NEXT: u64 = description::NEXT;
 
-/// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), sleepers (32 bits).
+/// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), sleepers (32 bits), mark of executed inodes.
 const BUCKET_BYTES: u64 = 64;
 const LOCK: u64 = 0;
 const DESCRIPTIONS: u64 = 8;
@@ -49,8 +49,10 @@ const RECORDS: u64 = 16;
 const SEQUENCE: u64 = 24;
 const RELEASES: u64 = 32;
 const SLEEPERS: u64 = 40;
+const EXECUTED: u64 = 48;
 
 const CONTROL_READY: u64 = 0;
+const CONTROL_LOOKED: u64 = 8;
 const CONTROL_SWEEP: u64 = 64;
 const CONTROL_BYTES: u64 = 128;
 
@@ -92,6 +94,11 @@ impl Bucket {
 
     pub(super) fn sleepers<'s>(self, thread: &Thread<'s>) -> Result<&'s Word32> {
         thread.arena().word32(self.0.add(SLEEPERS))
+    }
+
+    /// Not 0 if an inode of it was executed.
+    pub(super) fn executed<'s>(self, thread: &Thread<'s>) -> Result<&'s Word> {
+        thread.word(self.0.add(EXECUTED))
     }
 
     pub(super) const fn head(self, chain: Chain) -> ArenaOffset {
@@ -177,6 +184,11 @@ impl Tables {
     /// Not 0 when descriptions without users or void records may be lying about.
     pub(super) fn sweep_wanted<'s>(&self, thread: &Thread<'s>) -> Result<&'s Word> {
         thread.word(self.control.at(CONTROL_SWEEP)?)
+    }
+
+    /// Not 0 when somebody has looked for programs that were executed before the arena was made.
+    pub(super) fn looked_for_programs<'s>(&self, thread: &Thread<'s>) -> Result<&'s Word> {
+        thread.word(self.control.at(CONTROL_LOOKED)?)
     }
 
     /// For whom the thread of a slot waits.

@@ -111,3 +111,26 @@ fn a_child_to_be_shares_and_a_failed_fork_takes_back() {
     assert!(!shared.in_use(nodes[0]) && !shared.in_use(nodes[1]));
     assert_eq!((shared.sweep(&fs).unwrap(), shared.descriptions().unwrap()), (2, 0));
 }
+
+#[test]
+fn the_filter_of_executed_inodes_knows_all_of_them() {
+    let (shared, _, nodes) = private();
+    let looked = std::cell::Cell::new(0);
+    let ask = |node, running: &[NodeId]| {
+        let find = || {
+            looked.set(looked.get() + 1);
+            running.iter().try_for_each(|node| shared.note_executed(*node))
+        };
+        shared.may_be_executed(node, find).unwrap()
+    };
+    // Those of an older arena are looked for once.
+    assert!(ask(nodes[0], &nodes[..1]) && ask(nodes[0], &[]));
+    assert_eq!(looked.get(), 1);
+    let unknown: Vec<NodeId> = (1..200).map(|number| NodeId::new(number, 1)).filter(|node| !ask(*node, &[])).collect();
+    assert!(unknown.len() > 180, "{} of 199 are not asked about", unknown.len());
+    for node in unknown {
+        shared.note_executed(node).unwrap();
+        assert!(ask(node, &[]));
+    }
+    assert_eq!(looked.get(), 1);
+}
