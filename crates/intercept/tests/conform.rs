@@ -27,8 +27,6 @@ const ARGUED: &[(&str, &str)] = &[
     ("pointers: S(pread64, big, whole", "likewise EFAULT instead of fewer bytes"),
     ("pointers: S(pwrite64, big, whole", "likewise"),
     ("pointers: S(mount", "refused before its strings are looked at"),
-    ("others: name_to_handle_at", "no handles: EOPNOTSUPP whatever the room for them"),
-    ("paths: S(name_to_handle_at", "no handles: EOPNOTSUPP whatever the pointers"),
     (
         "descriptors: epoll_ctl(poller, EPOLL_CTL_ADD, path",
         "EPERM, not EBADF: the placeholder of an O_PATH descriptor is a file's",
@@ -38,9 +36,6 @@ const ARGUED: &[(&str, &str)] = &[
     ("attributes: utimensat 9223372036854775807", "likewise"),
     ("attributes: utimensat -9223372036854775808", "likewise"),
     ("attributes: utimensat 253402300800", "likewise"),
-    ("attributes: S(chroot", "EPERM comes before who may search"),
-    ("others: chroot", "likewise"),
-    ("directories: S(getdents, d", "the old call is ENOSYS"),
     ("directories: stat(\"..\"", "a removed directory has no parent"),
     ("others: inotify_add_watch(watch, \"file\"", "no notifications"),
     ("others: fanotify_mark", "likewise"),

@@ -164,23 +164,67 @@ pub(crate) fn xattr(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let at = AtForm { number: call.number, arguments, directory: 5, path: 0 };
     call.at_path(at, mode, ResolveFlags::empty(), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
-        xattr_at(call, namespace, node)
+        xattr_at(call.number, &call.arguments, namespace, node)
     })
 }
 
 /// The xattr family by descriptor.
 pub(crate) fn xattr_of_descriptor(call: &Call<'_>) -> Answer {
     let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
-    xattr_at(call, &namespace, node)
+    xattr_at(call.number, &call.arguments, &namespace, node)
+}
+
+/// `setxattrat`, `getxattrat`, `listxattrat`, `removexattrat`.
+pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
+    /// `struct xattr_args`: address of the value, its size, flags. It may become longer.
+    const ARGUMENTS_BYTES: usize = 16;
+    const PAGE_BYTES: usize = 4096;
+    let [directory, path, flags, name, more, more_bytes] = call.arguments;
+    let has_more = matches!(call.number, SETXATTRAT | GETXATTRAT);
+    if has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH)
+        || has_more && !(ARGUMENTS_BYTES..=PAGE_BYTES).contains(&more_bytes)
+    {
+        return Ok(Outcome::Pass);
+    }
+    let (mut value, mut size, mut how) = (more, more_bytes, 0);
+    if has_more {
+        let mut words = [0u64; 2];
+        memory::read_value(more, &mut words).map_err(|_| Errno::FAULT)?;
+        let mut rest = vec![0u8; more_bytes - ARGUMENTS_BYTES];
+        memory::read_bytes(more + ARGUMENTS_BYTES, &mut rest).map_err(|_| Errno::FAULT)?;
+        if rest.iter().any(|byte| *byte != 0) {
+            return Err(Errno::TOOBIG);
+        }
+        (value, size, how) = (words[0] as usize, words[1] as u32 as usize, (words[1] >> 32) as usize);
+    }
+    let (number, arguments) = match call.number {
+        SETXATTRAT => (SETXATTR, [0, name, value, size, how, 0]),
+        GETXATTRAT if how != 0 => return Err(Errno::INVAL),
+        GETXATTRAT => (GETXATTR, [0, name, value, size, 0, 0]),
+        LISTXATTRAT => (LISTXATTR, [0, name, more, 0, 0, 0]),
+        _ => (REMOVEXATTR, [0, name, 0, 0, 0, 0]),
+    };
+    let mut first = [0u8; 1];
+    let names_nothing = path == 0 || memory::read_bytes(path, &mut first).is_ok() && first[0] == 0;
+    if flags & AT_EMPTY_PATH != 0 && names_nothing && call.is_ours(directory) {
+        let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
+        return xattr_at(number, &arguments, &namespace, node);
+    }
+    let at = AtForm::new(call.number, call.arguments);
+    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+        let node = place.existing().map_err(|error| error.errno())?.node;
+        xattr_at(number, &arguments, namespace, node)
+    })
 }
 
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
 const XATTR_LIST_MAX: usize = 65536;
 
-fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Answer {
-    let [_, b, c, d, e, _] = call.arguments;
-    if matches!(call.number, LISTXATTR | LLISTXATTR | FLISTXATTR) {
+/// A call of the xattr family, in the form with a path.
+fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>, node: NodeId) -> Answer {
+    let [_, b, c, d, e, _] = *arguments;
+    if matches!(number, LISTXATTR | LLISTXATTR | FLISTXATTR) {
         let (address, room) = (b, c);
         let mut names = Vec::new();
         namespace
@@ -205,7 +249,7 @@ fn xattr_at(call: &Call<'_>, namespace: &Namespace<'_, '_>, node: NodeId) -> Ans
         Ok(_) | Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::RANGE),
         Err(_) => return Err(Errno::FAULT),
     };
-    match call.number {
+    match number {
         REMOVEXATTR | LREMOVEXATTR | FREMOVEXATTR => {
             namespace.remove_xattr(node, name).map_err(|error| error.errno())?;
             done(0)

@@ -3,8 +3,8 @@
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
-    Front, asynchronous, attributes, credentials, data, descriptors, directory, extent, held, locks, maps, names,
-    rendezvous, status, transfer,
+    Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, handles, held, locks,
+    maps, names, rendezvous, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -209,7 +209,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         STATX => status::statx(call, first),
         STATFS => status::statistics(call, first),
         FSTATFS => status::statistics_of_descriptor(call),
-        GETDENTS64 => status::read_directory(call, &mut scratch.bytes),
+        GETDENTS | GETDENTS64 => status::read_directory(call, &mut scratch.bytes),
         ACCESS => status::access(call, AtForm::new(FACCESSAT2, [CWD, a, b, 0, 0, 0]), first),
         FACCESSAT => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, 0, 0, 0]), first),
         FACCESSAT2 => status::access(call, AtForm::new(FACCESSAT2, [a, b, c, d, 0, 0]), first),
@@ -229,6 +229,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         SETXATTR | LSETXATTR | GETXATTR | LGETXATTR | LISTXATTR | LLISTXATTR | REMOVEXATTR | LREMOVEXATTR => {
             attributes::xattr(call, first)
         }
+        SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => attributes::xattr_by_form(call, first),
         FSETXATTR | FGETXATTR | FLISTXATTR | FREMOVEXATTR => attributes::xattr_of_descriptor(call),
 
         CLOSE => descriptors::close(call),
@@ -260,7 +261,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         SETRLIMIT | PRLIMIT64 if super::limits::concerns(call.number, &call.arguments) => {
             Ok(Outcome::Done(super::limits::set(call.number, call.arguments)))
         }
-        IO_URING_SETUP | SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => Err(Errno::NOSYS),
+        IO_URING_SETUP => Err(Errno::NOSYS),
         IO_SUBMIT => asynchronous::submit(call),
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),
@@ -270,7 +271,10 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         CONNECT => rendezvous::connect(call, first, second),
         INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),
         FANOTIFY_MARK => refuse_path(call, d, e, first),
-        NAME_TO_HANDLE_AT | OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),
+        NAME_TO_HANDLE_AT => handles::name_to_handle(call, first),
+        OPEN_BY_HANDLE_AT => handles::open_by_handle(call, first),
+        KCMP => compare::compare(call),
+        OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),
         MOUNT => match refuse_path(call, CWD, b, first)? {
             // What is mounted need not be a path.
             Outcome::Pass => refuse_path(call, CWD, a, second).or(Ok(Outcome::Pass)),

@@ -24,7 +24,8 @@ const SEGMENTS_MAX: usize = 1024;
 const ADDRESS_LIMIT: usize = 1 << 47;
 const RWF_APPEND: usize = 0x10;
 const RWF_NOAPPEND: usize = 0x20;
-const RWF_KNOWN: usize = 0x3f;
+/// What is not known is refused; RWF_NOSIGNAL, which concerns pipes, is.
+const RWF_KNOWN: usize = 0x3f | 0x100;
 
 /// O_PATH descriptors name a file and are good for nothing else.
 pub(crate) fn check_not_path(file: &OpenFile) -> Result<(), Errno> {

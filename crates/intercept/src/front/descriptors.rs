@@ -8,6 +8,7 @@ use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
+use core::sync::atomic::{AtomicU64, Ordering};
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileType, InodeFlags};
 
@@ -151,6 +152,21 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
     Ok(Outcome::Done(result))
 }
 
+/// The description whose owner and signal the kernel's placeholder keeps. All placeholders are one open file to the kernel, so that
+/// it is the one asked about last that has them: nothing is ever sent.
+static OWNED: AtomicU64 = AtomicU64::new(0);
+
+/// Takes owner and signal from the placeholders.
+fn forget_owner(placeholder: usize) {
+    const F_SETOWN: usize = 8;
+    const F_SETSIG: usize = 10;
+    // SAFETY: a placeholder of ours.
+    unsafe {
+        syscall(FCNTL, [placeholder, F_SETOWN, 0]);
+        syscall(FCNTL, [placeholder, F_SETSIG, 0]);
+    }
+}
+
 /// `fcntl`.
 pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_DUPFD: usize = 0;
@@ -176,8 +192,9 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_GET_FILE_RW_HINT: usize = 1037;
     const F_SET_FILE_RW_HINT: usize = 1038;
     const RW_HINT_MAX: u64 = 5;
-    /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_ASYNC, O_DIRECT, O_NOATIME.
-    const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o20000 | 0o40000 | 0o1000000;
+    const F_NOTIFY: usize = 1026;
+    /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_DIRECT, O_NOATIME. Files send no signals: O_ASYNC stays as it is.
+    const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o40000 | 0o1000000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, command, argument, ..] = call.arguments;
     let descriptor = descriptor as u32 as usize;
@@ -216,11 +233,22 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             done(usize::from(other.is_some_and(|other| other.description == file.description)))
         }
         F_GETLEASE => done(F_UNLCK),
-        F_GETOWN | F_SETOWN | F_GETSIG | F_SETSIG | F_SETOWN_EX => done(0),
-        F_GETOWN_EX => {
-            memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
+        F_GETOWN | F_GETSIG | F_GETOWN_EX => {
+            if OWNED.load(Ordering::Relaxed) == file.description.word() {
+                return Ok(Outcome::Pass);
+            }
+            if command as u32 as usize == F_GETOWN_EX {
+                memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
+            }
             done(0)
         }
+        F_SETOWN | F_SETSIG | F_SETOWN_EX => {
+            if OWNED.swap(file.description.word(), Ordering::Relaxed) != file.description.word() {
+                forget_owner(descriptor);
+            }
+            Ok(Outcome::Pass)
+        }
+        F_NOTIFY if file.file_type != FileType::Directory => Err(Errno::NOTDIR),
         F_GETPIPE_SZ | F_SETPIPE_SZ => Err(Errno::BADF),
         F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
             memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
@@ -243,6 +271,8 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const FIONBIO: usize = 0x5421;
     const FIONREAD: usize = 0x541b;
     const FIOASYNC: usize = 0x5452;
+    const FIOQSIZE: usize = 0x5460;
+    const SECTOR_BYTES: u64 = 512;
     const FIBMAP: usize = 1;
     const FIGETBSZ: usize = 2;
     const FS_IOC_GETFLAGS: usize = 0x8008_6601;
@@ -270,9 +300,15 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         FIOASYNC => {
             let mut on = 0i32;
             memory::read_value(argument, &mut on).map_err(|_| Errno::FAULT)?;
+            if on == 0 { done(0) } else { Err(Errno::NOTTY) }
+        }
+        FIOQSIZE => {
+            let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
+            let bytes = if file.file_type == FileType::Directory { all.size_bytes } else { all.sectors * SECTOR_BYTES };
+            memory::write_value(argument, &bytes).map_err(|_| Errno::FAULT)?;
             done(0)
         }
-        FIGETBSZ if file.file_type == FileType::Regular => {
+        FIGETBSZ => {
             let bytes = call.file_system(&file)?.statistics().map_err(|error| error.errno())?.block_bytes;
             memory::write_value(argument, &(bytes as i32)).map_err(|_| Errno::FAULT)?;
             done(0)
@@ -294,7 +330,7 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             namespace.set_flags(file.node, wanted | kept).map_err(|error| error.errno())?;
             done(0)
         }
-        FIONREAD => {
+        FIONREAD if file.file_type == FileType::Regular => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
             let offset =
                 call.file_system(&file)?.shared().offset(file.description).map_err(|error| error.errno())?.get();

@@ -134,5 +134,12 @@ pub(crate) fn current(call: &Call<'_>) -> Answer {
 /// `chroot` into a volume.
 pub(crate) fn refuse_root(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let at = AtForm { number: CHROOT, arguments: [call.arguments[0], 0, 0, 0, 0, CWD], directory: 5, path: 0 };
-    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |_, _, _| Err(Errno::PERM))
+    call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, _, place| {
+        let found = place.existing().map_err(|error| error.errno())?;
+        if found.file_type != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        namespace.check_access(found.node, Access::EXECUTE).map_err(|error| error.errno())?;
+        Err(Errno::PERM)
+    })
 }

@@ -43,7 +43,7 @@ fn path_arguments(number: usize, arguments: &[usize; 6]) -> [Option<PathArgument
         OPENAT | OPENAT2 | FUTIMESAT | FCHMODAT | FACCESSAT => one(0, 1, true),
         MKDIRAT | MKNODAT | UNLINKAT | READLINKAT => one(0, 1, false),
         NEWFSTATAT | UTIMENSAT | FACCESSAT2 | FCHMODAT2 => one(0, 1, by_flag(3)),
-        STATX => one(0, 1, by_flag(2)),
+        STATX | SETXATTRAT | GETXATTRAT | LISTXATTRAT | REMOVEXATTRAT => one(0, 1, by_flag(2)),
         FCHOWNAT => one(0, 1, by_flag(4)),
         SYMLINK => one(NONE, 1, false),
         SYMLINKAT => one(1, 2, false),

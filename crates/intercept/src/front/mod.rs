@@ -14,6 +14,7 @@
 pub(crate) mod asynchronous;
 pub(crate) mod attributes;
 pub(crate) mod call;
+pub(crate) mod compare;
 pub(crate) mod credentials;
 pub(crate) mod data;
 pub(crate) mod descriptors;
@@ -21,6 +22,7 @@ pub(crate) mod directory;
 pub(crate) mod ends;
 pub(crate) mod extent;
 pub(crate) mod forks;
+pub(crate) mod handles;
 pub(crate) mod held;
 pub(crate) mod inherit;
 pub(crate) mod internal;

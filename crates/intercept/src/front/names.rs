@@ -152,6 +152,31 @@ fn open_once(
     install(call, mount, &opened, name.as_ref(), reserved, flags)
 }
 
+/// Opens an inode that was found otherwise than by a path.
+pub(crate) fn open_node(
+    call: &mut Call<'_>,
+    mount: usize,
+    found: gannet_vfs::Found,
+    flags: OpenFlags,
+    pipe: &mut PathScratch,
+) -> Answer {
+    let fs = call.front.file_system(mount)?;
+    let namespace = Namespace::new(fs, credentials::effective());
+    let (node, file_type) = (found.node, found.file_type);
+    if flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC) {
+        super::running::check_not_running(fs, node, file_type)?;
+    }
+    let opened = namespace.open_found(found, flags).map_err(|error| error.errno())?;
+    if flags.contains(OpenFlags::TRUNC) {
+        maps::renew(call, mount, node, 0, u64::MAX, maps::Change::Cut);
+    }
+    if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
+        held::flush();
+        return rendezvous::open_pipe(call, mount, node, flags, pipe);
+    }
+    install(call, mount, &opened, None, None, flags)
+}
+
 /// A placeholder made before anything is changed: an open that finds no free number makes and cuts no file.
 struct Reserved(usize);
 

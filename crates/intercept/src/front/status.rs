@@ -207,7 +207,7 @@ fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
     done(0)
 }
 
-/// `getdents64`. Entries are put together in `buffer` and copied to the program in one piece.
+/// `getdents64`, `getdents`. Entries are put together in `buffer` and copied to the program in one piece.
 pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let [descriptor, address, room, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
@@ -222,7 +222,8 @@ pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let node = file.node;
     let room = room.min(buffer.len());
     let used = super::data::with_offset(fs, &file, |cookie| {
-        let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false };
+        let is_old = call.number == GETDENTS;
+        let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false, is_old };
         let result = (|| {
             if entries.cookie == 0 {
                 // A directory that was removed has no entries, not even its own.
@@ -254,13 +255,15 @@ pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     done(used)
 }
 
-/// `struct linux_dirent64` after another.
+/// One `struct linux_dirent64` after another, or `linux_dirent`.
 struct Entries<'b> {
     buffer: &'b mut [u8],
     used: usize,
     /// Reading goes on behind this.
     cookie: u64,
     full: bool,
+    /// The type stands behind the name, in the last byte.
+    is_old: bool,
 }
 
 impl Entries<'_> {
@@ -274,8 +277,9 @@ impl Entries<'_> {
         entry[..8].copy_from_slice(&number.to_le_bytes());
         entry[8..16].copy_from_slice(&cookie.to_le_bytes());
         entry[16..18].copy_from_slice(&(length as u16).to_le_bytes());
-        entry[18] = file_type as u8;
-        entry[19..19 + name.len()].copy_from_slice(name);
+        let (name_at, type_at) = if self.is_old { (18, length - 1) } else { (19, 18) };
+        entry[type_at] = file_type as u8;
+        entry[name_at..name_at + name.len()].copy_from_slice(name);
         self.used += length;
         self.cookie = cookie;
         true
