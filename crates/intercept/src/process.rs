@@ -10,7 +10,7 @@ use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
 use crate::signal;
 use crate::thread::{self, Record};
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_VFORK: usize = 0x4000;
@@ -41,6 +41,27 @@ fn run_fork_hook(before: bool) {
 pub(crate) fn process_id() -> i32 {
     // SAFETY: no arguments.
     unsafe { syscall(GETPID, []) as i32 }
+}
+
+/// The process whose memory this is, 0 before anybody asked; [`SEVERAL`] once several processes may run in it.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+const SEVERAL: i32 = -1;
+
+/// This process, without a system call where that is sure.
+#[inline]
+pub(crate) fn known_process_id(record: &Record) -> i32 {
+    let known = PROCESS.load(Ordering::Relaxed);
+    if known > 0 && record.vfork_parent == 0 { known } else { look_up_process_id(record) }
+}
+
+#[cold]
+fn look_up_process_id(record: &Record) -> i32 {
+    let process = process_id();
+    if record.vfork_parent == 0 {
+        // Unless several came to be.
+        let _ = PROCESS.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    process
 }
 
 /// Whether the caller is the child of a `vfork` whose parent still waits. Also notices that the parent goes on.
@@ -94,10 +115,14 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
         } else {
             front::held::stop();
             thread::note_thread();
+            if flags & CLONE_THREAD == 0 {
+                PROCESS.store(SEVERAL, Ordering::Relaxed);
+            }
         }
         return Outcome::Pass;
     }
     if flags & CLONE_SETTLS != 0 {
+        PROCESS.store(SEVERAL, Ordering::Relaxed);
         // The child would look for our state where there is none yet.
         return Outcome::Pass;
     }
@@ -139,6 +164,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         thread::note_fork_in_child();
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(GETTID, []) as i32 };
+        PROCESS.store(record.thread, Ordering::Relaxed);
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
         front::forks::after_fork_in_child(record, tickets, alone);

@@ -8,7 +8,7 @@ use crate::dispatch::Outcome;
 use crate::entry;
 use crate::memory;
 use crate::number::{CLOSE, FSTAT, STAT};
-use crate::process::process_id;
+use crate::process::known_process_id;
 use crate::raw::syscall;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use gannet_vfs::shared::shm::ParticipantId;
@@ -66,7 +66,7 @@ pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
         owner: LockOwner::Flock(file.description),
         exclusive,
         range: LockRange::ALL,
-        process: process_id() as u32,
+        process: known_process_id(call.record) as u32,
     };
     answer(take(call.file_system(&file)?, &request, operation & LOCK_NONBLOCKING == 0))
 }
@@ -107,7 +107,8 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
         F_UNLCK if !is_test => None,
         _ => return Err(Errno::INVAL),
     };
-    let request = LockRequest { node: file.node, owner, exclusive, range, process: process_id() as u32 };
+    let request =
+        LockRequest { node: file.node, owner, exclusive, range, process: known_process_id(call.record) as u32 };
     if is_test {
         let answer = match fs.shared().test_lock(&request).map_err(|error| error.errno())? {
             None => [words[0] & !0xffff | F_UNLCK as u64, words[1], words[2], words[3]],
