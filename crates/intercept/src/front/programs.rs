@@ -75,8 +75,14 @@ fn prepare(
     };
     // What the interpreter is told to run: the path as given, or the descriptor.
     let mut script = given;
+    // As the kernel names it: from a descriptor, which has to be there still.
+    let by_descriptor = directory != CWD && script.first() != Some(&b'/');
     if script.is_empty() {
         script = format!("/proc/self/fd/{}", directory as i32).into_bytes();
+    } else if by_descriptor {
+        let mut path = format!("/proc/self/fd/{}/", directory as i32).into_bytes();
+        path.append(&mut script);
+        script = path;
     }
     let mut prefix: Vec<Vec<u8>> = Vec::new();
     let mut changed = from_host_path;
@@ -109,8 +115,11 @@ fn prepare(
         let interpreter = interpreter_of(&head);
         let in_volume = matches!(program, Program::Volume(..));
         match interpreter {
+            Some(_) if in_volume && by_descriptor && prefix.is_empty() && closes_on_exec(directory) => {
+                return Err(Errno::NOENT);
+            }
             // The kernel does it, unless the interpreter or the script is a volume's.
-            Some((name, _)) if !in_volume && front.mount_of(name).is_none() => {
+            Some((name, _)) if !in_volume && !leads_inside(front, &call, name) => {
                 let mut head = vec![0u8; HEAD_BYTES];
                 if let Some(length) = read_host(name, &mut head) {
                     judge(call.record, name, &head[..length]);
@@ -126,9 +135,10 @@ fn prepare(
                 prefix = new;
                 script = name.to_vec();
                 changed = true;
-                program = match front.mount_of(name) {
-                    Some(_) => volume_program(front, &call, name, scratch)?,
-                    None => Program::Host(name.to_vec()),
+                program = if leads_inside(front, &call, name) {
+                    volume_program(front, &call, name, scratch)?
+                } else {
+                    Program::Host(name.to_vec())
                 };
             }
             None => {
@@ -181,6 +191,18 @@ fn prepare(
         }
     }
     Ok(())
+}
+
+/// Whether a path begins in a volume: as text, or from a working directory there.
+fn leads_inside(front: &Front, call: &Call<'_>, path: &[u8]) -> bool {
+    front.mount_of(path).is_some() || path.first() != Some(&b'/') && call.table().directory().is_some()
+}
+
+fn closes_on_exec(descriptor: usize) -> bool {
+    const F_GETFD: usize = 1;
+    // SAFETY: asks about a descriptor.
+    let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) };
+    flags == 1
 }
 
 fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut PathScratch) -> Result<Program, Errno> {

@@ -252,10 +252,20 @@ static void children(void) {
     fflush(0); pid_t parent = fork(); if (!parent) { R(seteuid(other)); pid_t child = fork(); if (!child) { tell_opened("as another"); R(open("x", O_WRONLY)); R(open("new", O_CREAT | O_WRONLY, 0600)); R(seteuid(0)); R(open("x", O_WRONLY) >= 0); _exit(0); } waitpid(child, 0, 0); R(open("x", O_WRONLY)); R(seteuid(0)); R(open("x", O_WRONLY) >= 0); _exit(0); } waitpid(parent, 0, 0);
 }
 
+// Scripts: interpreters by relative paths, scripts by descriptors.
+#define EXECUTED(call) do { fflush(0); pid_t c_ = fork(); int how_; if (!c_) { call; _exit(100 + errno); } waitpid(c_, &how_, 0); say("%s: %x", #call, how_); } while (0)
+static void scripts(void) {
+    section = "scripts";
+    mkdir("sub", 0755); system("cp /bin/echo interpreter; cp /bin/echo sub/echo; printf '#! ./interpreter  one two \\n' > relative; printf '#!./relative\\n' > nested; printf '#!interpreter\\n' > bare; printf '#!none\\n' > missing; printf '#!/bin/sh\\necho script $1\\n' > sub/script; printf '#!sub/echo\\n' > sub/below; chmod 755 relative nested bare missing sub/script sub/below");
+    char *list[] = {"list", "argument", 0}; int directory = open("sub", O_RDONLY), script = open("sub/script", O_RDONLY), closing = open("sub/script", O_RDONLY | O_CLOEXEC), closed = open("sub", O_RDONLY | O_CLOEXEC), program = open("interpreter", O_RDONLY | O_CLOEXEC);
+    EXECUTED(execl("./relative", "x", "three", (char *)0)); EXECUTED(execl("./nested", "x", "three", (char *)0)); EXECUTED(execl("bare", "x", (char *)0)); EXECUTED(execl("./missing", "x", (char *)0)); EXECUTED(execl("sub/below", "x", (char *)0)); EXECUTED((chdir("sub"), execl("./below", "x", (char *)0))); EXECUTED((chdir("/"), execl("./relative", "x", (char *)0)));
+    EXECUTED(S(execveat, directory, "script", list, environ, 0)); EXECUTED((chdir("/"), S(execveat, directory, "script", list, environ, 0))); EXECUTED(S(execveat, closed, "script", list, environ, 0)); EXECUTED(S(execveat, closed, "echo", list, environ, 0)); EXECUTED(fexecve(script, list, environ)); EXECUTED(fexecve(closing, list, environ)); EXECUTED(fexecve(program, list, environ)); for (int i = 3; i < 30; i++) close(i);
+}
+
 int main(int count, char **arguments) {
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children();
+    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts();
     section = "end"; say("done"); return 0;
 }
