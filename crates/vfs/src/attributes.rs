@@ -97,6 +97,30 @@ bitflags::bitflags! {
     }
 }
 
+/// The flags that `chattr` may change, and their values in `FS_IOC_FSGETXATTR`.
+const EXTENDED_FLAGS: [(u32, InodeFlags); 5] = [
+    (0x08, InodeFlags::IMMUTABLE),
+    (0x10, InodeFlags::APPEND_ONLY),
+    (0x20, InodeFlags::SYNCHRONOUS),
+    (0x40, InodeFlags::NO_ACCESS_TIME),
+    (0x80, InodeFlags::NO_DUMP),
+];
+
+impl InodeFlags {
+    /// The flags as `FS_IOC_FSGETXATTR` says them (`fsx_xflags`).
+    pub fn extended(self) -> u32 {
+        EXTENDED_FLAGS.iter().filter(|pair| self.contains(pair.1)).fold(0, |all, pair| all | pair.0)
+    }
+
+    /// The flags that `FS_IOC_FSSETXATTR` asks for; `None` if one of them means nothing here. What that call knows nothing of is
+    /// not among them.
+    pub fn from_extended(extended: u32) -> Option<Self> {
+        let known = EXTENDED_FLAGS.iter().fold(0, |all, pair| all | pair.0);
+        let chosen = EXTENDED_FLAGS.iter().filter(|pair| extended & pair.0 != 0);
+        (extended & !known == 0).then(|| chosen.fold(Self::empty(), |all, pair| all | pair.1))
+    }
+}
+
 /// Who owns a new inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Owner {

@@ -4,6 +4,7 @@
 //! set, a file is made below a default list, or the mode of a file with a list is changed. Works on the bytes of
 //! `system.posix_acl_*` values only: version 2, then (tag, permissions, id) entries.
 
+use gannet_vfs::namespace::ACCESS_LIST_ENTRIES_MAX;
 use gannet_vfs::{Errno, Error, Result};
 
 /// The access list.
@@ -34,12 +35,15 @@ struct Entry {
 pub(crate) struct AccessList(Vec<Entry>);
 
 impl AccessList {
-    /// Decodes a value; `EINVAL` for one that is not a valid list.
+    /// Decodes a value; `EINVAL` for one that is not a valid list, `E2BIG` for one that other front ends could not read.
     pub(crate) fn decode(value: &[u8]) -> Result<Self> {
         let invalid = Error::because(Errno::INVAL, "not an access control list");
         let (version, entries) = value.split_first_chunk::<4>().ok_or(invalid)?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY_BYTES != 0 {
             return Err(invalid);
+        }
+        if entries.len() / ENTRY_BYTES > ACCESS_LIST_ENTRIES_MAX {
+            return Err(Error::because(Errno::TOOBIG, "an access control list"));
         }
         let list: Vec<Entry> = entries
             .chunks_exact(ENTRY_BYTES)
@@ -139,6 +143,11 @@ mod tests {
             assert!(AccessList::decode(&bad.encode()).is_err(), "{bad:?}");
         }
         assert!(AccessList::decode(&[1, 0, 0, 0]).is_err());
+        let mut many = vec![(2, 7, 5); ACCESS_LIST_ENTRIES_MAX - 4];
+        many.extend([(1, 7, !0), (4, 5, !0), (0x10, 7, !0), (0x20, 0, !0)]);
+        assert!(AccessList::decode(&list(&many).encode()).is_ok());
+        many.push((2, 7, 6));
+        assert_eq!(AccessList::decode(&list(&many).encode()).unwrap_err().errno(), Errno::TOOBIG);
         assert!(AccessList::decode(&full.encode()[..9]).is_err());
     }
 

@@ -21,15 +21,6 @@ const GET_EXTENDED_FLAGS: u32 = 0x801c_581f;
 const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
 const EXTENDED_FLAGS_BYTES: usize = 28;
 
-/// The flags that `chattr` may change, and their values in `FS_IOC_FSGETXATTR`.
-const EXTENDED_FLAGS: [(u32, InodeFlags); 5] = [
-    (0x08, InodeFlags::IMMUTABLE),
-    (0x10, InodeFlags::APPEND_ONLY),
-    (0x20, InodeFlags::SYNCHRONOUS),
-    (0x40, InodeFlags::NO_ACCESS_TIME),
-    (0x80, InodeFlags::NO_DUMP),
-];
-
 impl Dispatcher {
     /// Attributes as this mount shows them.
     pub(super) fn shown(&self, mut attributes: Attributes) -> Attributes {
@@ -154,20 +145,15 @@ impl Dispatcher {
             0
         } else if command == GET_EXTENDED_FLAGS {
             let flags = self.file_system.permissions(node)?.flags;
-            let extended =
-                EXTENDED_FLAGS.iter().filter(|pair| flags.contains(pair.1)).fold(0, |all, pair| all | pair.0);
-            output[..4].copy_from_slice(&u32::to_le_bytes(extended));
+            output[..4].copy_from_slice(&u32::to_le_bytes(flags.extended()));
             EXTENDED_FLAGS_BYTES
         } else if command == SET_EXTENDED_FLAGS {
             let [a, b, c, d, ..] = input.bytes;
             let wanted = u32::from_le_bytes([a, b, c, d]);
-            let known = EXTENDED_FLAGS.iter().fold(0, |all, pair| all | pair.0);
             // Extent size hints and project ids have no meaning here: none or an error.
-            if wanted & !known != 0 || input.bytes[4..28].iter().any(|&byte| byte != 0) {
-                return Err(Error::new(Errno::OPNOTSUPP));
-            }
+            let flags = InodeFlags::from_extended(wanted).filter(|_| input.bytes[4..28].iter().all(|&byte| byte == 0));
             let kept = self.file_system.permissions(node)?.flags & InodeFlags::COPY_ON_WRITE;
-            let flags = EXTENDED_FLAGS.iter().filter(|pair| wanted & pair.0 != 0).fold(kept, |all, pair| all | pair.1);
+            let flags = flags.ok_or(Error::new(Errno::OPNOTSUPP))? | kept;
             self.set_flags(node, flags)?;
             0
         } else {

@@ -264,6 +264,9 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     }
 }
 
+/// Those of [`InodeFlags`] that Linux has.
+const FLAGS_OF_LINUX: u32 = 0xff;
+
 /// `ioctl`.
 pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const FIOCLEX: usize = 0x5451;
@@ -277,8 +280,8 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const FIGETBSZ: usize = 2;
     const FS_IOC_GETFLAGS: usize = 0x8008_6601;
     const FS_IOC_SETFLAGS: usize = 0x4008_6602;
-    /// Those of [`InodeFlags`] that Linux has.
-    const FLAGS_OF_LINUX: u32 = 0xff;
+    const FS_IOC_FSGETXATTR: usize = 0x801c_581f;
+    const FS_IOC_FSSETXATTR: usize = 0x401c_5820;
     const O_NONBLOCK: u32 = 0o4000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, request, argument, ..] = call.arguments;
@@ -322,13 +325,21 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         FS_IOC_SETFLAGS => {
             let mut flags = 0u32;
             memory::read_value(argument, &mut flags).map_err(|_| Errno::FAULT)?;
-            let wanted = InodeFlags::from_bits(flags).ok_or(Errno::OPNOTSUPP)?;
-            let fs = call.file_system(&file)?;
-            let kept = fs.attributes(file.node).map_err(|error| error.errno())?.flags;
-            let kept = InodeFlags::from_bits_retain(kept.bits() & !FLAGS_OF_LINUX);
-            let namespace = Namespace::new(fs, super::credentials::effective());
-            namespace.set_flags(file.node, wanted | kept).map_err(|error| error.errno())?;
+            set_flags(call, &file, InodeFlags::from_bits(flags).ok_or(Errno::OPNOTSUPP)?)
+        }
+        FS_IOC_FSGETXATTR => {
+            let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
+            let about = [all.flags.extended(), 0, 0, 0, 0, 0, 0];
+            memory::write_value(argument, &about).map_err(|_| Errno::FAULT)?;
             done(0)
+        }
+        FS_IOC_FSSETXATTR => {
+            let mut about = [0u32; 7];
+            memory::read_value(argument, &mut about).map_err(|_| Errno::FAULT)?;
+            // Extent size hints and project ids have no meaning here: none or an error.
+            let [flags, rest @ ..] = about;
+            let wanted = InodeFlags::from_extended(flags).filter(|_| rest == [0; 6]);
+            set_flags(call, &file, wanted.ok_or(Errno::OPNOTSUPP)?)
         }
         FIONREAD if file.file_type == FileType::Regular => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
@@ -343,6 +354,16 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         sharing::FIEMAP => sharing::extents(call, &file, argument),
         _ => Err(Errno::NOTTY),
     }
+}
+
+/// Sets the flags that Linux has; the others stay.
+fn set_flags(call: &Call<'_>, file: &OpenFile, wanted: InodeFlags) -> Answer {
+    let fs = call.file_system(file)?;
+    let kept = fs.attributes(file.node).map_err(|error| error.errno())?.flags;
+    let kept = InodeFlags::from_bits_retain(kept.bits() & !FLAGS_OF_LINUX);
+    let namespace = Namespace::new(fs, super::credentials::effective());
+    namespace.set_flags(file.node, wanted | kept).map_err(|error| error.errno())?;
+    done(0)
 }
 
 /// The second lowest byte of the requests of loop devices; none of another number is looked at.

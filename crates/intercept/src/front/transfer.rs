@@ -5,7 +5,7 @@
 use super::call::{Answer, Call, done};
 use super::data::{COUNT_MAX, appends, before_change, check_readable, check_writable, note_access, with_offset};
 use super::table::OpenFile;
-use super::{credentials, maps};
+use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -128,6 +128,7 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     }
     let mut moved = match (&source, &target) {
         (End::Ours(source), End::Ours(target)) if call.number == COPY_FILE_RANGE => {
+            let count = limits::allowed(target.file_type, count, || position(call, target, offsets[1]))?;
             super::sharing::copy(call, source, target, offsets, count)?
         }
         _ => 0,
@@ -220,7 +221,8 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
         }
         End::Ours(file) => {
             let fs = call.file_system(file)?;
-            let mut from = Source::from_slice(buffer);
+            let allowed = limits::allowed(file.file_type, buffer.len(), || position(call, file, at))?;
+            let mut from = Source::from_slice(&buffer[..allowed]);
             before_change(fs, file)?;
             let mut write =
                 |position| fs.write(file.node, position, &mut from, WriteFlags::empty()).map_err(|error| error.errno());
@@ -239,6 +241,16 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
             let end = written.offset_bytes + written.count_bytes as u64;
             maps::renew(call, file.mount, file.node, written.offset_bytes, end, maps::Change::Written);
             Ok(written.count_bytes)
+        }
+    }
+}
+
+/// Where in a file of ours a transfer writes next.
+fn position(call: &Call<'_>, file: &OpenFile, at: Option<u64>) -> Result<u64, Errno> {
+    match at {
+        Some(offset) => Ok(offset),
+        None => {
+            call.file_system(file)?.shared().offset(file.description).map(|at| at.get()).map_err(|error| error.errno())
         }
     }
 }

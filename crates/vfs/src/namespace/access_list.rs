@@ -43,14 +43,17 @@ impl<'a> AccessList<'a> {
     pub const ROOM: [u8; BYTES_MAX] = [0; BYTES_MAX];
 
     /// Checks `bytes` as a list: version, order of entries, exactly one of each that must be, a mask where somebody is
-    /// named. `EINVAL`; `EOPNOTSUPP` for another version.
+    /// named. `EINVAL`; `EOPNOTSUPP` for another version; `E2BIG`.
     pub fn new(bytes: &'a mut [u8]) -> Result<Self> {
         let invalid = Error::because(Errno::INVAL, "access control list");
         let version = bytes.first_chunk().ok_or(invalid)?;
         if u32::from_le_bytes(*version) != VERSION {
             return Err(Error::because(Errno::OPNOTSUPP, "version of an access control list"));
         }
-        if bytes.len() > BYTES_MAX || !(bytes.len() - HEADER_BYTES).is_multiple_of(ENTRY_BYTES) {
+        if bytes.len() > BYTES_MAX {
+            return Err(Error::because(Errno::TOOBIG, "access control list"));
+        }
+        if !(bytes.len() - HEADER_BYTES).is_multiple_of(ENTRY_BYTES) {
             return Err(invalid);
         }
         let list = Self { bytes };
@@ -97,6 +100,11 @@ impl<'a> AccessList<'a> {
             Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a value is that of a list without entries: to set it removes the list.
+    pub fn is_none(value: &[u8]) -> bool {
+        value.len() == HEADER_BYTES && value == VERSION.to_le_bytes()
     }
 
     /// The list as stored.
@@ -197,6 +205,11 @@ mod tests {
     #[test]
     fn malformed_lists_are_refused() {
         let none = u32::MAX;
+        let many = vec![(USER, 7, none); ACCESS_LIST_ENTRIES_MAX + 1];
+        assert_eq!(AccessList::new(&mut list(&many)).unwrap_err().errno(), Errno::TOOBIG);
+        assert!(
+            AccessList::is_none(&list(&[])) && !AccessList::is_none(&[2, 0, 0]) && !AccessList::is_none(&[3, 0, 0, 0])
+        );
         let good = [(OWNER, 7, none), (OWNING_GROUP, 5, none), (OTHER, 0, none)];
         assert_eq!(AccessList::new(&mut list(&good)).unwrap().mode(), 0o750);
         for bad in [

@@ -108,12 +108,15 @@ impl Namespace<'_, '_> {
     /// `setxattr`.
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let space = space_of(name)?;
+        if matches!(space, Space::AccessList | Space::DefaultList) && AccessList::is_none(value) {
+            return self.remove_list(space, node, name);
+        }
         let known = self.check_change(space, name, node)?;
         match space {
             Space::AccessList => return self.set_access_list(node, &known, value, mode),
             Space::DefaultList => {
                 let mut room = AccessList::ROOM;
-                let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::INVAL))?;
+                let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::TOOBIG))?;
                 copy.copy_from_slice(value);
                 AccessList::new(copy)?;
             }
@@ -122,11 +125,21 @@ impl Namespace<'_, '_> {
         self.fs.set_xattr(node, name, value, mode)
     }
 
+    /// What an empty list asks for. A file that is no directory has no default list, so that there is nothing to remove.
+    #[cold]
+    fn remove_list(&self, space: Space, node: NodeId, name: &[u8]) -> Result<()> {
+        let known = self.changeable(node)?;
+        if space == Space::DefaultList && !matches!(known.file_type, FileType::Directory | FileType::Symlink) {
+            return if self.is_owner(&known) { Ok(()) } else { fail(Errno::PERM) };
+        }
+        self.remove_xattr(node, name)
+    }
+
     /// Stores a list and the permission bits that stand for it. Between its steps less is granted than before or after.
     #[cold]
     fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8], mode: XattrMode) -> Result<()> {
         let mut room = AccessList::ROOM;
-        let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::INVAL))?;
+        let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::TOOBIG))?;
         copy.copy_from_slice(value);
         let list = AccessList::new(copy)?;
         let kept = if self.keeps_set_group_id(known.owner.group) { 0o7000 } else { 0o5000 };

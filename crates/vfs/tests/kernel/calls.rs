@@ -255,10 +255,13 @@ pub(crate) fn list_name(default: bool) -> &'static str {
     if default { "system.posix_acl_default" } else { "system.posix_acl_access" }
 }
 
-/// A valid access control list.
+/// A valid access control list, or one without entries, which removes what is there.
 pub(crate) fn list_of(seed: u64) -> Vec<u8> {
     let mut r = Random(seed);
     let mut bytes = 2_u32.to_le_bytes().to_vec();
+    if r.below(5) == 0 {
+        return bytes;
+    }
     let mut entry = |tag: u16, permissions: u64, id: u32| {
         bytes.extend(tag.to_le_bytes());
         bytes.extend((permissions as u16).to_le_bytes());
