@@ -115,6 +115,8 @@ impl InodeFlags {
     /// The flags that `FS_IOC_FSSETXATTR` asks for; `None` if one of them means nothing here. What that call knows nothing of is
     /// not among them.
     pub fn from_extended(extended: u32) -> Option<Self> {
+        // That there are preallocated blocks, or attributes, is told and not asked for.
+        let extended = extended & !0x8000_0002;
         let known = EXTENDED_FLAGS.iter().fold(0, |all, pair| all | pair.0);
         let chosen = EXTENDED_FLAGS.iter().filter(|pair| extended & pair.0 != 0);
         (extended & !known == 0).then(|| chosen.fold(Self::empty(), |all, pair| all | pair.1))

@@ -34,7 +34,11 @@ impl Front {
                 }
                 return if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(Errno::NAMETOOLONG) };
             }
-            let parent = fs.parent(at).map_err(|error| error.errno())?;
+            // A working directory that was removed and that nobody has open is gone altogether.
+            let parent = fs.parent(at).map_err(|error| match error.errno() {
+                Errno::STALE => Errno::NOENT,
+                errno => errno,
+            })?;
             let mut name = None;
             fs.read_directory(parent, 0, &mut |entry| {
                 if entry.number == at.number {
