@@ -17,7 +17,8 @@ const POOL_CRUMBS: u64 = 16;
 impl<'a> Space<'a> {
     /// Takes 1 to `want` contiguous blocks into the thread's hands.
     ///
-    /// `goal` is the block one would like to continue with: if it is free, the run from there is taken. Else 512
+    /// `goal` is the block one would like to continue with: if it is free, the run from there is taken, where 512 blocks and more
+    /// are wanted and it is too short only as far as the end of a group. Else 512
     /// blocks and more come as whole aligned groups if there are any, and fewer from partly used groups before a
     /// whole one is opened. The thread's own pool is looked at first, then the others. With `whole_2m` only whole
     /// aligned groups will do, and `want` is rounded down to such.
@@ -44,6 +45,10 @@ impl<'a> Space<'a> {
                 let mut length = pool.run(start, want, true);
                 if whole_2m {
                     length = if start.is_multiple_of(GROUP_BLOCKS) { length - length % GROUP_BLOCKS } else { 0 };
+                } else if length < want && want >= GROUP_BLOCKS {
+                    // What follows comes as whole groups: this ends where one ends, so that a map of the file can have
+                    // huge pages in all of its extents.
+                    length = length.saturating_sub((start + length) % GROUP_BLOCKS);
                 }
                 (length > 0).then_some((start, length))
             };

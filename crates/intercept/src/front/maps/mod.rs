@@ -10,11 +10,13 @@
 //! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
 //! | [`advice`] | `madvise`, `remap_file_pages` |
 //! | [`behind`] | what lies behind the end of a file |
+//! | [`place`] | where a map lies, if the program does not say |
 //! | [`regions`] | what is mapped where |
 
 mod advice;
 mod behind;
 mod change;
+mod place;
 mod regions;
 
 pub(crate) use advice::{advise, advise_process, remap_pages};
@@ -28,7 +30,7 @@ use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
-use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MapAccess, MappedExtent, NodeId};
+use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MapAccess, MapToken, MappedExtent, NodeId};
 use regions::{New, Part, Region, add, forget, next_of_file};
 
 const PAGE_BYTES: usize = 4096;
@@ -111,29 +113,45 @@ struct Wish {
     writable: bool,
 }
 
+/// What holds a range of a file, pinned.
+struct Pinned {
+    pin: MapToken,
+    extents: Vec<MappedExtent>,
+}
+
+fn pin(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> {
+    let writes = wish.flags & MAP_TYPE != MAP_PRIVATE && wish.protection & PROT_WRITE != 0;
+    let access = if writes { MapAccess::Write } else { MapAccess::Read };
+    let mut extents: Vec<MappedExtent> = Vec::new();
+    let pin = fs
+        .map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
+        .map_err(|error| error.errno())?;
+    Ok(Pinned { pin, extents })
+}
+
 /// Makes a map of a file; where it is.
 fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, wish: &Wish) -> Result<usize, Errno> {
-    let Wish { address, length, protection, flags, offset, .. } = *wish;
+    let Wish { length, protection, flags, offset, .. } = *wish;
     let writes = flags & MAP_TYPE != MAP_PRIVATE && protection & PROT_WRITE != 0;
-    // SAFETY: the program's wish for memory, at first as a reservation.
-    let base = unsafe {
-        let placement = flags & MAP_PLACEMENT | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-        syscall(MMAP, [address, length, 0, placement, usize::MAX, 0])
+    let pinned = match pin(fs, node, wish) {
+        Err(Errno::NODEV | Errno::OPNOTSUPP) if !writes => None,
+        other => Some(other?),
     };
-    if is_error(base) {
-        return Err(Errno::from_raw_os_error(-base as i32));
-    }
-    let base = base as usize;
+    let base = match place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents)) {
+        Ok(base) => base,
+        Err(errno) => {
+            if let Some(pinned) = pinned {
+                let _ = fs.unmap(pinned.pin);
+            }
+            return Err(errno);
+        }
+    };
     if flags & MAP_FIXED != 0 {
         forget(call, base, base + length);
     }
-    let result = match fill(fs, mount, node, base, wish) {
-        Ok(region) => {
-            add(region);
-            Ok(())
-        }
-        Err(Errno::NODEV | Errno::OPNOTSUPP) if !writes => copy(fs, node, base, length, offset, protection),
-        Err(errno) => Err(errno),
+    let result = match pinned {
+        Some(pinned) => lay(fs, mount, node, base, wish, pinned).map(add),
+        None => copy(fs, node, base, length, offset, protection),
     };
     if let Err(errno) = result {
         // SAFETY: the reservation made above.
@@ -145,13 +163,21 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, w
 
 /// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, which holds the pin.
 fn fill(fs: &dyn FileSystem, mount: usize, node: NodeId, base: usize, wish: &Wish) -> Result<New, Errno> {
+    let pinned = pin(fs, node, wish)?;
+    lay(fs, mount, node, base, wish, pinned)
+}
+
+fn lay(
+    fs: &dyn FileSystem,
+    mount: usize,
+    node: NodeId,
+    base: usize,
+    wish: &Wish,
+    pinned: Pinned,
+) -> Result<New, Errno> {
     let Wish { length, protection, flags, offset, writable, .. } = *wish;
+    let Pinned { pin, extents } = pinned;
     let shared = flags & MAP_TYPE != MAP_PRIVATE;
-    let access = if shared && protection & PROT_WRITE != 0 { MapAccess::Write } else { MapAccess::Read };
-    let mut extents: Vec<MappedExtent> = Vec::new();
-    let pin = fs
-        .map(node, access, offset, length as u64, &mut |extent| extents.push(*extent))
-        .map_err(|error| error.errno())?;
     let reached = behind::reached(fs, node, offset, length);
     let mapped = map_extents(base, reached, offset, protection, shared, &extents)
         .and_then(|()| map_behind(base + reached, length - reached, protection));

@@ -55,7 +55,18 @@ fn one_thread_agrees_with_the_oracle() {
                             assert!(extent.start % 512 == 0 && extent.count % 512 == 0);
                         }
                         if let Some(goal) = goal.filter(|&goal| goal < blocks && !whole) {
-                            assert_eq!(extent.start == goal, map[goal as usize].load(SeqCst) == 0);
+                            let is_free = |block: &u64| map[*block as usize].load(SeqCst) == 0;
+                            let pool_end = (rig.layout.pool_of(goal) + 1) * rig.layout.pool_blocks();
+                            let end = blocks.min(pool_end).min(goal + u64::from(want));
+                            let mut run = (goal..end).take_while(is_free).count() as u64;
+                            if want >= 512 && run < u64::from(want) {
+                                run = run.saturating_sub((goal + run) % 512);
+                            }
+                            if run > 0 {
+                                assert_eq!((extent.start, u64::from(extent.count)), (goal, run));
+                            } else if want < 512 {
+                                assert_ne!(extent.start, goal);
+                            }
                         }
                         claim(&map, extent);
                         used += u64::from(extent.count);
@@ -134,6 +145,28 @@ fn large_requests_get_whole_groups_and_small_ones_leave_them() {
     for held in [one, two, held] {
         space.release(&thread, held).unwrap();
     }
+}
+
+/// Extents of one file that a map shows as huge pages agree in where they begin, as groups and as bytes of the file.
+#[test]
+fn a_large_request_goes_on_only_to_the_end_of_a_group() {
+    let (session, rig) = private(16384);
+    let (space, thread) = (rig.space(&session), session.thread().unwrap());
+    // A block in use 21 blocks behind the end of a group.
+    let wall = space.allocate(&thread, 1, Some(2 * 512 + 21), false).unwrap();
+    let first = space.allocate(&thread, 4 * 512, Some(512), false).unwrap();
+    assert_eq!(first.extent(), Extent { start: 512, count: 512 });
+    let next = space.allocate(&thread, 3 * 512, Some(first.extent().end()), false).unwrap();
+    assert_eq!((next.extent().start % 512, next.extent().count), (0, 3 * 512));
+    // What is enough is taken, and small requests take what there is.
+    let last = space.allocate(&thread, 30, Some(2 * 512), false).unwrap();
+    assert_eq!(last.extent(), Extent { start: 2 * 512, count: 21 });
+    for held in [wall, first, next, last] {
+        space.release(&thread, held).unwrap();
+    }
+    let enough = space.allocate(&thread, 700, Some(3), false).unwrap();
+    assert_eq!(enough.extent(), Extent { start: 3, count: 700 });
+    space.release(&thread, enough).unwrap();
 }
 
 #[test]
