@@ -182,16 +182,16 @@ pub(crate) struct Mount {
     /// The directory to mount on
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: Option<PathBuf>,
-    /// Options as of mount(8), separated by commas
+    /// Options as of mount(8), separated by commas, or each by itself
     ///
-    /// ro, rw, noatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
-    /// write; allow_suid and allow_dev for mount(8)), fsname=NAME; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
+    /// ro, rw, noatime, strictatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
+    /// write; allow_suid and allow_dev for mount(8)), fsname=NAME, subtype=NAME; remount changes those of the mount that is there; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
     /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
     /// mount to stop caching (2); locks=shared or local; transport=automatic, ring (FUSE over io_uring) or classic; enable_ring
     /// turns FUSE over io_uring on where the kernel has it off (root; it stays on until the machine boots); threads=N. What fstab
     /// adds for others (x-..., nofail, _netdev) is ignored.
-    #[arg(long, short, default_value = "", hide_default_value = true)]
-    pub(crate) options: String,
+    #[arg(long, short)]
+    pub(crate) options: Vec<String>,
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     pub(crate) arena_max: u64,

@@ -164,6 +164,18 @@ fn mount_calls_it_as_its_helper() {
     assert!(words(&bench.at()).starts_with("rw,"));
     fs::write(bench.on("file"), "y").unwrap();
     unmount(&bench.at());
+    // The command itself takes what mount(8) takes: options one by one, and `remount`.
+    let by_command = |options: &[&str]| {
+        let paths = [bench.volume().into_os_string(), bench.at().into_os_string()];
+        let arguments = std::iter::once("mount").chain(options.iter().copied()).map(OsString::from).chain(paths);
+        gannet(arguments.collect::<Vec<_>>().iter().map(OsString::as_os_str))
+    };
+    assert!(by_command(&["-o", "noatime", "-onoexec,allow_other"]).status.success());
+    let shown = words(&bench.at());
+    assert!(shown.contains("noatime") && shown.contains("noexec") && shown.contains("allow_other"), "{shown}");
+    assert!(by_command(&["-o", "remount,ro"]).status.success());
+    assert!(words(&bench.at()).starts_with("ro,"));
+    unmount(&bench.at());
     // What was read-only from the start cannot be made writable.
     let mounted = helper(&bench, &bench.volume(), &["-o", "ro"]);
     assert!(mounted.status.success(), "{mounted:?}");

@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Failure> {
         let code = if failure.code == USAGE { MOUNT_USAGE } else { MOUNT_FAILED };
         failure.with_code(code)
     };
-    if call.words.iter().any(|word| word == "remount") {
+    if asks_for_remount(call.words.iter().map(String::as_str)) {
         return remount(&call.directory, &words).map_err(failed);
     }
     super::mount_for_others(&call.volume, &call.directory, &words).map_err(failed)
@@ -61,6 +61,9 @@ fn parse(arguments: &[OsString]) -> Result<Call, String> {
             "-o" => {
                 let words = rest.next().and_then(|words| words.to_str()).ok_or("-o: options are needed")?;
                 call.words.extend(words.split(',').filter(|word| !word.is_empty()).map(str::to_owned));
+            }
+            _ if text.len() > 2 && text.starts_with("-o") => {
+                call.words.extend(text[2..].split(',').filter(|word| !word.is_empty()).map(str::to_owned));
             }
             "-t" | "-N" => _ = rest.next(),
             "-r" => call.words.push("ro".into()),
@@ -95,8 +98,18 @@ fn understood(call: &Call) -> Result<String, Failure> {
     Ok(kept.join(","))
 }
 
+/// Whether options ask for a mount that is there to be changed.
+pub(super) fn asks_for_remount<'a>(mut words: impl Iterator<Item = &'a str>) -> bool {
+    words.any(|word| word == "remount")
+}
+
+/// The other options.
+pub(super) fn without_remount<'a>(words: impl Iterator<Item = &'a str>) -> String {
+    words.filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
+}
+
 /// Changes the flags of a mount that is there: read-only, access times, and what may be executed.
-fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
+pub(super) fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
     use rustix::mount::MountFlags;
     let mut options = MountOptions::default();
     options.parse(words).map_err(Failure::new)?;
@@ -184,6 +197,7 @@ mod tests {
         assert!(failure.message.contains("bogus") && failure.code == MOUNT_USAGE);
         assert!(parse(&words("/v /d -fnv")).unwrap().fake);
         assert_eq!(parse(&words("/v /d -r")).unwrap().words, ["ro"]);
+        assert_eq!(parse(&words("/v /d -oro,exec -o noatime")).unwrap().words, ["ro", "exec", "noatime"]);
         for line in ["/v", "/v /d /e", "/v /d -x", "/v /d -o"] {
             assert!(parse(&words(line)).is_err(), "{line}");
         }

@@ -58,7 +58,11 @@ pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
         (None, Some(volume), Some(directory)) => (volume.clone(), directory.clone()),
         _ => return Err(wrong("a volume and a directory to mount it on are needed")),
     };
-    let task = Task { index_bytes_max: arguments.arena_max, ..Task::new(volume, directory, &arguments.options)? };
+    let words = arguments.options.join(",");
+    if helper::asks_for_remount(words.split(',')) {
+        return helper::remount(&directory, &helper::without_remount(words.split(',')));
+    }
+    let task = Task { index_bytes_max: arguments.arena_max, ..Task::new(volume, directory, &words)? };
     if arguments.detached {
         // The terminal of whoever started this is not ours; failing means that there is none to lose.
         let _ = rustix::process::setsid();
