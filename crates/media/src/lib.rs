@@ -31,6 +31,7 @@ mod open;
 mod pages;
 mod platform;
 mod processor;
+mod recent;
 pub mod simulation;
 mod store;
 mod transfer;
