@@ -14,4 +14,6 @@ fn main() {
     // Never unloaded: the program's code leads into it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
+    // What every start and every fork runs lies together: a page fault maps the pages around it.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
 }

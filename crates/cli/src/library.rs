@@ -1,12 +1,45 @@
 //! The library that `gannet run` injects: beside the command, or, where that was installed by itself (`cargo install`), inside it; then
 //! it is laid down once where its user keeps what can be made again. Relies on build.rs.
 
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// Where the library is.
 pub(crate) fn find() -> Option<PathBuf> {
     gannet_intercept::find_library().or_else(inside)
 }
+
+/// What [`gannet_open::BUILD`] was when the library at `path` was made; `None` if it does not say.
+pub(crate) fn build_of(path: &Path) -> Option<String> {
+    const PROGRAM_HEADER_BYTES: usize = 56;
+    const PT_NOTE: u32 = 4;
+    const NAME: &[u8] = b"Gannet\0\0";
+    let file = std::fs::File::open(path).ok()?;
+    let mut head = [0; 4096];
+    file.read_exact_at(&mut head, 0).ok()?;
+    let word = |at: usize| Some(u64::from_le_bytes(head.get(at..at + 8)?.try_into().ok()?));
+    let short = |at: usize| Some(u16::from_le_bytes(head.get(at..at + 2)?.try_into().ok()?) as usize);
+    if !head.starts_with(b"\x7fELF\x02\x01") || short(54)? != PROGRAM_HEADER_BYTES {
+        return None;
+    }
+    for index in 0..short(56)? {
+        let header = usize::try_from(word(32)?).ok()?.checked_add(index * PROGRAM_HEADER_BYTES)?;
+        if word(header)? as u32 != PT_NOTE {
+            continue;
+        }
+        let mut notes = vec![0; usize::try_from(word(header + 32)?).ok()?.min(NOTES_BYTES_MAX)];
+        file.read_exact_at(&mut notes, word(header + 8)?).ok()?;
+        // The name is unlike anything else there; behind it stands the number.
+        if let Some(at) = notes.windows(NAME.len()).position(|bytes| bytes == NAME) {
+            let number = notes.get(at + NAME.len()..at + NAME.len() + gannet_open::BUILD.len())?;
+            return String::from_utf8(number.to_vec()).ok();
+        }
+    }
+    None
+}
+
+/// Longer notes are not looked at.
+const NOTES_BYTES_MAX: usize = 64 * 1024;
 
 #[cfg(not(library_inside))]
 fn inside() -> Option<PathBuf> {

@@ -24,6 +24,7 @@ const EIO: isize = -5;
 ///
 /// # Safety
 /// Called by the entry only, on the engine stack of a busy thread.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the entry's frame on this stack; nobody else refers to it.
     let frame = unsafe { &mut *frame };
@@ -33,6 +34,8 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the C library's thread-local errno.
     let saved_error_number = unsafe { *error_number };
     hide_alternate_stack();
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).ends_empty = 0 };
     let in_child = process::in_vfork_child(record);
     exec::release_memory(record);
     // A panic is a defect of ours; it must cost one call, not the program.
@@ -59,6 +62,10 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
         SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame)),
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record, in_child),
         EXIT => process::exit_thread(frame, record),
+        EXIT_GROUP => {
+            front::ends::process_exits(record, in_child);
+            Outcome::Pass
+        }
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
         entry::FAULTED => Outcome::Done(front::faulted(frame, record, in_child) as isize),
         MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),

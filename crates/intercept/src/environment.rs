@@ -11,7 +11,7 @@
 //! `GANNET_RUN_VOLUMES` may be empty: then everything passes.
 
 use crate::plan::cache::CachePath;
-use std::sync::OnceLock;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Between the fields of `GANNET_RUN_VOLUMES`: the ASCII unit separator, which no sane path contains.
 pub(crate) const SEPARATOR: u8 = 0x1f;
@@ -25,7 +25,8 @@ pub(crate) struct Settings {
     cache: Option<CachePath>,
 }
 
-static SETTINGS: OnceLock<Settings> = OnceLock::new();
+/// Written once, at start.
+static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(core::ptr::null_mut());
 
 impl Settings {
     /// Path of the injected library.
@@ -64,13 +65,15 @@ impl Settings {
 
 /// The settings, once [`initialise`] has found them.
 pub(crate) fn settings() -> Option<&'static Settings> {
-    SETTINGS.get()
+    // SAFETY: published once and never freed.
+    unsafe { SETTINGS.load(Ordering::Acquire).as_ref() }
 }
 
 /// A variable's value in the environment at `environment`.
 ///
 /// # Safety
 /// `environment` must be the process's environment as the kernel made it.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe fn variable(environment: *const *const u8, name: &str) -> Option<&'static [u8]> {
     let mut at = environment;
     loop {
@@ -93,6 +96,7 @@ pub(crate) unsafe fn variable(environment: *const *const u8, name: &str) -> Opti
 ///
 /// # Safety
 /// As for [`variable`].
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
     // SAFETY: the caller's promise.
     let value = |name| unsafe { variable(environment, name) }.map(<[u8]>::to_vec);
@@ -105,5 +109,6 @@ pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
         // SAFETY: the caller's promise.
         cache: CachePath::directory(|name| unsafe { variable(environment, name) }),
     };
-    SETTINGS.set(settings).is_ok()
+    SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
+    true
 }

@@ -60,8 +60,9 @@ pub(crate) fn around_fork(before: bool) {
 ///
 /// # Safety
 /// As for [`crate::start::start`].
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
-    let mut objects: Vec<(String, Image)> = Vec::new();
+    let mut objects: Vec<(String, Image)> = Vec::with_capacity(6);
     // SAFETY: the callback gets the vector it is made for.
     unsafe { dl_iterate_phdr(collect, (&raw mut objects).cast()) };
     if objects.first().is_some_and(|(_, program)| program.has_foreign_threads()) {
@@ -153,6 +154,7 @@ unsafe fn rewrite(image: &Image, sites: &[Site], full_vectors: bool) -> Option<(
 }
 
 /// Where the text of an object is.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn text_of(image: &Image) -> Option<Range<usize>> {
     let parts = || image.segments().iter().filter(|segment| segment.executable && !segment.writable);
     let start = parts().map(|segment| segment.start).min()?;
@@ -314,6 +316,7 @@ fn show(name: &str, sites: &[Site], outcome: Outcome, source: &str) {
     unsafe { syscall(WRITE, [2, text.as_ptr() as usize, text.len()]) };
 }
 
+#[unsafe(link_section = ".text.hot.gannet")]
 unsafe extern "C" fn collect(information: *const ObjectInformation, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid description, and the data that was given to it.
     unsafe {

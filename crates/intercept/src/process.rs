@@ -10,7 +10,7 @@ use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
 use crate::signal;
 use crate::thread::{self, Record};
-use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_VFORK: usize = 0x4000;
@@ -23,6 +23,7 @@ const CLONE3_SIZE_MAX: usize = 128;
 static FORK_HOOK: AtomicUsize = AtomicUsize::new(0);
 
 /// Sets what is called around a fork.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub fn set_fork_hook(hook: fn(bool)) {
     FORK_HOOK.store(hook as usize, Ordering::Release);
 }
@@ -43,23 +44,22 @@ pub(crate) fn process_id() -> i32 {
     unsafe { syscall(GETPID, []) as i32 }
 }
 
-/// The process whose memory this is, 0 before anybody asked; [`SEVERAL`] once several processes may run in it.
-static PROCESS: AtomicI32 = AtomicI32::new(0);
-const SEVERAL: i32 = -1;
+/// Several processes may run in this memory.
+static SEVERAL: AtomicBool = AtomicBool::new(false);
 
 /// This process, without a system call where that is sure.
 #[inline]
 pub(crate) fn known_process_id(record: &Record) -> i32 {
-    let known = PROCESS.load(Ordering::Relaxed);
-    if known > 0 && record.vfork_parent == 0 { known } else { look_up_process_id(record) }
+    let known = record.process.load(Ordering::Relaxed);
+    let sure = known > 0 && record.vfork_parent == 0 && !SEVERAL.load(Ordering::Relaxed);
+    if sure { known } else { look_up_process_id(record) }
 }
 
 #[cold]
 fn look_up_process_id(record: &Record) -> i32 {
     let process = process_id();
     if record.vfork_parent == 0 {
-        // Unless several came to be.
-        let _ = PROCESS.compare_exchange(0, process, Ordering::Relaxed, Ordering::Relaxed);
+        record.process.store(process, Ordering::Relaxed);
     }
     process
 }
@@ -86,6 +86,7 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
 }
 
 /// The calls that make processes and threads.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let mut arguments = [0u64; CLONE3_SIZE_MAX / 8];
     let flags = match frame.rax {
@@ -116,19 +117,20 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             front::held::stop();
             thread::note_thread();
             if flags & CLONE_THREAD == 0 {
-                PROCESS.store(SEVERAL, Ordering::Relaxed);
+                SEVERAL.store(true, Ordering::Relaxed);
             }
         }
         return Outcome::Pass;
     }
     if flags & CLONE_SETTLS != 0 {
-        PROCESS.store(SEVERAL, Ordering::Relaxed);
+        SEVERAL.store(true, Ordering::Relaxed);
         // The child would look for our state where there is none yet.
         return Outcome::Pass;
     }
     fork(frame, record, arguments)
 }
 
+#[unsafe(link_section = ".text.hot.gannet")]
 fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8]) -> Outcome {
     let number = frame.rax;
     let mut call = frame.arguments;
@@ -164,7 +166,11 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         thread::note_fork_in_child();
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(GETTID, []) as i32 };
-        PROCESS.store(record.thread, Ordering::Relaxed);
+        // In the record, whose page is written to anyway.
+        record.process.store(record.thread, Ordering::Relaxed);
+        if SEVERAL.load(Ordering::Relaxed) {
+            SEVERAL.store(false, Ordering::Relaxed);
+        }
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
         front::forks::after_fork_in_child(record, tickets, alone);

@@ -105,23 +105,23 @@ pub(crate) fn return_address() -> usize {
 }
 
 /// Takes over SIGSEGV and SIGBUS. At start, before the program runs.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn initialise() {
     for signal in [SIGSEGV, SIGBUS] {
         let mut old = KernelAction::default();
-        if is_error(kernel_action(signal, None, Some(&mut old))) {
-            continue;
-        }
-        ACTIONS[signal].handler.store(old.handler, Ordering::Relaxed);
         let ours = KernelAction {
             handler: gannet_signal_wrapper as *const () as usize,
             flags: SA_RESTORER | SA_SIGINFO | SA_ONSTACK | SA_NODEFER,
             restorer: gannet_signal_return as *const () as usize,
             mask: 0,
         };
-        kernel_action(signal, Some(&ours), None);
+        if !is_error(kernel_action(signal, Some(&ours), Some(&mut old))) && old.handler != SIG_DFL {
+            ACTIONS[signal].handler.store(old.handler, Ordering::Relaxed);
+        }
     }
 }
 
+#[unsafe(link_section = ".text.hot.gannet")]
 fn kernel_action(signal: usize, new: Option<&KernelAction>, old: Option<&mut KernelAction>) -> isize {
     let new = new.map_or(0, |new| new as *const KernelAction as usize);
     let old = old.map_or(0, |old| old as *mut KernelAction as usize);

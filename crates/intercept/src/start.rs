@@ -1,7 +1,7 @@
 //! What happens when the injected library is loaded: before any other library's initialisers and before the program.
 
 use crate::thread::set_busy;
-use crate::{environment, front, objects, signal};
+use crate::{entry, environment, front, objects, signal};
 
 /// How the injected library opens a volume: the composition root above this crate.
 pub type OpenVolume = fn(&[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>>;
@@ -10,6 +10,7 @@ pub type OpenVolume = fn(&[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs
 ///
 /// # Safety
 /// `environment` must be the process's environment; no other thread may run.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
     set_busy(true);
     // SAFETY: the caller's promises.
@@ -22,6 +23,7 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
             }
         } else if environment::initialise(environment) {
             signal::initialise();
+            entry::initialise();
             name_process();
             front::initialise(open);
             if let Some(preload) = environment::variable(environment, "LD_PRELOAD") {

@@ -6,12 +6,13 @@
 use crate::entry;
 use crate::number;
 use crate::raw::syscall;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
-/// Stack the engine runs on.
-pub(crate) const ENGINE_STACK_BYTES: usize = 448 * 1024;
+/// Stack the engine runs on. It ends within a page, the record's first one: a short call, like a fork, touches no other.
+pub(crate) const ENGINE_STACK_BYTES: usize = 450 * 1024;
 /// The record and the room for paths above it; frames start right below.
-pub(crate) const RECORD_BYTES: usize = 192 * 1024;
+pub(crate) const RECORD_BYTES: usize = 190 * 1024;
+const _: () = assert!((ENGINE_STACK_BYTES + RECORD_BYTES).is_multiple_of(4096));
 const SCRATCH_OFFSET: usize = 4096;
 const GUARD_BYTES: usize = 4096;
 
@@ -25,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) ready: bool,
     /// The thread the record belongs to. A `vfork` child runs on its parent's record.
     pub(crate) thread: i32,
+    /// The process, once somebody asked; see [`crate::process::known_process_id`].
+    pub(crate) process: AtomicI32,
     /// The process that waits, or waited, in `vfork` on this thread; 0: none.
     pub(crate) vfork_parent: i32,
     /// Its child has made a call.

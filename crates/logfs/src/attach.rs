@@ -370,7 +370,8 @@ impl FileGuard {
             return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
         }
         self.core = Some(core);
-        Ok(())
+        // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
+        session.reap_dead().map(drop).map_err(shared_error)
     }
 }
 

@@ -109,8 +109,6 @@ impl LogFs {
         let core = guard.core.clone().ok_or_else(incomplete)?;
         let shared = guard.shared.clone().ok_or_else(incomplete)?;
         let report = guard.report;
-        // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
-        session.reap_dead().map_err(|error| OpenError::Shared { path: text.clone(), error })?;
         Ok(Self { core, session, shared, guard: Mutex::new(Some(guard)), report })
     }
 

@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::error::OpenError;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode};
@@ -81,11 +81,24 @@ impl Medium {
         if usize::try_from(length).is_err() || length > isize::MAX as u64 / 2 {
             return Err(problem("more than can be mapped"));
         }
+        let below = if device {
+            None
+        } else {
+            Some(fstatfs(&file).map_err(|error| system(path, "examine the file system", error))?)
+        };
+        let magic = below.map_or(0, |below| below.f_type as u64);
+        let in_memory = matches!(magic, MAGIC_TMPFS | MAGIC_RAMFS);
+        let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        if in_memory && let Some(base) = map_at_once(&file, length as usize, protection) {
+            let kind = MediumKind::Memory;
+            let backing = Backing { reserved: base, reserved_bytes: length as usize, file: Some(file), kind };
+            let mode = if options.emulate_persistence { PersistMode::Emulated } else { PersistMode::Plain };
+            return Ok(Medium::assemble(backing, base, length, !options.read_only, mode, None));
+        }
         let alignment = if device { device_alignment(status.st_rdev) } else { MAP_ALIGNMENT_BYTES };
         let (reserved, reserved_bytes, base) =
             reserve(length as usize, alignment).map_err(|error| system(path, "reserve addresses", error))?;
         let mut backing = Backing { reserved, reserved_bytes, file: None, kind: MediumKind::DeviceDax };
-        let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let map = |flags: MapFlags| {
             // SAFETY: replaces a part of the address range that was just reserved.
             unsafe { mmap(base.as_ptr().cast(), length as usize, protection, flags | MapFlags::FIXED, &file, 0) }
@@ -95,14 +108,14 @@ impl Medium {
         backing.kind = if device {
             map(MapFlags::SHARED).map_err(|error| system(path, "map the device", error))?;
             MediumKind::DeviceDax
-        } else if map(synchronous).is_ok() {
+        } else if !in_memory && map(synchronous).is_ok() {
             MediumKind::FileDax
         } else {
-            let below = fstatfs(&file).map_err(|error| system(path, "examine the file system", error))?;
-            let magic = below.f_type as u64;
             map(MapFlags::SHARED).map_err(|error| match error {
                 // It takes all pages that the map could need when it is made.
-                Errno::NOMEM if magic == MAGIC_HUGETLBFS => no_huge_pages(path, length, below.f_bsize as u64),
+                Errno::NOMEM if magic == MAGIC_HUGETLBFS => {
+                    no_huge_pages(path, length, below.map_or(0, |below| below.f_bsize as u64))
+                }
                 error => system(path, "map the file", error),
             })?;
             match magic {
@@ -150,6 +163,28 @@ fn no_huge_pages(path: &Path, length: u64, page_bytes: u64) -> OpenError {
         page_bytes,
         switch: format!("{directory}/nr_hugepages"),
     }
+}
+
+/// Maps a file of a memory file system where it begins at an aligned address and where as a rule nothing is, far below our own
+/// code: one call instead of two or three. `None` if something is there.
+fn map_at_once(file: &File, length: usize, protection: ProtFlags) -> Option<NonNull<u8>> {
+    // What the process has besides, the state that is shared with others included, lies above.
+    const DISTANCE_BYTES: usize = 64 << 30;
+    const LOWEST: usize = 1 << 32;
+    let here = map_at_once as *const () as usize;
+    let wanted = here.checked_sub(DISTANCE_BYTES)?.checked_sub(length)? & !(MAP_ALIGNMENT_BYTES - 1);
+    if wanted < LOWEST {
+        return None;
+    }
+    // SAFETY: a new map at the address named, or elsewhere if that is taken.
+    let mapped = unsafe { mmap(ptr::without_provenance_mut(wanted), length, protection, MapFlags::SHARED, file, 0) };
+    let base = NonNull::new(mapped.ok()?.cast::<u8>())?;
+    if base.addr().get() % MAP_ALIGNMENT_BYTES == 0 {
+        return Some(base);
+    }
+    // SAFETY: made just now.
+    let _ = unsafe { munmap(base.as_ptr().cast(), length) };
+    None
 }
 
 /// Reserves addresses for `length` bytes at an aligned start: the range, its length, the start.

@@ -11,6 +11,10 @@ use std::sync::Arc;
 
 pub use gannet_logfs::{AccessTimes, OpenError};
 
+/// Tells builds from different sources apart, 16 hexadecimal digits: the injected library has it in a note, so that the command
+/// does not inject one that other sources were made into.
+pub const BUILD: &str = env!("GANNET_BUILD");
+
 /// What a name of a volume means: `memory:` with an optional size in MiB is a file system in this process's memory (gone
 /// with it, not shared), everything else is the path of a volume's file or device.
 const MEMORY_PREFIX: &str = "memory:";

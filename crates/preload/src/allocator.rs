@@ -14,8 +14,10 @@ const CLASS_COUNT: usize = 23;
 const SMALL_BYTES_MAX: usize = 32 * 1024;
 /// What is taken from the kernel at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// What a class takes from a chunk at a time, at least: a start needs few blocks of many classes.
-const RUN_BYTES: usize = 4096;
+/// What a class takes from a chunk first, and twice as much each time up to the most: a start needs few blocks of many classes,
+/// and each page costs a fault, now and for each fork.
+const RUN_BYTES_MIN: usize = 256;
+const RUN_BYTES_MAX: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
 struct Class {
@@ -29,6 +31,8 @@ struct ClassState {
     /// The rest of the last chunk, not yet handed out.
     fresh: *mut u8,
     fresh_bytes: usize,
+    /// How many runs there were.
+    runs: u32,
 }
 
 // SAFETY: the state is used under the lock only.
@@ -37,7 +41,7 @@ unsafe impl Sync for Class {}
 static CLASSES: [Class; CLASS_COUNT] = [const {
     Class {
         lock: AtomicU32::new(0),
-        state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0 }),
+        state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0, runs: 0 }),
     }
 }; CLASS_COUNT];
 
@@ -80,27 +84,15 @@ pub(crate) fn around_fork(before: bool) {
 // SAFETY: blocks are disjoint, as long and aligned as asked for, and stay valid until freed.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let size = layout.size().max(layout.align());
-        if size > SMALL_BYTES_MAX {
-            return map(layout);
+        take(layout).0
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let (block, is_zero) = take(layout);
+        if !block.is_null() && !is_zero {
+            // SAFETY: a block of at least that size, nobody else's.
+            unsafe { block.write_bytes(0, layout.size()) };
         }
-        // Only blocks of a power of two are aligned to more than eight bytes.
-        let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
-        let (index, block_bytes) = class_of(size);
-        let class = &CLASSES[index];
-        class.lock();
-        // SAFETY: under the lock; free blocks hold the next one's address.
-        let block = unsafe {
-            let state = &mut *class.state.get();
-            if state.free.is_null() {
-                state.fresh_block(block_bytes)
-            } else {
-                let block = state.free;
-                state.free = block.cast::<*mut u8>().read();
-                block
-            }
-        };
-        class.unlock();
         block
     }
 
@@ -123,11 +115,41 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
+/// A block, null if there is no memory, and whether it holds zeros: what is new from the kernel does.
+#[unsafe(link_section = ".text.hot.gannet")]
+fn take(layout: Layout) -> (*mut u8, bool) {
+    let size = layout.size().max(layout.align());
+    if size > SMALL_BYTES_MAX {
+        return (map(layout), true);
+    }
+    // Only blocks of a power of two are aligned to more than eight bytes.
+    let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
+    let (index, block_bytes) = class_of(size);
+    let class = &CLASSES[index];
+    class.lock();
+    // SAFETY: under the lock; free blocks hold the next one's address.
+    let block = unsafe {
+        let state = &mut *class.state.get();
+        if state.free.is_null() {
+            (state.fresh_block(block_bytes), true)
+        } else {
+            let block = state.free;
+            state.free = block.cast::<*mut u8>().read();
+            (block, false)
+        }
+    };
+    class.unlock();
+    block
+}
+
 impl ClassState {
     fn fresh_block(&mut self, block_bytes: usize) -> *mut u8 {
         if self.fresh_bytes < block_bytes {
-            let run_bytes = block_bytes.next_multiple_of(RUN_BYTES);
-            let Some(run) = take_run(run_bytes) else { return null_mut() };
+            let wanted = (RUN_BYTES_MIN << self.runs.min(16)).min(RUN_BYTES_MAX);
+            let run_bytes = block_bytes * (wanted / block_bytes).max(1);
+            let align = if block_bytes.is_power_of_two() { block_bytes.min(PAGE_BYTES) } else { 16 };
+            let Some(run) = take_run(run_bytes, align) else { return null_mut() };
+            self.runs += 1;
             self.fresh = run;
             self.fresh_bytes = run_bytes;
         }
@@ -141,15 +163,18 @@ impl ClassState {
 /// The chunk that runs are cut from; its lock comes after a class's.
 static CHUNK: Class = Class {
     lock: AtomicU32::new(0),
-    state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0 }),
+    state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0, runs: 0 }),
 };
 
-/// Cuts a run (a multiple of the page size) from the chunk.
-fn take_run(run_bytes: usize) -> Option<*mut u8> {
+/// Cuts a run from the chunk.
+fn take_run(run_bytes: usize, align: usize) -> Option<*mut u8> {
     CHUNK.lock();
     // SAFETY: under the lock.
     let run = unsafe {
         let chunk = &mut *CHUNK.state.get();
+        let skipped = chunk.fresh.align_offset(align).min(chunk.fresh_bytes);
+        chunk.fresh = chunk.fresh.wrapping_add(skipped);
+        chunk.fresh_bytes -= skipped;
         if chunk.fresh_bytes < run_bytes {
             match map_pages(CHUNK_BYTES) {
                 Some(start) => (chunk.fresh, chunk.fresh_bytes) = (start, CHUNK_BYTES),

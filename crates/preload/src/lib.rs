@@ -26,6 +26,26 @@ extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_cha
     unsafe { gannet_intercept::start(environment, open) };
 }
 
+/// An ELF note that says which sources the library was made from; the command looks at it before it injects the library.
+#[repr(C)]
+struct BuildNote {
+    name_bytes: u32,
+    content_bytes: u32,
+    kind: u32,
+    name: [u8; 8],
+    content: [u8; gannet_open::BUILD.len()],
+}
+
+#[used]
+#[unsafe(link_section = ".note.gannet")]
+static BUILD_NOTE: BuildNote = BuildNote {
+    name_bytes: 8,
+    content_bytes: gannet_open::BUILD.len() as u32,
+    kind: 1,
+    name: *b"Gannet\0\0",
+    content: *gannet_open::BUILD.as_bytes().first_chunk().expect("as long as itself"),
+};
+
 #[used]
 #[unsafe(link_section = ".init_array")]
 static INITIALISE: extern "C" fn(c_int, *const *const c_char, *const *const u8) = initialise;

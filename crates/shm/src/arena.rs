@@ -19,6 +19,8 @@ pub struct Arena {
     bytes: u64,
     layout: Computed,
     file: Option<ArenaPath>,
+    /// Somebody before us made it complete.
+    pub(crate) is_founded: bool,
 }
 
 // SAFETY: the mapping lives as long as the value and is only ever accessed through atomics.
@@ -31,6 +33,9 @@ impl Arena {
     pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>, file: Option<&ArenaPath>) -> Result<Self> {
         let bytes = layout.bytes;
         let doing = "map the arena";
+        if let Some(base) = fd.and_then(|fd| Self::map_at_once(bytes, fd)) {
+            return Ok(Self { base, bytes, layout, file: file.cloned(), is_founded: false });
+        }
         // Reserve more than needed, so that the arena can start at a huge-page boundary.
         let room = (bytes + HUGE_PAGE_BYTES) as usize;
         // SAFETY: a fresh mapping at an address of the kernel's choice.
@@ -62,7 +67,30 @@ impl Arena {
         }
         unmap(reserved as usize, head);
         unmap(base as usize + bytes as usize, tail);
-        Ok(Self { base: base.cast(), bytes, layout, file: file.cloned() })
+        Ok(Self { base: base.cast(), bytes, layout, file: file.cloned(), is_founded: false })
+    }
+
+    /// Maps the file where it begins at a huge-page boundary and where as a rule nothing is, some way below our own code: one
+    /// call instead of three. `None` if something is there.
+    fn map_at_once(bytes: u64, fd: BorrowedFd<'_>) -> Option<*mut u8> {
+        // Below what the loader maps, and below the slots of prepared copies, which are to be 1 GiB below that.
+        const DISTANCE_BYTES: usize = (1 << 30) + (128 << 20);
+        const LOWEST: usize = 1 << 32;
+        let here = Self::map_at_once as *const () as usize;
+        let wanted = here.checked_sub(DISTANCE_BYTES)?.checked_sub(bytes as usize)? & !(HUGE_PAGE_BYTES as usize - 1);
+        if wanted < LOWEST {
+            return None;
+        }
+        let hint = std::ptr::without_provenance_mut::<c_void>(wanted);
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::NORESERVE);
+        // SAFETY: a fresh mapping at the address named, or elsewhere if that is taken.
+        let mapped = unsafe { mmap(hint, bytes as usize, protection, flags, fd, 0) }.ok()?;
+        if (mapped as u64).is_multiple_of(HUGE_PAGE_BYTES) {
+            return Some(mapped.cast());
+        }
+        // SAFETY: made just now.
+        let _ = unsafe { munmap(mapped, bytes as usize) };
+        None
     }
 
     /// Size in bytes.
@@ -145,6 +173,11 @@ impl Arena {
             Err(rustix::io::Errno::INVAL) => self.allocate(at, bytes),
             Err(_) => Err(FULL),
         }
+    }
+
+    /// [`Arena::reserve`] for what every owner reserves before the arena is complete: nothing to be done for who joins others.
+    pub fn reserve_first(&self, at: ArenaOffset, bytes: u64) -> Result<()> {
+        if self.is_founded { Ok(()) } else { self.reserve(at, bytes) }
     }
 
     /// Likewise without the arena's file, where the kernel can do that.

@@ -16,7 +16,7 @@ use crate::session::{
     ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
     VolumeGuard,
 };
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering as Plain;
 
@@ -30,11 +30,11 @@ impl Session {
         loop {
             if let Some(gate) = path.gate()? {
                 if file::any_life(&gate.fd)? {
-                    let layout = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+                    let layout = layout.compute_for(gate.bytes)?;
                     return Self::attach_to_others(&path, &gate, layout, &identity, guard, None);
                 }
                 // Its last participant was killed.
-                let found = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+                let found = layout.compute_for(gate.bytes)?;
                 if let Some(session) = Self::adopt(&path, &gate, found, &identity, guard)? {
                     drop(gate);
                     crate::leftovers::remove_leftovers();
@@ -65,7 +65,7 @@ impl Session {
         }
         let lock = LifeLock::keep(&life)?;
         drop(life);
-        let layout = layout.compute_for(path.stat(&gate.fd)?.st_size as u64)?;
+        let layout = layout.compute_for(gate.bytes)?;
         Self::attach_to_others(&path, &gate, layout, &identity, guard, Some((id, lock)))
     }
 
@@ -110,10 +110,13 @@ impl Session {
         let Ok(session) = Self::open_existing(path, gate, layout, identity) else { return Ok(None) };
         // What a killed mount's kernel remembers is believed for a while.
         session.recall_caching()?;
-        if boot == 0 || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot || session.join(true).is_err() {
+        if boot == 0
+            || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot
+            || session.join(Some(gate)).is_err()
+        {
             return Ok(None);
         }
-        match guard.adopted(&session, session.arena_identity()) {
+        match session.behind(gate, || guard.adopted(&session, session.arena_identity())) {
             Ok(true) => Ok(Some(session)),
             other => {
                 session.mark_own_threads_dead(None)?;
@@ -126,10 +129,12 @@ impl Session {
     /// Maps an arena that was made complete, after a look at its header.
     fn open_existing(path: &ArenaPath, gate: &Gate, layout: Computed, identity: &VolumeIdentity) -> Result<Arc<Self>> {
         let other_version = || Error::OtherVersion { path: path.path.clone() };
-        if path.stat(&gate.fd)?.st_size as u64 != layout.bytes {
+        if gate.bytes != layout.bytes {
             return Err(other_version());
         }
-        let session = Self::build(map_again(path, layout)?, Some(path.clone()))?;
+        let mut arena = map_again(path, layout)?;
+        arena.is_founded = true;
+        let session = Self::build(arena, Some(path.clone()))?;
         let header = |at| session.arena.fixed(at).load(Ordering::Acquire);
         if header(MAGIC_AT) != MAGIC || header(LAYOUT_AT) != session.arena.layout().checksum {
             return Err(other_version());
@@ -157,10 +162,10 @@ impl Session {
             session.recall_caching()?;
         }
         match kept {
-            None => session.join(true)?,
+            None => session.join(Some(gate))?,
             Some((id, lock)) => session.become_participant(id, Some(lock), None)?,
         }
-        if let Err(error) = guard.joined(&session, session.arena_identity()) {
+        if let Err(error) = session.behind(gate, || guard.joined(&session, session.arena_identity())) {
             // Slots that the guard's threads took; a later participant may get our record.
             session.mark_own_threads_dead(None)?;
             session.leave_record();
@@ -183,7 +188,7 @@ impl Session {
         let build = || -> Result<Arc<Self>> {
             let session = Self::build(map_again(path, layout)?, Some(path.clone()))?;
             session.write_header(identity);
-            session.join(true)?;
+            session.join(Some(&gate))?;
             Ok(session)
         };
         let result = build().and_then(|session| {
@@ -226,10 +231,10 @@ impl Session {
     }
 
     /// Takes a participant's record for this process and a new incarnation. Behind the gate, if
-    /// there is one: then `exclusive`.
-    fn join(&self, exclusive: bool) -> Result<()> {
+    /// there is one.
+    fn join(&self, gate: Option<&Gate>) -> Result<()> {
         let process = Process::current(self.file.is_none());
-        let (id, lock) = self.take_record(&process, exclusive, false)?;
+        let (id, lock) = self.take_record(&process, gate, false)?;
         self.enter(id, lock, Some(process.namespace()));
         Ok(())
     }
@@ -238,17 +243,28 @@ impl Session {
     pub(crate) fn take_record(
         &self,
         process: &Process,
-        exclusive: bool,
+        gate: Option<&Gate>,
         inherited: bool,
     ) -> Result<(ParticipantId, Option<LifeLock>)> {
-        let mut lock: Option<LifeLock> = None;
-        let id = self.participants().join(process, exclusive, |index| {
-            lock = None;
-            let Some(path) = &self.file else { return Ok(true) };
-            lock = path.lock_life(index, inherited)?;
-            Ok(lock.is_some())
+        let mut locked: Option<(u32, LifeLock)> = None;
+        let id = self.participants().join(process, gate.is_some(), |index| {
+            let Some(gate) = gate else { return Ok(true) };
+            // The record was somebody else's after all: its byte must not stay locked by this open file.
+            if let Some((index, lock)) = locked.take() {
+                gate.unlock_life(index, lock)?;
+            }
+            locked = gate.lock_life(index, inherited)?.map(|lock| (index, lock));
+            Ok(locked.is_some())
         })?;
-        Ok((id, lock))
+        Ok((id, locked.map(|(_, lock)| lock)))
+    }
+
+    /// Calls an owner's guard: while it runs, who looks for the dead looks through the gate's open file.
+    fn behind<T>(&self, gate: &Gate, call: impl FnOnce() -> T) -> T {
+        self.held_gate.store(gate.fd.as_raw_fd(), Plain::Relaxed);
+        let result = call();
+        self.held_gate.store(-1, Plain::Relaxed);
+        result
     }
 
     /// This process is participant `id` from here on. `namespace`: `None` if the record does not say yet who it is.
@@ -318,7 +334,7 @@ impl Session {
         }
         if self.incarnation() == 0 {
             match &self.file {
-                None => self.join(false)?,
+                None => self.join(None)?,
                 Some(path) => {
                     let gate = path.gate()?.ok_or(Error::Detached)?;
                     // The same arena still? Another one at that name means that all had left ours.
@@ -326,7 +342,7 @@ impl Session {
                     if !file::any_life(&gate.fd)? || read_identity(&gate.fd)? != ours {
                         return Err(Error::Detached);
                     }
-                    self.join(true)?;
+                    self.join(Some(&gate))?;
                 }
             }
         }

@@ -6,7 +6,8 @@
 //! * **Gate**: a lock on byte 0 of the file by an open-file description. Who has it and sees that the
 //!   name still leads to the locked file joins or leaves alone.
 //! * **Life**: participant `i` keeps byte `1 + i` locked through an open file that nothing but one
-//!   page of mapping refers to. The mapping is not inherited by fork and no `close` or
+//!   page of mapping refers to: the one by which it went through the gate, whose descriptor is closed.
+//!   The mapping is not inherited by fork and no `close` or
 //!   `close_range` touches it; the kernel drops it, and with it the lock, at exec and death.
 
 use crate::error::{Error, Result};
@@ -43,6 +44,8 @@ pub(crate) struct ArenaPath {
 #[derive(Debug)]
 pub(crate) struct Gate {
     pub(crate) fd: OwnedFd,
+    /// Size of the file.
+    pub(crate) bytes: u64,
 }
 
 impl Drop for Gate {
@@ -103,10 +106,6 @@ impl ArenaPath {
 
     /// Opens the arena's file; `None` if there is none.
     pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
-        Ok(self.open_with_status()?.map(|(fd, _)| fd))
-    }
-
-    fn open_with_status(&self) -> Result<Option<(OwnedFd, Stat)>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
             Ok(fd) => fd,
@@ -126,7 +125,7 @@ impl ArenaPath {
         if stat.st_mode & 0o7777 != 0o600 {
             return Err(self.foreign("others have access to it"));
         }
-        Ok(Some((fd, stat)))
+        Ok(Some(fd))
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {
@@ -140,11 +139,12 @@ impl ArenaPath {
     /// Waits for the gate of the file that the name leads to; `None` if there is no file.
     pub(crate) fn gate(&self) -> Result<Option<Gate>> {
         loop {
-            let Some((fd, status)) = self.open_with_status()? else { return Ok(None) };
+            let Some(fd) = self.open()? else { return Ok(None) };
             sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
-            let gate = Gate { fd };
-            // Its last participant may have removed it, and somebody may have made another, while we waited.
-            if self.leads_to_status(&status)? {
+            let status = self.stat(&fd)?;
+            let gate = Gate { fd, bytes: status.st_size as u64 };
+            // Its last participant may have removed its only name, and somebody may have made another, while we waited.
+            if status.st_nlink > 0 {
                 return Ok(Some(gate));
             }
         }
@@ -153,15 +153,13 @@ impl ArenaPath {
     /// The gate of an open file if nobody has it.
     pub(crate) fn gate_if_open(fd: OwnedFd) -> Result<Option<Gate>> {
         let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
-        Ok(locked.then_some(Gate { fd }))
+        let bytes = size(&fd)?;
+        Ok(locked.then_some(Gate { fd, bytes }))
     }
 
     /// Whether the name still leads to this open file.
     pub(crate) fn leads_to(&self, fd: impl AsFd) -> Result<bool> {
-        self.leads_to_status(&self.stat(fd)?)
-    }
-
-    fn leads_to_status(&self, ours: &Stat) -> Result<bool> {
+        let ours = self.stat(fd)?;
         match rustix::fs::lstat(self.path.as_str()) {
             Ok(named) => Ok(ours.st_ino == named.st_ino && ours.st_dev == named.st_dev),
             Err(Errno::NOENT) => Ok(false),
@@ -187,7 +185,7 @@ impl ArenaPath {
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, head)
             .map_err(Error::system("get memory for the shared state in /dev/shm"))?;
         sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system(doing))?;
-        Ok(Gate { fd })
+        Ok(Gate { fd, bytes })
     }
 
     /// Gives a hidden file its name: `false` if somebody else was faster.
@@ -214,24 +212,41 @@ impl ArenaPath {
         }
     }
 
-    /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody
-    /// has it. `inherited`: by children, too, until [`LifeLock::keep_from_children`].
-    pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
-        let Some(fd) = self.lock_life_by(index)? else { return Ok(None) };
-        let lock = LifeLock::keep(&fd)?;
-        if !inherited {
-            lock.keep_from_children()?;
-        }
-        Ok(Some(lock))
-    }
-
-    /// The same, kept by the descriptor returned.
+    /// Locks the byte of participant `index` for as long as the descriptor is kept: `None` if somebody has it.
     pub(crate) fn lock_life_by(&self, index: u32) -> Result<Option<OwnedFd>> {
         let fd = self.open()?.ok_or(Error::Detached)?;
         let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
         let locked = sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system("lock the participant's byte"))?;
         Ok(locked.then_some(fd))
     }
+}
+
+impl Gate {
+    /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody has it. By the gate's own open
+    /// file, which lives on in the result when the gate is opened; only one byte may be kept by it. `inherited`: by
+    /// children, too, until [`LifeLock::keep_from_children`].
+    pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        if !sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
+            return Ok(None);
+        }
+        let lock = LifeLock::keep(&self.fd)?;
+        if !inherited {
+            lock.keep_from_children()?;
+        }
+        Ok(Some(lock))
+    }
+
+    /// Gives up what [`Gate::lock_life`] locked.
+    pub(crate) fn unlock_life(&self, index: u32, lock: LifeLock) -> Result<()> {
+        drop(lock);
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        sys::unlock_bytes(&self.fd, byte, 1).map_err(Error::system("unlock the participant's byte"))
+    }
+}
+
+fn size(fd: impl AsFd) -> Result<u64> {
+    rustix::fs::fstat(fd).map(|status| status.st_size as u64).map_err(Error::system("examine the arena"))
 }
 
 /// Whether some open file other than `fd` has a participant's byte locked. Whatever their number:

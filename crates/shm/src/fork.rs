@@ -38,7 +38,7 @@ impl Session {
             None => None,
             Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
         };
-        let (id, lock) = self.take_record(&Process::unknown(), gate.is_some(), true)?;
+        let (id, lock) = self.take_record(&Process::unknown(), gate.as_ref(), true)?;
         Ok(ForkTicket { session: self, id, parent: self.participant().index, lock, used: false })
     }
 }

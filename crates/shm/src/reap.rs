@@ -18,6 +18,8 @@ use crate::session::Session;
 use crate::slot::{self, HANDS_MAX, Kind, LOCK_INTENTS, LOCKS_MAX, OWNER_DIED, SLOT_WORDS, State};
 use crate::sys;
 use crate::thread::{Thread, life, load_state, mark_dead, swap_state};
+use rustix::fd::BorrowedFd;
+use std::sync::atomic::Ordering as Plain;
 
 /// Order in which owners settle. Within a stage: order of registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -294,7 +296,11 @@ impl Session {
     pub fn reap_dead(&self) -> Result<Reaped> {
         let me = self.thread()?;
         let mut reaped = Reaped::default();
-        let mut view = View::None;
+        let mut view = match self.held_gate.load(Plain::Relaxed) {
+            -1 => View::None,
+            // SAFETY: open as long as the owner's guard runs, which is who calls this then.
+            gate => View::Lent(unsafe { BorrowedFd::borrow_raw(gate) }),
+        };
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
             if id != self.participant() && !self.participants().is_alive(id, self.namespace(), &mut view)? {

@@ -11,7 +11,7 @@ use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
 use crate::slot;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering as Plain};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering as Plain};
 use std::sync::{Arc, RwLock, Weak};
 
 // Header words, in bytes.
@@ -88,6 +88,8 @@ pub struct Session {
     pub(crate) page: PrivatePage,
     pub(crate) namespace: AtomicU64,
     pub(crate) detached: AtomicBool,
+    /// The gate's descriptor while this process, joining, has it and calls the volume's owner; else -1.
+    pub(crate) held_gate: AtomicI32,
     pub(crate) reapers: RwLock<Vec<(ReapStage, Arc<dyn Reaper>)>>,
 }
 
@@ -109,6 +111,7 @@ impl Session {
             page,
             namespace: AtomicU64::new(0),
             detached: AtomicBool::new(false),
+            held_gate: AtomicI32::new(-1),
             reapers: RwLock::new(Vec::new()),
         }))
     }

@@ -143,7 +143,7 @@ impl Slab {
         let objects = region.start.add(align_up(states.get() + count * 8 - region.start.get(), 64));
         let slab = Self { header: region.start, bitmap, states, objects, object_bytes, count };
         arena.word(slab.objects.add(count * object_bytes - 8))?;
-        arena.reserve(slab.header, HEADER_BYTES)?;
+        arena.reserve_first(slab.header, HEADER_BYTES)?;
         Ok(slab)
     }
 

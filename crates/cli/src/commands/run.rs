@@ -35,6 +35,12 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
              GANNET_LIBRARY",
         )
     })?;
+    if crate::library::build_of(&library).as_deref() != Some(gannet_open::BUILD) {
+        return Err(Failure::new(format_args!(
+            "{}: the library to inject is of another build than this command; build or install both together",
+            library.display()
+        )));
+    }
     // Kept open until the program ends: the processes that it starts then find the volumes open, and opening one is an
     // attach instead of a scan. It also says at once what is wrong with a volume.
     let volumes = mounts

@@ -399,3 +399,30 @@ fn programs_that_will_not_see_it_are_named_and_run() {
         warns(&run(&["run", &volume, "--", "sh", "-c", "\"$0\"", program]), "set-user-id");
     }
 }
+
+#[test]
+fn a_library_of_another_build_is_not_injected() {
+    let directory = TempDir::new_in("/dev/shm").unwrap();
+    let volume = directory.path().join("volume");
+    let volume = volume.to_str().unwrap();
+    assert!(run(&["mkfs", volume, "--size", "16M"]).status.success());
+    let theirs = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap().join("libgannet_preload.so");
+    let mut bytes = std::fs::read(theirs).unwrap();
+    let copy = directory.path().join("libgannet_preload.so");
+    let started = |bytes: &[u8]| {
+        std::fs::write(&copy, bytes).unwrap();
+        gannet().args(["run", volume, "--", "true"]).env("GANNET_LIBRARY", &copy).output().unwrap()
+    };
+    assert!(started(&bytes).status.success());
+    let note = bytes.windows(8).position(|name| name == b"Gannet\0\0").unwrap() + 8;
+    // Another number; no number; no library.
+    bytes[note] = if bytes[note] == b'0' { b'1' } else { b'0' };
+    let another = bytes.clone();
+    bytes[note - 8..note].fill(0);
+    for bytes in [&another[..], &bytes[..], b"#!/bin/sh"] {
+        let output = started(bytes);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(said.contains("of another build than this command") && said.lines().count() == 1, "{said}");
+    }
+}

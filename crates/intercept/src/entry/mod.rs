@@ -14,6 +14,7 @@
 //! | 2 | the alternate signal stack is hidden, to be shown at the end of the operation |
 //! | 3 | the program has an alternate signal stack |
 //! | 4 | the call is made again behind the deferred signals |
+//! | 5 | the process's end leaves nothing behind: its call passes at once |
 //! | 8 | the thread's record, above its engine stack; 0: none yet |
 //! | 16 | signals blocked by deferring, to be unblocked |
 //! | 32–95 | registers while the engine stack is being made |
@@ -26,6 +27,7 @@
 
 mod code;
 
+use crate::table::{CLASSES, NUMBER_LIMIT};
 use core::sync::atomic::{AtomicU8, Ordering};
 
 /// Descriptors at or above this are never ours.
@@ -36,14 +38,48 @@ pub(crate) const MARK_OURS: u8 = 1;
 /// In a mark: the handler wants to know when it is closed.
 const MARK_WATCHED: u8 = 2;
 
-/// What is known of each descriptor.
-static DESCRIPTOR_MARKS: [AtomicU8; DESCRIPTOR_LIMIT] = [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT];
+/// What the filter reads. Beside each other, so that it is one page as a rule, which a forked child has already.
+#[repr(C, align(4096))]
+struct FilterTables {
+    /// [`CLASSES`], once [`initialise`] was called: nothing is rewritten before.
+    classes: [AtomicU8; NUMBER_LIMIT],
+    /// What is known of each descriptor.
+    marks: [AtomicU8; DESCRIPTOR_LIMIT],
+}
+
+static FILTER: FilterTables = FilterTables {
+    classes: [const { AtomicU8::new(0) }; NUMBER_LIMIT],
+    marks: [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT],
+};
+
+/// Makes the tables of the filter ready. At start, before anything is rewritten.
+pub(crate) fn initialise() {
+    for (place, class) in FILTER.classes.iter().zip(CLASSES) {
+        place.store(class, Ordering::Relaxed);
+    }
+}
+
+/// Where the filter finds the classes of system calls.
+pub(crate) fn classes_address() -> usize {
+    FILTER.classes.as_ptr() as usize
+}
+
 /// Non-zero while placeholders of closed descriptors are kept.
 static HELD_MARK: AtomicU8 = AtomicU8::new(0);
 
+/// Non-zero once a volume was opened, or a child shared memory with us: the end of the process is the handler's then.
+static VOLUMES_USED: AtomicU8 = AtomicU8::new(0);
+
+/// From here on the handler sees the process end.
+pub(crate) fn note_use() {
+    if VOLUMES_USED.load(Ordering::Relaxed) == 0 {
+        VOLUMES_USED.store(1, Ordering::Release);
+    }
+}
+
 /// Where the filter finds the marks.
 pub(crate) fn descriptor_marks_address() -> usize {
-    DESCRIPTOR_MARKS.as_ptr() as usize
+    FILTER.marks.as_ptr() as usize
 }
 
 /// Where the filter finds whether placeholders of closed descriptors are kept.
@@ -53,7 +89,7 @@ pub(crate) fn held_mark_address() -> usize {
 
 /// Sends calls on `descriptor` to the handler from now on.
 pub(crate) fn mark_descriptor(descriptor: usize) {
-    if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
+    if let Some(mark) = FILTER.marks.get(descriptor) {
         // Watching begins while there is one thread: nobody else changes the other bit.
         mark.store(mark.load(Ordering::Relaxed) | MARK_OURS, Ordering::Release);
     }
@@ -61,14 +97,14 @@ pub(crate) fn mark_descriptor(descriptor: usize) {
 
 /// Lets calls on `descriptor` pass from now on.
 pub(crate) fn unmark_descriptor(descriptor: usize) {
-    if let Some(mark) = DESCRIPTOR_MARKS.get(descriptor) {
+    if let Some(mark) = FILTER.marks.get(descriptor) {
         mark.store(mark.load(Ordering::Relaxed) & !MARK_OURS, Ordering::Release);
     }
 }
 
 /// Sends calls that close these descriptors to the handler from now on. While the process has one thread.
 pub(crate) fn watch_descriptors(descriptors: core::ops::Range<usize>) {
-    for mark in DESCRIPTOR_MARKS.get(descriptors).unwrap_or_default() {
+    for mark in FILTER.marks.get(descriptors).unwrap_or_default() {
         mark.store(mark.load(Ordering::Relaxed) | MARK_WATCHED, Ordering::Release);
     }
 }
@@ -123,7 +159,9 @@ pub(crate) struct ThreadState {
     /// The program has an alternate signal stack that must be hidden.
     pub(crate) has_alternate_stack: u8,
     again: u8,
-    padding: [u8; 3],
+    /// Nothing of a volume is in use, whatever [`note_use`] was told: until the next call that reaches the handler.
+    pub(crate) ends_empty: u8,
+    padding: [u8; 2],
     /// The thread's record.
     pub(crate) record: usize,
     /// Signals to unblock at the end of the operation.

@@ -254,10 +254,6 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         MREMAP => maps::remap(call),
         MSYNC => maps::sync(call),
 
-        EXIT_GROUP => {
-            super::ends::process_exits(call.record, call.in_child);
-            Ok(Outcome::Pass)
-        }
         SETRLIMIT | PRLIMIT64 if super::limits::concerns(call.number, &call.arguments) => {
             Ok(Outcome::Done(super::limits::set(call.number, call.arguments)))
         }
@@ -305,8 +301,7 @@ fn could_tell(call: &Call<'_>) -> bool {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let [a, b, c, d, e, _] = call.arguments;
     match call.number {
-        CLOSE | MUNMAP | MPROTECT | PKEY_MPROTECT | MREMAP | MSYNC | MADVISE | REMAP_FILE_PAGES | GETCWD
-        | EXIT_GROUP => false,
+        CLOSE | MUNMAP | MPROTECT | PKEY_MPROTECT | MREMAP | MSYNC | MADVISE | REMAP_FILE_PAGES | GETCWD => false,
         RENAMEAT | RENAMEAT2 | LINKAT => held::is_held(a) || held::is_held(c),
         SYMLINKAT => held::is_held(b),
         MMAP => d & MAP_ANONYMOUS == 0 && !call.is_ours(e),

@@ -21,6 +21,7 @@ static UMASK: AtomicU32 = AtomicU32::new(0o022);
 const ROOT_CAPABILITIES_FOR_FILES: u64 = 0x3f_ffff_ffff;
 
 /// Reads the umask. At start, while nobody else can make files.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn initialise() {
     // SAFETY: sets the umask and sets it back.
     unsafe {

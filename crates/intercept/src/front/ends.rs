@@ -9,6 +9,7 @@ use core::sync::atomic::Ordering;
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
 /// what is left, and the new program, told of the open descriptions, goes on with the arena.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
     if table::current(record).iter().next().is_some() || maps::any() {
@@ -39,11 +40,13 @@ pub(crate) fn thread_exits() {
 static THREAD_EXIT_HOOK: core::sync::atomic::AtomicUsize = core::sync::atomic::AtomicUsize::new(0);
 
 /// Sets what is called when a thread ends, for destructors of thread-local values of the injected library.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub fn set_thread_exit_hook(hook: fn()) {
     THREAD_EXIT_HOOK.store(hook as usize, Ordering::Release);
 }
 
 /// The process ends in order: releases its descriptors, record locks and volumes.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     let Some(front) = front() else { return };
     if in_child && record.private_table == 0 {

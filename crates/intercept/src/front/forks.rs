@@ -13,6 +13,8 @@ use gannet_vfs::shared::shm::ForkTicket;
 /// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
 /// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
 pub(crate) fn before_vfork() {
+    // Its end is how its parent learns that it was there.
+    crate::entry::note_use();
     let Some(front) = front() else { return };
     for (index, mount) in front.mounts.iter().enumerate() {
         if mount.opened.load(Ordering::Acquire).is_null() && front.open_now(mount, false).is_err() {
@@ -54,6 +56,7 @@ pub(crate) fn drop_private_table(record: &mut Record) {
 pub(crate) type Tickets = Vec<ForkTicket<'static>>;
 
 /// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     if !alone {
         take_locks();
@@ -99,14 +102,18 @@ fn release_locks() {
 }
 
 /// The child of a fork. What a `vfork` child saw as its own is now its own.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: bool) {
     if !alone {
         release_locks();
     }
     locks::after_fork_in_child();
     table::adopt_private(record);
-    for ticket in tickets {
-        let _ = ticket.child();
+    // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)
+    // SAFETY: the thread's own block.
+    unsafe { (*crate::entry::thread_state()).ends_empty = u8::from(tickets.is_empty() && !maps::any()) };
+    if !tickets.is_empty() {
+        tickets.into_iter().for_each(|ticket| _ = ticket.child());
     }
     if let Some(front) = front() {
         maps::after_fork_in_child(front);
@@ -114,9 +121,13 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
 }
 
 /// The parent of a fork that succeeded or failed.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) {
     if !alone {
         release_locks();
+    }
+    if tickets.is_empty() {
+        return;
     }
     for ticket in tickets {
         if !forked && let Some(front) = front() {

@@ -36,6 +36,7 @@ fn from_hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The template: inherited, or made now.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn template(text: &[u8]) -> Option<i32> {
     let head = text.split(|byte| *byte == b';').next().unwrap_or_default();
     if let Some(template) = numbers(head).next()
@@ -96,6 +97,7 @@ fn make_template() -> Option<i32> {
 }
 
 /// Whether two descriptors of the kernel are duplicates of each other.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn is_duplicate(descriptor: usize, other: usize) -> bool {
     // SAFETY: asks about descriptors only.
     let answer = unsafe { syscall(FCNTL, [descriptor, F_DUPFD_QUERY, other]) };
@@ -115,6 +117,7 @@ fn is_duplicate(descriptor: usize, other: usize) -> bool {
 
 impl Front {
     /// Enters what the program before this one left open.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn take_inheritance(&self, text: &[u8]) {
         let mut parts = text.split(|byte| *byte == b';').skip(1);
         let mut directory = numbers(parts.next().unwrap_or_default());

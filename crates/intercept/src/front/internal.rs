@@ -15,6 +15,7 @@ const MEDIA_COUNT: usize = 16;
 const MEDIA_OF_A_VOLUME: usize = 2;
 
 /// Keeps a descriptor from the program.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn protect(descriptor: i32) {
     for slot in &INTERNAL {
         if slot.compare_exchange(-1, descriptor, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

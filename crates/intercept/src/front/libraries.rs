@@ -259,6 +259,7 @@ pub(crate) fn after_exec(record: &mut Record) {
 }
 
 /// A program begins: what was preloaded is mapped, its descriptors are not needed any more.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn close_preloaded(preload: &[u8]) {
     for part in preload.split(|byte| matches!(byte, b':' | b' ')) {
         if let Some(descriptor) = part.strip_prefix(PRELOAD_PREFIX).and_then(super::paths::parse_number) {

@@ -45,7 +45,7 @@ pub(crate) mod table;
 pub(crate) mod transfer;
 
 use crate::dispatch::Outcome;
-use crate::entry::Frame;
+use crate::entry::{self, Frame};
 use crate::environment;
 use crate::number::{self, *};
 use crate::raw::syscall;
@@ -99,21 +99,20 @@ pub(crate) fn front() -> Option<&'static Front> {
 }
 
 /// Sets everything up but what is inherited. At start.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn initialise(open: OpenVolume) {
     let Some(settings) = environment::settings() else { return };
-    let mounts: Vec<Mount> = settings
-        .mounts()
-        .map(|(volume, place)| {
-            let mut normal = Vec::new();
-            paths::normalise(place, &mut normal);
-            Mount {
-                place: normal,
-                volume: volume.to_vec(),
-                opened: AtomicPtr::new(core::ptr::null_mut()),
-                failed: AtomicU32::new(0),
-            }
-        })
-        .collect();
+    let mut mounts: Vec<Mount> = Vec::with_capacity(settings.mounts().count());
+    for (volume, place) in settings.mounts() {
+        let mut normal = Vec::with_capacity(place.len() + 1);
+        paths::normalise(place, &mut normal);
+        mounts.push(Mount {
+            place: normal,
+            volume: volume.to_vec(),
+            opened: AtomicPtr::new(core::ptr::null_mut()),
+            failed: AtomicU32::new(0),
+        });
+    }
     if mounts.is_empty() {
         return;
     }
@@ -134,6 +133,7 @@ pub(crate) fn initialise(open: OpenVolume) {
 }
 
 /// Takes over what the program before this one left open, which opens volumes. At start.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn inherit() {
     let (Some(front), Some(settings)) = (front(), environment::settings()) else { return };
     front.take_inheritance(settings.descriptors());
@@ -192,6 +192,7 @@ impl Front {
             unsafe { syscall(number::SCHED_YIELD, []) };
         }
         if mount.opened.load(Ordering::Acquire).is_null() && mount.failed.load(Ordering::Acquire) == 0 {
+            entry::note_use();
             let before = internal::snapshot();
             match (self.open)(&mount.volume) {
                 Ok(fs) => {

@@ -330,6 +330,7 @@ fn is_own_descriptor_directory(descriptor: i32) -> bool {
 }
 
 /// Makes an absolute path without empty, `.` and `..` components, taken as text.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn normalise(path: &[u8], into: &mut Vec<u8>) {
     into.clear();
     for component in path.split(|byte| *byte == b'/') {

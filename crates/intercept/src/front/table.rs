@@ -112,7 +112,11 @@ pub(crate) fn drop_private(record: &mut Record) {
 }
 
 /// A process forked from a `vfork` child: what was private to that is now its own table.
+#[inline]
 pub(crate) fn adopt_private(record: &mut Record) {
+    if record.private_table == 0 {
+        return;
+    }
     if let Some(private) = private(record) {
         TABLE.take_over(private);
         drop_private(record);

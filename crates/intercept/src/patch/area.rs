@@ -77,6 +77,7 @@ const PROT_READ_WRITE_EXECUTE: usize = 7;
 const PROT_READ_EXECUTE: usize = 5;
 
 /// Makes the library's own area known. Once, at start.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn initialise() {
     let (start, length) = own_area();
     register(start, start + length, OWN_SLOT_BYTES);
@@ -188,6 +189,7 @@ impl Run {
 }
 
 /// Makes an area known whose slots are all in use.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn register_full(start: usize, length: usize) -> bool {
     let index = COUNT.load(Ordering::Relaxed);
     register(start, start + length, OWN_SLOT_BYTES);
@@ -197,6 +199,7 @@ pub(crate) fn register_full(start: usize, length: usize) -> bool {
     index < AREAS_MAX
 }
 
+#[unsafe(link_section = ".text.hot.gannet")]
 fn register(start: usize, end: usize, slot_bytes: usize) {
     let index = COUNT.load(Ordering::Relaxed);
     if index < AREAS_MAX {

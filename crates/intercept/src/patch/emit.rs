@@ -11,7 +11,7 @@ use crate::front::descriptors::LOOP_REQUESTS;
 use crate::front::links::{RECHECK, takes_path};
 use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG};
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site, WINDOW_BYTES_MAX};
-use crate::table::{CLASSES, Class, NUMBER_LIMIT, class_of};
+use crate::table::{Class, NUMBER_LIMIT, class_of};
 
 /// An instruction without effect that no compiler makes (`nop dword ptr [rax + 0x67]`): a recheck follows.
 const RECHECK_MARK: u32 = 0x6740_1f0f;
@@ -75,7 +75,7 @@ impl Word {
     pub(crate) fn values() -> [usize; WORD_COUNT] {
         let mut values = [0; WORD_COUNT];
         values[Word::Entry as usize] = entry::entry_address();
-        values[Word::Classes as usize] = CLASSES.as_ptr() as usize;
+        values[Word::Classes as usize] = entry::classes_address();
         values[Word::Marks as usize] = entry::descriptor_marks_address();
         values[Word::Held as usize] = entry::held_mark_address();
         values
@@ -84,7 +84,7 @@ impl Word {
     fn address(self) -> usize {
         match self {
             Word::Entry => entry::entry_address(),
-            Word::Classes => CLASSES.as_ptr() as usize,
+            Word::Classes => entry::classes_address(),
             Word::Marks => entry::descriptor_marks_address(),
             Word::Held => entry::held_mark_address(),
         }

@@ -30,7 +30,7 @@ unsafe extern "C" {
 }
 
 global_asm!(
-    ".section .text.gannet_gates,\"ax\",@progbits",
+    ".section .text.hot.gannet_gates,\"ax\",@progbits",
     ".p2align 6",
     ".globl gannet_gates",
     ".hidden gannet_gates",
@@ -65,6 +65,7 @@ fn index_of(address: usize) -> Option<usize> {
 }
 
 /// Takes `count` gates that follow each other; the first. Called while the process has one thread.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn take(count: usize) -> Option<usize> {
     let first = USED.load(Ordering::Relaxed);
     let end = first.checked_add(count).filter(|end| *end <= GATE_COUNT)?;
@@ -78,6 +79,7 @@ pub(crate) fn give_back(first: usize) {
 }
 
 /// Says where a gate leads: on to `behind`, standing for a `syscall` instruction that returns to `original`. Returns its address.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn set(index: usize, behind: usize, original: usize) -> usize {
     EXITS[index].behind.store(behind, Ordering::Relaxed);
     EXITS[index].original.store(original, Ordering::Relaxed);

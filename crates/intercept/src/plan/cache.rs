@@ -68,6 +68,7 @@ impl Plain {
     }
 
     /// Depends on all that a plan depends on.
+    #[unsafe(link_section = ".text.hot.gannet")]
     fn entry(key: &Key) -> [u8; PLAIN_ENTRY_BYTES] {
         let mut bytes = [0u8; 44];
         bytes[..32].copy_from_slice(key);
@@ -77,6 +78,7 @@ impl Plain {
     }
 
     /// Reads the file; empty if there is none that can be believed.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn load(directory: &CachePath) -> Plain {
         let path = Self::path(directory);
         let mut plain = Plain::default();
@@ -99,6 +101,7 @@ impl Plain {
     }
 
     /// Whether an object has nothing to rewrite.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn holds(&self, key: &Key) -> bool {
         let entry = Self::entry(key);
         self.bytes.chunks_exact(PLAIN_ENTRY_BYTES).any(|other| other == entry)
@@ -147,6 +150,7 @@ fn trusted_size(descriptor: usize) -> Option<usize> {
 }
 
 /// Likewise, its whole status.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn trusted_status(descriptor: usize) -> Option<[u64; 18]> {
     let mut status = [0u64; 18];
     // SAFETY: struct stat is 144 bytes on x86-64.
@@ -171,6 +175,7 @@ pub(crate) struct CachePath {
 
 impl CachePath {
     /// The directory the plans are in, or `None` if the environment names none.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn directory<'a>(variable: impl Fn(&str) -> Option<&'a [u8]>) -> Option<CachePath> {
         let usable = |value: &&[u8]| value.first() == Some(&b'/') && value.len() < 3000;
         let mut bytes = Vec::with_capacity(256);
@@ -201,6 +206,7 @@ impl CachePath {
     }
 
     /// A file in it, named by a kind of files and a key.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn file(&self, kind: &[u8], id: &[u8], suffix: &[u8]) -> CachePath {
         let mut bytes = Vec::with_capacity(self.bytes.len() + 96);
         bytes.extend_from_slice(&self.bytes[..self.bytes.len() - 1]);

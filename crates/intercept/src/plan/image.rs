@@ -54,6 +54,7 @@ pub(crate) struct Function {
 
 impl Image {
     /// The object with load address `bias` and these program headers.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn from_program_headers(bias: usize, table: &[u8]) -> Image {
         let none = Segment { start: 0, length: 0, file_offset: 0, executable: false, writable: false };
         let mut image = Image {
@@ -141,11 +142,13 @@ impl Image {
     }
 
     /// Whether address `start` lies in an executable segment.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn is_text(&self, start: usize) -> bool {
         self.segments().iter().any(|s| s.executable && (s.start..s.start.wrapping_add(s.length)).contains(&start))
     }
 
     /// The GNU build-id, or `None`.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn build_id(&self) -> Option<BuildId> {
         self.note(b"GNU\0", NT_GNU_BUILD_ID).filter(|note| (8..=32).contains(&note.len())).map(|note| {
             let mut id = [0; 32];
@@ -155,6 +158,7 @@ impl Image {
     }
 
     /// The content of a note.
+    #[unsafe(link_section = ".text.hot.gannet")]
     fn note(&self, name: &[u8; 4], kind: u32) -> Option<&[u8]> {
         for &(start, length) in &self.notes {
             let Some(mut note) = self.bytes(start, length) else { continue };
@@ -177,6 +181,7 @@ impl Image {
 
     /// Whether this program, in memory, was made by the Go tools and does not use the C library's threads: it has thread-local
     /// storage of its own then, where ours cannot be found.
+    #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn has_foreign_threads(&self) -> bool {
         const NT_GO_BUILD_ID: u32 = 4;
         const DT_STRTAB: usize = 5;

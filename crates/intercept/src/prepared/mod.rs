@@ -97,6 +97,7 @@ impl Trailer {
     }
 
     /// What `trailer_hash` must be.
+    #[unsafe(link_section = ".text.hot.gannet")]
     fn hash(&mut self) -> u64 {
         let stated = core::mem::take(&mut self.header.trailer_hash);
         let hash = xxh3_64(self.bytes());
@@ -109,6 +110,7 @@ impl Trailer {
     }
 
     /// Whether it is the trailer of a copy of `text`, in a file of so many bytes; then everything below may be used unchecked.
+    #[unsafe(link_section = ".text.hot.gannet")]
     fn fits(&mut self, key: &Key, text: &Text, file_bytes: usize) -> bool {
         let hash = self.hash();
         let header = &self.header;
@@ -153,6 +155,7 @@ impl Text {
 }
 
 /// The key of the copy of an object that was loaded from a file with this status.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn key_of(id: &BuildId, status: &[u64; 18]) -> Key {
     let mut bytes = [0u8; 80];
     bytes[..32].copy_from_slice(id);
@@ -165,6 +168,7 @@ fn key_of(id: &BuildId, status: &[u64; 18]) -> Key {
 }
 
 /// The status of the file with this name (which ends in zero).
+#[unsafe(link_section = ".text.hot.gannet")]
 fn status_of(name: &[u8]) -> Option<[u64; 18]> {
     debug_assert_eq!(name.last(), Some(&0));
     let mut status = [0u64; 18];
@@ -206,6 +210,7 @@ pub(crate) enum Applied {
 /// # Safety
 /// One thread runs, and none of its code on the way back lies in a window of the object that is being executed: the loader's and the C
 /// library's functions that lead here are not at a `syscall` instruction.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe fn apply(directory: &CachePath, image: &Image, id: &BuildId, name: &str) -> Applied {
     let found = Text::of(image).and_then(|text| {
         let status = status_of(format!("{name}\0").as_bytes())?;
@@ -217,6 +222,7 @@ pub(crate) unsafe fn apply(directory: &CachePath, image: &Image, id: &BuildId, n
 }
 
 /// Opens the copy with this key and looks whether it can be believed.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn find(directory: &CachePath, key: &Key, text: Text) -> Option<Found> {
     let path = path_of(directory, key);
     // SAFETY: the path ends in zero.
@@ -238,6 +244,7 @@ fn find(directory: &CachePath, key: &Key, text: Text) -> Option<Found> {
     Some(found)
 }
 
+#[unsafe(link_section = ".text.hot.gannet")]
 fn path_of(directory: &CachePath, key: &Key) -> CachePath {
     directory.file(b"prepared-", key, b"")
 }
@@ -251,12 +258,21 @@ fn read_trailer(found: &mut Found, size: usize) -> bool {
 }
 
 /// Whether the file was written, or compared with its checksum, in this boot.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn was_verified(status: &[u64; 18]) -> bool {
-    use rustix::time::{ClockId, clock_gettime};
-    let now = clock_gettime(ClockId::Realtime);
-    let booted = now.tv_sec - clock_gettime(ClockId::Boottime).tv_sec;
+    const CLOCK_REALTIME: usize = 0;
+    const CLOCK_BOOTTIME: usize = 7;
+    // By system calls: two of them take less than the page faults of looking for the vDSO's way.
+    let seconds = |clock: usize| {
+        let mut time = [0i64; 2];
+        // SAFETY: room for a `timespec`.
+        unsafe { syscall(number::CLOCK_GETTIME, [clock, time.as_mut_ptr() as usize]) };
+        time[0]
+    };
+    let now = seconds(CLOCK_REALTIME);
+    let booted = now - seconds(CLOCK_BOOTTIME);
     // A time in the future tells nothing.
-    (booted..=now.tv_sec + 1).contains(&(status[11] as i64))
+    (booted..=now + 1).contains(&(status[11] as i64))
 }
 
 /// Compares the file with its checksum, and notes that.
@@ -311,6 +327,7 @@ impl Drop for View {
 ///
 /// # Safety
 /// As for [`apply`]; the copy must have been made of this object.
+#[unsafe(link_section = ".text.hot.gannet")]
 unsafe fn map(bias: usize, found: &Found) -> Option<Outcome> {
     const PROT_READ_WRITE: usize = 3;
     const PROT_READ_EXECUTE: usize = 5;
@@ -371,6 +388,7 @@ unsafe fn map(bias: usize, found: &Found) -> Option<Outcome> {
 ///
 /// # Safety
 /// As for `mmap`.
+#[unsafe(link_section = ".text.hot.gannet")]
 unsafe fn mapped_at(call: [usize; 6]) -> bool {
     // SAFETY: the caller's.
     let made = unsafe { syscall(number::MMAP, call) };

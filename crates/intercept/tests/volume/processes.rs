@@ -23,6 +23,20 @@ fn killed_processes_leave_the_others_alone() {
 }
 
 #[test]
+fn a_forked_child_that_used_the_volume_leaves_it_in_order() {
+    let mut volume = Volume::new(64);
+    volume.alone();
+    // It outlives its parent, and so is the last. Those that use nothing end without a word.
+    volume.script("echo one > a; (:); (:); (sleep 0.1; echo two > b; sleep 0.5; :) & sleep 0.3; (:)", "");
+    assert!(volume.is_closed(), "the child was the last");
+    volume.script("(echo three > c); (: ; (echo four > d)); cat a b c d", "one\ntwo\nthree\nfour");
+    assert!(volume.is_closed());
+    // Started in the volume, but it asks for nothing of it.
+    volume.script("exec env true", "");
+    assert!(volume.is_closed());
+}
+
+#[test]
 fn pipes_sockets_and_asynchronous_requests() {
     let volume = Volume::new(64);
     volume.script("mkfifo p; (echo through > p &); cat p; rm p; ls", "through");

@@ -3,8 +3,8 @@
 use super::{Calls, identity, layout, left_behind};
 use crate::testing::{Outcome, after_every_store, run_abandoned};
 use crate::{
-    ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage, Reaped, Reaper,
-    Result, Session, VolumeIdentity,
+    ArenaIdentity, ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage,
+    Reaped, Reaper, Result, Session, VolumeGuard, VolumeIdentity,
 };
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::sync::{Arc, Barrier, Mutex};
@@ -42,6 +42,54 @@ fn first_recovers_others_join_last_cleans() {
     let third = Session::attach(id, &layout(), &mut one).unwrap();
     assert_eq!(third.word(region.start).unwrap().load(Ordering::Relaxed), 0, "a new arena");
     third.detach(&mut one).unwrap();
+    assert_eq!(left_behind(&id), Vec::<String>::new());
+}
+
+#[test]
+fn maps_begin_at_huge_pages_wherever_there_is_room() {
+    let mut guard = Calls::default();
+    // The second finds the first where it would be.
+    let sessions = [40, 40, 41].map(|number| Session::attach(identity(number), &layout(), &mut guard).unwrap());
+    let starts = sessions.each_ref().map(|session| session.arena().address(0) as usize);
+    assert!(starts.iter().all(|start| start.is_multiple_of(2 << 20)), "{starts:x?}");
+    for session in &sessions {
+        session.detach(&mut guard).unwrap();
+    }
+}
+
+/// Looks for the dead as soon as it has joined, while it has the gate.
+struct ReapsAtOnce(Reaped);
+
+impl VolumeGuard for ReapsAtOnce {
+    fn first(&mut self, _session: &Arc<Session>, _arena: ArenaIdentity) -> Result<()> {
+        Ok(())
+    }
+
+    fn joined(&mut self, session: &Arc<Session>, _arena: ArenaIdentity) -> Result<()> {
+        self.0 = session.reap_dead()?;
+        Ok(())
+    }
+
+    fn last(&mut self, _session: &Session, _arena: ArenaIdentity) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_dead_are_found_behind_the_gate() {
+    let id = identity(42);
+    let mut guard = Calls::default();
+    let stays = Session::attach(id, &layout(), &mut guard).unwrap();
+    let dies = Session::attach(id, &layout(), &mut guard).unwrap();
+    // Its byte is free, and its record is not.
+    drop(dies);
+    let mut reaps = ReapsAtOnce(Reaped::default());
+    let joins = Session::attach(id, &layout(), &mut reaps).unwrap();
+    assert_eq!(reaps.0.participants, 1, "the dead one, and neither who stays nor itself");
+    assert_eq!(stays.participant_list().len(), 2);
+    assert_eq!(stays.reap_dead().unwrap(), Reaped::default(), "who joined lives, with the gate open again");
+    joins.detach(&mut reaps).unwrap();
+    stays.detach(&mut guard).unwrap();
     assert_eq!(left_behind(&id), Vec::<String>::new());
 }
 

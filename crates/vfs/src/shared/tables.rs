@@ -145,7 +145,7 @@ impl Tables {
             control: region("vfs control")?,
             column_words: column_words(limits),
         };
-        arena.reserve(tables.control.start, CONTROL_BYTES)?;
+        arena.reserve_first(tables.control.start, CONTROL_BYTES)?;
         // The rest gets its memory once for all processes; in a private arena it may come page by page.
         let ready = arena.word(tables.control.at(CONTROL_READY)?)?;
         if ready.load(Ordering::Acquire) == 0 && session.path().is_some() {
