@@ -25,6 +25,10 @@ fn of_descriptor(call: &Call<'_>) -> Result<Option<(NodeId, Namespace<'static, '
 /// `truncate`.
 pub(crate) fn truncate(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let [path, size, ..] = call.arguments;
+    // Before anything about the path.
+    if (size as i64) < 0 {
+        return Err(Errno::INVAL);
+    }
     let at = AtForm { number: TRUNCATE, arguments: [path, size, 0, 0, 0, CWD], directory: 5, path: 0 };
     call.at_path(at, LastMode::Follow, ResolveFlags::empty(), scratch, |namespace, mount, place| {
         let size = u64::try_from(size as i64).map_err(|_| Errno::INVAL)?;
@@ -135,8 +139,13 @@ pub(crate) fn change_times(call: &Call<'_>, scratch: &mut PathScratch) -> Answer
     if has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
         return Ok(Outcome::Pass);
     }
+    // What cannot be read, and what only `utimensat` looks at later, comes before anything about the path.
+    let times = match times_of(call, address) {
+        Err(errno) if errno == Errno::FAULT || call.number != UTIMENSAT => return Err(errno),
+        times => times,
+    };
     let change = |namespace: &Namespace<'_, '_>, node| {
-        let [accessed, modified] = times_of(call, address)?;
+        let [accessed, modified] = times?;
         namespace.set_times(node, accessed, modified).map_err(|error| error.errno())?;
         done(0)
     };
@@ -161,6 +170,7 @@ pub(crate) fn xattr(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     };
     let Some(room) = call.arguments.get(..5) else { return Ok(Outcome::Pass) };
     let arguments = [room[0], room[1], room[2], room[3], room[4], CWD];
+    check_xattr(call.number, &call.arguments)?;
     let at = AtForm { number: call.number, arguments, directory: 5, path: 0 };
     call.at_path(at, mode, ResolveFlags::empty(), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
@@ -221,6 +231,28 @@ const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
 const XATTR_LIST_MAX: usize = 65536;
 
+/// What the kernel looks at before the path: flags, name, size.
+fn check_xattr(number: usize, arguments: &[usize; 6]) -> Result<(), Errno> {
+    const FLAGS: usize = 3;
+    let [_, name, _, size, flags, _] = *arguments;
+    let sets = matches!(number, SETXATTR | LSETXATTR);
+    if sets && flags as u32 as usize & !FLAGS != 0 {
+        return Err(Errno::INVAL);
+    }
+    if !matches!(number, LISTXATTR | LLISTXATTR) {
+        read_xattr_name(name, &mut [0; XATTR_NAME_MAX + 2])?;
+    }
+    if sets && size > XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { Ok(()) }
+}
+
+fn read_xattr_name(address: usize, room: &mut [u8; XATTR_NAME_MAX + 2]) -> Result<&[u8], Errno> {
+    match memory::read_string(address, room) {
+        Ok(name) if (1..=XATTR_NAME_MAX).contains(&name.len()) => Ok(name),
+        Ok(_) | Err(gannet_usermem::CStringError::TooLong) => Err(Errno::RANGE),
+        Err(_) => Err(Errno::FAULT),
+    }
+}
+
 /// A call of the xattr family, in the form with a path.
 fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>, node: NodeId) -> Answer {
     let [_, b, c, d, e, _] = *arguments;
@@ -244,11 +276,7 @@ fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>
         return done(names.len());
     }
     let mut name = [0u8; XATTR_NAME_MAX + 2];
-    let name = match memory::read_string(b, &mut name) {
-        Ok(name) if (1..=XATTR_NAME_MAX).contains(&name.len()) => name,
-        Ok(_) | Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::RANGE),
-        Err(_) => return Err(Errno::FAULT),
-    };
+    let name = read_xattr_name(b, &mut name)?;
     match number {
         REMOVEXATTR | LREMOVEXATTR | FREMOVEXATTR => {
             namespace.remove_xattr(node, name).map_err(|error| error.errno())?;

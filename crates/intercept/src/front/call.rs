@@ -176,6 +176,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2 => data::write(call),
         LSEEK => extent::seek(call),
         SENDFILE | COPY_FILE_RANGE | SPLICE => transfer::transfer(call, &mut scratch.bytes),
+        TEE | VMSPLICE => transfer::refuse_pipes(call),
         FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => extent::sync(call),
         FTRUNCATE => extent::truncate(call),
         FALLOCATE => extent::allocate(call),

@@ -123,7 +123,11 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
 
 /// `dup2`, `dup3`.
 pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
-    let [old, new, ..] = call.arguments.map(|argument| argument as u32 as usize);
+    const O_CLOEXEC: usize = 0o2000000;
+    let [old, new, flags, ..] = call.arguments.map(|argument| argument as u32 as usize);
+    if call.number == DUP3 && (flags & !O_CLOEXEC != 0 || old == new) {
+        return Err(Errno::INVAL);
+    }
     if call.is_internal(old) || call.is_internal(new) && (call.in_child || !call.front.make_way(new)) {
         return Err(Errno::BADF);
     }

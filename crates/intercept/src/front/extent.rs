@@ -102,7 +102,7 @@ pub(crate) fn advise(call: &Call<'_>) -> Answer {
     let allowed = match call.number {
         READAHEAD => {
             check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?;
-            file.file_type == FileType::Regular
+            file.file_type == FileType::Regular && length as i64 >= 0
         }
         _ => advice <= ADVICE_MAX && length as i64 >= 0,
     };

@@ -289,12 +289,13 @@ pub(crate) fn make_directory(call: &Call<'_>, at: AtForm, scratch: &mut PathScra
 pub(crate) fn make_node(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, _, mode, device, ..] = at.arguments;
     let (mode, device) = (mode as u32, device as u64 & 0xffff_ffff);
+    // Before anything about the path.
+    let file_type = match (mode >> 12) & 0xf {
+        0 => FileType::Regular,
+        4 => return Err(Errno::PERM),
+        bits => FileType::from_bits(bits as u8).filter(|t| *t != FileType::Symlink).ok_or(Errno::INVAL)?,
+    };
     call.at_path(at, LastMode::Parent, ResolveFlags::empty(), scratch, |namespace, _, place| {
-        let file_type = match (mode >> 12) & 0xf {
-            0 => FileType::Regular,
-            4 => return Err(Errno::PERM),
-            bits => FileType::from_bits(bits as u8).filter(|t| *t != FileType::Symlink).ok_or(Errno::INVAL)?,
-        };
         namespace.make(place, file_type, mode & 0o7777, device, b"").map_err(|error| error.errno())?;
         done(0)
     })
@@ -418,14 +419,14 @@ pub(crate) fn symlink(
 ) -> Answer {
     let target_address = arguments[0];
     let at = AtForm { number: SYMLINKAT, arguments, directory: 1, path: 2 };
-    let room = &mut second.given;
+    // Before anything about the path.
+    let target = match memory::read_string(target_address, &mut second.given) {
+        Ok([]) => return Err(Errno::NOENT),
+        Ok(target) => target,
+        Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
+        Err(_) => return Err(Errno::FAULT),
+    };
     call.at_path(at, LastMode::Parent, ResolveFlags::empty(), first, |namespace, _, place| {
-        let target = match memory::read_string(target_address, room) {
-            Ok([]) => return Err(Errno::NOENT),
-            Ok(target) => target,
-            Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
-            Err(_) => return Err(Errno::FAULT),
-        };
         namespace.make(place, FileType::Symlink, 0o777, 0, target).map_err(|error| error.errno())?;
         done(0)
     })
@@ -434,11 +435,11 @@ pub(crate) fn symlink(
 /// `readlink`, `readlinkat`.
 pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
     let [_, path, address, room, ..] = at.arguments;
+    if (room as i32) <= 0 {
+        return Err(Errno::INVAL);
+    }
     if let Some(program) = super::running::own_path(path) {
         let length = program.len().min(room);
-        if (room as i32) <= 0 {
-            return Err(Errno::INVAL);
-        }
         memory::write_bytes(address, &program[..length]).map_err(|_| Errno::FAULT)?;
         return done(length);
     }
@@ -447,9 +448,6 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
     if super::running::is_own_directory_link(path)
         && let Some((mount, node)) = table.directory()
     {
-        if (room as i32) <= 0 {
-            return Err(Errno::INVAL);
-        }
         let target = call.front.path_of_directory(mount, node)?;
         let length = target.len().min(room);
         memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;

@@ -3,7 +3,9 @@
 //! Blocks are shared where both ends are one volume's ([`sharing`](super::sharing)); everything else goes through a buffer of the thread's.
 
 use super::call::{Answer, Call, done};
-use super::data::{COUNT_MAX, appends, before_change, check_readable, check_writable, note_access, with_offset};
+use super::data::{
+    COUNT_MAX, O_PATH, appends, before_change, check_readable, check_writable, note_access, with_offset,
+};
 use super::table::OpenFile;
 use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
@@ -43,6 +45,54 @@ fn check_apart(
     if from.abs_diff(to) < count { Err(Errno::INVAL) } else { Ok(()) }
 }
 
+const SPLICE_FLAGS: usize = 0xf;
+const ACCESS: u32 = 3;
+const READ_ONLY: u32 = 0;
+const WRITE_ONLY: u32 = 1;
+
+/// What an end is open for; `EBADF` with O_PATH.
+fn access(end: &End) -> Result<u32, Errno> {
+    const F_GETFL: usize = 3;
+    let flags = match end {
+        End::Ours(file) => file.flags,
+        // SAFETY: asks about a descriptor.
+        End::Host(descriptor) => host_result(unsafe { syscall(FCNTL, [*descriptor, F_GETFL]) })? as u32,
+    };
+    if flags & O_PATH != 0 { Err(Errno::BADF) } else { Ok(flags & ACCESS) }
+}
+
+fn is_seekable(end: &End) -> bool {
+    const SEEK_CUR: usize = 1;
+    match end {
+        End::Ours(_) => true,
+        // SAFETY: asks about a descriptor.
+        End::Host(descriptor) => !is_error(unsafe { syscall(LSEEK, [*descriptor, 0, SEEK_CUR]) }),
+    }
+}
+
+/// `tee` and `vmsplice` with a descriptor of ours, which is no pipe.
+pub(crate) fn refuse_pipes(call: &Call<'_>) -> Answer {
+    const SEGMENTS_MAX: usize = 1024;
+    let [a, b, count, flags, ..] = call.arguments;
+    let is_tee = call.number == TEE;
+    let has_ours = call.is_ours(a) || is_tee && call.is_ours(b);
+    if !has_ours {
+        return Ok(Outcome::Pass);
+    }
+    if flags as u32 as usize & !SPLICE_FLAGS != 0 || !is_tee && count > SEGMENTS_MAX {
+        return Err(Errno::INVAL);
+    }
+    if count == 0 {
+        return done(0);
+    }
+    let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
+    if !is_tee {
+        return Err(Errno::BADF);
+    }
+    let usable = access(&end(a))? != WRITE_ONLY && access(&end(b))? != READ_ONLY;
+    Err(if usable { Errno::INVAL } else { Errno::BADF })
+}
+
 /// Which ends a call takes: `sendfile` from files, `copy_file_range` between files, `splice` from or to a pipe.
 fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], flags: usize) -> Result<(), Errno> {
     const TYPE: u32 = 0o170000;
@@ -50,7 +100,6 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
     const DIRECTORY: u32 = 0o040000;
     const REGULAR: u32 = 0o100000;
     const BLOCK_DEVICE: u32 = 0o060000;
-    const SPLICE_FLAGS: usize = 0xf;
     const SPLICE_NONBLOCKING: usize = 2;
     let kind = |end: &End| match end {
         End::Ours(file) => Ok((file.file_type as u32) << 12),
@@ -61,13 +110,21 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
             Ok(status[3] as u32 & TYPE)
         }
     };
+    // What they are open for, in the kernel's order.
+    let (reads, writes) = (access(source)? != WRITE_ONLY, access(target)? != READ_ONLY);
     let (from, to) = (kind(source)?, kind(target)?);
     match call.number {
+        SENDFILE if !reads => Err(Errno::BADF),
+        SENDFILE if offsets[0] != 0 && !is_seekable(source) => Err(Errno::SPIPE),
+        SENDFILE if !writes => Err(Errno::BADF),
         SENDFILE if !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
+        COPY_FILE_RANGE if flags as u32 != 0 => Err(Errno::INVAL),
         COPY_FILE_RANGE if from == DIRECTORY || to == DIRECTORY => Err(Errno::ISDIR),
-        COPY_FILE_RANGE if from != REGULAR || to != REGULAR || flags as u32 != 0 => Err(Errno::INVAL),
-        SPLICE if flags as u32 as usize & !SPLICE_FLAGS != 0 || from != PIPE && to != PIPE => Err(Errno::INVAL),
+        COPY_FILE_RANGE if from != REGULAR || to != REGULAR => Err(Errno::INVAL),
+        COPY_FILE_RANGE if !reads || !writes => Err(Errno::BADF),
         SPLICE if from == PIPE && offsets[0] != 0 || to == PIPE && offsets[1] != 0 => Err(Errno::SPIPE),
+        SPLICE if !reads || !writes => Err(Errno::BADF),
+        SPLICE if from != PIPE && to != PIPE => Err(Errno::INVAL),
         SPLICE if flags & SPLICE_NONBLOCKING != 0 => {
             const POLLIN: u64 = 1;
             let End::Host(descriptor) = source else { return Ok(()) };
@@ -91,11 +148,22 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     if !call.is_ours(from) && !call.is_ours(to) {
         return Ok(Outcome::Pass);
     }
+    if call.number == SPLICE {
+        if count == 0 {
+            return done(0);
+        }
+        if call.arguments[5] as u32 as usize & !SPLICE_FLAGS != 0 {
+            return Err(Errno::INVAL);
+        }
+    }
+    if call.number == SENDFILE && from_offset != 0 {
+        memory::read_value(from_offset, &mut 0i64).map_err(|_| Errno::FAULT)?;
+    }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
     let (source, target) = (end(from), end(to));
     check_ends(call, &source, &target, [from_offset, to_offset], call.arguments[5])?;
     if let End::Ours(file) = &source {
-        check_readable(file)?;
+        check_readable(file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?;
     }
     if let End::Ours(file) = &target {
         check_writable(file)?;

@@ -47,7 +47,7 @@ static void bytes(void) {
     loff_t from = 0, to = 0;
     ROW(copy_file_range, copy_file_range(file, &from, other, &to, 9, 0)); CALL(sendfile, other, file, &from, 5); show("other");
     CALL(pipe, ends); from = 0; CALL(splice, file, &from, ends[1], 0, 6, 0); say("%ld", (long)read(ends[0], text, 6));
-    REFUSED(tee, tee(file, ends[1], 5, 0)); REFUSED(vmsplice, vmsplice(file, &part, 1, 0));
+    ROW(tee, tee(file, ends[1], 5, 0)); ROW(vmsplice, vmsplice(file, &part, 1, 0));
     close(ends[0]); close(ends[1]); CLOSED(); CALL(pipe2, ends, O_CLOEXEC); say("%d %d", ends[0], ends[1]); close(ends[0]); close(ends[1]); close(other);
 }
 

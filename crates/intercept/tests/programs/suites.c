@@ -263,10 +263,35 @@ static void scripts(void) {
     EXECUTED(S(execveat, directory, "script", list, environ, 0)); EXECUTED((chdir("/"), S(execveat, directory, "script", list, environ, 0))); EXECUTED(S(execveat, closed, "script", list, environ, 0)); EXECUTED(S(execveat, closed, "echo", list, environ, 0)); EXECUTED(fexecve(script, list, environ)); EXECUTED(fexecve(closing, list, environ)); EXECUTED(fexecve(program, list, environ)); for (int i = 3; i < 30; i++) close(i);
 }
 
+// Each kind of descriptor at either end of a transfer; what is said of arguments first.
+static int end_of_kind(int kind, const char *name) {
+    int ends[2];
+    switch (kind) {
+    case 0: return open(name, O_RDWR);
+    case 1: return open(name, O_RDONLY);
+    case 2: return open(name, O_WRONLY);
+    case 3: return open(name, O_RDWR | O_APPEND);
+    case 4: return open(name, O_PATH);
+    case 5: return open(".", O_RDONLY);
+    case 6: pipe(ends); return ends[1];
+    default: return -1;
+    }
+}
+#define MOVED(call) do { errno = 0; long r_ = (long)(call); say("%d to %d: %s = %s", in, out, #call, r_ == -1 ? strerrorname_np(errno) : r_ ? "some" : "none"); } while (0)
+static void ends(void) {
+    section = "ends";
+    for (int in = 0; in < 8; in++) for (int out = 0; out < 8; out++) {
+        make("in", "0123456789abcdef"); make("out", "x"); int from = end_of_kind(in, "in"), to = end_of_kind(out, "out"); loff_t there = 0, here = 0;
+        MOVED(splice(from, 0, to, 0, 4, 0)); there = 0; MOVED(splice(from, &there, to, 0, 4, 0)); here = 0; MOVED(splice(from, 0, to, &here, 4, 0)); MOVED(splice(from, 0, to, 0, 0, 0)); MOVED(splice(from, 0, to, 0, 4, 0xff0)); MOVED(copy_file_range(from, 0, to, 0, 4, 0)); there = here = 0; MOVED(copy_file_range(from, &there, to, &here, 4, 0)); if (in < 6) { MOVED(tee(from, to, 0, 0)); MOVED(tee(from, to, 4, 0x100)); MOVED(tee(from, to, 4, 0)); } if (in < 5) { MOVED(sendfile(to, from, 0, 4)); there = 0; MOVED(sendfile(to, from, &there, 4)); } for (int i = 3; i < 20; i++) close(i);
+    }
+    int file = open("in", O_RDWR), zero = open("/dev/zero", O_RDONLY); char text[10]; R(vmsplice(file, 0, 0, 0)); R(vmsplice(file, 0, 0, 0x100)); R(vmsplice(file, 0, 2000, 0)); R(readahead(file, -1, -1)); R(dup3(file, file, 0)); R(dup3(file, 40, 7)); R(dup3(file, file, O_CLOEXEC)); R(S(mmap, file, -1, -1, -1, -1, -1)); R(S(mmap, 0x10000, -1L, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0));
+    R(S(truncate, BAD, -1)); R(S(truncate, "none", -1)); R(S(symlink, BAD, "")); R(S(symlink, BAD, "in")); R(S(readlink, BAD, text, 0)); R(S(readlink, "none", text, -1)); R(S(mknod, BAD, 0170000, 0)); R(S(mknod, "in/x", S_IFDIR | 0700, 0)); R(S(setxattr, BAD, "", text, 1, 0)); R(S(setxattr, "none", "user.a", text, 1, 8)); R(S(setxattr, "none", BAD, text, 1, 0)); R(S(setxattr, "none", "user.a", text, 70000, 0)); R(S(getxattr, "none", "", text, 1)); R(S(removexattr, BAD, "")); R(S(utimensat, AT_FDCWD, "none", BAD, 0)); R(S(utimes, "none", BAD)); R(S(futimesat, AT_FDCWD, "", BAD)); R(S(utime, "none", BAD)); struct timeval wrong[2] = {{0, 2000000}, {0, 0}}; R(S(utimes, "none", wrong)); struct timespec bad[2] = {{0, 2000000000}, {0, 0}}; R(S(utimensat, AT_FDCWD, "none", bad, 0)); R(S(utimensat, AT_FDCWD, "in", bad, 0)); close(file); close(zero);
+}
+
 int main(int count, char **arguments) {
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts();
+    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts(); ends();
     section = "end"; say("done"); return 0;
 }

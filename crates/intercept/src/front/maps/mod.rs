@@ -55,7 +55,9 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     let file = if flags & MAP_ANONYMOUS != 0 { None } else { call.open_file(descriptor) };
     let Some(file) = file else {
         if flags & MAP_FIXED != 0 {
-            forget(call, address, address.saturating_add(length).next_multiple_of(PAGE_BYTES));
+            let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+            // What reaches beyond all addresses the kernel refuses.
+            forget(call, address, end.unwrap_or(address));
         }
         return Ok(Outcome::Pass);
     };
