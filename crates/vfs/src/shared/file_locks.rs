@@ -241,7 +241,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// If the owner of a lock in the way is dead, settles what the dead left; says whether it was.
+    /// If the owner of a lock in the way is dead, or may be, settles what the dead left; says whether another attempt is worth it.
     fn reap_blocker(&self, fs: &dyn FileSystem, blocker: &LockedBy) -> Result<bool> {
         let dead = match blocker.owner {
             LockOwner::Process(id) => !self.session().participant_is_alive(id).map_err(error_of)?,
@@ -251,9 +251,10 @@ impl Shared {
         if !dead {
             return Ok(false);
         }
-        let reaped = self.session().reap_dead().map_err(error_of)?;
+        self.session().reap_dead().map_err(error_of)?;
         self.sweep_if_wanted(&self.thread()?, fs)?;
-        Ok(reaped.participants > 0 || reaped.threads > 0)
+        // Also if nobody was settled here: another may have done it since the lock was met, or its owner left in order.
+        Ok(true)
     }
 
     /// Notes who waits for whom, and looks for a circle.
