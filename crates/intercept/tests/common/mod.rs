@@ -70,6 +70,9 @@ pub(crate) struct Volume {
 impl Volume {
     /// A new one of so many MiB.
     pub(crate) fn new(mebibytes: u64) -> Volume {
+        static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
+        let count = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let unique = u64::from(std::process::id()) << 32 | u64::from(count);
         let directory = tempfile::Builder::new().prefix("gannet-intercept-").tempdir_in("/dev/shm").expect("/dev/shm");
         let mut volume = Volume { held: None, directory };
         let medium =
@@ -80,7 +83,8 @@ impl Volume {
             emulate_persistence: false,
             owner: Owner { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() },
             mode: 0o755,
-            random: *b"a fixed key for a volume",
+            // Volumes of one identity would have each other's programs run from them.
+            random: std::array::from_fn(|at| unique.to_le_bytes()[at % 8]),
             now: Time::now(),
         };
         make(&medium, &options).expect("the volume");
