@@ -4,8 +4,8 @@
 //! There is one of them from the first need on; others are made of it without a descriptor (`mremap` of nothing).
 //! A file that another process makes longer is seen at the first use: the signal's handler looks at the file once more.
 
-use super::regions::{add, containing, forget};
-use super::{MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, Wish, fill};
+use super::regions::containing;
+use super::{MAP_SHARED, PAGE_BYTES, renew_part};
 use crate::front::call::Call;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -70,16 +70,6 @@ pub(super) fn reached(fs: &dyn FileSystem, node: gannet_vfs::NodeId, offset: u64
 pub(crate) fn used(call: &Call<'_>, address: usize) -> bool {
     let Some(part) = containing(address) else { return false };
     let Ok(fs) = call.front.file_system(part.mount) else { return false };
-    let (start, end, offset) = (part.start, part.end, part.offset);
-    let length = end - start;
-    if address - start >= reached(fs, part.node, offset, length) {
-        return false;
-    }
-    let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
-    let (protection, writable) = (part.protection, part.writable);
-    let wish = Wish { address: start, length, protection, flags, offset, writable };
-    let Ok(new) = fill(fs, part.mount, part.node, start, &wish) else { return false };
-    forget(call, start, end);
-    add(new);
-    true
+    let length = part.end - part.start;
+    address - part.start < reached(fs, part.node, part.offset, length) && renew_part(call, fs, &part).is_ok()
 }

@@ -115,6 +115,13 @@ struct Wish {
     writable: bool,
 }
 
+impl Wish {
+    /// Stores through the map change the file.
+    fn writes(&self) -> bool {
+        self.flags & MAP_TYPE != MAP_PRIVATE && self.protection & PROT_WRITE != 0
+    }
+}
+
 /// What holds a range of a file, pinned.
 struct Pinned {
     pin: MapToken,
@@ -122,8 +129,7 @@ struct Pinned {
 }
 
 fn pin(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> {
-    let writes = wish.flags & MAP_TYPE != MAP_PRIVATE && wish.protection & PROT_WRITE != 0;
-    let access = if writes { MapAccess::Write } else { MapAccess::Read };
+    let access = if wish.writes() { MapAccess::Write } else { MapAccess::Read };
     let mut extents: Vec<MappedExtent> = Vec::new();
     let pin = fs
         .map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
@@ -134,9 +140,8 @@ fn pin(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> 
 /// Makes a map of a file; where it is.
 fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, wish: &Wish) -> Result<usize, Errno> {
     let Wish { length, protection, flags, offset, .. } = *wish;
-    let writes = flags & MAP_TYPE != MAP_PRIVATE && protection & PROT_WRITE != 0;
     let pinned = match pin(fs, node, wish) {
-        Err(Errno::NODEV | Errno::OPNOTSUPP) if !writes => None,
+        Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => None,
         other => Some(other?),
     };
     let base = match place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents)) {
@@ -164,11 +169,6 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, w
 }
 
 /// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, which holds the pin.
-fn fill(fs: &dyn FileSystem, mount: usize, node: NodeId, base: usize, wish: &Wish) -> Result<New, Errno> {
-    let pinned = pin(fs, node, wish)?;
-    lay(fs, mount, node, base, wish, pinned)
-}
-
 fn lay(
     fs: &dyn FileSystem,
     mount: usize,
@@ -222,15 +222,46 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
     let mut at = 0;
     while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
         at = part.end;
-        let kind = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
-        let Part { start, end, protection, writable, offset, .. } = part;
-        let wish = Wish { address: start, length: end - start, protection, flags: kind, offset, writable };
-        // In place, so that other threads always find a map here.
-        if let Ok(new) = fill(fs, mount, node, start, &wish) {
-            forget(call, start, end);
-            add(new);
-        }
+        // A part that cannot be made anew stays as it is.
+        let _ = renew_part(call, fs, &part);
     }
+}
+
+/// Makes a part of a map anew, in place, so that other threads always find a map here.
+fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<(), Errno> {
+    let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
+    let Part { start, end, protection, writable, offset, .. } = *part;
+    let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
+    let new = lay(fs, part.mount, part.node, start, &wish, pin(fs, part.node, &wish)?)?;
+    forget(call, start, end);
+    add(new);
+    Ok(())
+}
+
+/// Asks the kernel for a map; where it is. The last two are of a file.
+///
+/// # Safety
+/// With `MAP_FIXED`, what is there may be replaced.
+unsafe fn map_memory(
+    at: usize,
+    length: usize,
+    protection: usize,
+    flags: usize,
+    descriptor: usize,
+    offset: usize,
+) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    let result = unsafe { syscall(MMAP, [at, length, protection, flags, descriptor, offset]) };
+    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// Zeros that are nobody's, over what is there.
+///
+/// # Safety
+/// What is there may be replaced.
+unsafe fn map_zeros(at: usize, length: usize, protection: usize) -> Result<usize, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { map_memory(at, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0) }
 }
 
 /// Pages behind the end of a file; zeros that are nobody's where they cannot be had.
@@ -238,10 +269,8 @@ fn map_behind(at: usize, length: usize, protection: usize) -> Result<(), Errno> 
     if length == 0 || behind::put(at, length, protection) {
         return Ok(());
     }
-    let call = [at, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0];
     // SAFETY: inside the reservation.
-    let result = unsafe { syscall(MMAP, call) };
-    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) }
+    unsafe { map_zeros(at, length, protection) }.map(|_| ())
 }
 
 /// Maps the extents that begin within `length` bytes, as far as that.
@@ -266,30 +295,20 @@ fn map_extents(
             return Err(Errno::IO);
         }
         at = start + piece;
-        let call = match extent.descriptor {
-            Some(descriptor) => [
-                base + start,
-                piece,
-                protection,
-                kind | MAP_FIXED,
-                descriptor as usize,
-                extent.descriptor_offset_bytes as usize,
-            ],
-            None => [base + start, piece, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0],
-        };
         // SAFETY: inside the reservation.
-        let result = unsafe { syscall(MMAP, call) };
-        if is_error(result) {
-            return Err(Errno::from_raw_os_error(-result as i32));
-        }
+        unsafe {
+            match extent.descriptor {
+                Some(descriptor) => {
+                    let from = extent.descriptor_offset_bytes as usize;
+                    map_memory(base + start, piece, protection, kind | MAP_FIXED, descriptor as usize, from)?
+                }
+                None => map_zeros(base + start, piece, protection)?,
+            }
+        };
     }
     if at < length {
-        let call = [base + at, length - at, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0];
         // SAFETY: inside the reservation.
-        let result = unsafe { syscall(MMAP, call) };
-        if is_error(result) {
-            return Err(Errno::from_raw_os_error(-result as i32));
-        }
+        unsafe { map_zeros(base + at, length - at, protection)? };
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! Where in memory a map lies, which is ours to say if the program does not: so that huge pages of the medium can be mapped as what
 //! they are, with one page fault for 2 MiB. The kernel does that where addresses and the medium's offsets agree below 2 MiB.
 
-use super::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PLACEMENT, MAP_PRIVATE, Wish};
-use crate::number::{MMAP, MUNMAP};
-use crate::raw::{is_error, syscall};
+use super::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PLACEMENT, MAP_PRIVATE, Wish, map_memory};
+use crate::number::MUNMAP;
+use crate::raw::syscall;
 use gannet_vfs::{Errno, MappedExtent};
 
 const HUGE_BYTES: usize = 2 << 20;
@@ -32,8 +32,7 @@ fn phase(offset: u64, length: usize, extents: &[MappedExtent]) -> Option<usize> 
 fn reserve_anywhere(address: usize, length: usize, placement: usize) -> Result<usize, Errno> {
     let flags = placement | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: the program's wish for memory, at first as a reservation.
-    let base = unsafe { syscall(MMAP, [address, length, 0, flags, usize::MAX, 0]) };
-    if is_error(base) { Err(Errno::from_raw_os_error(-base as i32)) } else { Ok(base as usize) }
+    unsafe { map_memory(address, length, 0, flags, usize::MAX, 0) }
 }
 
 /// Reserves more than is needed and gives back what lies before and behind.
