@@ -3,7 +3,8 @@
 //! Only coherent mounts take locks here; the kernel keeps those of an exclusive mount. `flock` belongs to the open file, which
 //! is a description already. The owner of a record lock is a word that the kernel makes up, a process's or an open file's;
 //! each gets a description of its own per file, so that all programs behind this one process stay apart. A process's goes
-//! when it closes the file (FLUSH), an open file's when that is released.
+//! when it closes the file (FLUSH), an open file's when that is released. The word is the address of a kernel structure, so the
+//! next open file can have that of one whose release has yet to be told: `predecessor` says when.
 //!
 //! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock.
 
@@ -34,8 +35,8 @@ const WAITER_STACK_BYTES: usize = 256 << 10;
 /// A kernel's lock owner with locks on one file.
 struct Owner {
     word: u64,
-    /// The open file that its first lock was taken through.
-    handle: u64,
+    /// The open files that its locks were taken through. None is left: it is gone.
+    handles: Vec<u64>,
     description: Description,
     /// Requests of this owner that wait.
     waiting: usize,
@@ -71,40 +72,58 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that has to wait for others' locks, or only for a close that is under way (`impatient`).
+/// A request that has to wait.
 pub(crate) struct Wait {
     dispatcher: Arc<Dispatcher>,
-    file: u64,
-    owner: Option<u64>,
-    request: SharedRequest,
-    unique: u64,
-    stop: Arc<AtomicBool>,
-    impatient: bool,
+    header: Header,
+    what_for: WaitsFor,
+}
+
+/// What a request waits for.
+enum WaitsFor {
+    /// Others' locks, or only a close that is under way (`impatient`).
+    Lock { owner: Option<u64>, request: SharedRequest, stop: Arc<AtomicBool>, impatient: bool },
+    /// The end of an open file that had the owner's word.
+    Predecessor { lock_request: LockRequest, wait: bool },
 }
 
 impl Wait {
     /// Waits on a thread of its own, then calls `done` there with the outcome.
     pub(crate) fn start(self, done: impl FnOnce(Outcome) + Send + 'static) {
-        let body = move || {
-            let file_system = &*self.dispatcher.file_system;
-            let mut stop = || self.stop.load(Ordering::Relaxed);
-            let locked = match self.impatient {
-                true => self.dispatcher.lock_after_close(&self.request, &stop),
-                false => file_system.shared().lock(file_system, &self.request, &mut stop),
-            };
-            let outcome = match locked {
-                Ok(()) => Outcome::Reply(0),
-                Err(error) => Outcome::Error(error.errno()),
-            };
-            if let Some(owner) = self.owner {
-                self.dispatcher.leave_owner(self.file, owner);
-            }
-            lock(&self.dispatcher.locks.waiters).by_request.remove(&self.unique);
-            done(outcome);
-        };
+        let body = move || done(self.outcome());
         // Without memory for a thread nobody would ever answer: the process is about to end anyway.
         let spawned = std::thread::Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
         debug_assert!(spawned.is_ok());
+    }
+
+    fn outcome(self) -> Outcome {
+        let Self { dispatcher, header, what_for } = self;
+        match what_for {
+            WaitsFor::Lock { owner, request, stop, impatient } => {
+                let file_system = &*dispatcher.file_system;
+                let mut stop = || stop.load(Ordering::Relaxed);
+                let locked = match impatient {
+                    true => dispatcher.lock_after_close(&request, &stop),
+                    false => file_system.shared().lock(file_system, &request, &mut stop),
+                };
+                if let Some(owner) = owner {
+                    dispatcher.leave_owner(header.node, owner);
+                }
+                lock(&dispatcher.locks.waiters).by_request.remove(&header.unique);
+                match locked {
+                    Ok(()) => Outcome::Reply(0),
+                    Err(error) => Outcome::Error(error.errno()),
+                }
+            }
+            WaitsFor::Predecessor { lock_request, wait } => {
+                dispatcher.wait_for_predecessor(header.node, &lock_request);
+                match dispatcher.set_lock(&header, &lock_request, wait) {
+                    Ok(Outcome::Waits(then)) => then.outcome(),
+                    Ok(outcome) => outcome,
+                    Err(error) => Outcome::Error(error.errno()),
+                }
+            }
+        }
     }
 }
 
@@ -119,19 +138,22 @@ impl Dispatcher {
         if self.agreed(InitFlags::POSIX_LOCKS) { Ok(()) } else { Err(Error::new(Errno::NOSYS)) }
     }
 
-    /// The description behind a kernel's lock owner. Makes it if asked to; counts a use if it `waits`.
+    /// The description behind a kernel's lock owner. Makes it if asked to; counts a use if it `takes` a lock.
     fn owner(
         &self,
         file: u64,
         node: NodeId,
         request: &LockRequest,
         make: bool,
-        waits: bool,
+        takes: bool,
     ) -> Result<Option<Description>> {
         let mut owners = lock(&self.locks.owners);
         let of_file = owners.entry(file).or_default();
         if let Some(owner) = of_file.iter_mut().find(|owner| owner.word == request.owner) {
-            owner.waiting += usize::from(waits);
+            owner.waiting += usize::from(takes);
+            if takes && !owner.handles.contains(&request.handle) {
+                owner.handles.push(request.handle);
+            }
             return Ok(Some(owner.description));
         }
         if !make {
@@ -140,8 +162,8 @@ impl Dispatcher {
         let file_system = &*self.file_system;
         let access = AccessMode::READ | AccessMode::WRITE;
         let description = file_system.shared().open(file_system, node, access, 0)?;
-        let waiting = usize::from(waits);
-        of_file.push(Owner { word: request.owner, handle: request.handle, description, waiting });
+        let waiting = usize::from(takes);
+        of_file.push(Owner { word: request.owner, handles: vec![request.handle], description, waiting });
         self.locks.count.fetch_add(1, Ordering::Relaxed);
         Ok(Some(description))
     }
@@ -151,6 +173,30 @@ impl Dispatcher {
             && let Some(owner) = of_file.iter_mut().find(|owner| owner.word == word)
         {
             owner.waiting -= 1;
+        }
+    }
+
+    /// Whether locks were taken under the owner's word through other open files only, which may all be gone in a moment.
+    ///
+    /// Then the word was an open file's, and is another's now: who took it for the same would lose its lock with the other's
+    /// RELEASE. Or it is a process's, of which a child closed what it had inherited: that is found out by waiting, once.
+    fn predecessor(&self, file: u64, request: &LockRequest) -> Option<Vec<u64>> {
+        let owners = lock(&self.locks.owners);
+        let owner = owners.get(&file)?.iter().find(|owner| owner.word == request.owner)?;
+        let goes = |&handle: &u64| handle != request.handle && self.locks.closing.is_closing(handle);
+        (!owner.handles.is_empty() && owner.handles.iter().all(goes)).then(|| owner.handles.clone())
+    }
+
+    /// Waits until the open file whose word the owner has is gone; less if it stays.
+    fn wait_for_predecessor(&self, file: u64, request: &LockRequest) {
+        let (mut pause, mut waited) = (PAUSE_MIN, Duration::ZERO);
+        while let Some(handles) = self.predecessor(file, request) {
+            if waited >= PATIENCE {
+                return handles.iter().for_each(|&handle| self.locks.closing.stays(handle));
+            }
+            std::thread::sleep(pause);
+            waited += pause;
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -172,6 +218,10 @@ impl Dispatcher {
         let waits = wait && exclusive.is_some();
         if exclusive.is_some() {
             self.locks.closing.used(lock_request.handle);
+            if !is_flock && self.predecessor(header.node, lock_request).is_some() {
+                let what_for = WaitsFor::Predecessor { lock_request: *lock_request, wait };
+                return Ok(self.waits(header, what_for));
+            }
         }
         let owner = if is_flock {
             let description = Description::from_word(lock_request.handle).ok_or(Error::new(Errno::BADF))?;
@@ -202,8 +252,8 @@ impl Dispatcher {
                 Ok(Outcome::Reply(0))
             }
             Err(error) if error.errno() == Errno::AGAIN && !waits && self.closing_blocker(&request).is_some() => {
-                let wait = self.wait(header, of_owner, request, Arc::default(), true);
-                Ok(Outcome::Waits(Box::new(wait)))
+                let stop = Arc::default();
+                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: true }))
             }
             Err(error) if error.errno() == Errno::AGAIN && waits => {
                 let stop = Arc::new(AtomicBool::new(false));
@@ -222,7 +272,7 @@ impl Dispatcher {
                     return Err(Error::new(Errno::DEADLK));
                 }
                 waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner: of_owner, request });
-                Ok(Outcome::Waits(Box::new(self.wait(header, of_owner, request, stop, false))))
+                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: false }))
             }
             Err(error) => {
                 leave();
@@ -231,16 +281,8 @@ impl Dispatcher {
         }
     }
 
-    fn wait(
-        self: &Arc<Self>,
-        header: &Header,
-        owner: Option<u64>,
-        request: SharedRequest,
-        stop: Arc<AtomicBool>,
-        impatient: bool,
-    ) -> Wait {
-        let dispatcher = Arc::clone(self);
-        Wait { dispatcher, file: header.node, owner, request, unique: header.unique, stop, impatient }
+    fn waits(self: &Arc<Self>, header: &Header, what_for: WaitsFor) -> Outcome {
+        Outcome::Waits(Box::new(Wait { dispatcher: Arc::clone(self), header: *header, what_for }))
     }
 
     /// The open file whose lock is in the way of `request`, if it may be gone in a moment.
@@ -249,7 +291,11 @@ impl Dispatcher {
         let handle = match blocker.owner {
             LockOwner::Process(_) => None,
             LockOwner::Flock(description) => Some(description.word()),
-            LockOwner::OpenFile(description) => self.find_owner(description, |owner| owner.handle),
+            LockOwner::OpenFile(description) => self.find_owner(description, |owner| match owner.handles[..] {
+                [handle] => Some(handle),
+                // A process's.
+                _ => None,
+            })?,
         };
         handle.filter(|&handle| self.locks.closing.is_closing(handle))
     }
@@ -298,7 +344,7 @@ impl Dispatcher {
     }
 
     /// What is asked of the kernel's owner behind a description.
-    fn find_owner(&self, description: Description, asked: impl Fn(&Owner) -> u64) -> Option<u64> {
+    fn find_owner<T>(&self, description: Description, asked: impl Fn(&Owner) -> T) -> Option<T> {
         let owners = lock(&self.locks.owners);
         owners.values().flatten().find(|owner| owner.description == description).map(asked)
     }
@@ -336,7 +382,10 @@ impl Dispatcher {
 
     /// An open file is gone: so are the locks that belonged to it. (A process's own went with its last FLUSH.)
     pub(super) fn drop_locks_of_handle(&self, file: u64, handle: u64) {
-        self.drop_owners(file, |candidate| candidate.handle == handle);
+        self.drop_owners(file, |candidate| {
+            candidate.handles.retain(|&through| through != handle);
+            candidate.handles.is_empty()
+        });
     }
 
     /// Nothing is locked by it any more: nobody needs to wait for that.
@@ -344,14 +393,14 @@ impl Dispatcher {
         self.locks.closing.released(handle);
     }
 
-    fn drop_owners(&self, file: u64, chosen: impl Fn(&Owner) -> bool) {
+    fn drop_owners(&self, file: u64, chosen: impl Fn(&mut Owner) -> bool) {
         if self.locks.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let file_system = &*self.file_system;
         let mut owners = lock(&self.locks.owners);
         let Some(of_file) = owners.get_mut(&file) else { return };
-        of_file.retain(|owner| {
+        of_file.retain_mut(|owner| {
             if !chosen(owner) {
                 return true;
             }

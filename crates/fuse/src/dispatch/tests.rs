@@ -318,3 +318,59 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
     }
     assert_eq!(file_system.shared().records().unwrap(), 0, "nothing stays locked");
 }
+
+#[test]
+fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
+    use std::sync::mpsc;
+
+    use gannet_vfs::{Errno, NewNode};
+
+    use crate::protocol::request::LockRequest;
+
+    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let new = NewNode::regular(0o600, Owner::default());
+    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
+    dispatcher.lookup(&by_root(1), b"file").unwrap();
+    let header = by_root(dispatcher.nodes.id(node));
+    let open = || dispatcher.open_handle(node, 2).unwrap();
+    let lock = |handle, owner, start| {
+        let request = LockRequest { handle, owner, start, end: start + 9, kind: 1, process: 7, flags: 0 };
+        dispatcher.set_lock(&header, &request, false)
+    };
+    let is_locked = |by, start| matches!(lock(by, by + 99, start), Err(error) if error.errno() == Errno::AGAIN);
+    let released = |handle| {
+        dispatcher.drop_locks_of_handle(header.node, handle);
+        dispatcher.close_handle(header.node, handle);
+        dispatcher.end_of_handle(handle);
+    };
+    let (first, second, other) = (open(), open(), open());
+    assert!(matches!(lock(first, 5, 0), Ok(Outcome::Reply(0))));
+    dispatcher.flush(&header, first, 99).unwrap();
+    // The next open file lies where the first one lay, and its request overtakes the first one's end.
+    let Ok(Outcome::Waits(wait)) = lock(second, 5, 0) else { panic!("the first may be gone in a moment") };
+    let (done, outcome) = mpsc::channel();
+    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+    released(first);
+    assert!(outcome.recv().unwrap());
+    assert!(is_locked(other, 0), "the end of the first takes nothing from the second");
+    released(second);
+    assert!(!is_locked(other, 0), "its own end does");
+    dispatcher.flush(&header, other, other + 99).unwrap();
+
+    // A process's word: its child has closed what it inherited. That is waited for once, and all its locks are one owner's.
+    let (third, fourth) = (open(), open());
+    assert!(matches!(lock(third, 5, 0), Ok(Outcome::Reply(0))));
+    dispatcher.flush(&header, third, 99).unwrap();
+    let Ok(Outcome::Waits(wait)) = lock(fourth, 5, 5) else { panic!("the third may be gone in a moment") };
+    let (done, outcome) = mpsc::channel();
+    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+    assert!(outcome.recv().unwrap());
+    assert!(is_locked(other, 0) && is_locked(other, 14));
+    dispatcher.flush(&header, third, 5).unwrap();
+    assert!(!is_locked(other, 0) && !is_locked(other, 14), "the process closed one of its descriptors");
+    for handle in [third, fourth, other] {
+        dispatcher.flush(&header, handle, other + 99).unwrap();
+        released(handle);
+    }
+    assert_eq!(file_system.shared().records().unwrap(), 0, "nothing stays locked");
+}
