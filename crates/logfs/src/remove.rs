@@ -162,10 +162,12 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         commit.store_two_cached((at + slot::AT_IDENTITY, freed.encode()), (at + slot::AT_HEAD, 0))?;
         let mut given_up = GivenUp::new(locked.inode, true);
+        let root = locked.record.root().load(gannet_shm::Ordering::Relaxed);
         let little = pages <= 1 && locked.record.xattrs() == 0 && self.give_up_blocks(locked, &mut given_up)?;
         if little {
             commit.without_fence();
             locked.record.unload();
+            self.node_pool().dropped(root);
             locked.record.set_next_generation(freed.generation);
             return self.enter_limbo(&given_up);
         }

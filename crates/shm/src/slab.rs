@@ -6,8 +6,11 @@
 //! after any store loses nothing: what a dead thread held is in its hands, a stale bit costs a look.
 //!
 //! ```text
-//! search hint, reserved count : 64 B | bitmap, 1 = probably in use | state words | objects
+//! search hint : 64 B | reserved count : 64 B | bitmap, 1 = probably in use | state words | objects
 //! ```
+//!
+//! Threads begin to search in lanes of eight objects, whose state words fill a cache line: so those of different threads rarely
+//! share one, and none of the objects' lines either.
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -20,9 +23,12 @@ use crate::thread::Thread;
 
 /// Kind of the hand that holds an object of a slab; `a` is the offset of its state word.
 const HAND_KIND: u64 = 1 << 63 | 1;
-const HEADER_BYTES: u64 = 64;
+const HEADER_BYTES: u64 = 128;
 const HINT_AT: u64 = 0;
-const RESERVED_AT: u64 = 8;
+/// In a line that changes rarely: it is read with each use of an object.
+const RESERVED_AT: u64 = 64;
+/// Objects of a lane; their states fill a line.
+const LANE: u32 = 8;
 /// Objects get memory in groups of this many.
 const RESERVE_GROUP: u64 = 64;
 const INDEX_SHIFT: u32 = 40;
@@ -121,7 +127,7 @@ pub struct Recent([std::sync::atomic::AtomicU64; RECENT]);
 impl Slab {
     /// Bytes that a region needs for `count` objects of `object_bytes`.
     pub fn region_bytes(count: u64, object_bytes: u64) -> u64 {
-        let tables = HEADER_BYTES + count.div_ceil(64) * 8 + count * 8;
+        let tables = HEADER_BYTES + align_up(count.div_ceil(64) * 8, 64) + count * 8;
         align_up(tables, 64) + count * align_up(object_bytes, 8)
     }
 
@@ -139,7 +145,7 @@ impl Slab {
             count -= 1;
         }
         let bitmap = region.start.add(HEADER_BYTES);
-        let states = bitmap.add(count.div_ceil(64) * 8);
+        let states = bitmap.add(align_up(count.div_ceil(64) * 8, 64));
         let objects = region.start.add(align_up(states.get() + count * 8 - region.start.get(), 64));
         let slab = Self { header: region.start, bitmap, states, objects, object_bytes, count };
         arena.word(slab.objects.add(count * object_bytes - 8))?;
@@ -201,6 +207,7 @@ impl Slab {
         let words = self.count.div_ceil(64);
         let hint = arena.word(self.header.add(HINT_AT))?;
         let mut place = hint.load(Ordering::Relaxed);
+        let lane = thread.slot() % (64 / LANE) * LANE;
         for step in 0..words {
             // Without divisions, which this would spend most of its time on.
             if place >= words {
@@ -208,13 +215,13 @@ impl Slab {
             }
             self.reserve_group(arena, place)?;
             let bits = arena.word(self.bitmap.add(place * 8))?;
-            let mut candidates = !bits.load(Ordering::Relaxed);
+            let mut candidates = (!bits.load(Ordering::Relaxed)).rotate_right(lane);
             while candidates != 0 {
-                let bit = u64::from(candidates.trailing_zeros());
+                let bit = u64::from(candidates.trailing_zeros() + lane) % 64;
                 candidates &= candidates - 1;
                 let index = place * 64 + bit;
                 if index >= self.count {
-                    break;
+                    continue;
                 }
                 let held = self.try_take(thread, index)?;
                 bits.fetch_or(1 << bit, Ordering::Relaxed);

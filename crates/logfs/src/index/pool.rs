@@ -58,6 +58,8 @@ impl<F: Fn(u32) -> Option<u32>> PoolHost for F {
 /// Nodes that are given memory at once: at first 64 KiB, then 128: more would be a stall (2 MiB takes most of a millisecond).
 const CHUNK_NODES_MIN: u64 = (64 << 10) / (8 * NODE_WORDS as u64);
 const CHUNK_NODES_MAX: u64 = (128 << 10) / (8 * NODE_WORDS as u64);
+/// New nodes that a thread takes at once: the word that all threads count them with is written that much less often.
+const NEW_NODES: u64 = 8;
 /// Nodes looked at before somebody's index is dropped to get one.
 const SEARCHED: u64 = 64;
 
@@ -94,6 +96,17 @@ thread_local! {
     static HINTS: Hints = const {
         Hints { recent: [const { Cell::new(0) }; RECENT], count: Cell::new(0), cursor: Cell::new(0) }
     };
+}
+
+/// The calling thread tries this node before others.
+fn remember(number: u64) {
+    HINTS.with(|hints| {
+        let count = hints.count.get();
+        if count < RECENT {
+            hints.recent[count].set(number as u32);
+            hints.count.set(count + 1);
+        }
+    });
 }
 
 pub(super) fn header_of(owner: u32, epoch: u32) -> u64 {
@@ -155,16 +168,15 @@ impl<'a> NodePool<'a> {
     fn claim_new(&self, header: u64) -> Option<u32> {
         let high_water = self.words.first()?;
         loop {
-            // The word is checked before it is raised, so it exceeds the limit by no more than there are threads.
+            // The word is checked before it is raised, so it exceeds the limit by little.
             if high_water.load(Relaxed).saturating_add(1) >= self.backed() && !self.back_more() {
                 return None;
             }
-            let number = high_water.fetch_add(1, Relaxed).wrapping_add(1);
-            if number >= self.backed() {
-                // Others were faster. The number is lost to this path only: scans find the node.
-                continue;
-            }
-            if self.claim(number, header) {
+            let number = high_water.fetch_add(NEW_NODES, Relaxed).wrapping_add(1);
+            // Others may have been faster. A number that is not used here is lost to this path only: scans find the node.
+            let end = number.saturating_add(NEW_NODES).min(self.backed());
+            (number + 1..end).rev().for_each(remember);
+            if number < end && self.claim(number, header) {
                 return Some(number as u32);
             }
         }
@@ -289,13 +301,14 @@ impl<'a> NodePool<'a> {
             return;
         }
         node.header().store(0, Release);
-        HINTS.with(|hints| {
-            let count = hints.count.get();
-            if count < RECENT {
-                hints.recent[count].set(number as u32);
-                hints.count.set(count + 1);
-            }
-        });
+        remember(number);
+    }
+
+    /// Says that the tree with this root was dropped: the calling thread takes the root next, which is still in its caches.
+    pub fn dropped(&self, root: u64) {
+        if root != 0 {
+            remember(root);
+        }
     }
 
     /// Counts the live nodes of `owner`, or of everybody. Walks the whole region: for tests, `stat` and fsck.

@@ -155,7 +155,7 @@ impl Shared {
 
     /// The same to be asked for by who has a thread of the session at hand, and need not keep this alive.
     pub fn inode_users(&self) -> InodeUsers {
-        InodeUsers(self.tables)
+        InodeUsers(self.tables.clone())
     }
 
     /// Whether anybody uses an inode by a description with any bit of `access`. The dead count until they are reaped.

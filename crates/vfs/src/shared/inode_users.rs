@@ -10,7 +10,7 @@ use crate::NodeId;
 use gannet_shm::{Ordering, Thread};
 
 /// A copy of where the users of inodes stand in an arena.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct InodeUsers(pub(super) Tables);
 
 impl InodeUsers {

@@ -94,7 +94,7 @@ impl Shared {
     /// what settles the dead: before the session is used by other threads. `ENOMEM` when memory is short.
     pub fn new(session: Arc<Session>, limits: &SharedLimits) -> Result<Arc<Self>> {
         let tables = Tables::new(&session, limits).map_err(error_of)?;
-        session.register_reaper(ReapStage::Hands, Arc::new(SharedReaper(tables)));
+        session.register_reaper(ReapStage::Hands, Arc::new(SharedReaper(tables.clone())));
         Ok(Arc::new(Self { session, tables, recent: Recent::default(), looked_at_ns: AtomicU64::new(0) }))
     }
 

@@ -196,16 +196,16 @@ impl Tables {
         }
         let sequence = bucket.sequence(thread)?;
         let right = match split {
-            Some(record) => Some((self.records.allocate(thread)?, record)),
+            Some(record) => Some((self.records.allocate_from(thread, &self.recent_records)?, record)),
             None => None,
         };
         let new = match wanted {
             None => None,
-            Some(exclusive) => match self.records.allocate(thread) {
+            Some(exclusive) => match self.records.allocate_from(thread, &self.recent_records) {
                 Ok(held) => Some((held, exclusive)),
                 Err(error) => {
                     if let Some((held, _)) = right {
-                        self.records.free(thread, held)?;
+                        self.records.free_to(thread, &self.recent_records, held)?;
                     }
                     return Err(error);
                 }
@@ -250,7 +250,7 @@ impl Tables {
             let held = self.records.retire(thread, reference)?;
             self.unlink(thread, bucket, Chain::Records, reference)?;
             if let Some(held) = held {
-                self.records.free(thread, held)?;
+                self.records.free_to(thread, &self.recent_records, held)?;
             }
         }
     }

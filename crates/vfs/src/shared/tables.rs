@@ -4,7 +4,11 @@
 //! A chain is changed under its bucket's lock, by one store for each step; so whoever takes the lock over from a dead thread
 //! finds it whole. An object that is not live (its maker or remover died) is unlinked by the reaper before it is freed.
 
-use gannet_shm::{ArenaLayout, ArenaOffset, Ordering, Region, Result, Session, Slab, SlabRef, Thread, Word, Word32};
+use std::sync::Arc;
+
+use gannet_shm::{
+    ArenaLayout, ArenaOffset, Ordering, Recent, Region, Result, Session, Slab, SlabRef, Thread, Word, Word32,
+};
 
 use super::SharedLimits;
 use crate::NodeId;
@@ -56,11 +60,13 @@ const CONTROL_LOOKED: u64 = 8;
 const CONTROL_SWEEP: u64 = 64;
 const CONTROL_BYTES: u64 = 128;
 
-/// Offsets of everything; the same in every process.
-#[derive(Clone, Copy, Debug)]
+/// Offsets of everything, the same in every process, and what this process remembers.
+#[derive(Clone, Debug)]
 pub(super) struct Tables {
     pub(super) descriptions: Slab,
     pub(super) records: Slab,
+    /// Lock records that this process freed last.
+    pub(super) recent_records: Arc<Recent>,
     buckets: Region,
     bucket_count: u64,
     waits: Region,
@@ -139,6 +145,7 @@ impl Tables {
         let tables = Self {
             descriptions: Slab::new(arena, region("vfs descriptions")?, description_bytes(limits))?,
             records: Slab::new(arena, region("vfs records")?, record::BYTES)?,
+            recent_records: Arc::default(),
             buckets: region("vfs buckets")?,
             bucket_count: bucket_count(limits),
             waits: region("vfs waits")?,
