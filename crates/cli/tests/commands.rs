@@ -121,6 +121,24 @@ fn what_is_no_volume_is_said() {
     }
 }
 
+/// Nobody writes to it: whoever opened it as a file would wait for ever.
+#[test]
+fn a_fifo_is_refused_at_once() {
+    let bench = Bench::new();
+    let path = bench.path("fifo");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let fifo = path.to_str().unwrap();
+    for (command, code) in [("info", 1), ("dump", 1), ("stat", 1), ("fsck", 8)] {
+        let output =
+            Command::new("timeout").args(["20", env!("CARGO_BIN_EXE_gannet"), command, fifo]).output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{command}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("a pipe cannot hold a volume"), "{output:?}");
+    }
+    let mut mkfs = Command::new("timeout");
+    mkfs.args(["20", env!("CARGO_BIN_EXE_gannet"), "mkfs", fifo, "--size", "2M"]);
+    assert_eq!(mkfs.output().unwrap().status.code(), Some(1));
+}
+
 #[test]
 fn damage_is_found_repaired_and_gone() {
     let bench = Bench::new();

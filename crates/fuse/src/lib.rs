@@ -7,6 +7,9 @@
 //! [`serve`] mounts a file system; [`MountOptions`] says how.
 
 mod dispatch;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod mount;
 pub mod protocol;
 mod transport;

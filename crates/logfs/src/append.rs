@@ -148,7 +148,7 @@ impl<'s> Op<'s> {
         }
         let link = Link { block, epoch }.encode();
         match locked.record.tail() {
-            Some((last, _)) => commit.store(last * BLOCK_BYTES + page::AT_NEXT, link),
+            Some((last, _)) => commit.store(last.wrapping_mul(BLOCK_BYTES).wrapping_add(page::AT_NEXT), link),
             None => commit.store(self.slot_word(locked.inode, AT_HEAD)?, link),
         }
     }
@@ -172,10 +172,11 @@ impl<'s> Op<'s> {
     pub(crate) fn advance(&self, locked: &Locked<'s>, prepared: Prepared) -> Result<()> {
         let record = &locked.record;
         record.set_tail(Some((prepared.place.block(), prepared.place.line() + prepared.lines)));
-        record.set_sequence(prepared.sequence + 1);
+        record.set_sequence(prepared.sequence.wrapping_add(1));
         self.expect_entry(&prepared);
         let (pages, lines) = record.log_use();
-        record.set_log_use(pages + u32::from(prepared.new_page.is_some()), lines + prepared.lines);
+        let pages = pages.wrapping_add(u32::from(prepared.new_page.is_some()));
+        record.set_log_use(pages, lines.wrapping_add(prepared.lines));
         record.set_unsealed_start(0);
         record.set_unsealed_end(0);
         if let Some(held) = prepared.new_page {

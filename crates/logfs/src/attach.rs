@@ -26,8 +26,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a volume that is open elsewhere is asked for before that is believed.
+/// How long a volume that was closed, and is claimed nevertheless, is asked for before that is believed.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
+/// As long where the volume itself says that it is open: in all likelihood it is.
+const CLAIM_PATIENCE_OPEN: Duration = Duration::from_millis(100);
 /// How long between two such questions.
 const CLAIM_PAUSE: Duration = Duration::from_millis(2);
 
@@ -380,7 +382,9 @@ impl FileGuard {
 fn claim_alone(disk: &Disk) -> Result<()> {
     let began = Instant::now();
     while !claim(disk, true)? {
-        if began.elapsed() > CLAIM_PATIENCE {
+        // Asked again each time: who closes it just now says so before the claim goes.
+        let patience = if disk.load(ARENA_AT)? == 0 { CLAIM_PATIENCE } else { CLAIM_PATIENCE_OPEN };
+        if began.elapsed() > patience {
             return Err(recover::OPEN_ELSEWHERE);
         }
         std::thread::sleep(CLAIM_PAUSE);

@@ -31,7 +31,7 @@ impl<'s> Op<'s> {
         let (touched, changed_elsewhere, accessed) = (word(AT_TOUCHED)?, word(AT_CHANGED)?, word(AT_ACCESSED)?);
         let changed = record.changed();
         let is_directory = state.file_type == FileType::Directory;
-        let size_bytes = if is_directory { record.entries() * 64 } else { record.size() };
+        let size_bytes = if is_directory { record.entries().saturating_mul(64) } else { record.size() };
         Ok(Attributes {
             node: NodeId::new(inode as u64, state.generation),
             file_type: state.file_type,
@@ -39,12 +39,12 @@ impl<'s> Op<'s> {
             links: match (is_directory, record.parent()) {
                 (false, _) => record.links(),
                 (true, 0) => 0,
-                (true, _) => 2 + record.links(),
+                (true, _) => record.links().saturating_add(2),
             },
             owner: record.owner(),
             device: record.device(),
             size_bytes,
-            sectors: record.blocks() * (BLOCK_BYTES / 512),
+            sectors: record.blocks().saturating_mul(BLOCK_BYTES / 512),
             block_bytes: BLOCK_BYTES as u32,
             flags: record.flags(),
             accessed: Time(if accessed >= record.accessed_since() { accessed } else { record.accessed() }),

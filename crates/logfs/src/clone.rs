@@ -261,7 +261,7 @@ impl<'s> Op<'s> {
             let mut nodes = extents.reserve(file_block, new.count).map_err(index_error)?;
             extents.map_extent(new, &mut nodes, &mut |_| {}).map_err(index_error)?;
             drop(nodes);
-            target.record.set_blocks(target.record.blocks() + new.count);
+            target.record.set_blocks(target.record.blocks().wrapping_add(new.count));
         }
         Ok(())
     }

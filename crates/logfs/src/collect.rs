@@ -315,7 +315,7 @@ impl<'s> Op<'s> {
             if self.needs_snapshot(locked, page, &sequences)? {
                 let snapshot = Payload::Attributes(self.snapshot(locked)?);
                 again.append(record.changed(), &snapshot, &mut [])?;
-                record.set_last_snapshot(record.sequence() - 1);
+                record.set_last_snapshot(record.sequence().wrapping_sub(1));
             }
             // To have walked through the page is enough for one operation.
             pass.cursor = (1, 0);

@@ -11,13 +11,13 @@ use crate::format::slot::{self, Birth, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::names::Seat;
 use crate::ops::{Locked, Op, index_error, shared_error};
-use crate::places::CONTROL_CHUNK_LOCK;
+use crate::places::{CONTROL_CHUNK_LOCK, CONTROL_FREE_SLOTS};
 use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace};
 use crate::space::Held;
 use crate::storage;
 use crate::write::coarse_now;
-use gannet_shm::HandContent;
+use gannet_shm::{HandContent, Ordering};
 use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result};
 
 /// Hand: the link count word of inode `a` goes from the low half of `b` to its high half with the commit.
@@ -108,8 +108,8 @@ impl<'s> Op<'s> {
         tree.insert(seat.key(), place.encode(), &mut nodes).map_err(index_error)?;
         drop(nodes);
         parent.record.touch(time);
-        parent.record.set_entries(parent.record.entries() + 1);
-        parent.record.set_links(parent.record.links() + u64::from(is_directory));
+        parent.record.set_entries(parent.record.entries().wrapping_add(1));
+        parent.record.set_links(parent.record.links().wrapping_add(u64::from(is_directory)));
         let node = newborn.node();
         self.born(newborn, u64::from(!is_directory), if is_directory { parent.inode } else { 0 })?;
         self.publish_change(&parent, prepared, &durable)?;
@@ -174,7 +174,7 @@ impl<'s> Op<'s> {
         tree.insert(key, place.encode(), &mut nodes).map_err(index_error)?;
         drop(nodes);
         parent.record.touch(time);
-        parent.record.set_entries(parent.record.entries() + 1);
+        parent.record.set_entries(parent.record.entries().wrapping_add(1));
         target.record.set_links(links + 1);
         // Before the commit hand is cleared: without it, this one would say that nothing happened.
         self.thread.hand_clear(hand);
@@ -273,18 +273,24 @@ impl<'s> Op<'s> {
         }
     }
 
-    /// A free number in any chunk of the inode table that exists: for a volume without room for another chunk.
+    /// A free number in any chunk of the inode table that exists: for a volume without room for another chunk. The search
+    /// begins where the last one, of whichever thread, ended: the table of a large volume has millions of chunks.
     #[cold]
     #[inline(never)]
     fn take_number_with_slot(&self) -> Result<Option<Held>> {
         let (disk, numbers) = (self.disk(), self.core.space.inodes(self)?);
-        let slots = disk.geometry().slots_per_chunk();
+        let (slots, chunks) = (disk.geometry().slots_per_chunk(), disk.geometry().chunks);
+        let hint = self.thread.word(self.core.places.control(CONTROL_FREE_SLOTS)).map_err(shared_error)?;
         let search = || -> Result<Option<Held>> {
-            for chunk in 0..disk.geometry().chunks {
+            let first = hint.load(Ordering::Relaxed) % chunks.max(1);
+            for chunk in (first..chunks).chain(0..first) {
                 if disk.chunk_block(chunk)?.is_some()
                     && let Some(number) =
                         numbers.allocate_within(&self.thread, chunk * slots, slots).map_err(storage::error)?
                 {
+                    if chunk != first {
+                        hint.store(chunk, Ordering::Relaxed);
+                    }
                     return Ok(Some(number));
                 }
             }

@@ -36,6 +36,9 @@ mod dump;
 mod file_map;
 mod file_system;
 mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 #[doc(hidden)]
 pub mod index;
 mod limbo;

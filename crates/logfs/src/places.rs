@@ -57,7 +57,9 @@ pub(crate) const CONTROL_SUPERBLOCK_LOCK: u64 = 6;
 pub(crate) const CONTROL_LIMBO: u64 = 7;
 /// Not 0 once a map that is gone may have left something to be written back.
 pub(crate) const CONTROL_LEFT_BY_MAPS: u64 = 16;
-const CONTROL_LINES: u64 = 17;
+/// The chunk of the inode table in which a free slot was found last on a volume without room for more of them: a hint.
+pub(crate) const CONTROL_FREE_SLOTS: u64 = 17;
+const CONTROL_LINES: u64 = 18;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of

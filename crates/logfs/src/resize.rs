@@ -288,7 +288,7 @@ impl<'s> Op<'s> {
             .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |_| {})
             .map_err(index_error)?;
         drop(nodes);
-        record.set_blocks(record.blocks() + extent.count as u64);
+        record.set_blocks(record.blocks().wrapping_add(extent.count as u64));
         record.touch(time);
         self.publish_entry(locked, prepared, &durable)
     }

@@ -195,7 +195,7 @@ impl<'s> Op<'s> {
             added += extent.count as u64;
         }
         drop(nodes);
-        record.set_blocks(record.blocks() + added - displaced_blocks);
+        record.set_blocks(record.blocks().wrapping_add(added).wrapping_sub(displaced_blocks));
         record.touch(time);
         self.publish_change(locked, prepared, &durable)?;
         let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);

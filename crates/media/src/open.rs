@@ -46,6 +46,8 @@ impl Medium {
     /// [`OpenError`].
     pub fn open(path: &Path, options: OpenOptions) -> Result<Medium, OpenError> {
         let access = if options.read_only { OFlags::RDONLY } else { OFlags::RDWR };
+        // Whatever stands there is opened at once: a FIFO would wait for a writer.
+        let access = access | OFlags::NONBLOCK | OFlags::NOCTTY;
         let descriptor =
             rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty()).map_err(|error| match error {
                 Errno::ACCESS => {

@@ -112,7 +112,7 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
         Data::Inplace => "data in place",
         Data::Cow => "data copy-on-write",
     };
-    let label = if arguments.label.is_empty() { String::new() } else { format!(" \"{}\"", arguments.label) };
+    let label = if arguments.label.is_empty() { String::new() } else { format!(" {:?}", arguments.label) };
     let mut text = format!("{}: volume{label} of {}, {data}\n", path.display(), size_text(medium.length()));
     text += &format!("  medium    {}\n", kind_text(medium));
     text += &format!("  survives  {}\n", medium.kind().survives());

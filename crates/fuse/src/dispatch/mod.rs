@@ -334,6 +334,12 @@ impl Dispatcher {
         result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
     }
 
+    /// Nobody else serves requests: there is nothing to wait for in a full file system.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn lose_patience(&self) {
+        self.room.lose_patience();
+    }
+
     /// Drops everything the kernel held: the mount is gone.
     pub(crate) fn finish(&self) {
         self.end_locks();

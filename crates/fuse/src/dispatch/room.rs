@@ -46,7 +46,7 @@ impl Room {
     }
 
     /// Waits no longer than a moment from now on.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn lose_patience(&self) {
         self.failures.store(8, Ordering::Relaxed);
     }

@@ -75,7 +75,7 @@ fn clear(file_system: &MemoryFs, directory: NodeId) {
 fn storm(cache: CachePolicy, seed: u64, requests: u64) {
     let (file_system, dispatcher) = dispatcher(cache);
     // Nobody else serves requests here: there is nothing to wait for.
-    dispatcher.room.lose_patience();
+    dispatcher.lose_patience();
     let mut random = Random(seed);
     let mut known = vec![1u64];
     let mut handles = vec![0u64];
@@ -373,4 +373,28 @@ fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
         released(handle);
     }
     assert_eq!(file_system.shared().records().unwrap(), 0, "nothing stays locked");
+}
+
+/// What a fuzzer would try, from seeds and for a bounded time.
+#[test]
+fn inputs_of_fuzzers_leave_nothing_behind() {
+    let inputs = if std::env::var_os("GANNET_LONG").is_some() { 200_000_u64 } else { 300 };
+    for seed in 1..=inputs {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut data = vec![random.next() as u8];
+        for _ in 0..random.below(60) {
+            // A header with small numbers, and whatever.
+            let length = 40 + random.below(120);
+            data.extend((length as u16).to_le_bytes());
+            for at in 0..length {
+                let small = at > 20 && random.below(4) > 0;
+                data.push(if small { random.below(3) as u8 } else { random.next() as u8 });
+            }
+            let at = data.len() - length as usize;
+            data[at + 16..at + 24].copy_from_slice(&(1 + random.below(4)).to_le_bytes());
+        }
+        let limits = Limits { data_bytes: 1 << 20, inodes: 100 };
+        let file_system = Arc::new(MemoryFs::new(limits, 0o755, Owner::default()).unwrap());
+        crate::fuzzing::requests(file_system, &data);
+    }
 }

@@ -23,8 +23,9 @@ mod repair;
 mod report;
 pub(crate) mod saved;
 mod slots;
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, feature = "fuzzing"))]
+#[cfg_attr(not(test), allow(dead_code, unused_imports))]
+pub(crate) mod tests;
 mod trace;
 mod tree;
 mod writer;

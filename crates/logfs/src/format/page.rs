@@ -107,6 +107,7 @@ impl LinePlace {
 
     /// Byte offset on the medium.
     pub(crate) const fn offset_bytes(self) -> u64 {
-        self.0 * LINE_BYTES
+        // What shared memory says of a place may be anything: the medium looks whether it is inside.
+        self.0.wrapping_mul(LINE_BYTES)
     }
 }

@@ -17,6 +17,9 @@ const VOLUME: &str = "GANNET_TEST_HANDOVER_VOLUME";
 const ROLE: &str = "GANNET_TEST_HANDOVER_ROLE";
 const READY: u8 = 7;
 
+/// Where a volume says which arena it is open in.
+const ARENA_AT: u64 = 4096 + 3 * 64;
+
 /// A volume's file; removed in the end, with whatever arena is left.
 struct Volume(PathBuf);
 
@@ -254,9 +257,21 @@ fn a_claim_that_a_starting_program_has_inherited_goes_by() {
     assert!(fs.detach().expect("detach"));
 }
 
+/// Where the volume says itself that it is open, a claim is soon believed: nobody waits seconds to be refused.
+#[test]
+fn a_volume_that_is_open_elsewhere_is_refused_soon() {
+    let volume = Volume::new("elsewhere");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(&volume.0).expect("the file");
+    assert!(gannet_shm::claim_volume_shared(&file).expect("claim"));
+    file.write_all_at(&77_u64.to_le_bytes(), ARENA_AT).expect("write");
+    let began = std::time::Instant::now();
+    let error = LogFs::open(&volume.0, false, options()).err().expect("refused");
+    assert_eq!(error.errno(), gannet_vfs::Errno::BUSY, "{error}");
+    assert!(began.elapsed() < Duration::from_millis(1500), "after {:?}", began.elapsed());
+}
+
 #[test]
 fn an_arena_that_is_not_the_volumes_any_more_is_not_believed() {
-    const ARENA_AT: u64 = 4096 + 3 * 64;
     let volume = Volume::new("stale");
     volume.kill_one("idle", Duration::ZERO);
     assert_eq!(volume.arenas().len(), 1, "{:?}", volume.arenas());

@@ -21,19 +21,19 @@ use std::collections::HashMap;
 
 /// A log's end.
 #[derive(Clone, Copy)]
-pub(super) struct Log {
-    pub(super) generation: u32,
-    pub(super) block: u64,
-    pub(super) line: u32,
-    pub(super) sequence: u64,
+pub(crate) struct Log {
+    pub(crate) generation: u32,
+    pub(crate) block: u64,
+    pub(crate) line: u32,
+    pub(crate) sequence: u64,
 }
 
 /// A volume being written.
-pub(super) struct Builder {
-    pub(super) medium: Medium,
-    pub(super) disk: Disk,
-    pub(super) logs: HashMap<u32, Log>,
-    pub(super) blocks: Vec<u64>,
+pub(crate) struct Builder {
+    pub(crate) medium: Medium,
+    pub(crate) disk: Disk,
+    pub(crate) logs: HashMap<u32, Log>,
+    pub(crate) blocks: Vec<u64>,
     links: HashMap<u32, (FileType, u64, u32)>,
     chunks: Vec<u64>,
     next_block: u64,
@@ -42,10 +42,10 @@ pub(super) struct Builder {
     shared: Vec<SharedRun>,
 }
 
-pub(super) const VOLUME_BYTES: u64 = 1 << 20;
+pub(crate) const VOLUME_BYTES: u64 = 1 << 20;
 
 impl Builder {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let (medium, _) = Medium::simulated(VOLUME_BYTES);
         let options = MakeOptions {
             label: "test".into(),
@@ -74,7 +74,7 @@ impl Builder {
         }
     }
 
-    pub(super) fn take_block(&mut self) -> u64 {
+    pub(crate) fn take_block(&mut self) -> u64 {
         self.next_block += 1;
         self.blocks.push(self.next_block - 1);
         self.next_block - 1
@@ -92,12 +92,12 @@ impl Builder {
         let _ = commit.fence();
     }
 
-    pub(super) fn slot_at(&self, inode: u32) -> u64 {
+    pub(crate) fn slot_at(&self, inode: u32) -> u64 {
         self.disk.slot_at(inode).unwrap().unwrap()
     }
 
     /// Appends an entry; returns where and with which sequence.
-    pub(super) fn append(&mut self, inode: u32, payload: &Payload<'_>) -> (LinePlace, u64) {
+    pub(crate) fn append(&mut self, inode: u32, payload: &Payload<'_>) -> (LinePlace, u64) {
         self.time += 10;
         let mut log = self.logs[&inode];
         let key = self.disk.key();
@@ -134,7 +134,7 @@ impl Builder {
     }
 
     /// Makes an inode with a name.
-    pub(super) fn create(&mut self, directory: u32, name: &[u8], file_type: FileType) -> u32 {
+    pub(crate) fn create(&mut self, directory: u32, name: &[u8], file_type: FileType) -> u32 {
         let inode = self.next_inode;
         self.next_inode += 1;
         let chunk = inode as u64 / self.disk.geometry().slots_per_chunk();
@@ -166,7 +166,7 @@ impl Builder {
     }
 
     /// Binds another name.
-    pub(super) fn link(&mut self, directory: u32, name: &[u8], inode: u32) {
+    pub(crate) fn link(&mut self, directory: u32, name: &[u8], inode: u32) {
         let entry = self.links.get_mut(&inode).unwrap();
         entry.1 += 1;
         let (file_type, links, _) = *entry;
@@ -176,7 +176,7 @@ impl Builder {
     }
 
     /// Removes a name.
-    pub(super) fn unlink(&mut self, directory: u32, name: &[u8], inode: u32) {
+    pub(crate) fn unlink(&mut self, directory: u32, name: &[u8], inode: u32) {
         let entry = self.links.get_mut(&inode).unwrap();
         entry.1 -= 1;
         let links = entry.1;
@@ -186,14 +186,14 @@ impl Builder {
     }
 
     /// Renames within a directory.
-    pub(super) fn rename(&mut self, directory: u32, from: &[u8], to: &[u8], inode: u32) {
+    pub(crate) fn rename(&mut self, directory: u32, from: &[u8], to: &[u8], inode: u32) {
         let first = self.binding(to, Some((inode, self.links[&inode].0)));
         let second = Some(self.binding(from, None));
         self.append(directory, &Payload::Bind { first, second, birth: None, partner: None });
     }
 
     /// Renames across directories: both halves, or only the second one.
-    pub(super) fn rename_across(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), inode: u32, both: bool) {
+    pub(crate) fn rename_across(&mut self, from: (u32, &[u8]), to: (u32, &[u8]), inode: u32, both: bool) {
         let partner = |log: Log, inode| Some(Partner { inode, generation: log.generation, sequence: log.sequence });
         let (from_log, to_log) = (self.logs[&from.0], self.logs[&to.0]);
         if both {
@@ -208,7 +208,7 @@ impl Builder {
     }
 
     /// Appends whole blocks to a file, with a data hash.
-    pub(super) fn write(&mut self, inode: u32, file_block: u64, count: u64, fill: u8) -> Vec<u64> {
+    pub(crate) fn write(&mut self, inode: u32, file_block: u64, count: u64, fill: u8) -> Vec<u64> {
         let blocks: Vec<u64> = (0..count).map(|_| self.take_block()).collect();
         for &block in &blocks {
             self.write_bytes(block * BLOCK_BYTES, &[fill; BLOCK_BYTES as usize]);
@@ -232,7 +232,7 @@ impl Builder {
     }
 
     /// Makes a file share blocks of another, contiguous ones.
-    pub(super) fn share(&mut self, inode: u32, file_block: u64, blocks: &[u64]) {
+    pub(crate) fn share(&mut self, inode: u32, file_block: u64, blocks: &[u64]) {
         self.disk.add_feature(FEATURE_SHARED).unwrap();
         let count = blocks.len() as u32;
         let extents = [FileExtent { file_block, block: blocks[0], count, shared: true }];
@@ -249,7 +249,7 @@ impl Builder {
     }
 
     /// Gives an inode an attribute whose value stands in blocks of its own.
-    pub(super) fn large_xattr(&mut self, inode: u32, name: &[u8], value: &[u8]) -> u64 {
+    pub(crate) fn large_xattr(&mut self, inode: u32, name: &[u8], value: &[u8]) -> u64 {
         self.disk.add_feature(FEATURE_LARGE_XATTRS).unwrap();
         let blocks: Vec<u64> = value.chunks(BLOCK_BYTES as usize).map(|_| self.take_block()).collect();
         for (&block, part) in blocks.iter().zip(value.chunks(BLOCK_BYTES as usize)) {
@@ -263,7 +263,7 @@ impl Builder {
         blocks[0]
     }
 
-    pub(super) fn attributes(&mut self, inode: u32, size_bytes: u64) {
+    pub(crate) fn attributes(&mut self, inode: u32, size_bytes: u64) {
         let attributes = LoggedAttributes {
             mode: 0o600,
             flags: InodeFlags::NO_DUMP,
@@ -276,7 +276,7 @@ impl Builder {
     }
 
     /// Blocks in use, as this builder knows them.
-    pub(super) fn used(&self) -> Bits {
+    pub(crate) fn used(&self) -> Bits {
         let geometry = self.disk.geometry();
         let used = Bits::new(geometry.blocks);
         let chunks = self.chunks.iter().flat_map(|&first| first..first + geometry.chunk_blocks);
@@ -287,7 +287,7 @@ impl Builder {
     }
 
     /// Closes the volume cleanly.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let used = self.used();
         let inodes = Bits::new(self.disk.geometry().inodes());
         self.logs.keys().chain(&[0]).for_each(|&inode| {
@@ -297,11 +297,11 @@ impl Builder {
     }
 
     /// Takes the clean detach back.
-    pub(super) fn open_again(&self) {
+    pub(crate) fn open_again(&self) {
         self.store(CLEAN_AT, 0);
     }
 
-    pub(super) fn image(&self) -> Vec<u8> {
+    pub(crate) fn image(&self) -> Vec<u8> {
         let mut bytes = vec![0; VOLUME_BYTES as usize];
         self.disk.read(0, &mut bytes).unwrap();
         bytes
@@ -309,22 +309,22 @@ impl Builder {
 }
 
 /// What a populated volume has where.
-pub(super) struct Places {
-    pub(super) file: u32,
-    pub(super) file_blocks: Vec<u64>,
-    pub(super) other: u32,
-    pub(super) other_blocks: Vec<u64>,
-    pub(super) directory: u32,
-    pub(super) inner: u32,
-    pub(super) symlink: u32,
-    pub(super) many: u32,
-    pub(super) twin: u32,
+pub(crate) struct Places {
+    pub(crate) file: u32,
+    pub(crate) file_blocks: Vec<u64>,
+    pub(crate) other: u32,
+    pub(crate) other_blocks: Vec<u64>,
+    pub(crate) directory: u32,
+    pub(crate) inner: u32,
+    pub(crate) symlink: u32,
+    pub(crate) many: u32,
+    pub(crate) twin: u32,
     /// First block of a large attribute of `twin`.
-    pub(super) value: u64,
+    pub(crate) value: u64,
 }
 
 /// A volume with something of everything, closed cleanly.
-pub(super) fn populated() -> (Builder, Places) {
+pub(crate) fn populated() -> (Builder, Places) {
     let mut builder = Builder::new();
     let directory = builder.create(ROOT, b"directory", FileType::Directory);
     let file = builder.create(directory, b"file", FileType::Regular);

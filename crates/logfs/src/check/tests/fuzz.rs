@@ -11,39 +11,18 @@ use crate::format::entry::{Extents, FileExtent, LargeValue, LoggedAttributes, Pa
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
+use crate::fuzzing::Choices;
 use crate::ops::NoUsers;
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
-    AttributeChange, FileSystem, InodeFlags, Name, NewNode, Owner, RemoveKind, SeekTarget, WriteFlags, WritePosition,
+    AttributeChange, Attributes, FileSystem, InodeFlags, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags,
+    SeekTarget, WriteFlags, WritePosition,
 };
 use std::time::{Duration, Instant};
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 32) % below.max(1)
-    }
-
-    /// A number that is likely to mean something.
-    fn number(&mut self) -> u64 {
-        match self.below(8) {
-            0 => 0,
-            1 => u64::MAX,
-            2 => 1 << self.below(64),
-            3 => self.below(200),
-            4 => self.below(256) << 40 | self.below(256),
-            5 => self.below(4),
-            6 => (1 << 40) | self.below(256),
-            _ => self.0,
-        }
-    }
-}
-
 /// What is where on the image, for forgeries.
-struct Targets {
+pub(crate) struct Targets {
     key: Key,
     slots: Vec<(u32, u64)>,
     pages: Vec<u64>,
@@ -51,7 +30,7 @@ struct Targets {
     used: Vec<u64>,
 }
 
-fn targets(builder: &Builder) -> Targets {
+pub(crate) fn targets(builder: &Builder) -> Targets {
     let disk = &builder.disk;
     let geometry = disk.geometry();
     let image = builder.image();
@@ -68,12 +47,12 @@ fn targets(builder: &Builder) -> Targets {
     }
 }
 
-fn pick<T: Copy>(random: &mut Random, list: &[T]) -> T {
+fn pick<T: Copy>(random: &mut Choices<'_>, list: &[T]) -> T {
     list[random.below(list.len() as u64) as usize]
 }
 
 /// Changes the image in one place.
-fn mutate(image: &mut [u8], targets: &Targets, random: &mut Random) {
+pub(crate) fn mutate(image: &mut [u8], targets: &Targets, random: &mut Choices<'_>) {
     let anywhere = pick(random, &targets.used) * BLOCK_BYTES;
     match random.below(10) {
         0 => image[(anywhere + random.below(BLOCK_BYTES)) as usize] ^= 1 << random.below(8),
@@ -104,7 +83,7 @@ fn mutate(image: &mut [u8], targets: &Targets, random: &mut Random) {
     }
 }
 
-fn forge_slot(image: &mut [u8], targets: &Targets, random: &mut Random) {
+fn forge_slot(image: &mut [u8], targets: &Targets, random: &mut Choices<'_>) {
     let (inode, at) = pick(random, &targets.slots);
     let slot = &mut image[at as usize..(at + SLOT_BYTES) as usize];
     match random.below(6) {
@@ -119,7 +98,7 @@ fn forge_slot(image: &mut [u8], targets: &Targets, random: &mut Random) {
     put_u64(slot, 40, checksum);
 }
 
-fn forge_header(image: &mut [u8], targets: &Targets, random: &mut Random) {
+fn forge_header(image: &mut [u8], targets: &Targets, random: &mut Choices<'_>) {
     let at = (pick(random, &targets.pages) * BLOCK_BYTES) as usize;
     let header = &mut image[at..at + LINE_BYTES as usize];
     match random.below(5) {
@@ -133,7 +112,7 @@ fn forge_header(image: &mut [u8], targets: &Targets, random: &mut Random) {
     put_u64(header, 24, checksum);
 }
 
-fn forge_entry(image: &mut [u8], targets: &Targets, random: &mut Random) {
+fn forge_entry(image: &mut [u8], targets: &Targets, random: &mut Choices<'_>) {
     let at = (pick(random, &targets.pages) * BLOCK_BYTES) as usize;
     let page = &mut image[at..at + BLOCK_BYTES as usize];
     let owner = (get_u32(page, 4) as u64) << 32 | get_u32(page, 8) as u64;
@@ -165,7 +144,7 @@ fn forge_entry(image: &mut [u8], targets: &Targets, random: &mut Random) {
 }
 
 /// Checks and repairs one image; panics and what is returned are the test's failures.
-fn exercise(medium: &Medium, tally: &mut [u64; 4]) -> Result<(), String> {
+pub(crate) fn exercise(medium: &Medium, tally: &mut [u64; 4]) -> Result<(), String> {
     let before = Instant::now();
     let reading = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {});
     let repairing = check(medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {});
@@ -216,7 +195,7 @@ fn campaign(usual: u64, long: u64, salt: u64, mut one: impl FnMut(u64, &Medium) 
     let targets = targets(&builder);
     let medium = medium_of(&clean);
     for number in start..start + images {
-        let mut random = Random((number + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = Choices::Seed((number + salt).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let mut image = if number % 2 == 0 { clean.clone() } else { unclean.clone() };
         for _ in 0..1 + random.below(6) {
             mutate(&mut image, &targets, &mut random);
@@ -245,7 +224,7 @@ fn random_damage_is_survived() {
 }
 
 /// Opens a damaged volume as a program would, and uses what it says: errors are fine, panics and endless loops are not.
-fn use_volume(medium: &Medium) {
+pub(crate) fn use_volume(medium: &Medium) {
     let options = AttachOptions {
         index_bytes_max: 4 << 20,
         copy_on_write: None,
@@ -254,6 +233,11 @@ fn use_volume(medium: &Medium) {
         users: Box::new(NoUsers),
     };
     let Ok(fs) = LogFs::open_private(medium.clone(), options) else { return };
+    use_open_volume(&fs);
+}
+
+/// Goes through an open volume: each node, its attributes, how many were before it.
+pub(crate) fn walk_volume(fs: &LogFs, visit: &mut dyn FnMut(NodeId, &Attributes, u64)) {
     let mut open = vec![fs.root()];
     let mut visited = 0;
     while let Some(node) = open.pop() {
@@ -281,18 +265,42 @@ fn use_volume(medium: &Medium) {
                 && let Ok(found) = fs.lookup(node, name)
             {
                 open.push(found.node);
-                if visited % 5 == 0 {
-                    let _ = fs.remove(node, name, RemoveKind::NonDirectory);
-                    let _ = fs.retire(found.node);
-                }
+            }
+        }
+        visit(node, &about, visited);
+    }
+}
+
+/// Uses what an open volume says, and closes it.
+pub(crate) fn use_open_volume(fs: &LogFs) {
+    walk_volume(fs, &mut |node, about, visited| {
+        let mut names = Vec::new();
+        let _ = fs.read_directory(node, 0, &mut |entry| {
+            names.push(entry.name.bytes().to_vec());
+            names.len() < 200
+        });
+        for name in names {
+            if visited % 5 == 0
+                && let Ok(name) = Name::new(&name)
+                && let Ok(found) = fs.lookup(node, name)
+            {
+                let _ = fs.remove(node, name, RemoveKind::NonDirectory);
+                let _ = fs.retire(found.node);
             }
         }
         let name = Name::new(b"a new name").unwrap();
         let _ = fs.create(node, name, &NewNode::regular(0o600, Owner::default()));
+        let buffer = [1; 9000];
         let mut content = Source::from_slice(&buffer);
         let _ = fs.write(node, WritePosition::At(about.size_bytes / 2), &mut content, WriteFlags::empty());
+        let mut content = Source::from_slice(&buffer);
+        let _ = fs.write(node, WritePosition::Append, &mut content, WriteFlags::empty());
         let _ = fs.set_attributes(node, &AttributeChange { size_bytes: Some(100), ..AttributeChange::default() });
-    }
+        let _ = fs.rename(node, name, fs.root(), Name::new(b"moved").unwrap(), RenameFlags::empty());
+    });
+    let _ = fs.statistics();
+    let _ = fs.counters();
+    let _ = fs.session().reap_dead();
     let _ = fs.detach();
 }
 

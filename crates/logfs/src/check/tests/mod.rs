@@ -1,10 +1,10 @@
 //! Tests of fsck, on volumes that the format's encoders wrote: sound ones, each kind of damage, each field flipped,
 //! random damage.
 
-mod build;
+pub(crate) mod build;
 mod damage;
 mod flips;
-mod fuzz;
+pub(crate) mod fuzz;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
 use gannet_media::{CreateOptions, Medium, MediumOffset};
@@ -28,7 +28,7 @@ pub(super) fn damage(report: &CheckReport) -> Vec<String> {
 }
 
 /// Plain memory with these bytes.
-pub(super) fn medium_of(image: &[u8]) -> Medium {
+pub(crate) fn medium_of(image: &[u8]) -> Medium {
     let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
     let medium = Medium::create_in_memory("gannet-check", image.len() as u64, options).unwrap();
     medium.write(MediumOffset(0), image).unwrap();

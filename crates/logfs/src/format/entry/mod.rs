@@ -74,7 +74,7 @@ impl Owned {
         self.key.checksum(Tag::Value, (self.inode as u64) << 32 | self.generation as u64, 0, value)
     }
 
-    fn checksum(self, first_word: u64, entry: &[u8]) -> u64 {
+    pub(crate) fn checksum(self, first_word: u64, entry: &[u8]) -> u64 {
         let owner = (self.inode as u64) << 32 | self.generation as u64;
         self.key.checksum(Tag::Entry, owner, first_word, &entry[AT_SEQUENCE..])
     }
