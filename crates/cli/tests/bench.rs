@@ -1,5 +1,6 @@
 //! `gannet bench`: each table at its smallest, so that none rots.
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -247,7 +248,7 @@ fn wrong_wishes_are_one_line() {
 }
 
 /// Begins a run that takes for ever, and ends it with a signal once it is at work; returns what it said.
-fn ended_by(signal: &str) -> Output {
+fn ended_by(signal: Signal) -> Output {
     build();
     let memory = tempfile::TempDir::new_in("/dev/shm").unwrap();
     let path = memory.path().to_str().unwrap();
@@ -255,7 +256,7 @@ fn ended_by(signal: &str) -> Output {
     command.args(["bench", "latency", "threads", "--rounds", "1000000", "--peers", "gannet,gannet-mount"]);
     command.args(["--volume-size", "64M", "--json", "--medium", path, "--disk", path]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let id = child.id().to_string();
+    let (process, id) = (Pid::from_child(&child), child.id());
     let own = memory.path().join(format!("gannet-bench-{id}"));
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(path);
     let wait_for = |what: &str, seconds: u64, is_so: &dyn Fn() -> bool| {
@@ -269,7 +270,7 @@ fn ended_by(signal: &str) -> Output {
     let may_mount = Path::new("/dev/fuse").exists();
     wait_for("it begins", 60, &|| own.join("gannet-mount/mounted").exists());
     wait_for("it measures", 60, &|| is_mounted() || !may_mount);
-    assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+    kill_process(process, signal).unwrap();
     let output = child.wait_with_output().unwrap();
     // Killed, it cannot wait for the process that cleans up.
     wait_for("all is removed", 60, &|| !own.exists() && !is_mounted());
@@ -278,7 +279,7 @@ fn ended_by(signal: &str) -> Output {
 
 #[test]
 fn an_interrupt_ends_a_run_in_order() {
-    let output = ended_by("-INT");
+    let output = ended_by(Signal::INT);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     let report = valid(&output.stdout);
     let skipped = report["skipped"].as_array().unwrap();
@@ -287,5 +288,5 @@ fn an_interrupt_ends_a_run_in_order() {
 
 #[test]
 fn a_killed_run_leaves_nothing_behind() {
-    assert_eq!(ended_by("-KILL").status.code(), None);
+    assert_eq!(ended_by(Signal::KILL).status.code(), None);
 }

@@ -147,7 +147,8 @@ struct Agent {
 
 impl Agent {
     fn start(bench: &Bench, kind: &'static str) -> Self {
-        let program = std::env::current_exe().unwrap();
+        // As it was called: from another mount namespace, `/proc/self/exe` may lead to a name outside of a changed root.
+        let program = std::fs::canonicalize(std::env::args_os().next().unwrap()).unwrap();
         let mut command = match kind {
             "run" => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_gannet"));

@@ -56,7 +56,7 @@ elif step == 'first':
     except OSError: pass
     print('after a failure', held('kept', 4), held('kept', 2), held('closing'))
     # Twice: what came over an exec goes over the next.
-    os.execv('/bin/sh', ['sh', '-c', 'exec "$@"', 'sh', sys.executable, 'lock.py', 'second', str(kept)])
+    os.execv('/bin/sh', ['sh', '-c', 'exec "$@"', 'sh', sys.executable, '-u', 'lock.py', 'second', str(kept)])
 elif step == 'second':
     kept = int(sys.argv[2])
     print('after exec', held('kept', 4), held('kept', 8), held('kept', 2), held('closing'))

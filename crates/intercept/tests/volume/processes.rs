@@ -89,7 +89,7 @@ for i in range(8): open('other%d' % i, 'wb').write(b'b' * 65536)
 os.write(w, b'x'); os.wait()
 print(sum(open('other%d' % i, 'rb').read().count(b'b') for i in range(8)))
 EOF
-python3 m.py",
+python3 -u m.py",
         "b'minea' b'a'\n524288",
     );
 }
