@@ -98,7 +98,7 @@ fn who_waits_for_each_other_is_told(way: &str) -> Outcome {
 }
 
 fn second_process(role: &str, path: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(crate::program());
     command.arg("--child").arg(role).arg(path).stdin(Stdio::null());
     command
 }
@@ -153,7 +153,7 @@ fn many_waiters_leave_the_mount_usable(way: &str) -> Outcome {
     let mut waiters: Vec<_> = (0..24)
         .map(|_| {
             let mut command = Command::new("taskset");
-            command.args(["-c", "0"]).arg(std::env::current_exe().unwrap());
+            command.args(["-c", "0"]).arg(crate::program());
             command.args(["--child", "wait-record"]).arg(&path).spawn()
         })
         .collect::<Result<_, _>>()

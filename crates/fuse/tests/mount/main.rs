@@ -59,7 +59,7 @@ impl Server {
     /// The same on the directory `mnt` of `directory`.
     pub(crate) fn start_in(directory: tempfile::TempDir, options: &str, user: Option<u32>) -> Result<Self, String> {
         use std::os::unix::process::CommandExt;
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let mut command = Command::new(program());
         command.arg("--serve").arg(directory.path().join("mnt")).arg(options);
         if let Some(user) = user {
             rustix::fs::chown(directory.path().join("mnt"), Some(rustix::fs::Uid::from_raw(user)), None)
@@ -112,6 +112,11 @@ impl Drop for Server {
             let _ = self.child.wait();
         }
     }
+}
+
+/// This program, as it was called: from another mount namespace, `/proc/self/exe` may lead to a name outside of a changed root.
+pub(crate) fn program() -> PathBuf {
+    std::fs::canonicalize(std::env::args_os().next().expect("a name")).expect("this program")
 }
 
 /// Unmounts as root or through the helper.
