@@ -14,7 +14,9 @@ use crate::record::{Record, State};
 use crate::write::coarse_now;
 use gannet_media::MediumOffset;
 use gannet_shm::{Arena, Ordering};
-use gannet_vfs::{AttributeChange, Attributes, FileType, ModeChange, NodeId, Permissions, Result, Time, TimeChange};
+use gannet_vfs::{
+    AttributeChange, Attributes, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, Time, TimeChange,
+};
 
 /// Bytes of the buffer for an attributes entry.
 pub(crate) const ATTRIBUTES_ENTRY_BYTES: usize = 128;
@@ -78,6 +80,10 @@ impl<'s> Op<'s> {
         let latest = all.modified.0.max(all.changed.0);
         // Not before the last change of attributes, which may have set a time within this very tick of the clock.
         let now = now.max(record.accessed_since());
+        if all.flags.contains(InodeFlags::NO_ACCESS_TIME) {
+            record.set_access_fresh(now.saturating_add(DAY));
+            return Ok(());
+        }
         let mut accessed = all.accessed.0;
         let moves =
             self.core.access_times == AccessTimes::Always || accessed <= latest || now.saturating_sub(accessed) >= DAY;

@@ -240,7 +240,7 @@ impl<'s> Op<'s> {
                     let (reclaimed, run) = self.reclaim(&locked, at / BLOCK_BYTES, block, count)?;
                     if reclaimed {
                         self.seal(&locked)?;
-                        return self.retry_in_place(locked, node, at, from);
+                        return self.retry_in_place(locked, at, from);
                     }
                     copy_on_write = true;
                     end = end.min(at + left_of(run, at));
@@ -248,15 +248,21 @@ impl<'s> Op<'s> {
                 Mapping::Blocks { .. } => {
                     // It could be done in place but for the seal.
                     self.seal(&locked)?;
-                    return self.retry_in_place(locked, node, at, from);
+                    return self.retry_in_place(locked, at, from);
                 }
                 Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
             }
         }
-        let count = if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
-            self.write_entry_data::<1, 1>(&locked, at, end, from, copy_on_write)?
+        let written = if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
+            self.write_entry_data::<1, 1>(&locked, at, end, from, copy_on_write)
         } else {
-            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(&locked, at, end, from, copy_on_write)?
+            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(&locked, at, end, from, copy_on_write)
+        };
+        let count = match written {
+            Err(full) if full.errno() == Errno::NOSPC && at >= size && !copy_on_write => {
+                self.write_allocated(&locked, at, end, from, full)?
+            }
+            other => other?,
         };
         self.collect_some(&locked)?;
         locked.guard.unlock();
@@ -264,17 +270,50 @@ impl<'s> Op<'s> {
     }
 
     /// After sealing: the overwrite, with the inode's lock held, so that nothing can come between.
-    fn retry_in_place(&self, locked: Locked<'s>, node: NodeId, at: u64, from: &mut Source<'_>) -> Result<(u64, usize)> {
+    fn retry_in_place(&self, locked: Locked<'s>, at: u64, from: &mut Source<'_>) -> Result<(u64, usize)> {
+        let outcome = self.overwrite_sealed(&locked, at, from);
+        locked.guard.unlock();
+        outcome.map(|count| (at, count))
+    }
+
+    fn overwrite_sealed(&self, locked: &Locked<'s>, at: u64, from: &mut Source<'_>) -> Result<usize> {
         let limit = (STRIPE_BYTES - at % STRIPE_BYTES).min(from.remaining() as u64);
         let place = self.in_place(locked.inode, &locked.record, at, limit)?;
         let Some((medium_at, count)) = place else {
-            return Err(Error::damaged("shared state: a sealed block cannot be written", node.number));
+            return Err(Error::damaged("shared state: a sealed block cannot be written", locked.inode.into()));
         };
         let stripe = self.thread.lock(self.core.places.stripe(locked.inode, at)).map_err(shared_error)?;
         let outcome = self.overwrite(self.touched(locked.inode)?, medium_at, count, from);
         stripe.unlock();
-        locked.guard.unlock();
-        outcome.map(|count| (at, count))
+        outcome
+    }
+
+    /// There is no room for fresh blocks, but the file may have blocks behind its end that were allocated so that this write does not
+    /// fail: it grows over them, as zeros, and they are written in place. What fails after that is taken back, and with it what else
+    /// was allocated.
+    #[cold]
+    #[inline(never)]
+    fn write_allocated(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        full: Error,
+    ) -> Result<usize> {
+        let Mapping::Blocks { count, shared: false, .. } = self.mapping(locked.inode, &locked.record, at)? else {
+            return Err(full);
+        };
+        let size = locked.record.size();
+        let end = end.min(at + left_of(count, at)).min(at + STRIPE_BYTES - at % STRIPE_BYTES);
+        // The log's own room, which is bounded: sizes that were succeeded are collected.
+        let was_urgent = self.urgent.replace(true);
+        let grown = self.resize(locked, end, None).and_then(|()| self.seal(locked));
+        let outcome = grown.and_then(|()| self.overwrite_sealed(locked, at, from));
+        let reached = outcome.as_ref().map_or(size, |&count| at + count as u64);
+        let taken_back = if reached < locked.record.size() { self.resize(locked, reached, None) } else { Ok(()) };
+        self.urgent.set(was_urgent);
+        taken_back.and(outcome)
     }
 
     /// Waits for everybody who writes to these blocks of a file in place, and makes everybody who reads them look again.

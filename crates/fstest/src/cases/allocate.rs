@@ -194,7 +194,11 @@ fn ranges_that_make_no_sense(rig: &Rig<'_>) {
 fn reserved_space_is_there(rig: &Rig<'_>) {
     let block = block(rig);
     let (kept, filler) = (rig.file(rig.root, "kept"), rig.file(rig.root, "filler"));
+    let (behind, odd) = (rig.file(rig.root, "behind"), rig.file(rig.root, "odd"));
     rig.fs.allocate(kept, AllocateMode::Extend, 0, 64 * block).unwrap();
+    rig.fs.allocate(behind, AllocateMode::KeepSize, 0, 640 * block).unwrap();
+    rig.fs.allocate(odd, AllocateMode::KeepSize, 0, 64 * block).unwrap();
+    rig.write(odd, 0, &filled(100));
     let mut size = 0;
     while let Ok(written) = rig.try_write(filler, gannet_vfs::WritePosition::At(size), &vec![1; 64 * block as usize]) {
         size += written.count_bytes as u64;
@@ -203,6 +207,19 @@ fn reserved_space_is_there(rig: &Rig<'_>) {
         rig.write(kept, index * block, &filled(block));
     }
     assert_eq!(rig.try_read(kept, 63 * block, block as usize).unwrap(), filled(block));
+    // What lies behind the end is theirs, too: in pieces of any size, and with a gap.
+    for index in 0..640 {
+        rig.write(behind, index * block, &filled(block));
+    }
+    assert_eq!(rig.try_read(behind, 639 * block, block as usize).unwrap(), filled(block));
+    for index in 1..1000 {
+        rig.write(odd, index * 100, &filled(100));
+    }
+    rig.write(odd, 50 * block + 7, &filled(9 * block));
+    let mut expected = filled(100).repeat(1000);
+    expected.resize((50 * block + 7) as usize, 0);
+    expected.extend(filled(9 * block));
+    assert_eq!(rig.content(odd), expected);
 }
 
 fn allocation_is_all_or_nothing(rig: &Rig<'_>) {

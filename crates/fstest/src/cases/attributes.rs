@@ -202,6 +202,12 @@ fn reading_moves_access_times(rig: &Rig<'_>) {
         assert_eq!(rig.attributes(node).accessed, Time(1_000_000_000), "what is set is seen");
         moves(true, "its time was set");
         moves(false, "again");
+        for (flags, expected) in [(InodeFlags::NO_ACCESS_TIME, false), (InodeFlags::empty(), true)] {
+            rig.tick();
+            rig.fs.set_attributes(node, &AttributeChange { flags: Some(flags), ..Default::default() }).unwrap();
+            moves(expected, "flags were set");
+            moves(false, "and again");
+        }
     }
     for (what, change) in [
         ("a write", &(|| rig.write(file, 0, b"some bytes")) as &dyn Fn()),

@@ -142,6 +142,7 @@ impl Dispatcher {
             let [a, b, c, d, ..] = input.bytes;
             let wanted = u32::from_le_bytes([a, b, c, d]);
             self.set_flags(node, InodeFlags::from_bits(wanted).ok_or(Error::new(Errno::OPNOTSUPP))?)?;
+            self.attributes_have_changed(header.node);
             0
         } else if command == GET_EXTENDED_FLAGS {
             let flags = self.file_system.permissions(node)?.flags;
@@ -155,6 +156,7 @@ impl Dispatcher {
             let kept = self.file_system.permissions(node)?.flags & InodeFlags::COPY_ON_WRITE;
             let flags = flags.ok_or(Error::new(Errno::OPNOTSUPP))? | kept;
             self.set_flags(node, flags)?;
+            self.attributes_have_changed(header.node);
             0
         } else {
             return Err(Error::new(Errno::NOTTY));

@@ -143,6 +143,15 @@ impl Dispatcher {
         attributes.modified = Time(shown);
     }
 
+    /// Has the kernel ask for an inode's attributes again, after a request by which it does not expect them to change.
+    pub(super) fn attributes_have_changed(&self, id: u64) {
+        if self.policy.cache != CachePolicy::Coherent
+            && let Some(kernel) = self.kernel.get()
+        {
+            kernel.forget_attributes(id);
+        }
+    }
+
     /// Notes an open file of an automatic mount; says how the kernel shall open it.
     pub(super) fn note_open(&self, id: u64, handle: u64, flags: u32) -> OpenMode {
         let mode = self.nodes.opened(id, self.epoch(), flags & O_DIRECT != 0);

@@ -111,12 +111,8 @@ impl Dispatcher {
             self.drop_capabilities(node);
         }
         // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
-        if from_page_cache
-            && self.policy.cache != CachePolicy::Coherent
-            && !self.agreed(InitFlags::WRITEBACK_CACHE)
-            && let Some(kernel) = self.kernel.get()
-        {
-            kernel.forget_attributes(header.node);
+        if from_page_cache && !self.agreed(InitFlags::WRITEBACK_CACHE) {
+            self.attributes_have_changed(header.node);
         }
         Ok(reply::written(written.count_bytes as u32))
     }
@@ -124,6 +120,10 @@ impl Dispatcher {
     pub(super) fn sync(&self, header: &Header, flags: u32) -> Result<FixedReply> {
         let scope = if flags & FSYNC_FDATASYNC != 0 { SyncScope::Data } else { SyncScope::DataAndAttributes };
         self.file_system.sync(self.node(header.node)?, scope)?;
+        if self.agreed(InitFlags::WRITEBACK_CACHE) {
+            // It keeps size and times itself then, but not the number of blocks, of which writing back has made more.
+            self.attributes_have_changed(header.node);
+        }
         Ok(FixedReply::new())
     }
 

@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "appends_do_not_overwrite", body: appends_do_not_overwrite, every_way: true },
     Test { name: "direct_io_and_large_requests", body: direct_io_and_large_requests, every_way: true },
     Test { name: "times_and_owners", body: times_and_owners, every_way: true },
+    Test { name: "attributes_follow", body: attributes_follow, every_way: true },
 ];
 
 /// Bytes that differ from each other and from block to block.
@@ -279,6 +280,28 @@ fn times_and_owners(way: &str) -> Outcome {
         assert_eq!((owned.uid(), owned.gid()), (12, 34));
         assert_eq!(owned.mode() & 0o7777, 0o755, "chown drops set-id bits");
     }
+    server.end();
+    Ok(())
+}
+
+/// What the kernel does not expect to change is seen at once, too.
+fn attributes_follow(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let mut file = File::options().read(true).write(true).create_new(true).open(server.at("file")).unwrap();
+    file.write_all(&[1; 65_536]).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 65_536);
+    file.sync_all().unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 128, "after fsync");
+    let changed = || file.metadata().map(|about| (about.ctime(), about.ctime_nsec())).unwrap();
+    // Where it writes back, the kernel keeps a file's times by itself.
+    let keeps_times = way.contains("writeback");
+    for flags in [rustix::fs::IFlags::NOATIME, rustix::fs::IFlags::empty()] {
+        let before = changed();
+        std::thread::sleep(std::time::Duration::from_millis(15));
+        rustix::fs::ioctl_setflags(&file, flags).unwrap();
+        assert!(keeps_times || changed() > before, "{flags:?}");
+    }
+    drop(file);
     server.end();
     Ok(())
 }
