@@ -20,7 +20,7 @@ pub fn requests(file_system: Arc<dyn FileSystem>, mut data: &[u8]) {
         1 => CachePolicy::Coherent,
         choice => CachePolicy::Exclusive { writeback: choice == 2 },
     };
-    let policy = Policy { cache, set_user_id: true, ..Policy::default() };
+    let policy = Policy { cache, ..Policy::default() };
     let dispatcher = Arc::new(Dispatcher::new(file_system.clone(), policy));
     let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags: InitFlags::all() };
     assert!(matches!(dispatcher.initialize(&offer, true), Answer::Agreed(..)));

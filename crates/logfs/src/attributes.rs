@@ -172,11 +172,13 @@ pub(crate) fn access_is_fresh(core: &Core, arena: &Arena, node: NodeId) -> bool 
     }
 }
 
-/// Whether the inode has set-id bits, or may have: `false` is certain, for the moment.
+/// Whether the inode has set-id bits or capabilities, or may have: `false` is certain, for the moment. Of extended attributes only their number
+/// is looked at.
 #[inline]
-pub(crate) fn may_have_set_id(core: &Core, arena: &Arena, node: NodeId) -> bool {
-    let is_known = |record: &Record<'_>| record.state().is_some_and(|state| state.generation == node.generation);
-    backed_record(core, arena, node).filter(is_known).is_none_or(|record| record.mode() & 0o6000 != 0)
+pub(crate) fn may_have_privileges(core: &Core, arena: &Arena, node: NodeId) -> bool {
+    let Some(record) = backed_record(core, arena, node) else { return true };
+    let Some(state) = record.state().filter(|state| state.generation == node.generation) else { return true };
+    record.mode() & 0o6000 != 0 || record.xattrs() > u64::from(state.has_access_list)
 }
 
 /// The attributes after a change, or `None` if there is nothing to log.

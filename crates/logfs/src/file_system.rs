@@ -371,8 +371,8 @@ impl FileSystem for LogFs {
         }
     }
 
-    fn may_have_set_id(&self, node: NodeId) -> bool {
-        attributes::may_have_set_id(&self.core, self.session.arena(), node)
+    fn may_have_privileges(&self, node: NodeId) -> bool {
+        attributes::may_have_privileges(&self.core, self.session.arena(), node)
     }
 
     fn sync(&self, node: NodeId, _scope: SyncScope) -> Result<()> {

@@ -107,17 +107,24 @@ fn a_read_within_the_tick_of_a_set_time_shows() {
 }
 
 #[test]
-fn set_id_bits_are_known_by_a_quick_look() {
+fn privileges_are_known_by_a_quick_look() {
     let fs = LogFs::open_private(volume(16 << 20), options(AccessTimes::Relative)).expect("attach");
     let rig = Rig::new(&fs);
     let file = rig.file(rig.root, "f");
-    assert!(!fs.may_have_set_id(file), "it has none");
+    assert!(!fs.may_have_privileges(file), "it has none");
     let mode = |mode| AttributeChange { mode: ModeChange::Set(mode), ..Default::default() };
     fs.set_attributes(file, &mode(0o2755)).expect("chmod");
-    assert!(fs.may_have_set_id(file));
+    assert!(fs.may_have_privileges(file));
     fs.set_attributes(file, &mode(0o755)).expect("chmod");
-    assert!(!fs.may_have_set_id(file));
+    assert!(!fs.may_have_privileges(file));
+    fs.set_xattr(file, b"security.capability", &[0; 20], gannet_vfs::XattrMode::Any).expect("setxattr");
+    assert!(fs.may_have_privileges(file));
+    fs.remove_xattr(file, b"security.capability").expect("removexattr");
+    assert!(!fs.may_have_privileges(file));
     fs.remove(rig.root, name("f"), gannet_vfs::RemoveKind::NonDirectory).expect("remove");
     let other = rig.file(rig.root, "g");
-    assert!(fs.may_have_set_id(gannet_vfs::NodeId { generation: other.generation + 1, ..other }), "nobody knows it");
+    assert!(
+        fs.may_have_privileges(gannet_vfs::NodeId { generation: other.generation + 1, ..other }),
+        "nobody knows it"
+    );
 }

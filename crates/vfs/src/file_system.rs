@@ -143,9 +143,9 @@ pub trait FileSystem: Send + Sync {
     /// `O_NOATIME`. The file system moves the access time then, by `relatime` unless it was told otherwise, or has none.
     fn note_access(&self, _node: NodeId) {}
 
-    /// Whether the inode has set-id bits, which a write without `CAP_FSETID` drops, or may have: a quick look, so that not every
-    /// write has to ask for [`FileSystem::permissions`].
-    fn may_have_set_id(&self, _node: NodeId) -> bool {
+    /// Whether the inode has what changes of content take away, or may have: set-id bits or an extended attribute with capabilities. A quick
+    /// look, so that not every write has to ask for [`FileSystem::permissions`].
+    fn may_have_privileges(&self, _node: NodeId) -> bool {
         true
     }
 

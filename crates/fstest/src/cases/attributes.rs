@@ -134,7 +134,7 @@ fn a_write_drops_set_id_bits_when_told(rig: &Rig<'_>) {
     let node = rig.fs.create(rig.root, name("f"), &NewNode::regular(0o6777, OWNER)).unwrap();
     rig.write(node, 0, b"privileged");
     assert_eq!(rig.attributes(node).mode, 0o6777);
-    assert!(rig.fs.may_have_set_id(node));
+    assert!(rig.fs.may_have_privileges(node));
     let drop = WriteFlags::DROP_SET_ID;
     rig.fs.write(node, WritePosition::At(0), &mut Source::from_slice(b""), drop).unwrap();
     assert_eq!(rig.attributes(node).mode, 0o6777, "nothing written, nothing dropped");

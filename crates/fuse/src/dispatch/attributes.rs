@@ -109,7 +109,7 @@ impl Dispatcher {
             list.set_mode(mode);
             self.file_system.set_xattr(node, acl::ACCESS, &list.encode(), gannet_vfs::XattrMode::Any)?;
         }
-        if self.policy.set_user_id && (owner_changes || change.size_bytes.is_some()) {
+        if change.size_bytes.is_some() || owner_changes && now.file_type != FileType::Directory {
             self.drop_capabilities(node);
         }
         Ok(reply::attributes(&self.shown(attributes), self.unguarded_validity()))
@@ -118,7 +118,7 @@ impl Dispatcher {
     /// Removes file capabilities, as a change of owner or content does.
     pub(super) fn drop_capabilities(&self, node: NodeId) {
         let name = b"security.capability";
-        if self.file_system.xattr(node, name, &mut []).is_ok() {
+        if self.file_system.may_have_privileges(node) && self.file_system.xattr(node, name, &mut []).is_ok() {
             let _ = self.file_system.remove_xattr(node, name);
         }
     }

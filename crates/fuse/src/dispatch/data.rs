@@ -106,10 +106,8 @@ impl Dispatcher {
         if drops {
             self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
         }
+        self.drop_capabilities(node);
         let written = self.file_system.write(node, position, &mut Source::from_slice(data), flags)?;
-        if self.policy.set_user_id {
-            self.drop_capabilities(node);
-        }
         // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
         if from_page_cache && !self.agreed(InitFlags::WRITEBACK_CACHE) {
             self.attributes_have_changed(header.node);
@@ -152,6 +150,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.drop_set_id_for(header, node, &now)?;
+        self.drop_capabilities(node);
         self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
         Ok(FixedReply::new())
     }
@@ -185,6 +184,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.drop_set_id_for(header, to, &now)?;
+        self.drop_capabilities(to);
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if !wide {
             count_bytes = count_bytes.min(CLONE_BYTES_MAX);

@@ -85,8 +85,6 @@ pub(crate) struct Policy {
     pub(crate) umask: Option<u32>,
     /// The kernel keeps locks, for this mount alone.
     pub(crate) local_locks: bool,
-    /// Set-user-id programs count on this mount, so file capabilities do too.
-    pub(crate) set_user_id: bool,
     /// How long somebody who opens the volume waits for an automatic mount to stop caching.
     pub(crate) cache_deadline: std::time::Duration,
 }

@@ -30,7 +30,7 @@ impl Random {
 fn dispatcher(cache: CachePolicy) -> (Arc<MemoryFs>, Arc<Dispatcher>) {
     let limits = Limits { data_bytes: 4 << 20, inodes: INODES };
     let file_system = Arc::new(MemoryFs::new(limits, 0o755, Owner::default()).unwrap());
-    let policy = Policy { cache, set_user_id: true, ..Policy::default() };
+    let policy = Policy { cache, ..Policy::default() };
     let dispatcher = Arc::new(Dispatcher::new(file_system.clone(), policy));
     let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags: InitFlags::all() };
     assert!(matches!(dispatcher.initialize(&offer, true), Answer::Agreed(..)));

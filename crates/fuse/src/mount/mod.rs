@@ -102,7 +102,6 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         cache,
         user: options.user,
         group: options.group,
-        set_user_id: options.allow_set_user_id,
         local_locks: options.local_locks,
         umask: options.umask,
         cache_deadline: options.cache_deadline.unwrap_or(CACHE_DEADLINE),

@@ -32,7 +32,7 @@ impl Namespace<'_, '_> {
         self.fs.set_attributes(node, &AttributeChange { mode, ..Default::default() })
     }
 
-    /// `chown`; `None` keeps. Set-id bits of what is not a directory go.
+    /// `chown`; `None` keeps. Set-id bits and capabilities of what is not a directory go.
     pub fn set_owner(&self, node: NodeId, user: Option<u32>, group: Option<u32>) -> Result<Attributes> {
         let known = self.changeable(node)?;
         let owns = self.who.user == known.owner.user;
@@ -47,6 +47,7 @@ impl Namespace<'_, '_> {
         if mode != ModeChange::Keep && !self.is_owner(&known) && !self.who.may(Capabilities::CHOWN) {
             return fail(Errno::PERM);
         }
+        self.drop_capability(node, &known)?;
         self.fs.set_attributes(node, &AttributeChange { mode, user, group, ..Default::default() })
     }
 
@@ -65,19 +66,22 @@ impl Namespace<'_, '_> {
         }
     }
 
-    /// Before the content of an open file changes by a write, a copy or an allocation: without privilege its set-id bits go.
+    /// Before the content of an open file changes by a write, a copy or an allocation: its capabilities go, and without privilege
+    /// its set-id bits.
     #[inline]
     pub fn before_change(&self, node: NodeId) -> Result<()> {
-        if self.who.may(Capabilities::FSETID) || !self.fs.may_have_set_id(node) {
-            return Ok(());
-        }
-        self.drop_set_id(node, &self.fs.permissions(node)?)
+        if self.fs.may_have_privileges(node) { self.drop_privileges(node, &self.fs.permissions(node)?) } else { Ok(()) }
     }
 
     /// Likewise, of a file that was looked at.
-    pub(super) fn drop_set_id(&self, node: NodeId, known: &Permissions) -> Result<()> {
+    #[cold]
+    pub(super) fn drop_privileges(&self, node: NodeId, known: &Permissions) -> Result<()> {
         const SET_ID: u32 = 0o6000;
-        if known.mode & SET_ID == 0 || known.file_type != FileType::Regular || self.who.may(Capabilities::FSETID) {
+        if known.file_type != FileType::Regular {
+            return Ok(());
+        }
+        self.drop_capability(node, known)?;
+        if known.mode & SET_ID == 0 || self.who.may(Capabilities::FSETID) {
             return Ok(());
         }
         match self.set_id_change(known) {
@@ -94,7 +98,7 @@ impl Namespace<'_, '_> {
         if known.flags.contains(InodeFlags::IMMUTABLE) || known.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds {
             return fail(Errno::PERM);
         }
-        self.drop_set_id(node, &known)?;
+        self.drop_privileges(node, &known)?;
         self.fs.allocate(node, mode, offset_bytes, length_bytes)
     }
 

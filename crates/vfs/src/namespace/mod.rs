@@ -14,6 +14,7 @@
 //! | `path_cache.rs` | what a thread keeps of earlier walks |
 //! | `access.rs` | may they |
 //! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
+//! | `file_capability.rs` | capabilities of programs: format, and when they fall |
 //! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs`, `sharing.rs` | the operations |
 //!
 //! Of what the kernel does by administrator's setting, `protected_hardlinks` is always on (as distributions set it);
@@ -23,6 +24,7 @@ mod access;
 mod access_list;
 mod attributes;
 mod credentials;
+mod file_capability;
 mod names;
 mod open;
 mod path_cache;

@@ -162,8 +162,9 @@ impl Namespace<'_, '_> {
         Ok(opened)
     }
 
-    /// Changes the size; set-id bits go unless privilege keeps them.
+    /// Changes the size; capabilities go, and set-id bits unless privilege keeps them.
     pub(super) fn cut(&self, node: NodeId, size_bytes: u64, known: &Permissions) -> Result<()> {
+        self.drop_capability(node, known)?;
         let keeps = self.who.may(Capabilities::FSETID);
         let mode = if keeps { ModeChange::Keep } else { self.set_id_change(known) };
         let change = AttributeChange { size_bytes: Some(size_bytes), mode, ..Default::default() };

@@ -49,7 +49,7 @@ impl Namespace<'_, '_> {
             length_bytes => length_bytes,
         };
         self.fs().clone_range(from, from_offset_bytes, to, to_offset_bytes, length_bytes)?;
-        if length_bytes > 0 { self.drop_set_id(to, &known) } else { Ok(()) }
+        if length_bytes > 0 { self.drop_privileges(to, &known) } else { Ok(()) }
     }
 
     /// Shares as much of a copy as can be shared; returns how many bytes that was. 0 says that the copy is to be done byte
@@ -75,7 +75,7 @@ impl Namespace<'_, '_> {
                 && to_offset_bytes.saturating_add(length_bytes) >= target.size_bytes;
             let length_bytes = if ends { length_bytes } else { length_bytes - length_bytes % unit };
             self.fs().clone_range(from, from_offset_bytes, to, to_offset_bytes, length_bytes)?;
-            self.drop_set_id(to, &known)?;
+            self.drop_privileges(to, &known)?;
             Ok::<u64, Error>(length_bytes)
         };
         attempt().unwrap_or(0)

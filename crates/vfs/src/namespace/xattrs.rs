@@ -1,7 +1,7 @@
 //! Extended attributes: which name spaces exist, who may use them, and access control lists behind their names.
 
 use super::access_list::{ACCESS_NAME, AccessList, DEFAULT_NAME};
-use super::{Access, Capabilities, Namespace};
+use super::{Access, Capabilities, Namespace, file_capability};
 use crate::{AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, XattrMode};
 
 const fn fail<T>(errno: Errno) -> Result<T> {
@@ -13,6 +13,7 @@ enum Space {
     User,
     Trusted,
     Security,
+    Capability,
     AccessList,
     DefaultList,
 }
@@ -25,6 +26,7 @@ fn space_of(name: &[u8]) -> Result<Space> {
     match name {
         ACCESS_NAME => return Ok(Space::AccessList),
         DEFAULT_NAME => return Ok(Space::DefaultList),
+        file_capability::NAME => return Ok(Space::Capability),
         _ => {}
     }
     for (prefix, space) in
@@ -51,6 +53,7 @@ impl Namespace<'_, '_> {
             }
             Space::Trusted if !self.who.may(Capabilities::SYS_ADMIN) => return fail(Errno::NODATA),
             Space::Trusted | Space::Security => {}
+            Space::Capability => return self.capability(node, value),
             Space::AccessList | Space::DefaultList if known.file_type == FileType::Symlink => {
                 return fail(Errno::OPNOTSUPP);
             }
@@ -67,7 +70,7 @@ impl Namespace<'_, '_> {
     }
 
     /// Checks that an attribute may be changed.
-    fn check_change(&self, space: Space, name: &[u8], node: NodeId) -> Result<Permissions> {
+    fn check_change(&self, space: Space, node: NodeId) -> Result<Permissions> {
         let known = self.changeable(node)?;
         match space {
             Space::User => {
@@ -80,7 +83,7 @@ impl Namespace<'_, '_> {
                 }
                 self.check_known(node, &known, Access::WRITE)?;
             }
-            Space::Security if name == b"security.capability" => {
+            Space::Capability => {
                 if !self.who.may(Capabilities::SETFCAP) {
                     return fail(Errno::PERM);
                 }
@@ -111,7 +114,10 @@ impl Namespace<'_, '_> {
         if matches!(space, Space::AccessList | Space::DefaultList) && AccessList::is_none(value) {
             return self.remove_list(space, node, name);
         }
-        let known = self.check_change(space, name, node)?;
+        if space == Space::Capability {
+            self.check_capability(value)?;
+        }
+        let known = self.check_change(space, node)?;
         match space {
             Space::AccessList => return self.set_access_list(node, &known, value, mode),
             Space::DefaultList => {
@@ -169,7 +175,7 @@ impl Namespace<'_, '_> {
     /// `removexattr`. Without its list an inode keeps its permission bits; a list that is not there counts as removed.
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
         let space = space_of(name)?;
-        self.check_change(space, name, node)?;
+        self.check_change(space, node)?;
         match self.fs.remove_xattr(node, name) {
             Err(error) if error.errno() == Errno::NODATA && matches!(space, Space::AccessList | Space::DefaultList) => {
                 Ok(())
