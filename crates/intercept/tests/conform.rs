@@ -15,11 +15,6 @@ const ARGUED: &[(&str, &str)] = &[
     ("bytes: preadv2(file, &v, 1, 0, RWF_NOWAIT)", "tmpfs refuses it; nothing waits here"),
     ("bytes: pwritev2(file, &w, 1, 0, RWF_NOWAIT)", "likewise"),
     (
-        "bytes: S(linkat, f, \"\", AT_FDCWD",
-        "EBADF or EXDEV for a descriptor that does not exist: what is linked is not looked at first",
-    ),
-    ("pointers: S(splice", "the kernel reads a bad offset before it looks at the ends"),
-    (
         "pointers: S(pwrite64, file, whole",
         "a buffer that ends too early: fewer bytes are written before the fault, or none",
     ),
@@ -27,11 +22,6 @@ const ARGUED: &[(&str, &str)] = &[
     ("pointers: S(pread64, big, whole", "likewise EFAULT instead of fewer bytes"),
     ("pointers: S(pwrite64, big, whole", "likewise"),
     ("pointers: S(mount", "refused before its strings are looked at"),
-    (
-        "descriptors: epoll_ctl(poller, EPOLL_CTL_ADD, path",
-        "EPERM, not EBADF: the placeholder of an O_PATH descriptor is a file's",
-    ),
-    ("descriptors: polls[0].revents", "likewise for poll"),
     ("attributes: utimensat -9999999999", "times reach from 1677 to 2262"),
     ("attributes: utimensat 9223372036854775807", "likewise"),
     ("attributes: utimensat -9223372036854775808", "likewise"),

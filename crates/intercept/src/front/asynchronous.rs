@@ -52,15 +52,17 @@ pub(crate) fn around_fork(before: bool) {
 /// `io_submit`.
 pub(crate) fn submit(call: &mut Call<'_>) -> Answer {
     let [context, count, list, ..] = call.arguments;
+    // The kernel refuses the context first. What stands behind a request that cannot be read is not looked at.
+    let is_context = memory::read_value(context, &mut 0u32).is_ok();
     let count = count.min(REQUESTS_MAX);
-    let any_ours = (0..count).any(|index| {
-        let mut request = 0usize;
-        let mut descriptor = 0u32;
-        memory::read_value(list.wrapping_add(index * 8), &mut request).is_ok()
-            && memory::read_value(request.wrapping_add(20), &mut descriptor).is_ok()
-            && call.is_ours(descriptor as usize)
-    });
-    if !any_ours {
+    let descriptor_of = |index: usize| {
+        let (mut request, mut descriptor) = (0usize, 0u32);
+        memory::read_value(list.wrapping_add(index * 8), &mut request).ok()?;
+        memory::read_value(request.wrapping_add(20), &mut descriptor).ok()?;
+        Some(descriptor as usize)
+    };
+    let mut descriptors = (0..count).map_while(descriptor_of);
+    if (call.arguments[1] as i64) < 0 || !is_context || !descriptors.any(|descriptor| call.is_ours(descriptor)) {
         return Ok(Outcome::Pass);
     }
     for index in 0..count {

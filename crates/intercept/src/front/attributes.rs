@@ -180,6 +180,10 @@ pub(crate) fn xattr(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 
 /// The xattr family by descriptor.
 pub(crate) fn xattr_of_descriptor(call: &Call<'_>) -> Answer {
+    if !call.is_ours(call.arguments[0]) {
+        return Ok(Outcome::Pass);
+    }
+    check_xattr(call.number, &call.arguments)?;
     let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
     xattr_at(call.number, &call.arguments, &namespace, node)
 }
@@ -214,6 +218,7 @@ pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answe
         LISTXATTRAT => (LISTXATTR, [0, name, more, 0, 0, 0]),
         _ => (REMOVEXATTR, [0, name, 0, 0, 0, 0]),
     };
+    check_xattr(number, &arguments)?;
     let mut first = [0u8; 1];
     let names_nothing = path == 0 || memory::read_bytes(path, &mut first).is_ok() && first[0] == 0;
     if flags & AT_EMPTY_PATH != 0 && names_nothing && call.is_ours(directory) {
@@ -231,15 +236,15 @@ const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
 const XATTR_LIST_MAX: usize = 65536;
 
-/// What the kernel looks at before the path: flags, name, size.
+/// What the kernel looks at before path or descriptor: flags, name, size.
 fn check_xattr(number: usize, arguments: &[usize; 6]) -> Result<(), Errno> {
     const FLAGS: usize = 3;
     let [_, name, _, size, flags, _] = *arguments;
-    let sets = matches!(number, SETXATTR | LSETXATTR);
+    let sets = matches!(number, SETXATTR | LSETXATTR | FSETXATTR);
     if sets && flags as u32 as usize & !FLAGS != 0 {
         return Err(Errno::INVAL);
     }
-    if !matches!(number, LISTXATTR | LLISTXATTR) {
+    if !matches!(number, LISTXATTR | LLISTXATTR | FLISTXATTR) {
         read_xattr_name(name, &mut [0; XATTR_NAME_MAX + 2])?;
     }
     if sets && size > XATTR_SIZE_MAX { Err(Errno::TOOBIG) } else { Ok(()) }

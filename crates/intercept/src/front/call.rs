@@ -3,8 +3,8 @@
 use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
-    Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, handles, held, locks,
-    maps, names, rendezvous, status, transfer,
+    Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, flags, handles, held,
+    locks, maps, names, rendezvous, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -119,6 +119,10 @@ impl Call<'_> {
     }
 }
 
+/// Flags of calls about mounts that the kernel knows; it refuses others, whatever the path.
+const FSPICK_FLAGS: u32 = 0xf;
+const MOVE_MOUNT_FLAGS: u32 = 0x377;
+
 /// How often a path is walked anew when others remove what it led to.
 const WALKS_MAX: usize = 100;
 
@@ -166,7 +170,7 @@ impl AtForm {
 
 /// Finds the handler.
 pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
-    let [a, b, c, d, e, f] = call.arguments;
+    let [a, b, c, d, e, _] = call.arguments;
     if held::any() && !call.in_child && could_tell(call) {
         held::flush();
     }
@@ -176,7 +180,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         WRITE | PWRITE64 | WRITEV | PWRITEV | PWRITEV2 => data::write(call),
         LSEEK => extent::seek(call),
         SENDFILE | COPY_FILE_RANGE | SPLICE => transfer::transfer(call, &mut scratch.bytes),
-        TEE | VMSPLICE => transfer::refuse_pipes(call),
+        TEE => transfer::refuse_tee(call),
         FSYNC | FDATASYNC | SYNC_FILE_RANGE | SYNCFS => extent::sync(call),
         FTRUNCATE => extent::truncate(call),
         FALLOCATE => extent::allocate(call),
@@ -266,17 +270,26 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         SENDMMSG => super::passing::send_several(call),
         BIND => rendezvous::bind(call, first),
         CONNECT => rendezvous::connect(call, first, second),
-        INOTIFY_ADD_WATCH => refuse_path(call, CWD, b, first),
-        FANOTIFY_MARK => refuse_path(call, d, e, first),
+        // To the kernel, which sees that ours sends no notifications.
+        INOTIFY_ADD_WATCH | FANOTIFY_MARK if call.is_ours(a) => Ok(Outcome::Pass),
+        INOTIFY_ADD_WATCH => refuse_watch(call, [a, 0, c, 0, 0, 0], CWD, b, first),
+        FANOTIFY_MARK => refuse_watch(call, [a, b, c, CWD, 0, 0], d, e, first),
         NAME_TO_HANDLE_AT => handles::name_to_handle(call, first),
         OPEN_BY_HANDLE_AT => handles::open_by_handle(call, first),
         KCMP => compare::compare(call),
-        OPEN_TREE | FSPICK | FILE_GETATTR | FILE_SETATTR => refuse_path(call, a, b, first),
+        OPEN_TREE => names::open_tree(call, first, second),
+        OPEN_TREE_ATTR => refuse_path(call, a, b, first),
+        FSPICK if c as u32 & !FSPICK_FLAGS != 0 => Ok(Outcome::Pass),
+        MOUNT_SETATTR => refuse_path(call, a, b, first),
+        FSPICK => refuse_path(call, a, b, first),
+        FILE_GETATTR | FILE_SETATTR => flags::by_path(call, first),
+        CACHESTAT => extent::cache_statistics(call),
         MOUNT => match refuse_path(call, CWD, b, first)? {
             // What is mounted need not be a path.
             Outcome::Pass => refuse_path(call, CWD, a, second).or(Ok(Outcome::Pass)),
             done => Ok(done),
         },
+        MOVE_MOUNT if e as u32 & !MOVE_MOUNT_FLAGS != 0 => Ok(Outcome::Pass),
         MOVE_MOUNT => refuse_either(call, [a, b, c, d], first, second),
         PIVOT_ROOT => refuse_either(call, [CWD, a, CWD, b], first, second),
         ACCT | UMOUNT2 | SWAPON | USELIB => refuse_path(call, CWD, a, first),
@@ -284,7 +297,6 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         QUOTACTL if b != 0 => refuse_path(call, CWD, b, first),
         EPOLL_CTL | QUOTACTL => Ok(Outcome::Pass),
         _ => {
-            let _ = f;
             if matches!(class_of(call.number), Class::Descriptor | Class::DescriptorOrTable) && call.is_ours(a) {
                 refused(call.number)
             } else {
@@ -326,7 +338,7 @@ fn refused(number: usize) -> Answer {
 }
 
 /// Refuses a call if its path is a volume's.
-fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratch: &mut PathScratch) -> Answer {
+pub(crate) fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratch: &mut PathScratch) -> Answer {
     if path == 0 {
         return Ok(Outcome::Pass);
     }
@@ -339,6 +351,26 @@ fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratch: &mut Pat
         }
         _ => refused(call.number),
     }
+}
+
+/// Refuses a watch of a volume's path, once the kernel has found nothing wrong with everything else.
+fn refuse_watch(
+    call: &Call<'_>,
+    mut probe: [usize; 6],
+    directory: usize,
+    path: usize,
+    scratch: &mut PathScratch,
+) -> Answer {
+    let refused = match refuse_path(call, directory, path, scratch) {
+        Ok(Outcome::Pass) => return Ok(Outcome::Pass),
+        refused => refused,
+    };
+    let position = if call.number == INOTIFY_ADD_WATCH { 1 } else { 4 };
+    probe[position] = c"".as_ptr() as usize;
+    // SAFETY: the program's call for the empty path, which is never found.
+    let result = unsafe { syscall6(call.number, probe) };
+    const ENOENT: isize = -2;
+    if crate::raw::is_error(result) && result != ENOENT { Ok(Outcome::Done(result)) } else { refused }
 }
 
 /// Refuses a call if either of its paths is a volume's.

@@ -142,14 +142,37 @@ pub(crate) fn read(call: &Call<'_>) -> Answer {
     let [descriptor, address, count, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
     check_position(call, 0)?;
-    check_readable(&file)?;
+    if let Err(errno) = check_readable(&file) {
+        return refuse_read(call, errno);
+    }
     let fs = call.file_system(&file)?;
     if matches!(call.number, READ | PREAD64) {
+        check_addresses(call)?;
         let slice = UserSlice::new(address, count.min(COUNT_MAX));
         // SAFETY: the program told the kernel to write there; nothing of ours lives in its memory.
         return read_into(call, &file, fs, unsafe { Destination::from_user(slice) });
     }
     read_vector(call, &file, fs)
+}
+
+/// A buffer that ends beyond all addresses is refused as a whole.
+#[inline]
+fn check_addresses(call: &Call<'_>) -> Result<(), Errno> {
+    let [_, address, count, ..] = call.arguments;
+    if address.checked_add(count).is_none_or(|end| end > ADDRESS_LIMIT) { Err(Errno::FAULT) } else { Ok(()) }
+}
+
+/// What cannot be read: of directories the kernel says so behind the addresses.
+#[cold]
+#[inline(never)]
+fn refuse_read(call: &Call<'_>, errno: Errno) -> Answer {
+    if errno == Errno::ISDIR && matches!(call.number, READ | PREAD64) {
+        check_addresses(call)?;
+        check_position(call, call.arguments[2])?;
+    } else if errno == Errno::ISDIR && Segments::read(call)?.used().iter().all(|part| part.is_empty()) {
+        return done(0);
+    }
+    Err(errno)
 }
 
 /// Apart, because of its large frame.
@@ -199,6 +222,7 @@ pub(crate) fn write(call: &Call<'_>) -> Answer {
     let fs = call.file_system(&file)?;
     let appends = appends(fs, &file)?;
     if matches!(call.number, WRITE | PWRITE64) {
+        check_addresses(call)?;
         let slice = UserSlice::new(address, count.min(COUNT_MAX));
         // SAFETY: the program told the kernel to read there.
         return write_from(call, &file, fs, appends, unsafe { Source::from_user(slice) });

@@ -2,14 +2,13 @@
 
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
-use super::table::OpenFile;
-use super::{held, locks, sharing};
+use super::table::{CREATED, OpenFile};
+use super::{flags, held, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use core::sync::atomic::{AtomicU64, Ordering};
-use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileType, InodeFlags};
 
 /// `close`: ours is let go, then the kernel closes the placeholder.
@@ -181,6 +180,7 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_LOCKS: [usize; 6] = [5, 6, 7, 36, 37, 38];
     const F_DUPFD_CLOEXEC: usize = 1030;
     const F_DUPFD_QUERY: usize = 1027;
+    const F_CREATED_QUERY: usize = 1028;
     const F_SETOWN: usize = 8;
     const F_GETOWN: usize = 9;
     const F_SETSIG: usize = 10;
@@ -193,8 +193,6 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_GETPIPE_SZ: usize = 1032;
     const F_GET_RW_HINT: usize = 1035;
     const F_SET_RW_HINT: usize = 1036;
-    const F_GET_FILE_RW_HINT: usize = 1037;
-    const F_SET_FILE_RW_HINT: usize = 1038;
     const RW_HINT_MAX: u64 = 5;
     const F_NOTIFY: usize = 1026;
     /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_DIRECT, O_NOATIME. Files send no signals: O_ASYNC stays as it is.
@@ -221,6 +219,7 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             let large_file = if file.flags & O_PATH != 0 { 0 } else { 0o100000 };
             done((info.status | large_file) as usize)
         }
+        F_CREATED_QUERY => done(usize::from(file.flags & CREATED != 0)),
         _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
         F_SETFL => {
             shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
@@ -233,8 +232,13 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             done(0)
         }
         F_DUPFD_QUERY => {
-            let other = call.table().get(argument as u32 as usize);
-            done(usize::from(other.is_some_and(|other| other.description == file.description)))
+            let other = argument as u32 as usize;
+            match call.table().get(other) {
+                Some(other) => done(usize::from(other.description == file.description)),
+                // SAFETY: asks whether a descriptor is open.
+                None if is_error(unsafe { syscall(FCNTL, [other, F_GETFD]) }) => Err(Errno::BADF),
+                None => done(0),
+            }
         }
         F_GETLEASE => done(F_UNLCK),
         F_GETOWN | F_GETSIG | F_GETOWN_EX => {
@@ -254,11 +258,11 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         }
         F_NOTIFY if file.file_type != FileType::Directory => Err(Errno::NOTDIR),
         F_GETPIPE_SZ | F_SETPIPE_SZ => Err(Errno::BADF),
-        F_GET_RW_HINT | F_GET_FILE_RW_HINT => {
+        F_GET_RW_HINT => {
             memory::write_value(argument, &0u64).map_err(|_| Errno::FAULT)?;
             done(0)
         }
-        F_SET_RW_HINT | F_SET_FILE_RW_HINT => {
+        F_SET_RW_HINT => {
             let mut hint = 0u64;
             memory::read_value(argument, &mut hint).map_err(|_| Errno::FAULT)?;
             if hint <= RW_HINT_MAX { done(0) } else { Err(Errno::INVAL) }
@@ -267,9 +271,6 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         _ => Err(Errno::INVAL),
     }
 }
-
-/// Those of [`InodeFlags`] that Linux has.
-const FLAGS_OF_LINUX: u32 = 0xff;
 
 /// `ioctl`.
 pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
@@ -320,16 +321,19 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             memory::write_value(argument, &(bytes as i32)).map_err(|_| Errno::FAULT)?;
             done(0)
         }
-        FIBMAP if file.file_type == FileType::Regular => Err(Errno::INVAL),
+        FIBMAP if file.file_type == FileType::Regular => {
+            memory::write_value(argument, &0i32).map_err(|_| Errno::FAULT)?;
+            Err(Errno::INVAL)
+        }
         FS_IOC_GETFLAGS => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
-            memory::write_value(argument, &(all.flags.bits() & FLAGS_OF_LINUX)).map_err(|_| Errno::FAULT)?;
+            memory::write_value(argument, &(all.flags.bits() & flags::FLAGS_OF_LINUX)).map_err(|_| Errno::FAULT)?;
             done(0)
         }
         FS_IOC_SETFLAGS => {
-            let mut flags = 0u32;
-            memory::read_value(argument, &mut flags).map_err(|_| Errno::FAULT)?;
-            set_flags(call, &file, InodeFlags::from_bits(flags).ok_or(Errno::OPNOTSUPP)?)
+            let mut wanted = 0u32;
+            memory::read_value(argument, &mut wanted).map_err(|_| Errno::FAULT)?;
+            flags::set(call.file_system(&file)?, file.node, InodeFlags::from_bits(wanted).ok_or(Errno::OPNOTSUPP)?)
         }
         FS_IOC_FSGETXATTR => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
@@ -341,9 +345,9 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             let mut about = [0u32; 7];
             memory::read_value(argument, &mut about).map_err(|_| Errno::FAULT)?;
             // Extent size hints and project ids have no meaning here: none or an error.
-            let [flags, rest @ ..] = about;
-            let wanted = InodeFlags::from_extended(flags).filter(|_| rest == [0; 6]);
-            set_flags(call, &file, wanted.ok_or(Errno::OPNOTSUPP)?)
+            let [extended, rest @ ..] = about;
+            let wanted = InodeFlags::from_extended(extended).filter(|_| rest == [0; 6]);
+            flags::set(call.file_system(&file)?, file.node, wanted.ok_or(Errno::OPNOTSUPP)?)
         }
         FIONREAD if file.file_type == FileType::Regular => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
@@ -358,16 +362,6 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         sharing::FIEMAP => sharing::extents(call, &file, argument),
         _ => Err(Errno::NOTTY),
     }
-}
-
-/// Sets the flags that Linux has; the others stay.
-fn set_flags(call: &Call<'_>, file: &OpenFile, wanted: InodeFlags) -> Answer {
-    let fs = call.file_system(file)?;
-    let kept = fs.attributes(file.node).map_err(|error| error.errno())?.flags;
-    let kept = InodeFlags::from_bits_retain(kept.bits() & !FLAGS_OF_LINUX);
-    let namespace = Namespace::new(fs, super::credentials::effective());
-    namespace.set_flags(file.node, wanted | kept).map_err(|error| error.errno())?;
-    done(0)
 }
 
 /// The second lowest byte of the requests of loop devices; none of another number is looked at.

@@ -62,11 +62,12 @@ fn enter(call: &mut Call<'_>, mount: usize, node: NodeId, file_type: FileType) -
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
     namespace.check_access(node, Access::EXECUTE).map_err(|error| error.errno())?;
     let table = call.table_to_change()?;
-    if table.directory().is_none() {
+    let was_on_host = table.directory().is_none();
+    call.front.move_directory(table, Some((mount, node)))?;
+    if was_on_host {
         // SAFETY: a path of our own.
         unsafe { syscall(CHDIR, [c"/".as_ptr() as usize]) };
     }
-    table.set_directory(Some((mount, node)));
     done(0)
 }
 
@@ -106,7 +107,7 @@ pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
 fn left_to_host(call: &mut Call<'_>, result: isize) -> Answer {
     if !is_error(result) {
         let table = call.table_to_change()?;
-        table.set_directory(None);
+        call.front.move_directory(table, None)?;
         call.front.note_host_directory(call.in_child);
     }
     Ok(Outcome::Done(result))

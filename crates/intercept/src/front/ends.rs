@@ -1,6 +1,6 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{front, maps, table};
+use super::{front, maps, table, working_directory};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::{self, Record};
@@ -12,6 +12,10 @@ use core::sync::atomic::Ordering;
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
+    if working_directory::is_in_transit() {
+        return;
+    }
+    front.release_directory();
     if table::current(record).iter().next().is_some() || maps::any() {
         return;
     }
@@ -70,6 +74,7 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     if in_child {
         return;
     }
+    front.release_directory();
     let mut stays = false;
     for mount in &front.mounts {
         let opened = mount.opened.load(Ordering::Acquire);

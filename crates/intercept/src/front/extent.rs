@@ -4,6 +4,7 @@ use super::call::{Answer, Call, done};
 use super::data::{O_PATH, check_not_path, check_readable, check_writable, with_offset};
 use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
+use crate::memory;
 use crate::number::*;
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{AllocateMode, Errno, FileSystem, FileType, NodeId, SeekTarget, SyncScope};
@@ -158,4 +159,17 @@ pub(crate) fn punch(call: &Call<'_>, mount: usize, node: NodeId, offset: u64, le
     namespace.allocate_open(node, AllocateMode::PunchHole, offset, length).map_err(|error| error.errno())?;
     maps::renew(call, mount, node, offset, offset + length, maps::Change::Moved);
     Ok(())
+}
+
+/// `cachestat`: what a volume's file has is in no cache.
+pub(crate) fn cache_statistics(call: &Call<'_>) -> Answer {
+    let [descriptor, range, address, flags, ..] = call.arguments;
+    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    check_not_path(&file)?;
+    memory::read_value(range, &mut [0u64; 2]).map_err(|_| Errno::FAULT)?;
+    if flags as u32 != 0 {
+        return Err(Errno::INVAL);
+    }
+    memory::write_value(address, &[0u64; 5]).map_err(|_| Errno::FAULT)?;
+    done(0)
 }

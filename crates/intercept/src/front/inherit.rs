@@ -1,11 +1,12 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
-//! `TEMPLATE;MOUNT NUMBER GENERATION;FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
-//! the working directory is the host's, the last but one has names ([`super::open_names`]) in hexadecimal with a letter in front, the last
+//! `TEMPLATE;MOUNT NUMBER GENERATION [DESCRIPTION];FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
+//! the working directory is the host's, and has a description when it was removed ([`super::working_directory`]), the last but one has names ([`super::open_names`]) in hexadecimal with a letter in front, the last
 //! `MOUNT INDEX GENERATION LIFE` of the places that keep POSIX locks ([`locks::OverExec`]). Over the exec a description is held in transit; the new program adopts it, also when the
 //! kernel closed the descriptor on exec, and then lets go of it.
 
 use super::open_names::OpenName;
+use super::placeholder::{self, O_PATH};
 use super::table::OpenFile;
 use super::{Front, locks, table};
 use crate::number::*;
@@ -18,8 +19,6 @@ use std::fmt::Write;
 
 const F_DUPFD: usize = 0;
 const F_ADD_SEALS: usize = 1033;
-const F_DUPFD_QUERY: usize = 1027;
-const O_PATH: u32 = 0o10000000;
 
 fn numbers(text: &[u8]) -> impl Iterator<Item = u64> + '_ {
     text.split(|byte| *byte == b' ').filter_map(|word| core::str::from_utf8(word).ok()?.parse().ok())
@@ -40,7 +39,7 @@ fn from_hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
 pub(crate) fn template(text: &[u8]) -> Option<i32> {
     let head = text.split(|byte| *byte == b';').next().unwrap_or_default();
     if let Some(template) = numbers(head).next()
-        && is_duplicate(template as usize, template as usize)
+        && placeholder::is_one(template as usize, template as usize, 0)
     {
         return Some(template as i32);
     }
@@ -96,25 +95,6 @@ fn make_template() -> Option<i32> {
     }
 }
 
-/// Whether two descriptors of the kernel are duplicates of each other.
-#[unsafe(link_section = ".text.hot.gannet")]
-fn is_duplicate(descriptor: usize, other: usize) -> bool {
-    // SAFETY: asks about descriptors only.
-    let answer = unsafe { syscall(FCNTL, [descriptor, F_DUPFD_QUERY, other]) };
-    const EINVAL: isize = -22;
-    if answer != EINVAL {
-        return answer == 1;
-    }
-    // A kernel before 6.10: the same file then, if not the same description.
-    let identity = |descriptor: usize| {
-        let mut status = [0u64; 18];
-        // SAFETY: struct stat is 144 bytes.
-        let result = unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) };
-        (result == 0).then_some((status[0], status[1]))
-    };
-    identity(descriptor).is_some() && identity(descriptor) == identity(other)
-}
-
 impl Front {
     /// Enters what the program before this one left open.
     #[unsafe(link_section = ".text.hot.gannet")]
@@ -126,12 +106,15 @@ impl Front {
             && (mount as usize) < self.mounts.len()
         {
             table.set_directory(Some((mount as usize, NodeId::new(number, generation as u32))));
+            if let Some(word) = directory.next() {
+                self.adopt_directory(mount as usize, word);
+            }
         }
         let mut entries = numbers(parts.next().unwrap_or_default());
         let mut adopted: Vec<(OpenFile, bool)> = Vec::new();
         while let (Some(descriptor), Some(mount), Some(word)) = (entries.next(), entries.next(), entries.next()) {
             let Some(file) = self.adopt(mount as usize, word) else { continue };
-            let is_open = is_duplicate(descriptor as usize, self.template());
+            let is_open = placeholder::is_one(descriptor as usize, self.template(), file.flags);
             adopted.push((file, is_open));
             if is_open {
                 table.set(descriptor as usize, &file);
@@ -189,6 +172,10 @@ impl Front {
         let _ = write!(text, "{};", self.template());
         if let Some((mount, node)) = table.directory() {
             let _ = write!(text, "{mount} {} {}", node.number, node.generation);
+            if let Some(word) = self.directory_in_transit(table) {
+                record.in_transit_of = crate::process::process_id();
+                let _ = write!(text, " {word}");
+            }
         }
         text.push(';');
         for (descriptor, file) in table.iter() {
@@ -219,6 +206,7 @@ impl Front {
     /// An `execve` failed: what was held for the new program is given back. In the process that tried it.
     pub(crate) fn exec_failed(&self, record: &mut Record) {
         locks::exec_failed(self);
+        self.directory_not_in_transit();
         for (_, file) in table::current(record).iter() {
             if let Ok(fs) = self.file_system(file.mount) {
                 let _ = fs.shared().release_in_transit(fs, file.description);

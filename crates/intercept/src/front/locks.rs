@@ -49,7 +49,6 @@ fn answer(result: Result<(), Errno>) -> Answer {
 pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
     let [descriptor, operation, ..] = call.arguments;
     let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
-    data::check_not_path(&file)?;
     const LOCK_MANDATORY: usize = 32;
     if operation & LOCK_MANDATORY != 0 {
         // Kernels since 5.18 ignore it.
@@ -61,6 +60,7 @@ pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
         LOCK_EXCLUSIVE => Some(true),
         _ => return Err(Errno::INVAL),
     };
+    data::check_not_path(&file)?;
     let request = LockRequest {
         node: file.node,
         owner: LockOwner::Flock(file.description),

@@ -11,6 +11,7 @@
 //! A volume is opened at the first call that concerns it. Locks: [`OPENING`] alone; an offset's before a call to the file
 //! system, never the other way round.
 
+pub(crate) mod across;
 pub(crate) mod asynchronous;
 pub(crate) mod attributes;
 pub(crate) mod call;
@@ -21,6 +22,7 @@ pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod ends;
 pub(crate) mod extent;
+pub(crate) mod flags;
 pub(crate) mod forks;
 pub(crate) mod handles;
 pub(crate) mod held;
@@ -35,6 +37,7 @@ pub(crate) mod names;
 pub(crate) mod open_names;
 pub(crate) mod passing;
 pub(crate) mod paths;
+pub(crate) mod placeholder;
 pub(crate) mod programs;
 pub(crate) mod rendezvous;
 pub(crate) mod rights;
@@ -43,6 +46,7 @@ pub(crate) mod sharing;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod transfer;
+pub(crate) mod working_directory;
 
 use crate::dispatch::Outcome;
 use crate::entry::{self, Frame};
@@ -74,6 +78,11 @@ impl Mount {
     pub(crate) fn parent(&self) -> &[u8] {
         let end = self.place.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         &self.place[..end]
+    }
+
+    /// Whether the volume was opened.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.opened.load(Ordering::Acquire).is_null()
     }
 }
 
@@ -229,6 +238,11 @@ impl Front {
 
 /// The process changed who it is, at least once.
 static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process, or one that it was forked from, has been somebody else.
+pub(crate) fn has_changed_identity() -> bool {
+    IDENTITY_CHANGED.load(Ordering::Relaxed)
+}
 
 impl Front {
     /// A process that gives up privileges keeps the volumes that it could open before, as it keeps open files: so they are

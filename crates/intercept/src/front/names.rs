@@ -1,24 +1,22 @@
 //! Names: opening, making, removing, renaming, linking.
 
-use super::call::{Answer, AtForm, CWD, Call, again, done};
+use super::call::{Answer, AtForm, CWD, Call, again, done, refuse_path};
 use super::open_names::OpenName;
 use super::paths::Target;
-use super::status::{AT_EMPTY_PATH, empty_of};
-use super::table::OpenFile;
-use super::{credentials, held, maps, rendezvous};
+use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of};
+use super::table::{CREATED, OpenFile};
+use super::{across, credentials, held, maps, placeholder, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
-use crate::raw::{is_error, syscall};
+use crate::raw::syscall;
 use crate::thread::PathScratch;
-use gannet_vfs::namespace::{Last, LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
+use gannet_vfs::namespace::{Capabilities, Last, LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
 use gannet_vfs::shared::AccessMode;
 use gannet_vfs::{Errno, FileType, NodeId};
 
 pub(crate) const AT_REMOVEDIR: usize = 0x200;
 const AT_SYMLINK_FOLLOW: usize = 0x400;
-const F_DUPFD: usize = 0;
-const F_DUPFD_CLOEXEC: usize = 1030;
 /// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
 const STATUS_FLAGS: u32 =
     0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000 | 0o20000000;
@@ -51,6 +49,29 @@ pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut P
     }
     let at = AtForm::new(OPENAT2, call.arguments);
     open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch, pipe)
+}
+
+/// `open_tree`: without a clone of the mount it is an open with `O_PATH`.
+pub(crate) fn open_tree(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
+    const CLONE: usize = 1;
+    const CLOSE_ON_EXEC: usize = 0o2000000;
+    const RECURSIVE: usize = 0x8000;
+    const NO_AUTOMOUNT: usize = 0x800;
+    let [directory, path, flags, ..] = call.arguments;
+    let flags = flags as u32 as usize;
+    let known = CLONE | CLOSE_ON_EXEC | RECURSIVE | NO_AUTOMOUNT | AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW;
+    if flags & !known != 0 || flags & (RECURSIVE | CLONE) == RECURSIVE {
+        return Ok(Outcome::Pass);
+    }
+    if flags & CLONE != 0 {
+        let unsupported = |errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno };
+        return refuse_path(call, directory, path, scratch).map_err(unsupported);
+    }
+    let mut open_flags = OpenFlags::PATH;
+    open_flags.set(OpenFlags::CLOEXEC, flags & CLOSE_ON_EXEC != 0);
+    open_flags.set(OpenFlags::NOFOLLOW, flags & AT_SYMLINK_NOFOLLOW != 0);
+    let at = AtForm::new(OPEN_TREE, [directory, path, flags, 0, 0, 0]);
+    open_with(call, at, open_flags, 0, empty_of(flags), scratch, pipe)
 }
 
 /// Whether a structure of a later kernel holds anything that is not known here.
@@ -192,13 +213,8 @@ impl Reserved {
     }
 
     fn new(call: &Call<'_>, flags: OpenFlags) -> Result<Reserved, Errno> {
-        let command = if flags.contains(OpenFlags::CLOEXEC) { F_DUPFD_CLOEXEC } else { F_DUPFD };
-        // SAFETY: duplicates our own descriptor.
-        let descriptor = unsafe { syscall(FCNTL, [call.front.template(), command, 0]) };
-        if is_error(descriptor) {
-            return Err(Errno::from_raw_os_error(-descriptor as i32));
-        }
-        let reserved = Reserved(descriptor as usize);
+        let closes_on_exec = flags.contains(OpenFlags::CLOEXEC);
+        let reserved = Reserved(placeholder::make(call.front, flags.bits(), closes_on_exec)?);
         if reserved.0 < crate::entry::DESCRIPTOR_LIMIT { Ok(reserved) } else { Err(Errno::MFILE) }
     }
 
@@ -232,6 +248,7 @@ fn install(
         (_, 1) => AccessMode::WRITE,
         _ => AccessMode::READ | AccessMode::WRITE,
     };
+    let is_unnamed = flags.contains(OpenFlags::TMPFILE);
     let unlinkable = flags.contains(OpenFlags::TMPFILE | OpenFlags::EXCL);
     let access = if unlinkable { access | AccessMode::UNLINKABLE } else { access };
     // ESTALE if somebody removed it in between: the walk is made again.
@@ -242,10 +259,16 @@ fn install(
         mount,
         node: opened.node,
         file_type: opened.file_type,
-        flags: flags.bits() & FIXED_FLAGS,
+        flags: flags.bits() & FIXED_FLAGS | if opened.created && !is_unnamed { CREATED } else { 0 },
     };
     let closes_on_exec = flags.contains(OpenFlags::CLOEXEC);
+    let of_path = flags.contains(OpenFlags::PATH);
+    if of_path && !call.in_child {
+        // Its placeholder is another one, and gets the lowest number.
+        held::flush();
+    }
     if reserved.is_none()
+        && !of_path
         && !call.in_child
         && let Some(descriptor) = held::take(closes_on_exec)
     {
@@ -270,7 +293,7 @@ fn install(
     if let Some(name) = name {
         table.set_open_name(descriptor, &file, name);
     }
-    if !call.in_child {
+    if !call.in_child && !of_path {
         held::opened(descriptor, closes_on_exec, true);
     }
     done(descriptor)
@@ -338,10 +361,25 @@ pub(crate) fn rename(
         // Before anything about the paths.
         return Err(errno);
     }
+    if matches!(from, Ok(Target::Host)) && !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
+        across::check_host_parent(call, from_directory, from_path)?;
+    }
+    if let (Ok(Target::Place(mount, place)), Err(_)) = (&from, &to) {
+        across::check_parent(call.front.file_system(*mount)?, place)?;
+    }
     let (from, to) = (from?, to?);
     let (mount, from, to) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => (mount, from, to),
+        (Target::Place(mount, place), Target::Host) => {
+            across::check_parent(call.front.file_system(mount)?, &place)?;
+            across::check_host_parent(call, to_directory, to_path)?;
+            return Err(Errno::XDEV);
+        }
+        (Target::Host, Target::Place(mount, place)) => {
+            across::check_parent(call.front.file_system(mount)?, &place)?;
+            return Err(Errno::XDEV);
+        }
         (Target::Place(..), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
         (from, to) => return Ok(both_on_host(RENAMEAT2, arguments, &from, &to)),
     };
@@ -381,13 +419,22 @@ pub(crate) fn link(
     let follow = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
     let table = call.table();
     let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
-    let to =
-        call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second)?;
+    let to = call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second);
+    if matches!(from, Target::Host) && !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
+        across::check_host(call, from_directory, from_path, flags)?;
+    }
+    let to = to?;
     if flags & AT_EMPTY_PATH != 0
         && let Some(file) = call.open_file(from_directory)
         && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot))
     {
         check_linkable(call, &file)?;
+        // Who is no longer who opened it must be able to look everywhere.
+        if super::has_changed_identity()
+            && !credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH)
+        {
+            return Err(Errno::NOENT);
+        }
     }
     let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
@@ -401,6 +448,15 @@ pub(crate) fn link(
                 return Err(Errno::XDEV);
             }
             (other, file.node, to)
+        }
+        (Target::Place(_, place), Target::Host) => {
+            place.existing().map_err(|error| error.errno())?;
+            across::check_new_on_host(call, to_directory, to_path)?;
+            return Err(Errno::XDEV);
+        }
+        (Target::Host, Target::Place(mount, place)) => {
+            across::check_new(call.front.file_system(mount)?, &place)?;
+            return Err(Errno::XDEV);
         }
         (Target::Place(..) | Target::Descriptor(_), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
         (from, to) => return Ok(both_on_host(LINKAT, arguments, &from, &to)),

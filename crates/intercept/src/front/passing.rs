@@ -6,6 +6,7 @@
 
 use super::call::{Answer, Call, done};
 use super::links::RECHECK;
+use super::placeholder;
 use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -80,8 +81,9 @@ pub(crate) fn send_several(call: &mut Call<'_>) -> Answer {
         let mut header = [0usize; 7];
         memory::read_value(messages.wrapping_add(index * SEVERAL_STRIDE), &mut header).is_ok() && header[5] != 0
     });
+    // To the kernel, which knows that ours is no socket.
     if !has_control || call.is_ours(socket) {
-        return if call.is_ours(socket) { Err(gannet_vfs::Errno::NOTSOCK) } else { Ok(Outcome::Pass) };
+        return Ok(Outcome::Pass);
     }
     for index in 0..count {
         let message = messages.wrapping_add(index * SEVERAL_STRIDE);
@@ -104,7 +106,7 @@ pub(crate) fn send_several(call: &mut Call<'_>) -> Answer {
 pub(crate) fn send(call: &Call<'_>) -> Answer {
     let [socket, message, flags, ..] = call.arguments;
     let mut header = [0usize; 7];
-    if memory::read_value(message, &mut header).is_err() {
+    if call.is_ours(socket) || memory::read_value(message, &mut header).is_err() {
         return Ok(Outcome::Pass);
     }
     let (address, length) = (header[4], header[5]);
@@ -172,7 +174,7 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), gannet_vfs::Errn
         let Some((mount, word)) = named_by(descriptor) else { continue };
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
-        if put_placeholder(call, descriptor) {
+        if put_placeholder(call, descriptor, &file) {
             let table = call.table_to_change()?;
             if let Some(stale) = table.set(descriptor, &file) {
                 call.front.let_go(table, &stale);
@@ -203,14 +205,10 @@ fn named_by(descriptor: usize) -> Option<(usize, u64)> {
     }
 }
 
-/// Makes a received descriptor a duplicate of the template.
-fn put_placeholder(call: &Call<'_>, descriptor: usize) -> bool {
+/// Makes a received descriptor a placeholder.
+fn put_placeholder(call: &Call<'_>, descriptor: usize, file: &OpenFile) -> bool {
     const F_GETFD: usize = 1;
-    const O_CLOEXEC: usize = 0o2000000;
-    // SAFETY: asks about the descriptor, and replaces what it refers to.
-    unsafe {
-        let closes = syscall(FCNTL, [descriptor, F_GETFD]) & 1 != 0;
-        let flags = if closes { O_CLOEXEC } else { 0 };
-        !is_error(syscall(DUP3, [call.front.template(), descriptor, flags]))
-    }
+    // SAFETY: asks about the descriptor.
+    let closes = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) } & 1 != 0;
+    placeholder::put(call.front, file.flags, descriptor, closes)
 }

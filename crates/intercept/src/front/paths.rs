@@ -175,7 +175,10 @@ impl Front {
         }
         if directory == AT_FDCWD {
             return Ok(match table.directory() {
-                Some((mount, node)) => Start::Volume { mount, node, skip: 0 },
+                Some((mount, node)) => {
+                    self.hold_directory(table, mount, node);
+                    Start::Volume { mount, node, skip: 0 }
+                }
                 None => Start::Host,
             });
         }

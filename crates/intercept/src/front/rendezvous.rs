@@ -101,7 +101,8 @@ fn put_address(room: &mut [u8], name: &str) -> Result<usize, Errno> {
 pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let [descriptor, address, length, ..] = call.arguments;
     if call.is_ours(descriptor) {
-        return Err(Errno::NOTSOCK);
+        // The kernel knows that it is no socket.
+        return Ok(Outcome::Pass);
     }
     let Some(given) = unix_address(address, length) else { return Ok(Outcome::Pass) };
     let path = &raw const given[2] as usize;
@@ -136,7 +137,8 @@ pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 pub(crate) fn connect(call: &mut Call<'_>, first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [descriptor, address, length, ..] = call.arguments;
     if call.is_ours(descriptor) {
-        return Err(Errno::NOTSOCK);
+        // The kernel knows that it is no socket.
+        return Ok(Outcome::Pass);
     }
     let Some(given) = unix_address(address, length) else { return Ok(Outcome::Pass) };
     let path = &raw const given[2] as usize;

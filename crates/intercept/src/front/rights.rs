@@ -67,7 +67,8 @@ impl Room {
         if !alone {
             return Self::None;
         }
-        let mut ours = table.iter().map(|(descriptor, _)| {
+        let plain = table.iter().filter(|(_, file)| file.flags & super::placeholder::O_PATH == 0);
+        let mut ours = plain.map(|(descriptor, _)| {
             // SAFETY: placeholders of ours, which nobody uses while we are in here.
             let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) };
             // SAFETY: as above.

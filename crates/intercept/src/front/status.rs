@@ -2,6 +2,7 @@
 
 use super::call::{Answer, AtForm, CWD, Call, done};
 use super::credentials;
+use super::paths::AT_FDCWD;
 use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::memory;
@@ -69,7 +70,7 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
         // How the C library does `fstat`.
         let mut first = 1u8;
         let empty = at.arguments[1] == 0 || memory::read_value(at.arguments[1], &mut first).is_ok() && first == 0;
-        if empty && at.arguments[0] != CWD {
+        if empty && at.arguments[0] as i32 != AT_FDCWD {
             return match call.open_file(at.arguments[0]) {
                 Some(file) => stat_of(call, &file, address),
                 None => Ok(Outcome::Pass),
@@ -220,7 +221,8 @@ pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     }
     let fs = call.file_system(&file)?;
     let node = file.node;
-    let room = room.min(buffer.len());
+    // To the kernel the room is a signed number, in which nothing fits if it is negative.
+    let room = usize::try_from(room as i32).unwrap_or(0).min(buffer.len());
     let used = super::data::with_offset(fs, &file, |cookie| {
         let is_old = call.number == GETDENTS;
         let mut entries = Entries { buffer: &mut buffer[..room], used: 0, cookie, full: false, is_old };

@@ -23,9 +23,12 @@ pub(crate) struct OpenFile {
     pub(crate) mount: usize,
     pub(crate) node: NodeId,
     pub(crate) file_type: FileType,
-    /// Access mode and O_PATH, which never change; and O_NOATIME if the description ever had it.
+    /// Access mode and O_PATH, which never change; and O_NOATIME if the description ever had it. [`CREATED`].
     pub(crate) flags: u32,
 }
+
+/// The open made the file, among the flags of an [`OpenFile`]: what F_CREATED_QUERY asks for. Not known of what is inherited over `execve`.
+pub(crate) const CREATED: u32 = 1 << 31;
 
 /// An entry, in words. A reader that meets a change sees the old description or none.
 struct Entry {

@@ -70,25 +70,19 @@ fn is_seekable(end: &End) -> bool {
     }
 }
 
-/// `tee` and `vmsplice` with a descriptor of ours, which is no pipe.
-pub(crate) fn refuse_pipes(call: &Call<'_>) -> Answer {
-    const SEGMENTS_MAX: usize = 1024;
+/// `tee` with a descriptor of ours, which is no pipe.
+pub(crate) fn refuse_tee(call: &Call<'_>) -> Answer {
     let [a, b, count, flags, ..] = call.arguments;
-    let is_tee = call.number == TEE;
-    let has_ours = call.is_ours(a) || is_tee && call.is_ours(b);
-    if !has_ours {
+    if !call.is_ours(a) && !call.is_ours(b) {
         return Ok(Outcome::Pass);
     }
-    if flags as u32 as usize & !SPLICE_FLAGS != 0 || !is_tee && count > SEGMENTS_MAX {
+    if flags as u32 as usize & !SPLICE_FLAGS != 0 {
         return Err(Errno::INVAL);
     }
     if count == 0 {
         return done(0);
     }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
-    if !is_tee {
-        return Err(Errno::BADF);
-    }
     let usable = access(&end(a))? != WRITE_ONLY && access(&end(b))? != READ_ONLY;
     Err(if usable { Errno::INVAL } else { Errno::BADF })
 }
@@ -111,11 +105,14 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
         }
     };
     // What they are open for, in the kernel's order.
-    let (reads, writes) = (access(source)? != WRITE_ONLY, access(target)? != READ_ONLY);
+    let reads = access(source)? != WRITE_ONLY;
+    if call.number == SENDFILE && reads && offsets[0] != 0 && !is_seekable(source) {
+        return Err(Errno::SPIPE);
+    }
+    let writes = access(target)? != READ_ONLY;
     let (from, to) = (kind(source)?, kind(target)?);
     match call.number {
         SENDFILE if !reads => Err(Errno::BADF),
-        SENDFILE if offsets[0] != 0 && !is_seekable(source) => Err(Errno::SPIPE),
         SENDFILE if !writes => Err(Errno::BADF),
         SENDFILE if !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
         COPY_FILE_RANGE if flags as u32 != 0 => Err(Errno::INVAL),
@@ -123,6 +120,7 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
         COPY_FILE_RANGE if from != REGULAR || to != REGULAR => Err(Errno::INVAL),
         COPY_FILE_RANGE if !reads || !writes => Err(Errno::BADF),
         SPLICE if from == PIPE && offsets[0] != 0 || to == PIPE && offsets[1] != 0 => Err(Errno::SPIPE),
+        SPLICE if offsets.iter().any(|at| *at != 0 && memory::read_value(*at, &mut 0i64).is_err()) => Err(Errno::FAULT),
         SPLICE if !reads || !writes => Err(Errno::BADF),
         SPLICE if from != PIPE && to != PIPE => Err(Errno::INVAL),
         SPLICE if flags & SPLICE_NONBLOCKING != 0 => {
@@ -156,11 +154,21 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
             return Err(Errno::INVAL);
         }
     }
-    if call.number == SENDFILE && from_offset != 0 {
-        memory::read_value(from_offset, &mut 0i64).map_err(|_| Errno::FAULT)?;
-    }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
     let (source, target) = (end(from), end(to));
+    if call.number == SENDFILE && from_offset != 0 {
+        // The kernel writes it back whatever comes of the call.
+        let mut offset = 0i64;
+        memory::read_value(from_offset, &mut offset).map_err(|_| Errno::FAULT)?;
+        memory::write_value(from_offset, &offset).map_err(|_| Errno::FAULT)?;
+    } else if call.number == COPY_FILE_RANGE {
+        // Behind the descriptors, before what they are open for.
+        access(&source)?;
+        access(&target)?;
+        for address in [from_offset, to_offset].into_iter().filter(|address| *address != 0) {
+            memory::read_value(address, &mut 0i64).map_err(|_| Errno::FAULT)?;
+        }
+    }
     check_ends(call, &source, &target, [from_offset, to_offset], call.arguments[5])?;
     if let End::Ours(file) = &source {
         check_readable(file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?;

@@ -94,7 +94,11 @@ static void descriptors(void) {
     CALL(sendmsg, pair[0], &message.msg_hdr, 0); CALL(sendmmsg, pair[0], &message, 1, 0);
     for (int times = 0; times < 2; times++) { int got = -1; struct msghdr taken = {0, 0, &part, 1, room, sizeof room, 0}; long length = recvmsg(pair[1], &taken, 0); memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&taken)), sizeof got); say("%ld, at %ld", length, (long)lseek(got, 0, SEEK_CUR)); close(got); }
     close(pair[0]); close(pair[1]);
-    REFUSED(sendto, S(sendto, file, "x", 1, 0, 0, 0)); REFUSED(recvfrom, S(recvfrom, file, text, 1, 0, 0, 0)); REFUSED(recvmsg, S(recvmsg, file, &message.msg_hdr, 0)); REFUSED(recvmmsg, S(recvmmsg, file, &message, 1, 0, 0));
+    CALL(sendto, file, "x", 1, 0, 0, 0); CALL(recvfrom, file, text, 1, 0, 0, 0); CALL(recvmsg, file, &message.msg_hdr, 0); CALL(recvmmsg, file, &message, 1, 0, 0);
+    CALL(getsockname, file, text, text); CALL(getpeername, file, text, text); CALL(setsockopt, file, 1, 1, text, 4); CALL(getsockopt, file, 1, 1, text, text); CALL(listen, file, 1); CALL(shutdown, file, 2);
+    // Also on a number whose descriptor was just closed.
+    int gone = open("file", O_RDONLY); close(gone); CALL(epoll_wait, file, text, 1, 0); ROW(epoll_pwait, S(epoll_pwait, gone, text, 1, 0, 0, 8)); ROW(epoll_pwait2, syscall(441, file, text, 1, &now, 0, 8)); CALL(timerfd_settime, gone, 0, text, 0); gone = open("file", O_RDONLY); close(gone); CALL(timerfd_gettime, gone, text); CALL(inotify_rm_watch, file, 1);
+    gone = open("file", O_RDONLY); close(gone); ROW(fsconfig, S(fsconfig, gone, 0, text, 0, 0)); ROW(landlock_add_rule, S(landlock_add_rule, file, 1, text, 0)); CALL(setns, file, 0); ROW(pidfd_send_signal, S(pidfd_send_signal, file, 0, 0, 0));
 }
 
 static void memory_and_requests(void) {
@@ -119,9 +123,9 @@ static void processes(void) {
 static void refused(void) {
     int group = fanotify_init(FAN_CLASS_NOTIF, 0), watch = inotify_init1(0); 
     REFUSED(fanotify_mark, fanotify_mark(group, FAN_MARK_ADD, FAN_OPEN, AT_FDCWD, "file")); REFUSED(inotify_add_watch, inotify_add_watch(watch, "file", IN_MODIFY)); close(group); close(watch);
-    REFUSED(acct, S(acct, "file")); REFUSED(cachestat, S(cachestat, file, text, text, 0)); REFUSED(chroot, S(chroot, "ma")); REFUSED(file_getattr, syscall(FILE_GETATTR, AT_FDCWD, "file", text, 24, 0)); REFUSED(file_setattr, syscall(FILE_SETATTR, AT_FDCWD, "file", text, 24, 0));
+    REFUSED(acct, S(acct, "file")); ROW(cachestat, S(cachestat, file, text, text + 64, 0)); REFUSED(chroot, S(chroot, "ma")); ROW(file_getattr, syscall(FILE_GETATTR, AT_FDCWD, "file", text, 24, 0)); memset(text, 0, 24); text[0] = 0x40; ROW(file_setattr, syscall(FILE_SETATTR, AT_FDCWD, "file", text, 24, 0)); syscall(FILE_GETATTR, AT_FDCWD, "file", text, 24, 0); say("%d", text[0] & 0x40);
     REFUSED(finit_module, S(finit_module, file, "", 0)); REFUSED(fspick, S(fspick, AT_FDCWD, "ma", 0)); REFUSED(io_uring_setup, S(io_uring_setup, 4, text)); REFUSED(ioctl, ioctl(file, TCGETS, text)); REFUSED(mount, mount("none", "ma", "tmpfs", 0, 0)); REFUSED(move_mount, S(move_mount, AT_FDCWD, "ma", AT_FDCWD, "ma", 0));
-    REFUSED(open_tree, S(open_tree, AT_FDCWD, "ma", 0)); REFUSED(pivot_root, S(pivot_root, "ma", "ma")); REFUSED(quotactl, S(quotactl, 0x800007 << 8, "file", 0, text)); REFUSED(swapon, S(swapon, "file", 0)); REFUSED(umount2, S(umount2, "ma", 0)); REFUSED(uselib, S(uselib, "file"));
+    MAKES(open_tree, S(open_tree, AT_FDCWD, "ma", 0)); REFUSED(open_tree_attr, syscall(467, AT_FDCWD, "ma", 0, 0, 0)); REFUSED(mount_setattr, S(mount_setattr, AT_FDCWD, "ma", 0, text, 32)); REFUSED(quotactl_fd, S(quotactl_fd, file, 0x800007 << 8, 0, text)); REFUSED(pivot_root, S(pivot_root, "ma", "ma")); REFUSED(quotactl, S(quotactl, 0x800007 << 8, "file", 0, text)); REFUSED(swapon, S(swapon, "file", 0)); REFUSED(umount2, S(umount2, "ma", 0)); REFUSED(uselib, S(uselib, "file"));
 }
 
 // The file is 0640 of user 1 and group 1; whose it is decides whether it can be opened.

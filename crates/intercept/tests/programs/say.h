@@ -52,6 +52,7 @@
 #endif
 #define BAD ((void *)8)
 static const char *section = "";
+static int told_to = 1;
 static char long_name[300], long_path[5000];
 
 static void say(const char *form, ...) {
@@ -61,7 +62,7 @@ static void say(const char *form, ...) {
     int length = snprintf(text, sizeof text, "%s: ", section);
     length += vsnprintf(text + length, sizeof text - length - 1, form, list);
     text[length++] = '\n';
-    syscall(SYS_write, 1, text, length);
+    syscall(SYS_write, told_to, text, length);
 }
 static void result(const char *what, long value) {
     if (value == -1) say("%s = %s", what, strerrorname_np(errno) ?: "?");

@@ -288,10 +288,50 @@ static void ends(void) {
     R(S(truncate, BAD, -1)); R(S(truncate, "none", -1)); R(S(symlink, BAD, "")); R(S(symlink, BAD, "in")); R(S(readlink, BAD, text, 0)); R(S(readlink, "none", text, -1)); R(S(mknod, BAD, 0170000, 0)); R(S(mknod, "in/x", S_IFDIR | 0700, 0)); R(S(setxattr, BAD, "", text, 1, 0)); R(S(setxattr, "none", "user.a", text, 1, 8)); R(S(setxattr, "none", BAD, text, 1, 0)); R(S(setxattr, "none", "user.a", text, 70000, 0)); R(S(getxattr, "none", "", text, 1)); R(S(removexattr, BAD, "")); R(S(utimensat, AT_FDCWD, "none", BAD, 0)); R(S(utimes, "none", BAD)); R(S(futimesat, AT_FDCWD, "", BAD)); R(S(utime, "none", BAD)); struct timeval wrong[2] = {{0, 2000000}, {0, 0}}; R(S(utimes, "none", wrong)); struct timespec bad[2] = {{0, 2000000000}, {0, 0}}; R(S(utimensat, AT_FDCWD, "none", bad, 0)); R(S(utimensat, AT_FDCWD, "in", bad, 0)); close(file); close(zero);
 }
 
+// A working directory that somebody removes, as the process that removed it sees it, its children and the programs they become.
+static void look_around(const char *who) {
+    struct stat s; char text[4096]; say("%s", who);
+    R(stat(".", &s)); say("%o, %ld links, %ld bytes, %d", s.st_mode, (long)s.st_nlink, (long)s.st_size, s.st_uid); R(fstatat(AT_FDCWD, "", &s, AT_EMPTY_PATH)); say("%ld links", (long)s.st_nlink);
+    R(S(getcwd, text, sizeof text)); R(access(".", W_OK)); R(stat("none", &s)); R(stat("./none", &s)); R(open("made", O_CREAT | O_RDWR, 0600)); R(open(".", O_TMPFILE | O_RDWR, 0600) >= 0); R(mkdir("made", 0700)); R(mkfifo("made", 0600)); R(symlink("x", "made")); R(link("../file", "made")); R(rename("none", "made"));
+    int directory = open(".", O_RDONLY | O_DIRECTORY), path = open(".", O_PATH); say("opened %d %d", directory >= 0, path >= 0);
+    R(S(getdents64, directory, text, sizeof text)); R(fstat(directory, &s)); say("%ld links", (long)s.st_nlink); R(fstat(path, &s)); say("%ld links", (long)s.st_nlink); R(fstatat(path, ".", &s, 0)); R(fstatat(path, "none", &s, 0)); R(openat(path, "made", O_CREAT | O_RDWR, 0600)); R(openat(directory, ".", O_RDONLY) >= 0); R(fchdir(directory)); R(stat(".", &s)); R(fchdir(path)); R(stat(".", &s));
+    R(chmod(".", 0711)); stat(".", &s); say("%o", s.st_mode); R(setxattr(".", "trusted.x", "1", 1, 0)); R(rmdir(".")); R(unlinkat(directory, "none", 0)); R(chdir(".")); R(chdir("none")); R(utimensat(AT_FDCWD, ".", 0, 0));
+    close(directory); close(path);
+}
+static void gone(void) {
+    section = "gone"; make("file", "text");
+    mkdir("gone", 0755); chdir("gone"); rmdir("../gone"); look_around("who removed it"); pid_t child = fork(); if (!child) { look_around("its child"); _exit(0); } waitpid(child, 0, 0); chdir(getenv("CONFORM_HOME"));
+    mkdir("gone", 0755); chdir("gone"); child = fork(); if (!child) { rmdir("../gone"); _exit(0); } waitpid(child, 0, 0); child = fork(); if (!child) { look_around("a child of who was there"); _exit(0); } waitpid(child, 0, 0); look_around("who was there"); chdir(getenv("CONFORM_HOME"));
+    // Who enters it by a descriptor and closes that; and who is told by a program that was executed in it.
+    mkdir("gone", 0755); int directory = open("gone", O_RDONLY); fchdir(directory); close(directory); rmdir("../gone"); look_around("by a descriptor"); chdir(getenv("CONFORM_HOME"));
+    static char *stat_itself[] = {"stat", "-c", "%F %h %a", ".", 0}, *list[] = {"ls", "-A", ".", 0}, **programs[] = {stat_itself, list};
+    for (int i = 0; i < 4; i++) {
+        int ends[2]; char told[200] = ""; pipe(ends); mkdir("gone", 0755);
+        child = i < 2 ? fork() : (chdir("gone"), rmdir("../gone"), vfork());
+        if (!child) { if (i < 2) { chdir("gone"); rmdir("../gone"); } dup2(ends[1], 1); execvp(programs[i % 2][0], programs[i % 2]); _exit(9); }
+        int how; waitpid(child, &how, 0); close(ends[1]); read(ends[0], told, sizeof told - 1); close(ends[0]); told[strcspn(told, "\n")] = 0; say("executed in it: %d, %s", how, told); chdir(getenv("CONFORM_HOME"));
+    }
+    mkdir("gone", 0755); chdir("gone"); rmdir("../gone"); R(execl("./none", "none", (char *)0)); struct stat s; R(stat(".", &s)); R(execl("/none", "none", (char *)0)); R(stat(".", &s)); chdir(getenv("CONFORM_HOME")); unlink("file");
+}
+
+// What takes capabilities from a program.
+static void capable(void) {
+    section = "capable"; const char *name = "security.capability"; char told[100]; unsigned version_2[5] = {0x02000001, 0x2000, 0, 0, 0}, version_3[6] = {0x03000001, 0x2000, 0, 0, 0, 0}, of_user[6] = {0x03000000, 0x2000, 0, 0, 0, 1000}, wrong[6] = {0x03000002, 0, 0, 0, 0, 0}, nobody[6] = {0x03000000, 0, 0, 0, 0, -1u};
+    make("f", "program"); make("other", "0123456789"); int file = open("f", O_RDWR), from = open("other", O_RDONLY); loff_t zero = 0;
+    struct { const char *name; void *value; size_t size; } values[] = {{"2", version_2, 20}, {"3", version_3, 24}, {"of a user", of_user, 24}, {"wrong", wrong, 24}, {"nobody's", nobody, 24}, {"short", version_2, 19}, {"long", version_3, 28}, {"3 as 2", version_3, 20}, {"2 as 3", version_2, 24}, {"text", "abc", 3}};
+    for (int i = 0; i < 10; i++) { say("%s", values[i].name); memset(told, 0, sizeof told); R(setxattr("f", name, values[i].value, values[i].size, 0)); R(getxattr("f", name, told, sizeof told)); say("%08x %x %x", ((unsigned *)told)[0], ((unsigned *)told)[1], ((unsigned *)told)[5]); R(getxattr("f", name, 0, 0)); R(getxattr("f", name, told, 19)); R(removexattr("f", name)); }
+#define KEEPS(call) do { setxattr("f", name, version_2, 20, 0); errno = 0; long r_ = (long)(call); int e_ = errno; say("%s = %s: %s", #call, r_ == -1 ? strerrorname_np(e_) : "done", getxattr("f", name, told, 99) == 20 ? "kept" : strerrorname_np(errno)); } while (0)
+    KEEPS(read(file, told, 1)); KEEPS(write(file, "x", 1)); KEEPS(write(file, "", 0)); KEEPS(pwrite(file, "x", 1, 0)); KEEPS(ftruncate(file, 3)); KEEPS(ftruncate(file, 3)); KEEPS(truncate("f", 2)); KEEPS(close(open("f", O_WRONLY | O_TRUNC))); KEEPS(close(open("f", O_WRONLY))); KEEPS(chown("f", 0, 0)); KEEPS(chown("f", -1, -1)); KEEPS(chmod("f", 0755)); KEEPS(utimensat(AT_FDCWD, "f", 0, 0)); KEEPS(setxattr("f", "trusted.y", "1", 1, 0)); KEEPS(rename("f", "g")); rename("g", "f"); KEEPS(link("f", "g")); unlink("g");
+    KEEPS(posix_fallocate(file, 0, 100)); KEEPS(sendfile(file, from, &zero, 4)); zero = 0; KEEPS(copy_file_range(from, &zero, file, &zero, 4, 0)); KEEPS(fsync(file));
+    KEEPS(fchown(file, 1, -1)); mkdir("d", 0755); R(setxattr("d", name, version_2, 20, 0)); R(chown("d", 1, 1)); R(getxattr("d", name, told, 99)); rmdir("d"); chown("f", 0, 0); setxattr("f", name, version_2, 20, 0);
+    pid_t child = fork(); if (!child) { setresuid(user, user, user); R(setxattr("f", name, version_2, 20, 0)); R(setxattr("f", name, "abc", 3, 0)); R(removexattr("f", name)); R(getxattr("f", name, told, 99)); R(chown("f", -1, -1)); R(write(file, "theirs", 6)); R(getxattr("f", name, told, 99)); R(linkat(file, "", AT_FDCWD, "linked", AT_EMPTY_PATH)); _exit(0); } waitpid(child, 0, 0);
+    close(file); close(from); unlink("f"); unlink("other");
+}
+
 int main(int count, char **arguments) {
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts(); ends();
+    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts(); ends(); gone(); capable();
     section = "end"; say("done"); return 0;
 }

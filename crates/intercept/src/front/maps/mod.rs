@@ -61,14 +61,18 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         }
         return Ok(Outcome::Pass);
     };
-    if length == 0 || !offset.is_multiple_of(PAGE_BYTES) {
+    // In the kernel's order, which looks at the alignment before the descriptor.
+    if !offset.is_multiple_of(PAGE_BYTES) {
+        return Err(Errno::INVAL);
+    }
+    data::check_not_path(&file)?;
+    if length == 0 {
         return Err(Errno::INVAL);
     }
     if offset > i64::MAX as usize {
         return Err(Errno::OVERFLOW);
     }
     let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    data::check_not_path(&file)?;
     // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
     let shared = match flags & MAP_TYPE {
         MAP_SHARED => true,

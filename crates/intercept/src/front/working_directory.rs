@@ -1,0 +1,155 @@
+//! The working directory is held: while a process is in a directory of a volume its inode stays, as the kernel's would, also once
+//! somebody has removed it.
+//!
+//! It is held by an open file description of the process that entered it. Neither `fork` nor `execve` carries that on, since a
+//! child that only executes something would have to join the volume for it: who finds itself in a directory that another process
+//! holds opens a description of its own when it first uses a relative path ([`Front::hold_directory`]). Until then its parent's counts, as a rule a
+//! shell's, which waits. Only what was removed already is handed over an `execve`, in transit like a descriptor's.
+//! A `vfork` child holds nothing: it executes something next.
+
+use super::Front;
+use super::table::{self, Table};
+use crate::process::process_id;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use gannet_vfs::shared::shm::Session;
+use gannet_vfs::shared::{AccessMode, Description};
+use gannet_vfs::{Errno, FileSystem, NodeId};
+
+/// The description, 0: none, or none could be had.
+static DESCRIPTION: AtomicU64 = AtomicU64::new(0);
+/// The volume it is of.
+static MOUNT: AtomicU32 = AtomicU32::new(0);
+/// The participant that holds it.
+static HOLDER_INDEX: AtomicU32 = AtomicU32::new(u32::MAX);
+static HOLDER_GENERATION: AtomicU64 = AtomicU64::new(0);
+/// The process whose description is in transit for an `execve` under way; 0: none.
+static IN_TRANSIT_OF: AtomicI32 = AtomicI32::new(0);
+
+/// Whether it is this process that holds the directory, or tried to. In the child of a fork it is not.
+#[inline]
+fn is_own(session: &Session) -> bool {
+    let participant = session.participant();
+    session.has_joined()
+        && HOLDER_INDEX.load(Ordering::Relaxed) == participant.index
+        && HOLDER_GENERATION.load(Ordering::Acquire) == participant.generation
+}
+
+/// Notes what is held; returns what was, if this process held it.
+fn replace(fs: &dyn FileSystem, mount: usize, description: u64) {
+    let session = fs.shared().session();
+    let participant = session.participant();
+    DESCRIPTION.store(description, Ordering::Relaxed);
+    MOUNT.store(mount as u32, Ordering::Relaxed);
+    HOLDER_INDEX.store(participant.index, Ordering::Relaxed);
+    HOLDER_GENERATION.store(participant.generation, Ordering::Release);
+}
+
+/// Opens a description of a directory; 0 if there is no room for one.
+fn open(fs: &dyn FileSystem, node: NodeId) -> Result<u64, Errno> {
+    match fs.shared().open(fs, node, AccessMode::PATH, 0) {
+        Ok(description) => Ok(description.word()),
+        Err(error) if error.errno() == Errno::STALE => Err(Errno::NOENT),
+        Err(_) => Ok(0),
+    }
+}
+
+impl Front {
+    /// The directory that `table` says is used: from now on this process holds it, if another did.
+    #[inline]
+    pub(super) fn hold_directory(&self, table: &Table, mount: usize, node: NodeId) {
+        if let Ok(fs) = self.file_system(mount)
+            && !is_own(fs.shared().session())
+            && core::ptr::eq(table, table::of_process())
+        {
+            hold_now(fs, mount, node);
+        }
+    }
+
+    /// Moves the working directory; `None`: to the host. `ENOENT` if it is gone.
+    pub(super) fn move_directory(&self, table: &Table, to: Option<(usize, NodeId)>) -> Result<(), Errno> {
+        if !core::ptr::eq(table, table::of_process()) {
+            table.set_directory(to);
+            return Ok(());
+        }
+        let opened = match to {
+            Some((mount, node)) => {
+                let fs = self.file_system(mount)?;
+                Some((fs, mount, open(fs, node)?))
+            }
+            None => None,
+        };
+        self.release_directory();
+        table.set_directory(to);
+        if let Some((fs, mount, description)) = opened {
+            replace(fs, mount, description);
+        }
+        Ok(())
+    }
+
+    /// The process no longer holds its working directory: it moved, or ends, or executes another program. Should that fail, the next
+    /// relative path holds it again.
+    pub(crate) fn release_directory(&self) {
+        let Some((fs, description)) = self.held_directory() else { return };
+        HOLDER_INDEX.store(u32::MAX, Ordering::Relaxed);
+        if DESCRIPTION.swap(0, Ordering::Relaxed) != 0 {
+            let _ = fs.shared().close(fs, description);
+        }
+    }
+
+    /// What this process holds, if it does.
+    fn held_directory(&self) -> Option<(&'static dyn FileSystem, Description)> {
+        let description = Description::from_word(DESCRIPTION.load(Ordering::Relaxed))?;
+        let mount = self.mounts.get(MOUNT.load(Ordering::Relaxed) as usize)?;
+        // Not opened now for that.
+        let fs = mount.is_open().then(|| self.file_system(MOUNT.load(Ordering::Relaxed) as usize).ok()).flatten()?;
+        is_own(fs.shared().session()).then_some((fs, description))
+    }
+
+    /// What the program about to be executed is told of a directory that has been removed: its description, held in transit.
+    pub(super) fn directory_in_transit(&self, table: &Table) -> Option<u64> {
+        let (mount, node) = table.directory()?;
+        let (fs, description) = self.held_directory()?;
+        let is_it = MOUNT.load(Ordering::Relaxed) as usize == mount
+            && fs.shared().info(description).is_ok_and(|info| info.node == node);
+        let removed = is_it && fs.attributes(node).is_ok_and(|all| all.links == 0);
+        if !removed || fs.shared().hold_in_transit(description).is_err() {
+            return None;
+        }
+        IN_TRANSIT_OF.store(process_id(), Ordering::Relaxed);
+        Some(description.word())
+    }
+
+    /// The new program takes over what the one before held in transit.
+    pub(super) fn adopt_directory(&self, mount: usize, word: u64) {
+        let (Ok(fs), Some(description)) = (self.file_system(mount), Description::from_word(word)) else { return };
+        if fs.shared().adopt(description).is_ok() {
+            replace(fs, mount, word);
+            let _ = fs.shared().release_in_transit(fs, description);
+        }
+    }
+
+    /// The `execve` failed.
+    pub(super) fn directory_not_in_transit(&self) {
+        if is_in_transit()
+            && let Some((fs, description)) = self.held_directory()
+        {
+            IN_TRANSIT_OF.store(0, Ordering::Relaxed);
+            let _ = fs.shared().release_in_transit(fs, description);
+        }
+    }
+}
+
+/// Whether this process's next program is given the directory.
+pub(super) fn is_in_transit() -> bool {
+    let process = IN_TRANSIT_OF.load(Ordering::Relaxed);
+    process != 0 && process == process_id()
+}
+
+#[cold]
+fn hold_now(fs: &'static dyn FileSystem, mount: usize, node: NodeId) {
+    // Where it is gone already, that is so for good.
+    let description = open(fs, node).unwrap_or(0);
+    if fs.shared().session().has_joined() {
+        replace(fs, mount, description);
+    }
+}
