@@ -18,6 +18,8 @@ static const short LEFT_OUT[] = {
     SYS_add_key, SYS_request_key, SYS_keyctl, SYS_ioprio_set, SYS_migrate_pages, SYS_pselect6, SYS_ppoll, SYS_unshare, SYS_set_robust_list, SYS_get_robust_list, SYS_epoll_pwait, SYS_rt_tgsigqueueinfo, SYS_perf_event_open, SYS_prlimit64,
     SYS_clock_adjtime, SYS_setns, SYS_process_vm_readv, SYS_process_vm_writev, SYS_sched_setattr, SYS_seccomp, SYS_kexec_file_load, SYS_bpf, SYS_execveat, SYS_userfaultfd, SYS_membarrier, SYS_rseq, SYS_pidfd_send_signal,
     SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register, SYS_clone3, SYS_close_range, SYS_epoll_pwait2, SYS_quotactl_fd, SYS_landlock_restrict_self, SYS_memfd_secret, SYS_process_mrelease, SYS_futex_waitv,
+    // Numbers stand for other programs' segments, queues, semaphores and processes.
+    SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_semop, SYS_semctl, SYS_semtimedop, SYS_msgsnd, SYS_msgrcv, SYS_msgctl, SYS_move_pages,
     SYS_mount_setattr, SYS_move_mount, SYS_fspick, SYS_finit_module, SYS_mincore, SYS_munmap, SYS_brk, SYS_times, SYS_gettid, SYS_getcwd,
 };
 static int is_left_out(int number) {
