@@ -20,11 +20,11 @@ const VOLUME_BYTES: u64 = 256 << 20;
 const FILE_BYTES: u64 = 1 << 20;
 /// Calls before those that are traced: what is made at first use is made.
 const CALLS_BEFORE: usize = 64;
-/// Calls that are traced together.
-const CALLS_TRACED: usize = 2;
+/// Calls that are traced together: few, for it takes so long that every other trace would have what is done once a second.
+const CALLS_TRACED: usize = 1;
 /// How often that is done. What is done after a time, such as looking for processes that died, or after many calls, is not the
 /// operation's: the shortest trace counts.
-const ATTEMPTS: usize = 2;
+const ATTEMPTS: usize = 4;
 
 /// What a worker works on.
 struct Work {

@@ -82,6 +82,10 @@ fn refuse_to_overwrite(arguments: &Mkfs) -> Result<(), Failure> {
     if status.is_dir() {
         return Err(Failure::new(format_args!("{shown}: is a directory")));
     }
+    if !status.is_file() && !is_device(path) {
+        // Says what it is, without waiting for anybody.
+        volume::open(path, true)?;
+    }
     let is_in_use = || std::fs::File::open(path).is_ok_and(|file| volume_is_claimed(file).unwrap_or(false));
     if !volume::soon(|| Ok(!is_in_use()))? {
         return Err(Failure::new(format_args!("{shown}: somebody has this volume open (`gannet info` says who)")));
