@@ -146,10 +146,20 @@ fn running_programs_are_not_written_to_and_know_where_they_are() {
     // A program that does not use the volume holds none of its shared state.
     volume.script("cp /bin/sleep u", "");
     let mut sleeper = volume.command("/gannet/u").arg("20").spawn().expect("a program of the volume");
-    volume.script(
-        "for try in {1..500}; do (echo x >> u) 2>&1 | grep -o 'Text file busy' && break; sleep 0.01; done",
-        "Text file busy",
-    );
+    // Who writes to it before it runs keeps it from running.
+    let children = format!("/proc/{0}/task/{0}/children", sleeper.id());
+    let runs = || {
+        let children = std::fs::read_to_string(&children).unwrap_or_default();
+        let mut programs =
+            children.split_whitespace().filter_map(|id| std::fs::read_link(format!("/proc/{id}/exe")).ok());
+        programs.any(|program| program.to_string_lossy().starts_with("/memfd:"))
+    };
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !runs() {
+        assert!(std::time::Instant::now() < deadline, "it runs");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    volume.script("(echo x >> u) 2>&1 | grep -o 'Text file busy'", "Text file busy");
     sleeper.kill().expect("kill");
     sleeper.wait().expect("wait");
     volume.script("cp /bin/readlink r; mkdir d; ln -s ../r d/l; ./r /proc/self/exe; d/l /proc/self/exe; cd d; ../r -f /proc/self/exe; cp /bin/cat mycat; ./mycat /proc/self/comm",
