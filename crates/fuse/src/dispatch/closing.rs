@@ -11,9 +11,32 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long the last close of an open file is waited for, not counting what a busy machine adds to each pause.
-pub(super) const PATIENCE: Duration = Duration::from_millis(250);
-pub(super) const PAUSE_MIN: Duration = Duration::from_micros(200);
-pub(super) const PAUSE_MAX: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_millis(250);
+const PAUSE_MIN: Duration = Duration::from_micros(200);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+
+/// Somebody who waits for a close, in pauses that grow.
+pub(super) struct Patience {
+    pause: Duration,
+    waited: Duration,
+}
+
+impl Patience {
+    pub(super) fn new() -> Self {
+        Self { pause: PAUSE_MIN, waited: Duration::ZERO }
+    }
+
+    /// Waits a little; `false`, at once, when it was enough.
+    pub(super) fn lasts(&mut self) -> bool {
+        if self.waited >= PATIENCE {
+            return false;
+        }
+        std::thread::sleep(self.pause);
+        self.waited += self.pause;
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        true
+    }
+}
 
 /// The open files through which locks were taken.
 #[derive(Default)]

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 
-use super::closing::{Closing, PATIENCE, PAUSE_MAX, PAUSE_MIN};
+use super::closing::{Closing, Patience};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
 use crate::protocol::reply;
@@ -189,14 +189,11 @@ impl Dispatcher {
 
     /// Waits until the open file whose word the owner has is gone; less if it stays.
     fn wait_for_predecessor(&self, file: u64, request: &LockRequest) {
-        let (mut pause, mut waited) = (PAUSE_MIN, Duration::ZERO);
+        let mut patience = Patience::new();
         while let Some(handles) = self.predecessor(file, request) {
-            if waited >= PATIENCE {
+            if !patience.lasts() {
                 return handles.iter().for_each(|&handle| self.locks.closing.stays(handle));
             }
-            std::thread::sleep(pause);
-            waited += pause;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
@@ -302,7 +299,7 @@ impl Dispatcher {
 
     /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
     fn lock_after_close(&self, request: &SharedRequest, stop: &dyn Fn() -> bool) -> Result<()> {
-        let (mut pause, mut waited) = (PAUSE_MIN, Duration::ZERO);
+        let mut patience = Patience::new();
         loop {
             let outcome = self.file_system.shared().try_lock(&*self.file_system, request);
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
@@ -312,13 +309,10 @@ impl Dispatcher {
                 // Gone between both looks, or another's: those who stay refuse.
                 return self.file_system.shared().try_lock(&*self.file_system, request);
             };
-            if waited >= PATIENCE {
+            if !patience.lasts() {
                 self.locks.closing.stays(handle);
                 return outcome;
             }
-            std::thread::sleep(pause);
-            waited += pause;
-            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

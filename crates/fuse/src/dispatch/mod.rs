@@ -244,9 +244,7 @@ impl Dispatcher {
             Operation::Open { flags, .. } => self.open(header, flags)?,
             Operation::Flush { handle, lock_owner } => self.flush(header, handle, lock_owner)?,
             Operation::Release { handle, .. } | Operation::ReleaseDirectory { handle } => {
-                self.drop_locks_of_handle(header.node, handle);
-                self.close_handle(header.node, handle);
-                self.end_of_handle(handle);
+                self.release(header.node, handle);
                 return done();
             }
             Operation::Forget { count } => {
@@ -330,6 +328,13 @@ impl Dispatcher {
     fn named_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Outcome {
         let result = self.get_xattr(header, size_bytes, name, out);
         result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
+    }
+
+    /// The last descriptor of an open file is closed.
+    fn release(&self, file: u64, handle: u64) {
+        self.drop_locks_of_handle(file, handle);
+        self.close_handle(file, handle);
+        self.end_of_handle(handle);
     }
 
     /// Nobody else serves requests: there is nothing to wait for in a full file system.

@@ -270,30 +270,32 @@ fn a_full_file_system_waits_for_what_the_kernel_still_holds_but_not_twice() {
     write(third).unwrap();
 }
 
+/// A coherent mount of a file system with one file, which the kernel knows.
+fn with_a_file() -> (Arc<MemoryFs>, Arc<Dispatcher>, NodeId) {
+    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let new = gannet_vfs::NewNode::regular(0o600, Owner::default());
+    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
+    dispatcher.lookup(&by_root(1), b"file").unwrap();
+    (file_system, dispatcher, node)
+}
+
 #[test]
 fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
     use std::sync::mpsc;
 
-    use gannet_vfs::{Errno, NewNode};
+    use gannet_vfs::Errno;
 
     use crate::protocol::constants::LK_FLOCK;
     use crate::protocol::request::LockRequest;
 
-    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
-    let new = NewNode::regular(0o600, Owner::default());
-    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
-    dispatcher.lookup(&by_root(1), b"file").unwrap();
+    let (file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
     let open = || dispatcher.open_handle(node, 2).unwrap();
     let lock = |handle, kind, flags| {
         let request = LockRequest { handle, owner: handle + 1, start: 0, end: 100, kind, process: 7, flags };
         dispatcher.set_lock(&header, &request, false)
     };
-    let released = |handle| {
-        dispatcher.drop_locks_of_handle(header.node, handle);
-        dispatcher.close_handle(header.node, handle);
-        dispatcher.end_of_handle(handle);
-    };
+    let released = |handle| dispatcher.release(header.node, handle);
     // Of whole files, and of open files: their owner is not whoever closes.
     for flags in [LK_FLOCK, 0] {
         let (first, second) = (open(), open());
@@ -323,14 +325,11 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
 fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
     use std::sync::mpsc;
 
-    use gannet_vfs::{Errno, NewNode};
+    use gannet_vfs::Errno;
 
     use crate::protocol::request::LockRequest;
 
-    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
-    let new = NewNode::regular(0o600, Owner::default());
-    let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
-    dispatcher.lookup(&by_root(1), b"file").unwrap();
+    let (file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
     let open = || dispatcher.open_handle(node, 2).unwrap();
     let lock = |handle, owner, start| {
@@ -338,11 +337,7 @@ fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
         dispatcher.set_lock(&header, &request, false)
     };
     let is_locked = |by, start| matches!(lock(by, by + 99, start), Err(error) if error.errno() == Errno::AGAIN);
-    let released = |handle| {
-        dispatcher.drop_locks_of_handle(header.node, handle);
-        dispatcher.close_handle(header.node, handle);
-        dispatcher.end_of_handle(handle);
-    };
+    let released = |handle| dispatcher.release(header.node, handle);
     let (first, second, other) = (open(), open(), open());
     assert!(matches!(lock(first, 5, 0), Ok(Outcome::Reply(0))));
     dispatcher.flush(&header, first, 99).unwrap();
