@@ -87,6 +87,17 @@ enum WaitsFor {
     Predecessor { lock_request: LockRequest, wait: bool },
 }
 
+/// What is in the way of a lock that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Blocker {
+    /// Nothing that was there before is there still.
+    Gone,
+    /// The lock of an open file, by its handle, of which a descriptor was closed, maybe the last.
+    Closing(u64),
+    /// A lock that nobody is about to drop, as far as can be known.
+    Stays,
+}
+
 impl Wait {
     /// Waits on a thread of its own, then calls `done` there with the outcome.
     pub(crate) fn start(self, done: impl FnOnce(Outcome) + Send + 'static) {
@@ -248,7 +259,9 @@ impl Dispatcher {
                 leave();
                 Ok(Outcome::Reply(0))
             }
-            Err(error) if error.errno() == Errno::AGAIN && !waits && self.closing_blocker(&request).is_some() => {
+            Err(error)
+                if error.errno() == Errno::AGAIN && !waits && !matches!(self.blocker(&request), Blocker::Stays) =>
+            {
                 let stop = Arc::default();
                 Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: true }))
             }
@@ -282,19 +295,30 @@ impl Dispatcher {
         Outcome::Waits(Box::new(Wait { dispatcher: Arc::clone(self), header: *header, what_for }))
     }
 
-    /// The open file whose lock is in the way of `request`, if it may be gone in a moment.
-    fn closing_blocker(&self, request: &SharedRequest) -> Option<u64> {
-        let blocker = self.file_system.shared().test_lock(request).ok()??;
-        let handle = match blocker.owner {
+    /// What is in the way of `request`, and whether a close may be about to take it away.
+    fn blocker(&self, request: &SharedRequest) -> Blocker {
+        let look = || self.file_system.shared().test_lock(request);
+        let owner = match look() {
+            Ok(Some(found)) => found.owner,
+            Ok(None) => return Blocker::Gone,
+            Err(_) => return Blocker::Stays,
+        };
+        let handle = match owner {
             LockOwner::Process(_) => None,
             LockOwner::Flock(description) => Some(description.word()),
-            LockOwner::OpenFile(description) => self.find_owner(description, |owner| match owner.handles[..] {
-                [handle] => Some(handle),
-                // A process's.
-                _ => None,
-            })?,
+            // Used through more than one, it is a process's.
+            LockOwner::OpenFile(description) => self
+                .find_owner(description, |owner| owner.handles.clone())
+                .and_then(|handles| if let [handle] = handles[..] { Some(handle) } else { None }),
         };
-        handle.filter(|&handle| self.locks.closing.is_closing(handle))
+        if let Some(handle) = handle.filter(|&handle| self.locks.closing.is_closing(handle)) {
+            return Blocker::Closing(handle);
+        }
+        // What is no longer known as closing may be closed by now: locks go before the knowledge does.
+        match look() {
+            Ok(Some(found)) if found.owner == owner => Blocker::Stays,
+            _ => Blocker::Gone,
+        }
     }
 
     /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
@@ -305,12 +329,14 @@ impl Dispatcher {
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
                 return outcome;
             }
-            let Some(handle) = self.closing_blocker(request) else {
-                // Gone between both looks, or another's: those who stay refuse.
-                return self.file_system.shared().try_lock(&*self.file_system, request);
-            };
+            let blocker = self.blocker(request);
+            if blocker == Blocker::Stays {
+                return outcome;
+            }
             if !patience.lasts() {
-                self.locks.closing.stays(handle);
+                if let Blocker::Closing(handle) = blocker {
+                    self.locks.closing.stays(handle);
+                }
                 return outcome;
             }
         }

@@ -322,6 +322,48 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
 }
 
 #[test]
+fn a_lock_is_not_refused_whenever_the_close_comes() {
+    use std::sync::mpsc;
+
+    use crate::protocol::constants::LK_FLOCK;
+    use crate::protocol::request::LockRequest;
+
+    let (file_system, dispatcher, node) = with_a_file();
+    let header = by_root(dispatcher.nodes.id(node));
+    let lock = |handle, flags| {
+        let request = LockRequest { handle, owner: handle + 1, start: 0, end: 100, kind: 1, process: 7, flags };
+        dispatcher.set_lock(&header, &request, false)
+    };
+    let (close, closes) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| closes.into_iter().for_each(|handle| dispatcher.release(header.node, handle)));
+        let close = close;
+        for round in 0..2000 {
+            let flags = [LK_FLOCK, 0][round % 2];
+            let mine = dispatcher.open_handle(node, 2).unwrap();
+            assert!(matches!(lock(mine, flags), Ok(Outcome::Reply(0))), "round {round}: taken");
+            dispatcher.flush(&header, mine, 99).unwrap();
+            let next = dispatcher.open_handle(node, 2).unwrap();
+            close.send(mine).unwrap();
+            for _ in 0..round % 300 {
+                std::hint::spin_loop();
+            }
+            match lock(next, flags) {
+                Ok(Outcome::Reply(0)) => {}
+                Ok(Outcome::Waits(wait)) => {
+                    let (done, outcome) = mpsc::channel();
+                    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+                    assert!(outcome.recv().unwrap(), "round {round}: waited for, and refused");
+                }
+                _ => panic!("round {round}: refused"),
+            }
+            dispatcher.release(header.node, next);
+        }
+    });
+    assert_eq!(file_system.shared().records().unwrap(), 0, "nothing stays locked");
+}
+
+#[test]
 fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
     use std::sync::mpsc;
 
