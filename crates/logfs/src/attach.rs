@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 
 /// How long a volume that was closed, and is claimed nevertheless, is asked for before that is believed.
 const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
-/// As long where the volume itself says that it is open: in all likelihood it is.
-const CLAIM_PATIENCE_OPEN: Duration = Duration::from_millis(100);
+/// As long where the volume itself says that it is open: in all likelihood it is. But the server of a mount closes it after `umount`
+/// has returned, as late as a busy machine lets it run.
+const CLAIM_PATIENCE_OPEN: Duration = Duration::from_secs(1);
 /// How long between two such questions.
 const CLAIM_PAUSE: Duration = Duration::from_millis(2);
 
