@@ -191,11 +191,7 @@ impl<'a> Rig<'a> {
 
     /// Waits until even a coarse clock shows another time.
     pub fn tick(&self) {
-        let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-        let before = now();
-        while now() == before {
-            std::thread::sleep(std::time::Duration::from_micros(200));
-        }
+        tick();
     }
 
     /// Runs `operation` and says for each node which times became the present: any of `m` and `c`, in this order. Other
@@ -244,5 +240,14 @@ impl Drop for Hold<'_> {
         if let Some(user) = self.user.take() {
             Rig::new(self.fs).give(user);
         }
+    }
+}
+
+/// Waits until even a coarse clock shows another time.
+pub(crate) fn tick() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let before = now();
+    while now() == before {
+        std::thread::sleep(std::time::Duration::from_micros(200));
     }
 }

@@ -1,5 +1,6 @@
 //! The life of mounts of volumes: kills, mount(8)'s helper, whom set-user-id programs count for, errors.
 
+use crate::oracle::tick;
 use crate::{Bench, eventually, gannet, hindrance, with_transports};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -10,7 +11,6 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 fn words(path: &Path) -> String {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
@@ -133,7 +133,7 @@ fn each_read_moves_the_access_time_if_asked() {
             let server = bench.mount(&format!("transport={transport},{words}"));
             fs::write(bench.on("file"), "content").unwrap();
             let read = || {
-                std::thread::sleep(Duration::from_millis(20));
+                tick();
                 assert_eq!(fs::read(bench.on("file")).unwrap(), b"content");
                 fs::metadata(bench.on("file")).unwrap().accessed().unwrap()
             };

@@ -6,6 +6,7 @@ use super::rows::Act::{
 };
 use super::rows::{Act, XATTR};
 use super::{Look, Side};
+use crate::rig::tick;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -126,13 +127,5 @@ impl Side for Kernel {
 
     fn tick(&self) {
         tick();
-    }
-}
-
-pub(super) fn tick() {
-    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let before = now();
-    while now() == before {
-        std::thread::sleep(std::time::Duration::from_micros(200));
     }
 }

@@ -1,12 +1,13 @@
 //! The file system's side, behind the namespace that a front end would use.
 
-use super::host::{tick, time};
+use super::host::time;
 use super::rows::Act::{
     ChangeMode, ChangeOwner, Create, Directory, Fifo, Link, List, Now, Past, Read, ReadLink, RemoveDirectory,
     RemoveXattr, Rename, SetXattr, Symlink, Truncate, Unlink, Write,
 };
 use super::rows::{Act, XATTR};
 use super::{Look, Side, split};
+use crate::rig::tick;
 use std::collections::BTreeMap;
 
 use gannet_usermem::{Destination, Source};

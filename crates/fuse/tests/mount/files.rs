@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 
 use rustix::io::Errno;
 
+use crate::oracle::tick;
 use crate::{Outcome, Server, Test, content, eventually};
 
 pub(crate) const TESTS: &[Test] = &[
@@ -260,7 +261,7 @@ fn times_and_owners(way: &str) -> Outcome {
     fs::write(&path, "1").unwrap();
     let first = fs::metadata(&path).unwrap();
     assert!(first.created().is_ok(), "a birth time");
-    std::thread::sleep(std::time::Duration::from_millis(15));
+    tick();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
     let second = fs::metadata(&path).unwrap();
     assert_eq!(second.mode() & 0o7777, 0o4751);
@@ -270,7 +271,7 @@ fn times_and_owners(way: &str) -> Outcome {
     File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
     let third = fs::metadata(&path).unwrap();
     assert_eq!((third.mtime(), third.mtime_nsec()), (1_234_567_890, 123_456_789));
-    std::thread::sleep(std::time::Duration::from_millis(15));
+    tick();
     fs::write(&path, "2").unwrap();
     assert!(fs::metadata(&path).unwrap().mtime() > 1_234_567_890);
     if rustix::process::geteuid().is_root() {
@@ -297,7 +298,7 @@ fn attributes_follow(way: &str) -> Outcome {
     let keeps_times = way.contains("writeback");
     for flags in [rustix::fs::IFlags::NOATIME, rustix::fs::IFlags::empty()] {
         let before = changed();
-        std::thread::sleep(std::time::Duration::from_millis(15));
+        tick();
         rustix::fs::ioctl_setflags(&file, flags).unwrap();
         assert!(keeps_times || changed() > before, "{flags:?}");
     }

@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, XattrFlags};
 
-use super::{Notes, Scenario, as_user, errno, io};
+use super::{Notes, Scenario, as_user, errno, io, tick};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("own_memory", own_memory),
@@ -161,7 +161,7 @@ fn many_attributes(at: &Path, notes: &mut Notes) {
     }
     notes.note("times", {
         let before = fs::metadata(&path).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(12));
+        tick();
         set("user.1-", b"last").unwrap();
         let after = fs::metadata(&path).unwrap();
         (

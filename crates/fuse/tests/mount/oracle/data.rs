@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, SeekFrom, Timespec, Timestamps, XattrFlags};
 
-use super::{Notes, Scenario, errno, io};
+use super::{Notes, Scenario, errno, io, tick};
 
 pub(super) const SCENARIOS: &[Scenario] = &[
     ("times", times),
@@ -50,8 +50,7 @@ fn changes(path: &Path, call: impl FnOnce()) -> [bool; 3] {
         [(about.atime(), about.atime_nsec()), (about.mtime(), about.mtime_nsec()), (about.ctime(), about.ctime_nsec())]
     };
     let before = times();
-    // Longer than a tick of any kernel's clock.
-    std::thread::sleep(std::time::Duration::from_millis(12));
+    tick();
     call();
     let after = times();
     [0, 1, 2].map(|which| before[which] != after[which])
@@ -437,7 +436,7 @@ fn births(at: &Path, notes: &mut Notes) {
     };
     let first = born();
     notes.note("has one", first.0);
-    std::thread::sleep(std::time::Duration::from_millis(12));
+    tick();
     file.write_all_at(b"x", 0).unwrap();
     past(&path);
     fs::rename(&path, at.join("renamed")).and_then(|()| fs::rename(at.join("renamed"), &path)).unwrap();

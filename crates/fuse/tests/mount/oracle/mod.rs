@@ -44,6 +44,15 @@ pub(crate) fn io<T>(result: std::io::Result<T>) -> Result<(), rustix::io::Errno>
     result.map(drop).map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
 }
 
+/// Waits until file systems give later times: theirs are a clock's that a tick sets, and a virtual machine may let that pass late.
+pub(crate) fn tick() {
+    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let before = now();
+    while now() == before {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// Runs `body` on a thread that is another user's, without other groups.
 pub(crate) fn as_user<T: Send>(user: u32, group: u32, body: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
