@@ -1,4 +1,5 @@
-//! Which file a medium is, whether a path still names it, and getting a disk file's bytes to the disk.
+//! Which file a medium is, whether a path still names it, and getting a disk file's bytes to the disk. Where several were
+//! joined, it is the first that says which medium this is.
 
 use std::io;
 use std::panic::Location;
@@ -56,15 +57,17 @@ impl Medium {
         }
     }
 
-    /// Whether the file has become shorter than the map: loads and stores beyond its end fail.
+    /// Whether the file, or one of several, has become shorter than the map: loads and stores beyond its end fail.
     ///
     /// # Errors
     /// What `fstat` says.
     pub fn is_truncated(&self) -> io::Result<bool> {
-        match (&self.backing.file, self.kind()) {
-            (Some(file), kind) if kind != MediumKind::DeviceDax => Ok((fstat(file)?.st_size as u64) < self.length()),
-            _ => Ok(false),
+        for (file, kind, length) in self.files() {
+            if kind != MediumKind::DeviceDax && (fstat(file)?.st_size as u64) < length {
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     /// Writes everything to the disk, for a file on a disk file system; the pages are written in any order. Nothing to do
@@ -77,10 +80,12 @@ impl Medium {
         if let Some(recorder) = &self.recorder {
             recorder.sync(None, Location::caller());
         }
-        match (&self.backing.file, self.kind()) {
-            (Some(file), MediumKind::DiskFile) => Ok(fdatasync(file)?),
-            _ => Ok(()),
+        for (file, kind, _) in self.files() {
+            if kind == MediumKind::DiskFile {
+                fdatasync(file)?;
+            }
         }
+        Ok(())
     }
 
     /// As [`Medium::sync`], for the pages of a range only.

@@ -13,6 +13,7 @@
 //! | `load`, `store`, `transfer` | reading; metadata stores, flush and fence; data from and to callers |
 //! | `kernels`, `processor`, `hash` | copy loops; what the processor can do; the data hash |
 //! | `open`, `create`, `identity`, `pages` | files: opening, reserving space, which file a path names, huge pages |
+//! | `join`, `node` | several files as one medium; on which NUMA node each lies |
 //! | `platform` | whether the machine flushes its caches when power fails |
 //! | `counters` | what a thread has cost |
 //! | `simulation` | the medium that records every store and yields the images a crash could leave |
@@ -23,9 +24,11 @@ mod error;
 mod features;
 mod hash;
 mod identity;
+mod join;
 mod kernels;
 mod load;
 mod medium;
+mod node;
 mod offset;
 mod open;
 mod pages;
@@ -41,8 +44,10 @@ pub use create::{CreateOptions, CreateProgress};
 pub use error::{AccessError, OpenError};
 pub use hash::DataHash;
 pub use identity::FileIdentity;
+pub use join::{MEMBER_UNIT_BYTES, MapSource, Member};
 pub use medium::{Medium, MediumKind, PersistMode};
+pub use node::{MachineNode, machine_nodes};
 pub use offset::MediumOffset;
-pub use open::OpenOptions;
+pub use open::{OpenOptions, is_dax_device};
 pub use pages::PageReport;
 pub use simulation::Simulation;

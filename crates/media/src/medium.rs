@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::AccessError;
+use crate::join::Joined;
 use crate::offset::MediumOffset;
 use crate::processor::WriteBack;
 use crate::simulation::Recorder;
@@ -80,8 +81,10 @@ pub(crate) struct Backing {
     pub(crate) reserved_bytes: usize,
     /// The mapped file, if there is one.
     pub(crate) file: Option<File>,
-    /// What it is.
+    /// What it is; of several, the one that survives least.
     pub(crate) kind: MediumKind,
+    /// Where the files lie behind each other, if there are several: the first is `file`.
+    pub(crate) members: Vec<Joined>,
 }
 
 // SAFETY: the address range belongs to the backing alone and is unmapped when it is dropped; nothing else in it is bound
@@ -149,7 +152,7 @@ impl Medium {
         self.length
     }
 
-    /// What the medium is.
+    /// What the medium is; of several that were joined, the kind of the one that survives least.
     #[must_use]
     pub fn kind(&self) -> MediumKind {
         self.backing.kind

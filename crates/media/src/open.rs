@@ -1,7 +1,6 @@
 //! Opening a medium: which kind of file it is, mapping it, and how its stores become durable.
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
@@ -11,7 +10,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::error::OpenError;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode};
-use crate::offset::MediumOffset;
 use crate::platform::flushes_caches;
 
 /// Maps are aligned to it, so that 2 MiB pages fit; so is what device DAX can map.
@@ -93,14 +91,21 @@ impl Medium {
         let protection = if options.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         if in_memory && let Some(base) = map_at_once(&file, length as usize, protection) {
             let kind = MediumKind::Memory;
-            let backing = Backing { reserved: base, reserved_bytes: length as usize, file: Some(file), kind };
+            let backing = Backing {
+                reserved: base,
+                reserved_bytes: length as usize,
+                file: Some(file),
+                kind,
+                members: Vec::new(),
+            };
             let mode = if options.emulate_persistence { PersistMode::Emulated } else { PersistMode::Plain };
             return Ok(Medium::assemble(backing, base, length, !options.read_only, mode, None));
         }
         let alignment = if device { device_alignment(status.st_rdev) } else { MAP_ALIGNMENT_BYTES };
         let (reserved, reserved_bytes, base) =
             reserve(length as usize, alignment).map_err(|error| system(path, "reserve addresses", error))?;
-        let mut backing = Backing { reserved, reserved_bytes, file: None, kind: MediumKind::DeviceDax };
+        let mut backing =
+            Backing { reserved, reserved_bytes, file: None, kind: MediumKind::DeviceDax, members: Vec::new() };
         let map = |flags: MapFlags| {
             // SAFETY: replaces a part of the address range that was just reserved.
             unsafe { mmap(base.as_ptr().cast(), length as usize, protection, flags | MapFlags::FIXED, &file, 0) }
@@ -136,18 +141,6 @@ impl Medium {
             _ => PersistMode::Plain,
         };
         Ok(Medium::assemble(backing, base, length, !options.read_only, mode, None))
-    }
-
-    /// The descriptor of the medium's file, to map parts of it elsewhere. `None` for a simulated medium.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.backing.file.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Where in that file a place of the medium lies.
-    #[must_use]
-    pub fn file_offset(&self, at: MediumOffset) -> u64 {
-        at.0
     }
 }
 
@@ -190,7 +183,7 @@ fn map_at_once(file: &File, length: usize, protection: ProtFlags) -> Option<NonN
 }
 
 /// Reserves addresses for `length` bytes at an aligned start: the range, its length, the start.
-fn reserve(length: usize, alignment: usize) -> Result<(NonNull<u8>, usize, NonNull<u8>), Errno> {
+pub(crate) fn reserve(length: usize, alignment: usize) -> Result<(NonNull<u8>, usize, NonNull<u8>), Errno> {
     let reserved_bytes = length.checked_add(alignment).ok_or(Errno::NOMEM)?;
     // SAFETY: a new map at an address of the kernel's choice.
     let reserved = unsafe {
@@ -211,8 +204,15 @@ fn device_directory(device: u64) -> String {
     format!("/sys/dev/char/{}:{}", rustix::fs::major(device), rustix::fs::minor(device))
 }
 
+/// Whether a character device is one of persistent memory or the like, which to open does nothing.
+#[must_use]
+pub fn is_dax_device(device: u64) -> bool {
+    let subsystem = std::fs::read_link(format!("{}/subsystem", device_directory(device))).unwrap_or_default();
+    subsystem.file_name().is_some_and(|name| name == "dax")
+}
+
 /// What maps of a DAX device must be aligned to: 2 MiB, unless it was set up with larger pages.
-fn device_alignment(device: u64) -> usize {
+pub(crate) fn device_alignment(device: u64) -> usize {
     let text = std::fs::read_to_string(format!("{}/align", device_directory(device))).unwrap_or_default();
     let alignment = text.trim().parse().unwrap_or(MAP_ALIGNMENT_BYTES);
     if alignment.is_power_of_two() { alignment.max(MAP_ALIGNMENT_BYTES) } else { MAP_ALIGNMENT_BYTES }
@@ -221,8 +221,7 @@ fn device_alignment(device: u64) -> usize {
 /// Size of a DAX device, from sysfs.
 fn device_length(path: &Path, device: u64) -> Result<u64, OpenError> {
     let directory = device_directory(device);
-    let subsystem = std::fs::read_link(format!("{directory}/subsystem")).unwrap_or_default();
-    if subsystem.file_name().is_none_or(|name| name != "dax") {
+    if !is_dax_device(device) {
         return Err(OpenError::WrongType { path: path.to_owned(), kind: "a character device other than device DAX" });
     }
     let text = std::fs::read_to_string(format!("{directory}/size")).map_err(|source| OpenError::System {

@@ -70,7 +70,7 @@ fn simulated(length: u64, unit_bytes: u64) -> (Medium, Simulation) {
     } else {
         (MediumKind::Simulated, PersistMode::Persistent)
     };
-    let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind };
+    let backing = Backing { reserved: base, reserved_bytes: bytes, file: None, kind, members: Vec::new() };
     let medium = Medium::assemble(backing, base, length, true, mode, Some(Arc::clone(&recorder)));
     (medium.clone(), Simulation { medium, recorder, walker: Arc::default(), tracked: Arc::default() })
 }

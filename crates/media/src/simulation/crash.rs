@@ -125,11 +125,11 @@ impl Simulation {
         // Taken out of its place, so that a panic in `look` leaves none that is half-way.
         let mut walker = match slot.take() {
             Some(walker) if walker.position <= events.start => walker,
-            _ => Walker {
-                position: 0,
-                pending: Pending::default(),
-                scratch: simulated_from_image(&self.recorder.initial_image(), self.recorder.unit_bytes()).1,
-            },
+            _ => {
+                let scratch = simulated_from_image(&self.recorder.initial_image(), self.recorder.unit_bytes()).1;
+                scratch.set_first_length(self.recorder.first_length());
+                Walker { position: 0, pending: Pending::default(), scratch }
+            }
         };
         let recorded = self.recorder.events(walker.position, events.end);
         let mut random = Random(policy.seed ^ events.start as u64);

@@ -83,6 +83,8 @@ pub(crate) struct Recorder {
     length: u64,
     /// What is written back as a whole: a line, or a page if a page cache is simulated.
     unit_bytes: u64,
+    /// Bytes of the first medium, if this one stands for several.
+    first_length: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -120,12 +122,17 @@ impl State {
 impl Recorder {
     /// A recorder for the memory at `base`, a multiple of eight bytes, which must outlive it.
     pub(super) fn new(base: NonNull<u8>, length: u64, unit_bytes: u64) -> Recorder {
-        Recorder { base, length, unit_bytes, state: Mutex::default() }
+        Recorder { base, length, unit_bytes, first_length: AtomicU64::new(length), state: Mutex::default() }
     }
 
     /// Bytes of what is written back as a whole.
     pub(super) fn unit_bytes(&self) -> u64 {
         self.unit_bytes
+    }
+
+    /// Bytes of the first medium that this one stands for, or of all of it.
+    pub(crate) fn first_length(&self) -> u64 {
+        self.first_length.load(Ordering::Relaxed)
     }
 
     /// Whether this is a page cache, for which only a sync counts.
@@ -280,6 +287,11 @@ impl fmt::Debug for Simulation {
 }
 
 impl Simulation {
+    /// From now on the medium, and those of its crash images, stand for several, of which the first has so many bytes.
+    pub fn set_first_length(&self, bytes: u64) {
+        self.recorder.first_length.store(bytes, Ordering::Relaxed);
+    }
+
     /// The medium.
     #[must_use]
     pub fn medium(&self) -> Medium {
