@@ -17,11 +17,12 @@ use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
 use crate::shares::{Shares, read_list, save_list};
 use crate::space::{Extent, Space};
+use crate::span::open_together;
 use crate::storage::Storage;
 use gannet_media::DataHash;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
 use gannet_vfs::shared::{Shared, SharedLimits};
-use gannet_vfs::{Errno, Error, NodeId, Result};
+use gannet_vfs::{Errno, Error, NodeId, Result, Time};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -83,7 +84,7 @@ impl Users for SameUsers {
 /// Puts the engine together over a session that has just been made.
 pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<(Arc<Core>, Arc<Shared>)> {
     let places = Places::of(session.arena(), disk.geometry())?;
-    let space = Storage::of(session.arena(), disk.geometry())?;
+    let space = Storage::of(session.arena(), disk.geometry())?.look_around(disk.medium());
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
     let (users, other_users) = (shared.inode_users(), Arc::from(options.users));
@@ -102,6 +103,9 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
     let blocks = core.space.blocks_in(session.arena())?;
     let inodes = core.space.inodes_in(session.arena())?;
     let shares = Shares::of(&core.places, session.arena())?;
+    if !disk.medium().is_read_only() {
+        open_together(disk, opening_number(arena))?;
+    }
     let report = match load_saved(disk, &blocks, &inodes)? {
         Some(runs) => {
             shares.load(&runs)?;
@@ -124,6 +128,15 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
     // Inode 0 is nobody's; the numbers end before the map's last word does.
     inodes.mark_used(Extent { start: 0, count: 1 }).map_err(crate::storage::error)?;
     inodes.recount_all();
+    // Whatever the maps say, nobody gets what says which medium is which.
+    let headers = disk.geometry().headers();
+    headers
+        .map(|block| Extent { start: block, count: 1 })
+        .try_for_each(|extent| blocks.mark_used(extent))
+        .map_err(crate::storage::error)?;
+    if disk.geometry().is_spanning() {
+        blocks.recount_all();
+    }
     if !disk.medium().is_read_only() {
         let mut commit = disk.begin();
         commit.store(CLEAN_AT, 0)?;
@@ -132,6 +145,11 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
     }
     epoch_word(core, session)?.store(disk.epoch() as u64, Ordering::Relaxed);
     Ok(report)
+}
+
+/// A number that no other opening of a volume has.
+fn opening_number(arena: u64) -> u64 {
+    arena.rotate_left(32) ^ Time::now().0 as u64
 }
 
 fn epoch_word<'s>(core: &Core, session: &'s Session) -> Result<&'s gannet_shm::Word> {
@@ -185,7 +203,7 @@ fn save(core: &Core, session: &Session) -> Result<()> {
     // Blocks that nobody has, and nobody gets until the next attach has read them.
     let runs = Shares::of(&core.places, session.arena())?.runs()?;
     let mut commit = disk.begin();
-    let mut next = geometry.replica();
+    let mut next = geometry.end();
     let shares = save_list(disk, &mut commit, &runs, &mut || {
         next = (geometry.first_free..next).rev().find(|&block| blocks.is_free(block))?;
         Some(next)
@@ -360,17 +378,19 @@ impl FileGuard {
         let (core, _) = self.take_disk(session)?;
         core.disk.refresh_epoch()?;
         let recorded = core.disk.load(ARENA_AT)?;
-        if recorded == 0 && !core.disk.medium().is_read_only() {
-            // All who have it open only read: from now on it is open for writing.
-            let mut commit = core.disk.begin();
-            commit.store(CLEAN_AT, 0)?;
-            commit.store(ARENA_AT, arena.0)?;
-            let _ = commit.fence();
-        } else if recorded != arena.0 && !core.disk.medium().is_read_only() {
+        if recorded != 0 && recorded != arena.0 && !core.disk.medium().is_read_only() {
             return Err(Error::because(Errno::BUSY, "the volume is open with other shared state than is found here"));
         }
         if !claim(&core.disk, false)? {
             return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
+        }
+        if recorded == 0 && !core.disk.medium().is_read_only() {
+            // All who have it open only read: from now on it is open for writing.
+            open_together(&core.disk, opening_number(arena.0))?;
+            let mut commit = core.disk.begin();
+            commit.store(CLEAN_AT, 0)?;
+            commit.store(ARENA_AT, arena.0)?;
+            let _ = commit.fence();
         }
         self.core = Some(core);
         // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
@@ -396,13 +416,18 @@ fn claim_alone(disk: &Disk) -> Result<()> {
 /// Claims the volume itself for this arena, as long as this process has it mapped: as the first participant, who must find
 /// nobody, or as one more. A reader without write permission can only join.
 fn claim(disk: &Disk, first: bool) -> Result<bool> {
-    let Some(descriptor) = disk.medium().descriptor() else { return Ok(true) };
-    let claimed = if first && !disk.medium().is_read_only() {
-        gannet_shm::claim_volume_first(descriptor)
-    } else {
-        gannet_shm::claim_volume_shared(descriptor)
-    };
-    claimed.map_err(shared_error)
+    for descriptor in disk.medium().descriptors() {
+        let claimed = if first && !disk.medium().is_read_only() {
+            gannet_shm::claim_volume_first(descriptor)
+        } else {
+            gannet_shm::claim_volume_shared(descriptor)
+        };
+        // Of several media any may be in use by a copy of the first.
+        if !claimed.map_err(shared_error)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 impl VolumeGuard for FileGuard {

@@ -65,6 +65,9 @@ pub(crate) fn access_error(error: AccessError) -> Error {
     }
 }
 
+/// What a superblock says of several media contradicts itself.
+pub(crate) const MEDIA_IMPOSSIBLE: Error = Error::damaged("superblock: impossible table of media", 0);
+
 /// Why a medium holds no volume that can be used, in a sentence.
 pub(crate) fn superblock_error(error: SuperblockError) -> Error {
     match error {
@@ -72,22 +75,25 @@ pub(crate) fn superblock_error(error: SuperblockError) -> Error {
         SuperblockError::Checksum => Error::damaged("superblock: checksum, also of its replica", 0),
         SuperblockError::Incompatible(features) => Error::damaged("made by a newer Gannet: unknown features", features),
         SuperblockError::Blocks(blocks) => Error::damaged("superblock: impossible number of blocks", blocks),
+        SuperblockError::Media => MEDIA_IMPOSSIBLE,
     }
 }
 
+/// Reads the superblock, or its replica where the first is damaged, which is the last block of the first medium.
+pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
+    let mut block = Box::new([0; BLOCK_BYTES as usize]);
+    medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
+    Superblock::decode(&block).or_else(|first| {
+        let replica_at = (medium.first_length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
+        medium.read(MediumOffset(replica_at), &mut block[..]).map_err(access_error)?;
+        Superblock::decode(&block).map_err(|_| superblock_error(first))
+    })
+}
+
 impl Disk {
-    /// Reads the superblock, or its replica where the first is damaged.
+    /// The volume on a medium, which must be whole: see `span` for the media of one that spans several.
     pub(crate) fn open(medium: Medium) -> Result<Self> {
-        let mut block = Box::new([0; BLOCK_BYTES as usize]);
-        medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
-        let superblock = match Superblock::decode(&block) {
-            Ok(superblock) => superblock,
-            Err(first) => {
-                let replica_at = (medium.length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
-                medium.read(MediumOffset(replica_at), &mut block[..]).map_err(access_error)?;
-                Superblock::decode(&block).map_err(|_| superblock_error(first))?
-            }
-        };
+        let superblock = read_superblock(&medium)?;
         Self::with_superblock(medium, superblock)
     }
 
@@ -99,7 +105,8 @@ impl Disk {
         self
     }
 
-    fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
+    /// The volume on a medium whose superblock has been read.
+    pub(crate) fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
         let geometry = superblock.geometry().ok_or(Error::damaged("superblock: size", superblock.blocks))?;
         if superblock.blocks * BLOCK_BYTES > medium.length() {
             return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));

@@ -9,7 +9,8 @@ use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
 use crate::recover::{ROOT, RecoveryReport};
 use crate::samples::{Operation, OperationCounters};
-use gannet_media::{Medium, OpenOptions};
+use crate::span::{self, Demand};
+use gannet_media::Medium;
 use gannet_shm::{Detached, Session};
 use gannet_vfs::shared::Shared;
 use gannet_vfs::usermem::{Destination, Source};
@@ -49,6 +50,20 @@ pub enum OpenError {
     /// The medium.
     #[error(transparent)]
     Medium(#[from] gannet_media::OpenError),
+    /// One of the media behind the first, of a volume that spans several.
+    #[error("{volume}: its medium {number} of {media}, {path}, {problem}")]
+    Member {
+        /// The volume: the first medium.
+        volume: String,
+        /// Which medium of the volume it is; the first is 1.
+        number: usize,
+        /// How many the volume has.
+        media: usize,
+        /// Where it should be.
+        path: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// What is on it, or the state shared with others.
     #[error("{path}: {error}")]
     Volume {
@@ -79,16 +94,28 @@ impl OpenError {
             Self::Medium(gannet_media::OpenError::NoSpace { .. }) => Errno::NOSPC,
             Self::Medium(gannet_media::OpenError::Exists { .. }) => Errno::EXIST,
             Self::Medium(_) => Errno::INVAL,
+            Self::Member { .. } => Errno::NXIO,
             Self::Volume { error, .. } => error.errno(),
             Self::Shared { error, .. } => shared_error(error.clone()).errno(),
         }
     }
 }
 
-/// Opens the medium at `path` in the mode that its volume asks for.
-pub fn open_medium(path: &Path, read_only: bool) -> std::result::Result<Medium, gannet_media::OpenError> {
-    let medium = Medium::open(path, OpenOptions { read_only, ..Default::default() })?;
-    Ok(Disk::open(medium.clone()).map_or(medium, |disk| disk.in_its_mode().medium().clone()))
+/// Opens the medium at `path`, or all that the volume there spans as one, in the mode that the volume asks for.
+pub fn open_medium(path: &Path, read_only: bool) -> std::result::Result<Medium, OpenError> {
+    open_whole(path, read_only, Demand::Sound)
+}
+
+/// As [`open_medium`], but of several media it is only asked that they are the volume's: for `check`, which says what else is
+/// wrong with them.
+pub fn open_medium_to_check(path: &Path, read_only: bool) -> std::result::Result<Medium, OpenError> {
+    open_whole(path, read_only, Demand::Ours)
+}
+
+fn open_whole(path: &Path, read_only: bool, demand: Demand) -> std::result::Result<Medium, OpenError> {
+    let (medium, superblock) = span::open(path, read_only, demand)?;
+    let disk = superblock.and_then(|superblock| Disk::with_superblock(medium.clone(), superblock));
+    Ok(disk.map_or(medium, |disk| disk.in_its_mode().medium().clone()))
 }
 
 impl LogFs {
@@ -96,8 +123,9 @@ impl LogFs {
     pub fn open(path: &Path, read_only: bool, options: AttachOptions) -> std::result::Result<Self, OpenError> {
         let text = path.display().to_string();
         let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
-        let medium = Medium::open(path, OpenOptions { read_only, ..Default::default() })?;
-        let disk = Disk::open(medium).map_err(volume_error)?.in_its_mode();
+        let (medium, superblock) = span::open(path, read_only, Demand::Sound)?;
+        let disk = superblock.and_then(|superblock| Disk::with_superblock(medium, superblock));
+        let disk = disk.map_err(volume_error)?.in_its_mode();
         let identity = attach::identity(&disk).map_err(volume_error)?;
         let layout = attach::arena_layout(&disk, options.index_bytes_max);
         let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None };

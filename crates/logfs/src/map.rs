@@ -30,7 +30,7 @@ impl<'s> Op<'s> {
         sink: &mut dyn FnMut(&MappedExtent),
     ) -> Result<MapToken> {
         let medium = self.disk().medium();
-        let descriptor = medium.descriptor().ok_or(Error::new(Errno::NODEV))?.as_raw_fd();
+        medium.descriptor().ok_or(Error::new(Errno::NODEV))?;
         if !offset.is_multiple_of(BLOCK_BYTES) || length == 0 {
             return Err(Error::new(Errno::INVAL));
         }
@@ -72,6 +72,9 @@ impl<'s> Op<'s> {
             let limit = if at < size_end { size_end.min(end) } else { end };
             let count = count.min((limit - at) / BLOCK_BYTES).min((1 << 24) - 1);
             let block = block.filter(|_| at < size_end);
+            let source = block.and_then(|block| medium.source(MediumOffset(block * BLOCK_BYTES)));
+            // What one descriptor has; the rest comes next.
+            let count = source.map_or(count, |source| count.min(source.length / BLOCK_BYTES));
             if let Some(block) = block {
                 let extent = SpaceExtent { start: block, count: count as u32 };
                 if let Err(error) = space.pin(&self.thread, owner, extent) {
@@ -82,8 +85,8 @@ impl<'s> Op<'s> {
             sink(&MappedExtent {
                 file_offset_bytes: at,
                 length_bytes: count * BLOCK_BYTES,
-                descriptor: block.map(|_| descriptor),
-                descriptor_offset_bytes: block.map_or(0, |block| medium.file_offset(MediumOffset(block * BLOCK_BYTES))),
+                descriptor: source.map(|source| source.descriptor.as_raw_fd()),
+                descriptor_offset_bytes: source.map_or(0, |source| source.offset),
             });
             at += count * BLOCK_BYTES;
         }

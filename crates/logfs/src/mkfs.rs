@@ -3,11 +3,13 @@
 use crate::bits::Bits;
 use crate::check::saved;
 use crate::disk::{Disk, access_error};
+use crate::format::member::{AT_OPENING, FurtherMedium, MEDIA_MAX, encode_table};
 use crate::format::slot::{Birth, encode_map_word};
-use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT};
-use crate::format::superblock::{FEATURE_SMALL_CHUNKS, LABEL_BYTES_MAX, Superblock};
+use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, OPENING_AT, OPENING_NEXT_AT, SUMMARY_AT};
+use crate::format::superblock::{FEATURE_SMALL_CHUNKS, FEATURE_SPAN, LABEL_BYTES_MAX, Superblock};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
 use crate::recover::ROOT;
+use crate::span;
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, FileType, InodeFlags, Owner, Result, Time};
 
@@ -33,10 +35,44 @@ pub struct MakeOptions {
 /// Makes an empty volume over the whole medium, whatever was there. `EINVAL` where it is too small (1 MiB) or too large
 /// (16 TiB), or the label is too long.
 pub fn make(medium: &Medium, options: &MakeOptions) -> Result<()> {
-    make_with(medium, options, FEATURE_SMALL_CHUNKS)
+    make_with(medium, options, FEATURE_SMALL_CHUNKS, Vec::new())
 }
 
-fn make_with(medium: &Medium, options: &MakeOptions, features_incompatible: u64) -> Result<()> {
+/// A medium behind the first of a volume that spans several.
+#[derive(Clone, Debug)]
+pub struct FurtherOptions {
+    /// Where on the whole it begins; a multiple of 2 MiB.
+    pub start_bytes: u64,
+    /// Where its file is: absolute, or from the directory of the first medium's file.
+    pub path: Vec<u8>,
+}
+
+/// As [`make`], over a medium that was joined of several. `EINVAL` also for media that cannot be: too many, of other sizes than
+/// whole 2 MiB, a first one that is too small, or paths that are too long.
+pub fn make_spanning(medium: &Medium, options: &MakeOptions, further: &[FurtherOptions]) -> Result<()> {
+    let media: Vec<FurtherMedium> = further
+        .iter()
+        .map(|medium| FurtherMedium { first_block: medium.start_bytes / BLOCK_BYTES, path: medium.path.clone() })
+        .collect();
+    if media.is_empty() {
+        return make(medium, options);
+    }
+    if media.len() >= MEDIA_MAX {
+        return Err(Error::because(Errno::INVAL, "a volume spans at most 8 media"));
+    }
+    let is_path = |medium: &FurtherMedium| !medium.path.is_empty() && !medium.path.contains(&0);
+    if !media.iter().all(is_path) || !encode_table(&media, &mut [0; BLOCK_BYTES as usize]) {
+        return Err(Error::because(Errno::INVAL, "the paths of the media are too long together"));
+    }
+    make_with(medium, options, FEATURE_SMALL_CHUNKS | FEATURE_SPAN, media)
+}
+
+fn make_with(
+    medium: &Medium,
+    options: &MakeOptions,
+    features_incompatible: u64,
+    further: Vec<FurtherMedium>,
+) -> Result<()> {
     let blocks = medium.length() / BLOCK_BYTES;
     if options.label.len() > LABEL_BYTES_MAX {
         return Err(Error::because(Errno::INVAL, "the label is longer than 64 bytes"));
@@ -57,15 +93,25 @@ fn make_with(medium: &Medium, options: &MakeOptions, features_incompatible: u64)
         created: options.now.0,
         copy_on_write: options.copy_on_write,
         emulate_persistence: options.emulate_persistence,
+        further,
     };
 
-    let geometry =
-        superblock.geometry().ok_or(Error::because(Errno::INVAL, "a volume has between 1 MiB and 16 TiB"))?;
+    let geometry = superblock.geometry().ok_or(if superblock.further.is_empty() {
+        Error::because(Errno::INVAL, "a volume has between 1 MiB and 16 TiB")
+    } else {
+        Error::because(
+            Errno::INVAL,
+            "each medium of several has a multiple of 2 MiB, the first an 8000th of the volume and 2 MiB at least",
+        )
+    })?;
     let zero = |at: u64, length_bytes: u64| medium.zero(MediumOffset(at), length_bytes).map_err(access_error);
     let store = |at: u64, value: u64| medium.store_u64(MediumOffset(at), value).map_err(access_error);
     // First of all the old superblocks go.
     zero(0, 2 * BLOCK_BYTES)?;
     zero(geometry.replica() * BLOCK_BYTES, BLOCK_BYTES)?;
+    for block in geometry.headers() {
+        zero(block * BLOCK_BYTES, BLOCK_BYTES)?;
+    }
     medium.fence();
     zero(geometry.map_start * BLOCK_BYTES, (geometry.saved_blocks_start - geometry.map_start) * BLOCK_BYTES)?;
     let chunk = geometry.first_free;
@@ -88,6 +134,18 @@ fn make_with(medium: &Medium, options: &MakeOptions, features_incompatible: u64)
     store(CLEAN_AT, 0)?;
     zero(SUMMARY_AT, LINE_BYTES)?;
     zero(ARENA_AT, LINE_BYTES)?;
+    if geometry.is_spanning() {
+        for at in [OPENING_AT, OPENING_NEXT_AT] {
+            store(at, key.0)?;
+        }
+    }
+    for (index, range) in geometry.further_media().enumerate() {
+        let header = span::header(&superblock, index + 1, &range).encode(key);
+        for block in [range.start, range.end - 1] {
+            medium.write(MediumOffset(block * BLOCK_BYTES), &header).map_err(access_error)?;
+            store(block * BLOCK_BYTES + AT_OPENING, key.0)?;
+        }
+    }
     medium.fence();
 
     let encoded = superblock.encode();
@@ -102,7 +160,7 @@ fn make_with(medium: &Medium, options: &MakeOptions, features_incompatible: u64)
 fn close(disk: &Disk) -> Result<()> {
     let geometry = disk.geometry();
     let blocks = Bits::new(geometry.blocks);
-    for block in (0..geometry.first_free + geometry.chunk_blocks).chain([geometry.replica()]) {
+    for block in geometry.fixed().chain(geometry.first_free..geometry.first_free + geometry.chunk_blocks) {
         let _ = blocks.set(block);
     }
     let inodes = Bits::new(geometry.inodes());
@@ -133,7 +191,7 @@ mod tests {
                 random: [3; 24],
                 now: Time::now(),
             };
-            make_with(&medium, &options, features).expect("mkfs");
+            make_with(&medium, &options, features, Vec::new()).expect("mkfs");
             assert_eq!(Disk::open(medium.clone()).expect("open").geometry().chunk_blocks, chunk_blocks);
             let attach = || {
                 let options = AttachOptions {

@@ -49,8 +49,7 @@ pub(crate) struct Recovered {
 /// Blocks that are in use on any volume: superblocks, maps, chunks of the inode table.
 pub(crate) fn mark_fixed(disk: &Disk, blocks: &Bits) -> Result<()> {
     let geometry = disk.geometry();
-    (0..geometry.first_free).for_each(|block| drop_bool(blocks.set(block)));
-    drop_bool(blocks.set(geometry.replica()));
+    geometry.fixed().for_each(|block| drop_bool(blocks.set(block)));
     for chunk in 0..geometry.chunks {
         if let Some(first) = disk.chunk_block(chunk)? {
             (first..first + geometry.chunk_blocks).for_each(|block| drop_bool(blocks.set(block)));

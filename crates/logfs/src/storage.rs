@@ -2,7 +2,8 @@
 
 use crate::format::geometry::Geometry;
 use crate::ops::{Op, shared_error};
-use crate::space::{HAND_BLOCKS, Space, SpaceError, SpaceLayout};
+use crate::space::{BLOCK_BYTES, HAND_BLOCKS, Nearness, Space, SpaceError, SpaceLayout};
+use gannet_media::{Medium, Member, machine_nodes};
 use gannet_shm::{Arena, ArenaLayout, ArenaOffset};
 use gannet_vfs::{Errno, Error, Result};
 
@@ -13,6 +14,8 @@ pub(crate) const HAND_INODES: u64 = u64::from_le_bytes(*b"inodes\0\0");
 pub(crate) struct Storage {
     blocks: (ArenaOffset, SpaceLayout),
     inodes: (ArenaOffset, SpaceLayout),
+    /// Which blocks are near which processor, if that makes a difference.
+    nearness: Option<Nearness>,
 }
 
 /// An error of a free map, as one of the file system.
@@ -43,7 +46,24 @@ impl Storage {
     pub(crate) fn of(arena: &Arena, geometry: &Geometry) -> Result<Self> {
         let (blocks, inodes) = layouts(geometry);
         let start = |name| arena.region(name).map(|region| region.start).map_err(shared_error);
-        Ok(Self { blocks: (start("blocks")?, blocks), inodes: (start("inodes")?, inodes) })
+        Ok(Self { blocks: (start("blocks")?, blocks), inodes: (start("inodes")?, inodes), nearness: None })
+    }
+
+    /// Finds out which blocks are near which processor, on a machine of several NUMA nodes and a volume of several media.
+    pub(crate) fn look_around(mut self, medium: &Medium) -> Self {
+        let members = medium.members();
+        if members.len() > 1 {
+            let nodes = machine_nodes();
+            if nodes.len() > 1 {
+                let blocks = |member: &Member| {
+                    let start = member.start / BLOCK_BYTES;
+                    start..start + member.length / BLOCK_BYTES
+                };
+                let media: Vec<_> = members.iter().map(blocks).zip(medium.nodes()).collect();
+                self.nearness = Nearness::of(&self.blocks.1, &media, &nodes, rustix::thread::sched_getcpu);
+            }
+        }
+        self
     }
 
     /// Gets memory for both maps, so that touching them cannot fail.
@@ -55,7 +75,7 @@ impl Storage {
     }
 
     /// The map of blocks.
-    pub(crate) fn blocks<'s>(&self, op: &Op<'s>) -> Result<Space<'s>> {
+    pub(crate) fn blocks<'s>(&'s self, op: &Op<'s>) -> Result<Space<'s>> {
         self.blocks_in(op.thread.arena())
     }
 
@@ -65,8 +85,9 @@ impl Storage {
     }
 
     /// See [`Storage::blocks`].
-    pub(crate) fn blocks_in<'s>(&self, arena: &'s Arena) -> Result<Space<'s>> {
-        Space::new(arena, self.blocks.0, self.blocks.1).map_err(error)
+    pub(crate) fn blocks_in<'s>(&'s self, arena: &'s Arena) -> Result<Space<'s>> {
+        let space = Space::new(arena, self.blocks.0, self.blocks.1).map_err(error)?;
+        Ok(space.with_nearness(self.nearness.as_ref()))
     }
 
     /// See [`Storage::inodes`].

@@ -2,7 +2,7 @@
 
 use gannet_fstest::random::{Plan, check};
 use gannet_fstest::{Features, conformance};
-use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
+use gannet_logfs::{AttachOptions, FurtherOptions, LogFs, MakeOptions, NoUsers, make, make_spanning};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Owner, Time};
 
@@ -26,9 +26,8 @@ const LEAST: u64 = 0;
 const LITTLE: u64 = 192 << 10;
 const PLENTY: u64 = 16 << 20;
 
-fn volume(copy_on_write: bool, index_bytes_max: u64) -> LogFs {
-    let medium = Medium::create_in_memory("volume", 64 << 20, CreateOptions::default()).expect("memory");
-    let made = MakeOptions {
+fn made(copy_on_write: bool) -> MakeOptions {
+    MakeOptions {
         label: "test".into(),
         copy_on_write,
         emulate_persistence: false,
@@ -36,13 +35,30 @@ fn volume(copy_on_write: bool, index_bytes_max: u64) -> LogFs {
         mode: 0o755,
         random: [7; 24],
         now: Time::now(),
-    };
-    make(&medium, &made).expect("mkfs");
+    }
+}
+
+fn volume(copy_on_write: bool, index_bytes_max: u64) -> LogFs {
+    let medium = Medium::create_in_memory("volume", 64 << 20, CreateOptions::default()).expect("memory");
+    make(&medium, &made(copy_on_write)).expect("mkfs");
     LogFs::open_private(medium, options(index_bytes_max)).expect("attach")
+}
+
+/// Over three media, of which the first has room for little.
+fn spanning() -> LogFs {
+    let part = |mebibytes: u64| {
+        let medium = Medium::create_in_memory("part", mebibytes << 20, CreateOptions::default()).expect("memory");
+        (medium, "part".into(), mebibytes << 20)
+    };
+    let medium = Medium::join(vec![part(2), part(4), part(58)]).expect("one medium");
+    let further = |mebibytes: u64| FurtherOptions { start_bytes: mebibytes << 20, path: b"part".to_vec() };
+    make_spanning(&medium, &made(false), &[further(2), further(6)]).expect("mkfs");
+    LogFs::open_private(medium, options(PLENTY)).expect("attach")
 }
 
 conformance!(in_place, FEATURES, || Box::new(volume(false, PLENTY)));
 conformance!(copy_on_write, COPY_ON_WRITE, || Box::new(volume(true, PLENTY)));
+conformance!(on_several_media, FEATURES, || Box::new(spanning()));
 conformance!(in_little_memory, FEATURES, || Box::new(volume(false, LITTLE)));
 
 #[test]
@@ -52,6 +68,14 @@ fn random_operations_agree_with_the_model() {
         for seed in 0..rounds {
             check(&Plan { features: FEATURES, ..Plan::new(seed, 1000) }, &|| volume(copy_on_write, memory));
         }
+    }
+}
+
+#[test]
+fn random_operations_on_several_media_agree_with_the_model() {
+    let rounds = if std::env::var_os("GANNET_LONG").is_some() { 1000 } else { 10 };
+    for seed in 0..rounds {
+        check(&Plan { features: FEATURES, ..Plan::new(seed, 1000) }, &spanning);
     }
 }
 

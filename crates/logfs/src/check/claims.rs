@@ -64,7 +64,9 @@ impl Model<'_> {
         let geometry = self.ground.disk.geometry();
         let mut claims = Claims::default();
         claims.claim(0, geometry.first_free);
-        claims.claim(geometry.replica(), 1);
+        for block in geometry.headers().chain([geometry.replica()]) {
+            claims.claim(block, 1);
+        }
         for &block in self.ground.chunks.blocks.iter().flatten() {
             claims.claim(block, geometry.chunk_blocks);
         }

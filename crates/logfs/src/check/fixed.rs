@@ -6,11 +6,13 @@
 use super::report::Findings;
 use crate::disk::{Disk, access_error, superblock_error};
 use crate::format::geometry::BLOCKS_MIN;
+use crate::format::member::AT_OPENING;
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
-use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX, OPENING_AT, OPENING_NEXT_AT};
 use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
+use crate::span::{self, STALE};
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
 use std::collections::HashMap;
@@ -20,6 +22,8 @@ pub(super) struct Superblocks {
     pub(super) superblock: Superblock,
     /// Blocks that do not hold it, and shall.
     pub(super) wrong_copies: Vec<u64>,
+    /// Copies of the headers of further media that are not what they shall be.
+    pub(super) wrong_headers: Vec<u64>,
     /// Features that forbid writing.
     pub(super) read_only: bool,
 }
@@ -38,9 +42,9 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         Ok(Superblock::decode(&bytes))
     };
     let first = read(0)?;
-    let replica_block = match &first {
-        Ok(superblock) if superblock.blocks <= blocks => superblock.blocks - 1,
-        _ => blocks - 1,
+    let replica_block = match first.as_ref().ok().and_then(Superblock::geometry) {
+        Some(geometry) if geometry.blocks <= blocks => geometry.replica(),
+        _ => medium.first_length() / BLOCK_BYTES - 1,
     };
     let second = read(replica_block)?;
     // A feature is noted in one copy after the other; a crash may come in between.
@@ -93,7 +97,31 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         let what = format!("features {unknown:#x} are unknown: it can be read, and not repaired");
         findings.note("superblock", 16, 0, what);
     }
-    Ok(Superblocks { superblock, wrong_copies, read_only: unknown != 0 })
+    let wrong_headers = headers(medium, &superblock, findings)?;
+    Ok(Superblocks { superblock, wrong_copies, wrong_headers, read_only: unknown != 0 })
+}
+
+/// What the media behind the first say of themselves; returns the blocks where a header is not what it shall be.
+fn headers(medium: &Medium, superblock: &Superblock, findings: &mut Findings) -> Result<Vec<u64>> {
+    let Some(geometry) = superblock.geometry() else { return Ok(Vec::new()) };
+    let word = |at: u64| medium.load_u64(MediumOffset(at)).map_err(access_error);
+    let mut wrong = Vec::new();
+    for (index, range) in geometry.further_media().enumerate() {
+        let encoded = span::header(superblock, index + 1, &range).encode(superblock.key);
+        for (block, what) in [(range.start, "header"), (range.end - 1, "replica of the header")] {
+            let at = block * BLOCK_BYTES;
+            if span::read_header(medium, at)? != encoded {
+                let what = format!("the {what} of medium {} is damaged", index + 2);
+                findings.damage("header of a medium", at, 0, what, "it is written anew; nothing is lost");
+                wrong.push(block);
+            } else if ![word(OPENING_AT)?, word(OPENING_NEXT_AT)?].contains(&word(at + AT_OPENING)?) {
+                let what = format!("medium {} {STALE}", index + 2);
+                let remedy = "it goes on with both as they are: what does not fit together is found as damage";
+                findings.damage("header of a medium", at + AT_OPENING, 0, what, remedy);
+            }
+        }
+    }
+    Ok(wrong)
 }
 
 /// The epoch that the volume says it is in, or that its pages prove it is.
@@ -112,7 +140,7 @@ fn epoch_of_pages(medium: &Medium, superblock: &Superblock) -> Result<u64> {
     let Some(geometry) = superblock.geometry() else { return Ok(1) };
     let mut epoch = 1;
     let mut line = [0; LINE_BYTES as usize];
-    for block in geometry.first_free..geometry.replica() {
+    for block in geometry.first_free..geometry.end() {
         medium.read(MediumOffset(block * BLOCK_BYTES), &mut line).map_err(access_error)?;
         if let Some(header) = PageHeader::decode(superblock.key, &line) {
             epoch = epoch.max((header.epoch as u64).min(EPOCH_MAX));
@@ -275,7 +303,7 @@ fn find_chunks(disk: &Disk, wanted: &[(u64, u64)]) -> Result<HashMap<u64, u64>> 
         return Ok(HashMap::new());
     }
     let mut block_bytes = [0; BLOCK_BYTES as usize];
-    for block in geometry.first_free..geometry.replica() {
+    for block in geometry.first_free..geometry.end() {
         disk.read_block(block, &mut block_bytes)?;
         for (index, slot) in (0..).zip(block_bytes.chunks_exact(SLOT_BYTES as usize)) {
             if get_u64(slot, 0) >> 32 & 0xFF != 1 {

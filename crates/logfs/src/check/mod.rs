@@ -103,6 +103,7 @@ fn conclude(
     } else {
         report.findings = model.findings.list;
         let disk = Disk::open(medium.clone())?;
+        crate::span::begin_opening(&disk, gannet_vfs::Time::now().0 as u64)?;
         report.recovery = Some(crate::recover::recover(&disk, options.threads)?.report);
     }
     let disk = Disk::open(medium)?;

@@ -227,7 +227,7 @@ impl<'d> Model<'d> {
         let mut line = [0; crate::format::LINE_BYTES as usize];
         let mut page = [0; BLOCK_BYTES as usize];
         let geometry = *ground.disk.geometry();
-        for block in geometry.first_free..geometry.replica() {
+        for block in geometry.first_free..geometry.end() {
             if reached.has(block) || ground.saved_used.as_ref().is_some_and(|used| !used.has(block)) {
                 continue;
             }

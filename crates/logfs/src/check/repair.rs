@@ -8,10 +8,12 @@ use super::model::Model;
 use super::writer::{AddedName, FreeBlocks, write_log};
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
+use crate::format::member::AT_OPENING;
 use crate::format::slot::{AT_HEAD, AT_IDENTITY, AT_LINKS, AT_PARENT, Birth, Identity, SLOT_BYTES, encode_map_word};
-use crate::format::state::{CLEAN_AT, EPOCH_AT};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, OPENING_AT};
 use crate::recover::{ROOT, kill};
 use crate::replay::{RANKS, name_key};
+use crate::span;
 use gannet_vfs::{Errno, Error, FileType, InodeFlags, Owner, Result, Time};
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,7 +35,7 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     let disk = model.ground.disk;
     let geometry = *disk.geometry();
     let used = std::mem::replace(&mut model.used, crate::bits::Bits::new(0));
-    let mut free = FreeBlocks::new(&used, geometry.first_free, geometry.replica());
+    let mut free = FreeBlocks::new(&used, geometry.first_free, geometry.end());
     let map_words = model.ground.chunks.wrong_words.clone();
     let mut repair = Repair { model, added: BTreeMap::new(), map_words, new_chunks: Vec::new() };
     if repair.model.ground.chunks.blocks[0].is_none() {
@@ -164,6 +166,21 @@ impl Repair<'_, '_> {
             commit.write(block * BLOCK_BYTES, &encoded[..])?;
             let _ = commit.fence();
         }
+        for (index, range) in disk.geometry().further_media().enumerate() {
+            let encoded = span::header(&superblocks.superblock, index + 1, &range).encode(disk.key());
+            for block in [range.start, range.end - 1] {
+                if superblocks.wrong_headers.contains(&block) {
+                    // Where it ends here, the medium does not seem to be of another time.
+                    let mut commit = disk.begin();
+                    commit.store(block * BLOCK_BYTES + AT_OPENING, disk.load(OPENING_AT)?)?;
+                    let _ = commit.fence();
+                    let mut commit = disk.begin();
+                    commit.write(block * BLOCK_BYTES, &encoded)?;
+                    let _ = commit.fence();
+                }
+            }
+        }
+        span::begin_opening(disk, Time::now().0 as u64)?;
         if disk.load(EPOCH_AT)? != disk.epoch() as u64 {
             let mut commit = disk.begin();
             commit.store(EPOCH_AT, disk.epoch() as u64)?;

@@ -88,7 +88,7 @@ pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: 
     let mut commit = disk.begin();
     Map::Blocks.store(&mut commit, blocks_used.words())?;
     Map::Inodes.store(&mut commit, inodes_used.words())?;
-    let mut next = geometry.replica();
+    let mut next = geometry.end();
     let shares = save_list(disk, &mut commit, shared, &mut || {
         next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;
         Some(next)

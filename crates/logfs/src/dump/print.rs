@@ -3,9 +3,10 @@
 use super::describe::describe;
 use crate::disk::Disk;
 use crate::format::entry::{Binding, Entry, Extents, LoggedAttributes, Owned, Payload};
+use crate::format::member::AT_OPENING;
 use crate::format::page::{AT_NEXT, LinePlace, Link};
 use crate::format::slot::Slot;
-use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
+use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, OPENING_AT, OPENING_NEXT_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::log::{LogEnd, Met, walk};
 use crate::recover::ROOT;
@@ -63,6 +64,16 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
     let [compatible, read_only, incompatible] = about.features;
     line!(out, "  features: compatible {compatible:#x}, read-only {read_only:#x}, incompatible {incompatible:#x}")?;
     line!(out, "  copy-on-write {}, emulated persistence {}", about.copy_on_write, about.emulate_persistence)?;
+    for (index, (blocks, further)) in geometry.further_media().zip(&disk.superblock().further).enumerate() {
+        let (first, last) = (blocks.start, blocks.end - 1);
+        let path = String::from_utf8_lossy(&further.path);
+        let at = first * BLOCK_BYTES;
+        line!(out, "medium {} in blocks {first} to {last}, header at {at:#x}: {path}", index + 2)?;
+        for block in [first, last] {
+            let opening = disk.load(block * BLOCK_BYTES + AT_OPENING)?;
+            line!(out, "  at {:#x}: used in opening {opening:#018x}", block * BLOCK_BYTES)?;
+        }
+    }
     line!(out, "state at {EPOCH_AT:#x}")?;
     line!(out, "  epoch {}", about.epoch)?;
     line!(out, "  clean {:#018x}", disk.load(CLEAN_AT)?)?;
@@ -78,6 +89,9 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
         summary.epoch
     )?;
     line!(out, "  arena {:#018x}", disk.load(ARENA_AT)?)?;
+    if geometry.is_spanning() {
+        line!(out, "  opening {:#018x}, next {:#018x}", disk.load(OPENING_AT)?, disk.load(OPENING_NEXT_AT)?)?;
+    }
     line!(out, "inode map at {:#x}", geometry.map_start * BLOCK_BYTES)?;
     let mut chunk = 0;
     while chunk < geometry.chunks {

@@ -10,8 +10,12 @@
 //! first_free ..        data, log pages and chunks of the inode table
 //! last block           superblock replica
 //! ```
+//!
+//! Where a volume spans several media, the replica is the last block of the first medium; the first block of every further
+//! medium is its header, and the last a replica of that. So no run of blocks reaches from one medium into the next.
 
 use super::BLOCK_BYTES;
+use super::member::{MEDIA_MAX, MEMBER_UNIT_BLOCKS};
 
 /// Slots of one block of the inode table.
 pub(crate) const SLOTS_PER_BLOCK: u64 = BLOCK_BYTES / super::slot::SLOT_BYTES;
@@ -39,7 +43,12 @@ pub(crate) struct Geometry {
     pub(crate) saved_inodes_start: u64,
     /// First block that can be allocated.
     pub(crate) first_free: u64,
+    /// First blocks of the media behind the first, ascending; 0 where there are no more.
+    further: [u32; MEDIA_MAX - 1],
 }
+
+/// The least that the first medium of several can hold besides what stands at its beginning.
+const FIRST_MEDIUM_BLOCKS_MIN: u64 = 64;
 
 impl Geometry {
     /// The layout of `blocks` blocks; `None` if there are too few or too many. A chunk of the inode table is one block, so that
@@ -70,7 +79,55 @@ impl Geometry {
         let saved_blocks_start = map_start + chunks.div_ceil(WORDS_PER_BLOCK);
         let saved_inodes_start = saved_blocks_start + blocks.div_ceil(BITS_PER_BLOCK);
         let first_free = saved_inodes_start + (chunks * chunk_blocks * SLOTS_PER_BLOCK).div_ceil(BITS_PER_BLOCK);
-        Some(Self { blocks, chunk_blocks, chunks, map_start, saved_blocks_start, saved_inodes_start, first_free })
+        let further = [0; MEDIA_MAX - 1];
+        Some(Self {
+            blocks,
+            chunk_blocks,
+            chunks,
+            map_start,
+            saved_blocks_start,
+            saved_inodes_start,
+            first_free,
+            further,
+        })
+    }
+
+    /// This volume over several media, of which those behind the first begin at these blocks; `None` if they cannot.
+    pub(crate) fn spanning(mut self, first_blocks: impl IntoIterator<Item = u64>) -> Option<Self> {
+        let mut before = 0;
+        for (index, first_block) in first_blocks.into_iter().enumerate() {
+            let is_sound = first_block.is_multiple_of(MEMBER_UNIT_BLOCKS)
+                && first_block > before
+                && first_block < self.blocks
+                && (index > 0 || first_block > self.first_free + FIRST_MEDIUM_BLOCKS_MIN);
+            if !is_sound {
+                return None;
+            }
+            *self.further.get_mut(index)? = u32::try_from(first_block).ok()?;
+            before = first_block;
+        }
+        (before == 0 || self.blocks.is_multiple_of(MEMBER_UNIT_BLOCKS)).then_some(self)
+    }
+
+    /// Whether the volume spans several media.
+    pub(crate) const fn is_spanning(&self) -> bool {
+        self.further[0] != 0
+    }
+
+    /// The blocks of each medium behind the first.
+    pub(crate) fn further_media(&self) -> impl Iterator<Item = core::ops::Range<u64>> + '_ {
+        let starts = || self.further.iter().map(|&start| start as u64).take_while(|&start| start != 0);
+        starts().zip(starts().skip(1).chain([self.blocks])).map(|(start, end)| start..end)
+    }
+
+    /// The blocks at which every medium behind the first says what it is: its first and its last.
+    pub(crate) fn headers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.further_media().flat_map(|blocks| [blocks.start, blocks.end - 1])
+    }
+
+    /// The blocks that hold neither data nor logs nor slots on any volume of this layout.
+    pub(crate) fn fixed(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.first_free).chain([self.replica()]).chain(self.headers())
     }
 
     /// Slots of one chunk.
@@ -89,8 +146,13 @@ impl Geometry {
         if self.blocks < 4096 { self.blocks / 64 } else { 64 }
     }
 
-    /// The block of the superblock's replica; allocation ends before it.
+    /// The block of the superblock's replica: the last of the first medium.
     pub(crate) const fn replica(&self) -> u64 {
+        if self.is_spanning() { self.further[0] as u64 - 1 } else { self.blocks - 1 }
+    }
+
+    /// The last block of the volume, which is no allocatable one: allocation ends before it.
+    pub(crate) const fn end(&self) -> u64 {
         self.blocks - 1
     }
 
@@ -101,12 +163,29 @@ impl Geometry {
 
     /// Whether a block can hold data, a log page or slots.
     pub(crate) const fn is_allocatable(&self, block: u64) -> bool {
-        block >= self.first_free && block < self.replica()
+        block >= self.first_free && block < self.end() && (!self.is_spanning() || self.is_between_ends(block, 1))
     }
 
     /// Whether `count` blocks from `block` on can.
     pub(crate) const fn is_allocatable_run(&self, block: u64, count: u64) -> bool {
-        block >= self.first_free && block <= self.replica() && count <= self.replica() - block
+        block >= self.first_free
+            && block <= self.end()
+            && count <= self.end() - block
+            && (!self.is_spanning() || self.is_between_ends(block, count))
+    }
+
+    /// Whether a run touches neither the last block of a medium nor the first of the next.
+    #[cold]
+    const fn is_between_ends(&self, block: u64, count: u64) -> bool {
+        let mut index = 0;
+        while index < self.further.len() && self.further[index] != 0 {
+            let start = self.further[index] as u64;
+            if block <= start && block + count >= start {
+                return false;
+            }
+            index += 1;
+        }
+        true
     }
 }
 
@@ -128,5 +207,29 @@ mod tests {
         }
         assert!(Geometry::of(BLOCKS_MIN - 1).is_none());
         assert!(Geometry::of(BLOCKS_MAX + 1).is_none());
+    }
+    #[test]
+    fn several_media_keep_their_ends() {
+        let geometry = Geometry::of(4096).unwrap().spanning([1024, 1536]).unwrap();
+        assert_eq!((geometry.replica(), geometry.end(), geometry.is_spanning()), (1023, 4095, true));
+        assert_eq!(geometry.further_media().collect::<Vec<_>>(), [1024..1536, 1536..4096]);
+        assert_eq!(geometry.headers().collect::<Vec<_>>(), [1024, 1535, 1536, 4095]);
+        let fixed: std::collections::BTreeSet<u64> = geometry.fixed().collect();
+        for block in 0..5000 {
+            let is_free = block < 4096 && !fixed.contains(&block);
+            assert_eq!(geometry.is_allocatable(block), is_free, "{block}");
+            for count in [1, 2, 3, 600] {
+                let all_free = (block..block + count).all(|block| geometry.is_allocatable(block));
+                assert_eq!(geometry.is_allocatable_run(block, count), all_free, "{block}, {count}");
+            }
+        }
+        for media in [&[512, 512][..], &[1024, 512], &[100], &[0], &[4096], &[1 << 40], &[512; 8]] {
+            assert_eq!(Geometry::of(4096).unwrap().spanning(media.iter().copied()), None, "{media:?}");
+        }
+        assert_eq!(Geometry::of(4097).unwrap().spanning([1024]), None, "no whole 2 MiB");
+        assert_eq!(Geometry::of(1 << 24).unwrap().spanning([512]), None, "too little for what stands at the beginning");
+        let single = Geometry::of(4097).unwrap();
+        assert_eq!((single.spanning([]), single.replica(), single.end()), (Some(single), 4096, 4096));
+        assert_eq!(single.fixed().count() as u64, single.first_free + 1);
     }
 }

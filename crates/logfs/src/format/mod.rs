@@ -6,6 +6,7 @@
 
 pub(crate) mod entry;
 pub(crate) mod geometry;
+pub(crate) mod member;
 pub(crate) mod page;
 pub(crate) mod shares;
 pub(crate) mod slot;
@@ -32,6 +33,7 @@ pub(crate) enum Tag {
     Data = 8,
     Shares = 9,
     Value = 10,
+    Member = 11,
 }
 
 /// The secret of a volume: it keys all checksums, so that bytes which a user wrote into a file can never pass for

@@ -14,6 +14,12 @@ pub(crate) const SUMMARY_AT: u64 = STATE_AT + 2 * LINE_BYTES;
 /// Identity of the arena of those who have the volume open: two words, boot and nonce; 0 when nobody has.
 pub(crate) const ARENA_AT: u64 = STATE_AT + 3 * LINE_BYTES;
 
+/// Where the volume spans several media: in which opening of the volume they are used, a number that each opening for writing
+/// makes anew, and the number that is just being made so. Two words of one line.
+pub(crate) const OPENING_AT: u64 = STATE_AT + 4 * LINE_BYTES;
+/// See [`OPENING_AT`].
+pub(crate) const OPENING_NEXT_AT: u64 = OPENING_AT + 8;
+
 /// The largest epoch, which shares a word with a block number.
 pub(crate) const EPOCH_MAX: u64 = (1 << 24) - 1;
 

@@ -1,7 +1,8 @@
-//! The superblock: what a volume is. Written by mkfs, replicated in the last block, never changed while mounted.
+//! The superblock: what a volume is. Written by mkfs, replicated in the last block of the first medium, never changed while mounted.
 
 use super::{BLOCK_BYTES, Key, Tag, get_u32, get_u64, put_u32, put_u64};
 use crate::format::geometry::Geometry;
+use crate::format::member::{FurtherMedium, decode_table, encode_table};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
 const AT_MAGIC: usize = 0;
@@ -27,9 +28,13 @@ pub(crate) const FEATURE_LARGE_XATTRS: u64 = 2;
 pub(crate) const FEATURE_RESIZE: u64 = 4;
 /// Chunks of the inode table are one block each. Set by mkfs; changes where everything lies.
 pub(crate) const FEATURE_SMALL_CHUNKS: u64 = 8;
+/// The volume spans several media. Set by mkfs.
+pub(crate) const FEATURE_SPAN: u64 = 16;
 /// Features that change the format incompatibly.
 pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 =
-    FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE | FEATURE_SMALL_CHUNKS;
+    FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE | FEATURE_SMALL_CHUNKS | FEATURE_SPAN;
+/// Those of them that are noted when they are first used; the others mkfs sets.
+const FEATURES_NOTED: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
@@ -59,6 +64,8 @@ pub(crate) struct Superblock {
     pub(crate) copy_on_write: bool,
     /// Persistence instructions are executed on a medium that does not need them, for measurements.
     pub(crate) emulate_persistence: bool,
+    /// The media behind the first.
+    pub(crate) further: Vec<FurtherMedium>,
 }
 
 /// Why a block is no superblock that can be used.
@@ -72,16 +79,19 @@ pub(crate) enum SuperblockError {
     Incompatible(u64),
     /// The number of blocks cannot be.
     Blocks(u64),
+    /// The table of media cannot be.
+    Media,
 }
 
 impl Superblock {
-    /// Where things lie on the volume; `None` if its number of blocks cannot be.
-    pub(crate) const fn geometry(&self) -> Option<Geometry> {
-        if self.features_incompatible & FEATURE_SMALL_CHUNKS != 0 {
+    /// Where things lie on the volume; `None` if its number of blocks cannot be, or where its media begin.
+    pub(crate) fn geometry(&self) -> Option<Geometry> {
+        let geometry = if self.features_incompatible & FEATURE_SMALL_CHUNKS != 0 {
             Geometry::of(self.blocks)
         } else {
             Geometry::with_large_chunks(self.blocks)
-        }
+        };
+        geometry?.spanning(self.further.iter().map(|medium| medium.first_block))
     }
 
     /// The block as it stands on the medium.
@@ -99,6 +109,10 @@ impl Superblock {
         let options = if self.copy_on_write { OPTION_COPY_ON_WRITE } else { 0 }
             | if self.emulate_persistence { OPTION_EMULATE } else { 0 };
         put_u32(&mut bytes[..], AT_OPTIONS, options);
+        if !self.further.is_empty() {
+            let fits = encode_table(&self.further, &mut bytes[..]);
+            debug_assert!(fits, "mkfs makes no such volume");
+        }
         let checksum = self.key.checksum(Tag::Superblock, 0, 0, &bytes[..AT_CHECKSUM]);
         put_u64(&mut bytes[..], AT_CHECKSUM, checksum);
         bytes
@@ -121,12 +135,16 @@ impl Superblock {
         if Geometry::of(blocks).is_none() {
             return Err(SuperblockError::Blocks(blocks));
         }
+        let further = match get_u64(bytes, AT_FEATURES_INCOMPATIBLE) & FEATURE_SPAN {
+            0 => Vec::new(),
+            _ => decode_table(bytes).ok_or(SuperblockError::Media)?,
+        };
         let mut uuid = [0; 16];
         uuid.copy_from_slice(&bytes[AT_UUID..AT_UUID + 16]);
         let mut label = [0; LABEL_BYTES_MAX];
         label.copy_from_slice(&bytes[AT_LABEL..AT_LABEL + LABEL_BYTES_MAX]);
         let options = get_u32(bytes, AT_OPTIONS);
-        Ok(Self {
+        let superblock = Self {
             features_compatible: get_u64(bytes, AT_FEATURES_COMPATIBLE),
             features_read_only: get_u64(bytes, AT_FEATURES_READ_ONLY),
             features_incompatible: get_u64(bytes, AT_FEATURES_INCOMPATIBLE),
@@ -137,16 +155,22 @@ impl Superblock {
             created: get_u64(bytes, AT_CREATED) as i64,
             copy_on_write: options & OPTION_COPY_ON_WRITE != 0,
             emulate_persistence: options & OPTION_EMULATE != 0,
-        })
+            further,
+        };
+        if superblock.geometry().is_none() {
+            let is_spanning = !superblock.further.is_empty();
+            return Err(if is_spanning { SuperblockError::Media } else { SuperblockError::Blocks(blocks) });
+        }
+        Ok(superblock)
     }
 
     /// Whether a block is this superblock, or what a crash leaves while features are noted in it: each word that of before or
     /// of after.
     pub(crate) fn may_become(&self, bytes: &[u8; BLOCK_BYTES as usize]) -> bool {
         // Any of those that are noted in passing may be the one.
-        let states: Vec<_> = (0..=FEATURES_INCOMPATIBLE_KNOWN)
+        let states: Vec<_> = (0..=FEATURES_NOTED)
             .map(|noted| {
-                let features_incompatible = self.features_incompatible & !FEATURES_INCOMPATIBLE_KNOWN | noted;
+                let features_incompatible = self.features_incompatible & !FEATURES_NOTED | noted;
                 Self { features_incompatible, ..self.clone() }.encode()
             })
             .collect();
@@ -179,6 +203,7 @@ mod tests {
             created: -5,
             copy_on_write: true,
             emulate_persistence: false,
+            further: Vec::new(),
         };
         let bytes = superblock.encode();
         assert_eq!(Superblock::decode(&bytes), Ok(superblock));

@@ -5,6 +5,7 @@
 
 use gannet_shm::{Guard, HandContent, Thread};
 
+use super::near::PoolOrder;
 use super::pool::Pool;
 use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError};
 
@@ -20,7 +21,8 @@ impl<'a> Space<'a> {
     /// `goal` is the block one would like to continue with: if it is free, the run from there is taken, where 512 blocks and more
     /// are wanted and it is too short only as far as the end of a group. Else 512
     /// blocks and more come as whole aligned groups if there are any, and fewer from partly used groups before a
-    /// whole one is opened. The thread's own pool is looked at first, then the others. With `whole_2m` only whole
+    /// whole one is opened. The thread's own pool is looked at first, then the others; where media lie on several NUMA
+    /// nodes, those on the caller's before. With `whole_2m` only whole
     /// aligned groups will do, and `want` is rounded down to such.
     ///
     /// # Errors
@@ -56,10 +58,8 @@ impl<'a> Space<'a> {
                 return Ok(held);
             }
         }
-        let pools = self.layout.pools();
-        // 32 bits divide twice as fast.
-        let own = u64::from(thread.slot() % pools as u32);
-        let in_order = || (own..pools).chain(0..own);
+        let order = PoolOrder::of(self.layout.pools(), thread.slot(), self.nearness);
+        let in_order = || order.all();
         if want >= GROUP_BLOCKS {
             for index in in_order() {
                 if self.free_hint(index) >= GROUP_BLOCKS
@@ -107,9 +107,7 @@ impl<'a> Space<'a> {
     /// [`SpaceError::Full`] if there is no such run within a pool; [`SpaceError::Shared`].
     pub fn allocate_run(&self, thread: &Thread<'_>, count: u32) -> Result<Held, SpaceError> {
         let count = u64::from(count).clamp(1, EXTENT_BLOCKS_MAX);
-        let pools = self.layout.pools();
-        let own = u64::from(thread.slot()) % pools;
-        for index in (own..pools).chain(0..own) {
+        for index in PoolOrder::of(self.layout.pools(), thread.slot(), self.nearness).all() {
             if self.free_hint(index) >= count
                 && let Some(held) = self.take_from(thread, index, |pool| Some((pool.find_run(count)?, count)))?
             {

@@ -17,6 +17,7 @@
 
 mod allocate;
 mod layout;
+mod near;
 mod pins;
 mod pool;
 mod saved;
@@ -26,6 +27,7 @@ mod settle;
 mod tests;
 
 pub use layout::SpaceLayout;
+pub use near::Nearness;
 pub use pins::PinOwner;
 
 use gannet_shm::{Arena, ArenaOffset, Hand, Ordering::Relaxed, Word};
@@ -107,6 +109,7 @@ pub struct Space<'a> {
     start: ArenaOffset,
     arena: &'a Arena,
     words: &'a [Word],
+    nearness: Option<&'a Nearness>,
 }
 
 impl<'a> Space<'a> {
@@ -117,7 +120,12 @@ impl<'a> Space<'a> {
     /// [`SpaceError::Shared`] if the region is not inside the arena.
     pub fn new(arena: &'a Arena, start: ArenaOffset, layout: SpaceLayout) -> Result<Self, SpaceError> {
         let words = arena.words(start, layout.bytes() / 8)?;
-        Ok(Space { layout, start, arena, words })
+        Ok(Space { layout, start, arena, words, nearness: None })
+    }
+
+    /// The same, where some pools are nearer to a thread than others.
+    pub fn with_nearness(self, nearness: Option<&'a Nearness>) -> Self {
+        Space { nearness, ..self }
     }
 
     /// Where everything stands.

@@ -13,6 +13,7 @@
 //! | `churn` | logs that grow and are collected |
 //! | `crashes` | sequences of one, two and three operations |
 //! | `remounts` | opening and closing |
+//! | `spanning` | volumes over two media |
 //! | `concurrency` | many threads at once |
 //! | `abandonment` | threads that end after any store |
 //! | `stopped` | others beside a writer that stands still |
@@ -32,6 +33,7 @@ mod kills;
 mod mutations;
 mod operations;
 mod remounts;
+mod spanning;
 mod state;
 mod stopped;
 mod volume;

@@ -75,7 +75,16 @@ fn leave_a_past(fs: &LogFs) {
 /// A simulated medium with this image, open.
 pub(crate) fn open(image: &[u8]) -> (LogFs, Simulation) {
     let (medium, simulation) = Medium::simulated_from_image(image);
+    if let Some(bytes) = first_bytes(image) {
+        simulation.set_first_length(bytes);
+    }
     (attach(&medium).expect("attach"), simulation)
+}
+
+/// Bytes of the first medium, if the volume of an image spans several.
+fn first_bytes(image: &[u8]) -> Option<u64> {
+    let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
+    (word(24) & 16 != 0).then(|| word(144) * 4096)
 }
 
 /// Runs fsck without repair; panics with its findings if there are any.

@@ -280,7 +280,7 @@ impl Builder {
         let geometry = self.disk.geometry();
         let used = Bits::new(geometry.blocks);
         let chunks = self.chunks.iter().flat_map(|&first| first..first + geometry.chunk_blocks);
-        for block in (0..geometry.first_free).chain([geometry.replica()]).chain(chunks).chain(self.blocks.clone()) {
+        for block in geometry.fixed().chain(chunks).chain(self.blocks.clone()) {
             let _ = used.set(block);
         }
         used

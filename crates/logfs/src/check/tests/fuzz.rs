@@ -41,7 +41,7 @@ pub(crate) fn targets(builder: &Builder) -> Targets {
     Targets {
         key: disk.key(),
         slots: (1..160).filter_map(|inode| Some((inode, disk.slot_at(inode).ok()??))).collect(),
-        pages: (geometry.first_free..geometry.replica()).filter(header).collect(),
+        pages: (geometry.first_free..geometry.end()).filter(header).collect(),
         map_start: geometry.map_start * BLOCK_BYTES,
         used: (0..geometry.blocks).filter(|&block| builder.used().has(block)).collect(),
     }

@@ -3,6 +3,7 @@
 mod abandonment;
 mod aging;
 mod garbage;
+mod near;
 mod oracle;
 mod pinned;
 mod processes;
