@@ -3,7 +3,7 @@
 #[macro_use]
 mod common;
 
-use common::{Attached, attach, c, error_text, make_volume};
+use common::{Attached, attach, c, error_text, make_volume, make_volume_over};
 use gannet::data::*;
 use gannet::descriptors::*;
 use gannet::extents::*;
@@ -182,4 +182,38 @@ fn extents_say_where_the_bytes_lie() {
     let mut back = [1u8; 5];
     good!(gannet_pread, volume, fd, back.as_mut_ptr().cast(), 5, 8192);
     assert_eq!(back, [0, 0, 0, 9, 0]);
+}
+
+#[test]
+fn a_file_on_several_media_is_one_map() {
+    const LENGTH: usize = 8 << 20;
+    let file = make_volume_over(false, &[4, 2, 6]);
+    let volume = attach(&file);
+    let fd = fill(&volume, "a", 0, LENGTH);
+    let data: Vec<u8> = (0..LENGTH).map(|at| ((at * 31) >> 7) as u8).collect();
+    good!(gannet_pwrite, volume, fd, data.as_ptr().cast(), LENGTH, 0);
+    let none = Extent { file_offset: 0, length: 0, medium_offset: 0, medium: 0, reserved: 0 };
+    let (mut extents, mut token) = ([none; 64], 0u64);
+    let count = good!(gannet_map, volume, fd, 0, LENGTH as u64, 1, extents.as_mut_ptr(), 64, &mut token) as usize;
+    let media: std::collections::BTreeSet<i32> = extents[..count].iter().map(|extent| extent.medium).collect();
+    assert!(media.len() > 1, "{:?}", &extents[..count]);
+    good!(gannet_unmap, volume, token);
+    let (one, two) = (map(&volume, fd, 0, LENGTH, true), map(&volume, fd, 0, LENGTH, false));
+    for at in (0..LENGTH).step_by(1000) {
+        // SAFETY: inside the maps.
+        unsafe {
+            assert_eq!(two.add(at).read_volatile(), data[at], "{at}");
+            one.add(at).write_volatile(!data[at]);
+            assert_eq!(two.add(at).read_volatile(), !data[at], "{at}");
+        }
+    }
+    good!(gannet_msync, volume, one.cast(), LENGTH);
+    let mut back = vec![0u8; LENGTH];
+    good!(gannet_pread, volume, fd, back.as_mut_ptr().cast(), LENGTH, 0);
+    assert!(
+        back.iter()
+            .zip(&data)
+            .enumerate()
+            .all(|(at, (back, data))| *back == if at % 1000 == 0 { !data } else { *data })
+    );
 }

@@ -26,7 +26,7 @@ const BENCH: &str = "Examples:
 
 /// File systems in user space at memory speed.
 ///
-/// A volume is one file, on /dev/shm, on persistent memory (a DAX file system or device), or on a disk. Programs use it
+/// A volume is a file, or several, on /dev/shm, on persistent memory (a DAX file system or device), or on a disk. Programs use it
 /// under `gannet run`, without changes and without the kernel in the way, or through `gannet mount`.
 #[derive(Debug, Parser)]
 #[command(name = "gannet", version, max_term_width = 100, arg_required_else_help = true, after_help = FIRST)]
@@ -52,7 +52,8 @@ pub(crate) enum Command {
 /// Make a volume.
 ///
 /// All its space is reserved now, so that a full disk never becomes an error later, and made of huge pages where the
-/// medium has them.
+/// medium has them. A volume can span several files, each on a memory of its own (--and): all of them are needed to use it, it is
+/// named by the first, and survives what the weakest survives.
 #[derive(Debug, Args)]
 pub(crate) struct Mkfs {
     /// The file to make, or a DAX device
@@ -61,6 +62,9 @@ pub(crate) struct Mkfs {
     /// Size, with a suffix K, M, G or T (powers of 1024); a DAX device is used whole
     #[arg(long, short, value_parser = parse_size)]
     pub(crate) size: Option<u64>,
+    /// A further file of the volume, or a DAX device, on another memory for instance; can be given up to seven times
+    #[arg(long, value_name = "FILE[:SIZE]", value_parser = parse_further, value_hint = ValueHint::FilePath)]
+    pub(crate) and: Vec<Further>,
     /// A name for people, up to 64 bytes
     #[arg(long, short, default_value = "")]
     pub(crate) label: String,
@@ -73,6 +77,26 @@ pub(crate) struct Mkfs {
     /// Execute the instructions that persistent memory needs although the medium does not, to measure what they cost
     #[arg(long)]
     pub(crate) emulate_pmem: bool,
+}
+
+/// A further file of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Further {
+    /// The file, or a DAX device.
+    pub(crate) path: PathBuf,
+    /// How large it shall be.
+    pub(crate) size: Option<u64>,
+}
+
+/// A file, with its size behind the last colon if there is one.
+fn parse_further(text: &str) -> Result<Further, String> {
+    let path = |path: &str| if path.is_empty() { Err("which file?".to_owned()) } else { Ok(PathBuf::from(path)) };
+    match text.rsplit_once(':') {
+        Some((file, size)) if size.starts_with(|digit: char| digit.is_ascii_digit()) => {
+            Ok(Further { path: path(file)?, size: Some(parse_size(size)?) })
+        }
+        _ => Ok(Further { path: path(text)?, size: None }),
+    }
 }
 
 /// How data is written.

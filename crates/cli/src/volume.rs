@@ -1,8 +1,9 @@
 //! Volumes as files: opening their media, and finding out whether somebody has them open.
 
 use crate::failure::Failure;
-use gannet_logfs::open_medium;
-use gannet_media::Medium;
+use crate::output::size_text;
+use gannet_logfs::{open_medium, open_medium_to_check};
+use gannet_media::{Medium, Member};
 use gannet_shm::{claim_volume_first, volume_is_claimed};
 use gannet_vfs::Error;
 use rustix::io::Errno;
@@ -26,9 +27,28 @@ pub(crate) fn failure(path: &Path, error: Error) -> Failure {
     Failure::new(format_args!("{}: {what}{hint}", path.display()))
 }
 
-/// Opens a medium.
+/// Opens a medium, or all media of a volume that spans several.
 pub(crate) fn open(path: &Path, read_only: bool) -> Result<Medium, Failure> {
     open_medium(path, read_only).map_err(Failure::new)
+}
+
+/// Likewise, to check what is on it.
+pub(crate) fn open_to_check(path: &Path, read_only: bool) -> Result<Medium, Failure> {
+    open_medium_to_check(path, read_only).map_err(Failure::new)
+}
+
+/// The media that a volume spans, as people name them: their numbers, paths, kinds, sizes and NUMA nodes. None for a volume on
+/// one.
+pub(crate) fn media(medium: &Medium) -> Vec<String> {
+    let members = medium.members();
+    if members.len() < 2 {
+        return Vec::new();
+    }
+    let one = |(member, node): (&Member, Option<u32>)| {
+        let node = node.map_or("NUMA node not known".to_owned(), |node| format!("NUMA node {node}"));
+        format!("{}, {}, {node}: {}", member.kind.name(), size_text(member.length), member.path.display())
+    };
+    members.iter().zip(medium.nodes()).map(one).collect()
 }
 
 /// Whether somebody has the volume on a medium open.
@@ -61,8 +81,10 @@ pub(crate) fn soon(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<b
 /// Keeps everybody from opening the volume on a medium until its last handle is dropped; `false` if somebody has it open,
 /// who is not just ending. The medium must be writable.
 pub(crate) fn claim(medium: &Medium) -> Result<bool, Failure> {
-    match medium.descriptor() {
-        Some(file) => soon(|| claim_volume_first(file).map_err(Failure::new)),
-        None => Ok(true),
+    for file in medium.descriptors() {
+        if !soon(|| claim_volume_first(file).map_err(Failure::new))? {
+            return Ok(false);
+        }
     }
+    Ok(true)
 }

@@ -72,6 +72,86 @@ fn a_volume_is_made_described_checked_and_dumped() {
 }
 
 #[test]
+fn a_volume_over_several_files_is_made_described_and_checked() {
+    let bench = Bench::new();
+    let paths = ["one", "two", "three"].map(|name| bench.path(name).to_str().unwrap().to_owned());
+    let [one, two, three] = paths.each_ref();
+    let (second, third) = (format!("{two}:6M"), format!("{three}:2M"));
+    let made = success(&["mkfs", one, "--size", "4M", "--and", &second, "--and", &third]);
+    assert!(made.contains("volume of 12 MiB") && made.contains("3 media: memory (tmpfs)"), "{made}");
+    assert_eq!(fs::metadata(two).unwrap().len(), 6 << 20);
+    let info = success(&["info", one]);
+    for (number, path) in (1..).zip(&paths) {
+        assert!(info.contains(&format!("medium {number}")) && info.contains(path), "{info}");
+    }
+    let json = success(&["info", "--json", one]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let media = json["media"].as_array().unwrap();
+    assert_eq!(media.iter().map(|one| one["size_bytes"].as_u64().unwrap() >> 20).collect::<Vec<_>>(), [4, 6, 2]);
+    assert_eq!(media[2]["file"].as_str().unwrap(), three);
+    let checked = success(&["fsck", one]);
+    assert!(checked.contains("medium 3 is a memory (tmpfs)") && checked.contains("sound"), "{checked}");
+    let dumped = success(&["dump", one]);
+    assert!(dumped.contains("medium 2 in blocks 1024 to 2559") && dumped.contains(": two"), "{dumped}");
+    // Neither of them is overwritten by accident.
+    for path in [one, two] {
+        assert!(failure(&["mkfs", path, "--size", "4M"], 1).contains("of a volume already; --force") || path == one);
+    }
+    assert!(failure(&["mkfs", one, "--size", "4M", "--and", &third], 1).contains("a volume already; --force"));
+    // One that is not there is named.
+    fs::rename(two, bench.path("elsewhere")).unwrap();
+    for command in ["info", "fsck", "dump"] {
+        let code = if command == "fsck" { 8 } else { 1 };
+        let said = failure(&[command, one], code);
+        assert!(said.contains("its medium 2 of 3") && said.contains(two) && said.contains("is not there"), "{said}");
+    }
+    std::os::unix::fs::symlink(bench.path("elsewhere"), two).unwrap();
+    assert!(success(&["fsck", one]).contains("sound"));
+    // A damaged header is found and repaired.
+    let file = fs::File::options().write(true).open(two).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0; 64], 0).unwrap();
+    let output = gannet(&["fsck", one]);
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("the header of medium 2 is damaged"), "{output:?}");
+    assert_eq!(gannet(&["fsck", "--repair", one]).status.code(), Some(1));
+    assert!(success(&["fsck", one]).contains("sound"));
+}
+
+#[test]
+fn volumes_over_files_that_cannot_be_are_not_made() {
+    let bench = Bench::new();
+    let path = |name: &str| bench.path(name).to_str().unwrap().to_owned();
+    let (one, two) = (path("one"), path("two"));
+    let refused = |further: &[&str], code: i32| {
+        let further = further.iter().flat_map(|file| ["--and", file]);
+        let arguments: Vec<&str> = ["mkfs", &one, "--size", "4M"].into_iter().chain(further).collect();
+        let said = failure(&arguments, code);
+        let left: Vec<_> = fs::read_dir(bench.directory.path()).unwrap().collect();
+        assert!(left.is_empty(), "{left:?} after {said}");
+        said
+    };
+    assert!(refused(&[&two], 2).contains(&format!("Say --and {two}:4G")));
+    assert!(refused(&[&format!("{two}:1M")], 2).contains("each file of several has 2 MiB at least"));
+    assert!(refused(&[&format!("{one}:4M")], 2).contains("is named twice"));
+    assert!(
+        refused(&[&format!("{two}:4M"), &format!("{}/./two:4M", bench.directory.path().display())], 2)
+            .contains("twice")
+    );
+    assert!(refused(&[&format!("{two}:4M"), "/nonexistent/file:4M"], 1).contains("/nonexistent/file"));
+    fs::write(&one, "").unwrap();
+    fs::hard_link(&one, &two).unwrap();
+    let arguments = ["mkfs", &one, "--force", "--size", "4M", "--and", &format!("{two}:4M")];
+    assert!(failure(&arguments, 2).contains("is named twice"), "two names of one file");
+    for path in [&one, &two] {
+        assert_eq!(fs::metadata(path).unwrap().len(), 0);
+        fs::remove_file(path).unwrap();
+    }
+    let many: Vec<String> = (0..8).map(|number| format!("{two}{number}:2M")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert!(refused(&many, 1).contains("at most 8 media"));
+}
+
+#[test]
 fn what_is_there_is_not_overwritten() {
     let bench = Bench::new();
     let path = bench.volume();

@@ -3,7 +3,7 @@
 
 use gannet::Volume;
 use gannet::attach::{gannet_attach, gannet_detach, gannet_error_text};
-use gannet_logfs::{MakeOptions, make};
+use gannet_logfs::{FurtherOptions, MakeOptions, make_spanning};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Owner, Time};
 use std::ffi::{CStr, CString};
@@ -15,7 +15,9 @@ pub(crate) struct VolumeFile(pub(crate) PathBuf);
 
 impl Drop for VolumeFile {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        for index in 0..8 {
+            let _ = std::fs::remove_file(self.member(index));
+        }
     }
 }
 
@@ -23,16 +25,36 @@ impl VolumeFile {
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
+
+    /// The path of one of several files.
+    fn member(&self, index: usize) -> PathBuf {
+        if index == 0 { self.0.clone() } else { self.0.with_extension(index.to_string()) }
+    }
 }
 
 /// Makes a volume of 32 MiB.
 pub(crate) fn make_volume(copy_on_write: bool) -> VolumeFile {
+    make_volume_over(copy_on_write, &[32])
+}
+
+/// Makes a volume over files of so many MiB, of which those behind the first have its name and a number.
+pub(crate) fn make_volume_over(copy_on_write: bool, mebibytes: &[u64]) -> VolumeFile {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = PathBuf::from(format!("/dev/shm/gannet-capi-test-{}-{number}", std::process::id()));
     let file = VolumeFile(path);
-    let medium =
-        Medium::create(file.path(), 32 << 20, CreateOptions::default(), &mut |_| {}).expect("room in /dev/shm");
+    let (mut parts, mut further, mut start_bytes) = (Vec::new(), Vec::new(), 0);
+    for (index, mebibytes) in mebibytes.iter().enumerate() {
+        let path = file.member(index);
+        let length = mebibytes << 20;
+        let medium = Medium::create(&path, length, CreateOptions::default(), &mut |_| {}).expect("room in /dev/shm");
+        if index > 0 {
+            further.push(FurtherOptions { start_bytes, path: path.as_os_str().as_encoded_bytes().to_vec() });
+        }
+        parts.push((medium, path, length));
+        start_bytes += length;
+    }
+    let medium = if further.is_empty() { parts.remove(0).0 } else { Medium::join(parts).expect("one medium") };
     let mut random = [0; 24];
     random[..4].copy_from_slice(&std::process::id().to_le_bytes());
     random[4..8].copy_from_slice(&number.to_le_bytes());
@@ -46,7 +68,7 @@ pub(crate) fn make_volume(copy_on_write: bool) -> VolumeFile {
         random,
         now: Time::now(),
     };
-    make(&medium, &options).expect("mkfs");
+    make_spanning(&medium, &options, &further).expect("mkfs");
     file
 }
 

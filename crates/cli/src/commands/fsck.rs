@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Fsck) -> Result<u8, Failure> {
 
 fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
     let path = &arguments.volume;
-    let medium = volume::open(path, !arguments.repair)?;
+    let medium = volume::open_to_check(path, !arguments.repair)?;
     // A claim is held until the end: nobody opens the volume while it is repaired.
     let in_use = if arguments.repair { !volume::claim(&medium)? } else { volume::is_in_use_for_long(&medium)? };
     if in_use && arguments.repair {
@@ -37,6 +37,9 @@ fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
         let text = serde_json::to_string_pretty(&as_json(path, &report, in_use)).map_err(Failure::new)?;
         print(&(text + "\n"))?;
     } else {
+        for (number, about) in (1..).zip(volume::media(&medium)) {
+            print(&format!("medium {number} is a {about}\n"))?;
+        }
         print(&as_text(path, &report, in_use))?;
     }
     Ok(match report.outcome {

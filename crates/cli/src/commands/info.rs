@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::output::{print, size_text};
 use crate::volume;
 use gannet_logfs::{Description, SharedMemory, describe, is_left_open};
-use gannet_media::Medium;
+use gannet_media::{Medium, Member};
 use gannet_vfs::{FileSystem, Statistics};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -124,6 +124,9 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         None => line("used", "not known before it is opened again"),
     }
     line("medium", &kind_text(medium));
+    for (number, about) in (1..).zip(volume::media(medium)) {
+        line(&format!("medium {number}"), &about);
+    }
     line("survives", medium.kind().survives());
     if let Some(pages) = page_text(medium) {
         line("pages", &pages);
@@ -168,6 +171,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "inodes_max": about.inodes_max,
         "medium": kind_text(medium),
         "survives": medium.kind().survives(),
+        "media": media_json(path, medium),
         "page_bytes": pages.map(|pages| pages.usual_page_bytes()),
         "data": if about.copy_on_write { "cow" } else { "inplace" },
         "emulate_pmem": about.emulate_persistence,
@@ -189,6 +193,23 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "index_bytes": live.map(|live| live.memory.index_bytes),
         "index_bytes_max": live.map(|live| live.memory.index_bytes_max),
     })
+}
+
+/// The files of the volume: one, or those that it spans.
+fn media_json(path: &Path, medium: &Medium) -> Vec<Value> {
+    let members = medium.members();
+    let one = |(member, node): (&Member, Option<u32>)| {
+        let file = if members.len() > 1 { member.path.as_path() } else { path };
+        json!({
+            "file": file.display().to_string(),
+            "kind": member.kind.name(),
+            "survives": member.kind.survives(),
+            "start_bytes": member.start,
+            "size_bytes": member.length,
+            "numa_node": node,
+        })
+    };
+    members.iter().zip(medium.nodes()).map(one).collect()
 }
 
 fn uuid_text(uuid: &[u8; 16]) -> String {

@@ -4,18 +4,20 @@ use crate::arguments::{Data, Mkfs};
 use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print, size_text};
 use crate::volume;
-use gannet_logfs::{MakeOptions, describe, make};
-use gannet_media::{CreateOptions, Medium, MediumKind, OpenOptions};
+use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning};
+use gannet_media::{CreateOptions, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
 use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 const BLOCK_BYTES: u64 = 4096;
 const SIZE_BYTES_MIN: u64 = 1 << 20;
 const SIZE_BYTES_MAX: u64 = 16 << 40;
 const LABEL_BYTES_MAX: usize = 64;
+const READ_ONLY: OpenOptions = OpenOptions { read_only: true, emulate_persistence: false, persistent_cache: false };
 
 /// Makes a volume.
 pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
@@ -23,17 +25,21 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
     if arguments.label.len() > LABEL_BYTES_MAX {
         return Err(Failure::new("the label is longer than 64 bytes").with_code(USAGE));
     }
-    let length = length(arguments)?;
-    refuse_to_overwrite(arguments)?;
-    let open = OpenOptions { emulate_persistence: arguments.emulate_pmem, ..OpenOptions::default() };
-    // What may be replaced was decided above.
-    let create = CreateOptions { force: path.exists(), open, ..CreateOptions::default() };
-    let mut progress = Progress::new("{msg} {wide_bar} {binary_bytes} of {binary_total_bytes} {eta_precise}");
-    let medium = Medium::create(path, length, create, &mut |step| {
-        progress.show("reserving space", step.done_bytes, step.total_bytes);
-    })
-    .map_err(Failure::new)?;
-    drop(progress);
+    let first = File { path, length: length(path, arguments.size, arguments)? };
+    let mut files = vec![first];
+    for further in &arguments.and {
+        files.push(File { path: &further.path, length: length(&further.path, further.size, arguments)? });
+    }
+    if files.iter().try_fold(0_u64, |sum, file| sum.checked_add(file.length)).is_none_or(|sum| sum > SIZE_BYTES_MAX) {
+        let message = format!("{}: a volume has between 1 MiB and 16 TiB", path.display());
+        return Err(Failure::new(message).with_code(USAGE));
+    }
+    refuse_twice(&files)?;
+    for file in &files {
+        refuse_to_overwrite(file.path, arguments.force)?;
+    }
+    let mut made = Made(Vec::new());
+    let (medium, further) = create(&files, arguments, &mut made)?;
     let options = MakeOptions {
         label: arguments.label.clone(),
         copy_on_write: arguments.data == Data::Cow,
@@ -43,19 +49,108 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
         random: random()?,
         now: Time::now(),
     };
-    make(&medium, &options).map_err(|error| volume::failure(path, error))?;
+    make_spanning(&medium, &options, &further).map_err(|error| volume::failure(path, error))?;
     medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
+    made.0.clear();
     print(&summary(path, &medium, arguments))?;
     Ok(0)
 }
 
-/// How long the medium shall be.
-fn length(arguments: &Mkfs) -> Result<u64, Failure> {
-    let path = &arguments.volume;
-    let length = match arguments.size {
-        Some(size) => size / BLOCK_BYTES * BLOCK_BYTES,
-        None if is_device(path) => volume::open(path, true)?.length(),
-        None => {
+/// One of the files of the volume.
+struct File<'a> {
+    path: &'a Path,
+    length: u64,
+}
+
+/// Makes the files and joins them; those that were not there before are noted as made.
+fn create(files: &[File<'_>], arguments: &Mkfs, made: &mut Made) -> Result<(Medium, Vec<FurtherOptions>), Failure> {
+    let open = OpenOptions { emulate_persistence: arguments.emulate_pmem, ..OpenOptions::default() };
+    let mut parts = Vec::new();
+    for file in files {
+        // What may be replaced was decided before.
+        let is_there = file.path.exists();
+        let create = CreateOptions { force: is_there, open, ..CreateOptions::default() };
+        let mut progress = Progress::new("{msg} {wide_bar} {binary_bytes} of {binary_total_bytes} {eta_precise}");
+        let medium = Medium::create(file.path, file.length, create, &mut |step| {
+            progress.show("reserving space", step.done_bytes, step.total_bytes);
+        })
+        .map_err(Failure::new)?;
+        drop(progress);
+        if !is_there {
+            made.0.push(file.path.to_owned());
+        }
+        parts.push((medium, full_path(file.path), file.length));
+    }
+    let mut further = Vec::new();
+    let mut start_bytes = 0;
+    let home = parts[0].1.parent().unwrap_or(Path::new("/")).to_owned();
+    for (at, (_, full, length)) in parts.iter().enumerate() {
+        if at > 0 {
+            // From the first one's directory, where it is there or below: so all of them can be moved together.
+            let path = full.strip_prefix(&home).unwrap_or(full);
+            further.push(FurtherOptions { start_bytes, path: path.as_os_str().as_bytes().to_vec() });
+        }
+        start_bytes += length;
+    }
+    let medium = match parts.len() {
+        1 => parts.remove(0).0,
+        _ => Medium::join(parts).map_err(Failure::new)?,
+    };
+    Ok((medium, further))
+}
+
+/// Files that are removed if the volume cannot be made.
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// A path as it is without links, also of a file that is not there yet.
+fn full_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let parent = parent.canonicalize().unwrap_or_else(|_| parent.to_owned());
+        path.file_name().map_or_else(|| parent.clone(), |name| parent.join(name))
+    })
+}
+
+fn refuse_twice(files: &[File<'_>]) -> Result<(), Failure> {
+    let same = |one: &Path, other: &Path| {
+        // One file can have several names, and one device several nodes.
+        let identity = |path: &Path| {
+            let status = path.metadata().ok()?;
+            Some(if is_device(path) { (0, status.rdev()) } else { (status.dev(), status.ino()) })
+        };
+        full_path(one) == full_path(other) || identity(one).is_some_and(|found| identity(other) == Some(found))
+    };
+    for (at, file) in files.iter().enumerate() {
+        if files[..at].iter().any(|other| same(file.path, other.path)) {
+            let message = format!("{}: is named twice; a volume spans different files", file.path.display());
+            return Err(Failure::new(message).with_code(USAGE));
+        }
+    }
+    Ok(())
+}
+
+/// How long the medium at `path` shall be.
+fn length(path: &Path, size: Option<u64>, arguments: &Mkfs) -> Result<u64, Failure> {
+    // Huge pages do not lie in two files.
+    let unit = if arguments.and.is_empty() { BLOCK_BYTES } else { MEMBER_UNIT_BYTES };
+    let length = match size {
+        // A device among several is used whole, as the help says.
+        Some(size) if arguments.and.is_empty() || !is_device(path) => size / unit * unit,
+        _ if is_device(path) => Medium::open(path, READ_ONLY).map_err(Failure::new)?.length() / unit * unit,
+        _ if path != arguments.volume => {
+            let shown = path.display();
+            let message = format!("{shown}: how large shall it be? Say --and {shown}:4G, for instance");
+            return Err(Failure::new(message).with_code(USAGE));
+        }
+        _ => {
             return Err(Failure::new(format_args!(
                 "{}: how large shall it be? Say --size 4G, for instance",
                 path.display()
@@ -63,6 +158,10 @@ fn length(arguments: &Mkfs) -> Result<u64, Failure> {
             .with_code(USAGE));
         }
     };
+    if !arguments.and.is_empty() && length < unit {
+        let message = format!("{}: each file of several has 2 MiB at least", path.display());
+        return Err(Failure::new(message).with_code(USAGE));
+    }
     if !(SIZE_BYTES_MIN..=SIZE_BYTES_MAX).contains(&length) {
         let message = format!("{}: a volume has between 1 MiB and 16 TiB", path.display());
         return Err(Failure::new(message).with_code(USAGE));
@@ -75,8 +174,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// Refuses to replace what somebody may want to keep, or has open.
-fn refuse_to_overwrite(arguments: &Mkfs) -> Result<(), Failure> {
-    let path = &arguments.volume;
+fn refuse_to_overwrite(path: &Path, force: bool) -> Result<(), Failure> {
     let Ok(status) = path.metadata() else { return Ok(()) };
     let shown = path.display();
     if status.is_dir() {
@@ -90,11 +188,11 @@ fn refuse_to_overwrite(arguments: &Mkfs) -> Result<(), Failure> {
     if !volume::soon(|| Ok(!is_in_use()))? {
         return Err(Failure::new(format_args!("{shown}: somebody has this volume open (`gannet info` says who)")));
     }
-    if arguments.force || (status.is_file() && status.len() == 0) {
+    if force || (status.is_file() && status.len() == 0) {
         return Ok(());
     }
-    let what = match volume::open(path, true).ok().and_then(|medium| describe(&medium).ok()) {
-        Some(_) => "there is a volume already",
+    let what = match Medium::open(path, READ_ONLY).ok().and_then(|medium| holds(&medium)) {
+        Some(what) => what,
         None if is_device(path) => return Ok(()),
         None => "there is a file already, and it is not empty",
     };
@@ -119,6 +217,9 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
     let label = if arguments.label.is_empty() { String::new() } else { format!(" {:?}", arguments.label) };
     let mut text = format!("{}: volume{label} of {}, {data}\n", path.display(), size_text(medium.length()));
     text += &format!("  medium    {}\n", kind_text(medium));
+    for (number, about) in (1..).zip(volume::media(medium)) {
+        text += &format!("  medium {number}  {about}\n");
+    }
     text += &format!("  survives  {}\n", medium.kind().survives());
     if let Some(pages) = page_text(medium) {
         text += &format!("  pages     {pages}\n");
@@ -128,7 +229,10 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
 
 /// What a medium is, in words.
 pub(crate) fn kind_text(medium: &Medium) -> String {
-    let kind = medium.kind().name();
+    let mut kinds: Vec<&str> = medium.members().iter().map(|member| member.kind.name()).collect();
+    let count = kinds.len();
+    kinds.dedup();
+    let kind = if count > 1 { format!("{count} media: {}", kinds.join(", ")) } else { kinds.join(", ") };
     let how = match medium.mode() {
         gannet_media::PersistMode::Emulated => ", persistent memory emulated",
         gannet_media::PersistMode::PersistentCache => ", caches flushed when power fails",

@@ -1,6 +1,6 @@
 //! What programs are told on mounted volumes is what the kernel's own file systems tell them.
 
-use crate::{Bench, oracle, with_transports};
+use crate::{Bench, gannet, hindrance, oracle, with_transports};
 use std::process::Command;
 
 #[test]
@@ -33,5 +33,45 @@ fn nothing_stays_of_what_many_programs_did() {
             server.end();
             bench.check();
         }
+    });
+}
+
+#[test]
+fn a_volume_over_several_files_is_one_for_all() {
+    if let Some(why) = hindrance() {
+        return eprintln!("skipped: {why}");
+    }
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let second = bench.volume().with_extension("second");
+        let made = gannet([
+            "mkfs".as_ref(),
+            bench.volume().as_os_str(),
+            "--size=4M".as_ref(),
+            "--force".as_ref(),
+            "--and".as_ref(),
+            format!("{}:60M", second.display()).as_ref(),
+        ]);
+        assert!(made.status.success(), "{made:?}");
+        let data: Vec<u8> = (0..12_u32 << 20).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::fs::write(second.with_extension("data"), &data).unwrap();
+        let server = bench.mount(&format!("transport={transport}"));
+        std::fs::write(bench.on("file"), &data).unwrap();
+        assert!(std::fs::read(bench.on("file")).unwrap() == data);
+        // The same file through the library, beside the mount; and back.
+        let copied = format!(
+            "cmp /gannet/file {} && cp /gannet/file /gannet/again && echo same",
+            second.with_extension("data").display()
+        );
+        assert_eq!(bench.run(&copied), "same\n");
+        assert!(std::fs::read(bench.on("again")).unwrap() == data);
+        server.end();
+        bench.check();
+        std::fs::set_permissions(&second, std::os::unix::fs::PermissionsExt::from_mode(0o602)).unwrap();
+        let complaint = bench.try_mount("suid").map(drop).unwrap_err();
+        assert!(
+            complaint.contains("only root can write") && complaint.contains("second can be written"),
+            "{complaint}"
+        );
     });
 }

@@ -5,14 +5,14 @@ use crate::number::FCNTL;
 use crate::raw::{is_error, syscall};
 use core::sync::atomic::{AtomicI32, Ordering};
 
-const INTERNAL_MAX: usize = 16;
+const INTERNAL_MAX: usize = 32;
 static INTERNAL: [AtomicI32; INTERNAL_MAX] = [const { AtomicI32::new(-1) }; INTERNAL_MAX];
 
 /// Media keep their descriptors from here on.
 const MEDIA_START: usize = 512;
-const MEDIA_COUNT: usize = 16;
-/// The most that one volume has.
-const MEDIA_OF_A_VOLUME: usize = 2;
+const MEDIA_COUNT: usize = 64;
+/// The most that one volume has: eight media, and the state that is shared.
+const MEDIA_OF_A_VOLUME: usize = 9;
 
 /// Keeps a descriptor from the program.
 #[unsafe(link_section = ".text.hot.gannet")]

@@ -4,7 +4,7 @@
 
 pub(crate) mod ordinary;
 
-use gannet_logfs::{MakeOptions, make};
+use gannet_logfs::{FurtherOptions, MakeOptions, make_spanning};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{FileSystem, Owner, Time};
 use std::path::{Path, PathBuf};
@@ -70,13 +70,28 @@ pub(crate) struct Volume {
 impl Volume {
     /// A new one of so many MiB.
     pub(crate) fn new(mebibytes: u64) -> Volume {
+        Volume::over(&[mebibytes])
+    }
+
+    /// One over several files, of so many MiB each.
+    pub(crate) fn over(mebibytes: &[u64]) -> Volume {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
         let count = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let unique = u64::from(std::process::id()) << 32 | u64::from(count);
         let directory = tempfile::Builder::new().prefix("gannet-intercept-").tempdir_in("/dev/shm").expect("/dev/shm");
         let mut volume = Volume { held: None, directory };
-        let medium =
-            Medium::create(&volume.path(), mebibytes << 20, CreateOptions::default(), &mut |_| ()).expect("the file");
+        let (mut parts, mut further, mut start_bytes) = (Vec::new(), Vec::new(), 0);
+        for (index, mebibytes) in mebibytes.iter().enumerate() {
+            let path = if index == 0 { volume.path() } else { volume.directory.path().join(index.to_string()) };
+            let length = mebibytes << 20;
+            let medium = Medium::create(&path, length, CreateOptions::default(), &mut |_| ()).expect("the file");
+            if index > 0 {
+                further.push(FurtherOptions { start_bytes, path: index.to_string().into() });
+            }
+            parts.push((medium, path, length));
+            start_bytes += length;
+        }
+        let medium = if further.is_empty() { parts.remove(0).0 } else { Medium::join(parts).expect("one medium") };
         let options = MakeOptions {
             label: String::new(),
             copy_on_write: false,
@@ -87,7 +102,7 @@ impl Volume {
             random: std::array::from_fn(|at| unique.to_le_bytes()[at % 8]),
             now: Time::now(),
         };
-        make(&medium, &options).expect("the volume");
+        make_spanning(&medium, &options, &further).expect("the volume");
         drop(medium);
         volume.held =
             Some(gannet_open::open(&volume.path(), gannet_open::Options::default()).expect("the volume opens"));

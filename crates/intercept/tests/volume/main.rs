@@ -6,3 +6,4 @@ mod executing;
 mod paths;
 mod processes;
 mod programs;
+mod spanning;

@@ -4,6 +4,7 @@
 //! put another in its place.
 
 use crate::failure::Failure;
+use crate::volume;
 use rustix::fs::{FileType, Stat};
 use std::path::Path;
 
@@ -11,24 +12,30 @@ use std::path::Path;
 ///
 /// # Errors
 /// Who could.
-pub(super) fn check(volume: &Path) -> Result<(), Failure> {
+pub(super) fn check(path: &Path) -> Result<(), Failure> {
     let refuse =
         |why: String| Failure::new(format_args!("suid and dev are only for volumes that only root can write: {why}"));
     if !rustix::process::geteuid().is_root() {
         return Err(refuse("this is not root".into()));
     }
-    if volume.to_str().is_some_and(|name| name.starts_with("memory:")) {
+    if path.to_str().is_some_and(|name| name.starts_with("memory:")) {
         return Ok(());
     }
-    let full = volume.canonicalize().map_err(|error| Failure::new(format_args!("{}: {error}", volume.display())))?;
-    for (depth, place) in full.ancestors().enumerate() {
-        let stat =
-            rustix::fs::stat(place).map_err(|errno| Failure::new(format_args!("{}: {errno}", place.display())))?;
-        if let Some(why) = others_write(&stat, depth > 0) {
-            return Err(refuse(format!("{} {why}", place.display())));
+    let check_file = |file: &Path| {
+        let full = file.canonicalize().map_err(|error| Failure::new(format_args!("{}: {error}", file.display())))?;
+        for (depth, place) in full.ancestors().enumerate() {
+            let stat =
+                rustix::fs::stat(place).map_err(|errno| Failure::new(format_args!("{}: {errno}", place.display())))?;
+            if let Some(why) = others_write(&stat, depth > 0) {
+                return Err(refuse(format!("{} {why}", place.display())));
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    check_file(path)?;
+    // Only root can have written what this says of further media.
+    let members = volume::open(path, true)?.members();
+    members.iter().filter(|member| !member.path.as_os_str().is_empty()).try_for_each(|member| check_file(&member.path))
 }
 
 /// Why others than root can change what `stat` is of.

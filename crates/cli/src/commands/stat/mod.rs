@@ -32,6 +32,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     }
     let about = gannet_logfs::describe(&medium).map_err(|error| volume::failure(&arguments.volume, error))?;
     let kind = crate::commands::mkfs::kind_text(&medium);
+    let media = volume::media(&medium);
     drop(medium);
     let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
     let volume = gannet_open::open_volume(&arguments.volume, options).map_err(Failure::new)?;
@@ -43,7 +44,12 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
             let text = serde_json::to_string_pretty(&text::as_json(&now)).map_err(Failure::new)?;
             print(&(text + "\n"))?;
         }
-        (false, false) => print(&text::totals(&now))?,
+        (false, false) => {
+            for (number, about) in (1..).zip(&media) {
+                print(&format!("medium {number} is a {about}\n"))?;
+            }
+            print(&text::totals(&now))?;
+        }
         (true, true) => loop {
             let text = serde_json::to_string(&text::as_json(&look()?)).map_err(Failure::new)?;
             print(&(text + "\n"))?;
