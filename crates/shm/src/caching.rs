@@ -5,7 +5,7 @@
 //! ```text
 //! NONE ──claim (alone, behind the gate)──► MAY ──somebody joins──► RECALLED ──answer──► NONE
 //!  │                                                                 └──no answer in time──► CUT ──answer──► NONE
-//!  └──claim firmly──► FIRM: whoever wants to join is refused
+//!  └──claim firmly──► FIRM: whoever wants to join is refused, unless it ends in a moment
 //! ```
 //!
 //! Everything that is remembered is believed for a limited time only, the *lease*. So who joins waits for the answer, but
@@ -38,6 +38,9 @@ const GENERATION_MASK: u64 = (1 << 40) - 1;
 const PATIENCE_MAX: Duration = Duration::from_secs(600);
 /// How often who waits looks whether whom it waits for lives.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long who would join waits for the end of a firm claim: the server of a mount gives it up when `umount` has returned.
+const FIRM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a claim to caching promises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,7 +161,7 @@ impl Session {
 
     /// Gets another participant's claim out of the way. The caller is behind the gate and about to join.
     pub(crate) fn recall_caching(&self) -> Result<()> {
-        let mut began: Option<Instant> = None;
+        let (mut asked, mut began): (Option<Instant>, Option<Instant>) = (None, None);
         loop {
             let word = self.caching().load(Ordering::SeqCst);
             let kind = word & KIND_MASK;
@@ -174,6 +177,11 @@ impl Session {
             };
             match kind {
                 FIRM if alive => {
+                    let waited = asked.get_or_insert_with(Instant::now).elapsed();
+                    if waited < FIRM_PATIENCE {
+                        self.sleep_on_caching(word, LOOK.min(FIRM_PATIENCE - waited));
+                        continue;
+                    }
                     let pid = owner.map_or(0, |id| self.participants().info(id, self.namespace()).pid);
                     return Err(Error::Exclusive { pid });
                 }

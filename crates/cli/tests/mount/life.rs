@@ -51,13 +51,19 @@ fn a_volume_can_be_checked_and_made_anew_at_once_after_umount() {
             let checked = gannet(["fsck".as_ref(), "--repair".as_ref(), bench.volume().as_os_str()]);
             assert_eq!(checked.status.code(), Some(0), "{checked:?}");
             assert!(server.child.wait().unwrap().success());
-            let mut server = bench.mount(&format!("transport={transport}"));
+            let mut server = bench.mount(&format!("transport={transport},cache=writeback"));
+            fs::write(bench.on("file"), [2; 1_000_000]).unwrap();
+            unmount(&bench.at());
+            // This one needs the volume for itself, and waits for it.
+            let mut next = bench.mount(&format!("transport={transport},cache=writeback"));
+            assert!(fs::read(bench.on("file")).unwrap() == [2; 1_000_000]);
+            assert!(server.child.wait().unwrap().success());
             unmount(&bench.at());
             let made = gannet(
                 ["mkfs", "--force", "--size=64M"].map(OsStr::new).into_iter().chain([bench.volume().as_os_str()]),
             );
             assert!(made.status.success(), "{made:?}");
-            assert!(server.child.wait().unwrap().success());
+            assert!(next.child.wait().unwrap().success());
         }
     });
 }

@@ -10,7 +10,7 @@ mod options;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gannet_vfs::FileSystem;
 use gannet_vfs::shared::CachingTerms;
@@ -120,6 +120,11 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     Ok(Mounted { target, by_helper, session: Mutex::new(Some(session)), transport, dispatcher, notices })
 }
 
+/// How long others who have the volume open are waited for: the server of a mount closes it when `umount` has returned, and what it
+/// had not written back yet is written.
+const CLAIM_PATIENCE: Duration = Duration::from_secs(1);
+const CLAIM_PAUSE: Duration = Duration::from_millis(2);
+
 /// The claim of an exclusive mount to be alone, until the session has it.
 struct Claim(Option<Arc<dyn FileSystem>>);
 
@@ -128,10 +133,14 @@ impl Claim {
         if !matches!(cache, CachePolicy::Exclusive { .. }) {
             return Ok(Self(None));
         }
-        match file_system.shared().claim_caching(CachingTerms::Firm) {
-            Ok(true) => Ok(Self(Some(Arc::clone(file_system)))),
-            Ok(false) => Err(MountError::NotAlone),
-            Err(error) => Err(MountError::Session(error.to_string())),
+        let began = Instant::now();
+        loop {
+            match file_system.shared().claim_caching(CachingTerms::Firm) {
+                Ok(true) => return Ok(Self(Some(Arc::clone(file_system)))),
+                Ok(false) if began.elapsed() < CLAIM_PATIENCE => std::thread::sleep(CLAIM_PAUSE),
+                Ok(false) => return Err(MountError::NotAlone),
+                Err(error) => return Err(MountError::Session(error.to_string())),
+            }
         }
     }
 

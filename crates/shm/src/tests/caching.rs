@@ -114,8 +114,12 @@ fn a_firm_claim_refuses_others_until_it_is_given_up() {
     }
     assert_eq!((calls.first, calls.joined), (0, 0));
     assert!(first.caching_holds());
-    first.give_up_caching();
-    leave(&attach(&id));
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| leave(&attach(&id)));
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(!second.is_finished(), "it waits a moment");
+        first.give_up_caching();
+    });
     leave(&first);
 }
 
