@@ -18,11 +18,13 @@
 //! | `abandonment` | threads that end after any store |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
+//! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
 //! | `mutations` | stores, flushes and fences left out |
 
 mod abandonment;
+mod bystander;
 mod churn;
 mod concurrency;
 mod crashes;
