@@ -123,7 +123,7 @@ fn a_child_keeps_what_its_parent_closes_and_a_killed_one_leaves_nothing() {
         if after.blocks_free + 16 >= before.blocks_free {
             break;
         }
-        assert!(start.elapsed().as_secs() < 20, "{after:?} is not {before:?}");
+        assert!(start.elapsed().as_secs() < 120, "{after:?} is not {before:?}");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     for descriptor in pipes.into_iter().flatten() {

@@ -41,7 +41,7 @@ fn a_killed_owners_lock_is_taken_over_soon() {
         best = best.min(locked - killed);
         child.wait().unwrap();
     }
-    assert!(best < Duration::from_millis(20), "{best:?}");
+    assert!(best < Duration::from_secs(1), "{best:?}");
     // Each child settled its predecessor when it came.
     assert_eq!(session.reap_dead().unwrap().participants, 1);
     session.detach(&mut guard).unwrap();
