@@ -1,7 +1,7 @@
 //! The command line: its words, their help, and nothing that is done with them.
 
 use crate::output::{parse_mebibytes, parse_size};
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -267,11 +267,11 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "NAME=DIR", value_parser = name_and_directory)]
     pub(crate) directory: Vec<(String, PathBuf)>,
     /// Rounds, of which the median is taken (7)
-    #[arg(long, default_value_t = 0, hide_default_value = true)]
-    pub(crate) rounds: u32,
+    #[arg(long, value_parser = value_parser!(u32).range(1..))]
+    pub(crate) rounds: Option<u32>,
     /// Up to so many threads and processes (twice the processors)
-    #[arg(long, value_name = "COUNT", default_value_t = 0, hide_default_value = true)]
-    pub(crate) workers: u32,
+    #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..))]
+    pub(crate) workers: Option<u32>,
     /// Size of each volume (2 GiB, or a tenth of the free memory if that is less)
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) volume_size: Option<u64>,

@@ -243,8 +243,23 @@ fn wrong_wishes_are_one_line() {
     let output = gannet(&["bench", "latency", "--quick", "--peers", "nonsense"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(2) && text.lines().count() == 1 && text.contains("nonsense"), "{output:?}");
-    let output = gannet(&["bench", "latency", "--quick", "--directory", "nonsense"]);
-    assert!(output.status.code() == Some(2), "{output:?}");
+    for words in [["--directory", "nonsense"], ["--rounds", "0"], ["--workers", "0"]] {
+        let output = gannet(&[&["bench", "latency", "--quick"], &words[..]].concat());
+        assert!(output.status.code() == Some(2), "{output:?}");
+    }
+    // What is not there is not made.
+    for (option, value) in
+        [("--directory", "x=/nonexistent/x"), ("--medium", "/nonexistent"), ("--disk", "/nonexistent")]
+    {
+        let output = gannet(&["bench", "latency", "--quick", "--peers", "tmpfs", option, value]);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && text.lines().count() == 1, "{output:?}");
+        assert!(text.contains("there is no such directory to measure in"), "{text}");
+        assert!(!Path::new("/nonexistent").exists());
+    }
+    // Nor is anything measured that cannot be written then.
+    let output = gannet(&["bench", "latency", "--quick", "--peers", "tmpfs", "--report", "/proc/nothing"]);
+    assert!(output.status.code() == Some(1) && output.stdout.is_empty(), "{output:?}");
 }
 
 /// Begins a run that takes for ever, and ends it with a signal once it is at work; returns what it said.

@@ -24,6 +24,17 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
             format!("{unknown}: no peer has this name; there are {} and those of --directory", PEERS.join(", "));
         return Err(Failure::new(message).with_code(USAGE));
     }
+    // A name that was mistyped is not measured on whatever lies above it.
+    let named = arguments.directory.iter().map(|(_, path)| path).chain([&arguments.medium]).chain(&arguments.disk);
+    if let Some(missing) = named.into_iter().find(|path| !path.is_dir()) {
+        let message = format!("{}: there is no such directory to measure in", missing.display());
+        return Err(Failure::new(message).with_code(USAGE));
+    }
+    // Nothing is measured that cannot be written then.
+    if let Some(directory) = &arguments.report {
+        std::fs::create_dir_all(directory)
+            .map_err(|error| Failure::new(format_args!("{}: {error}", directory.display())))?;
+    }
     let subjects: Vec<Subject> = match &arguments.what[..] {
         [] => SUBJECTS.to_vec(),
         some => some.iter().map(|&table| subject(table)).collect(),
@@ -34,14 +45,14 @@ pub(crate) fn run(arguments: &Bench) -> Result<u8, Failure> {
         command: std::iter::once("gannet".to_owned()).chain(words).collect::<Vec<_>>().join(" "),
         workload: find_workload(&gannet)?,
         quick: arguments.quick,
-        rounds: arguments.rounds,
+        rounds: arguments.rounds.unwrap_or(0),
         peers: arguments.peers.clone(),
         directories: arguments.directory.clone(),
         medium: arguments.medium.clone(),
         memory: PathBuf::from("/dev/shm"),
         disk: arguments.disk.clone().unwrap_or_else(|| disk(&gannet)),
         volume_bytes: arguments.volume_size.unwrap_or(0),
-        workers_max: arguments.workers,
+        workers_max: arguments.workers.unwrap_or(0),
         gannet,
     };
     let mut progress = Progress::new("{msg:44!} {wide_bar} {pos}/{len}");
