@@ -10,11 +10,10 @@ use rustix::fs::{fstat, major, minor};
 
 use crate::medium::{Medium, MediumKind};
 use crate::offset::MediumOffset;
+use crate::platform::attribute_above;
 
 /// Places of a file in memory that are looked at.
 const PLACES: u64 = 16;
-/// Ancestors of a device looked at: a partition stands some levels below the memory's own device.
-const LEVELS_MAX: usize = 8;
 const NODES: &str = "/sys/devices/system/node";
 
 /// A NUMA node of the machine.
@@ -111,11 +110,8 @@ fn node_of_device(class: &str, device: u64) -> Option<u32> {
 }
 
 fn node_above(device: &Path) -> Option<u32> {
-    device.ancestors().take(LEVELS_MAX).find_map(|directory| {
-        let text = std::fs::read_to_string(directory.join("numa_node")).ok()?;
-        // -1 says that it is not known.
-        text.trim().parse().ok()
-    })
+    // -1 says that it is not known.
+    attribute_above(device, "numa_node", |text| text.parse().ok())
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-/// Ancestors looked at: a partition stands three levels below its region.
+/// Ancestors looked at: a partition stands three levels below its region, which stands below the memory's own device.
 const LEVELS_MAX: usize = 8;
 
 /// Whether the region that a device (of a file system, `block`, or a DAX device) belongs to has its caches flushed.
@@ -22,10 +22,13 @@ pub(crate) fn flushes_caches(device: u64, block: bool) -> bool {
 
 /// The persistence domain of the nearest ancestor that has one.
 fn domain_above(device: &Path) -> Option<String> {
-    device.ancestors().take(LEVELS_MAX).find_map(|directory| {
-        let text = std::fs::read_to_string(directory.join("persistence_domain")).ok()?;
-        Some(text.trim().to_owned())
-    })
+    attribute_above(device, "persistence_domain", |text| Some(text.to_owned()))
+}
+
+/// An attribute in sysfs of a device or the nearest above it that has one which `parse` takes.
+pub(crate) fn attribute_above<T>(device: &Path, name: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let above = device.ancestors().take(LEVELS_MAX);
+    above.filter_map(|directory| std::fs::read_to_string(directory.join(name)).ok()).find_map(|text| parse(text.trim()))
 }
 
 #[cfg(test)]

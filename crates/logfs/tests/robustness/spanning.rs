@@ -3,30 +3,21 @@
 use crate::enumeration::{Count, Expected, crashes, last_of};
 use crate::operations::{Operation, all, populate};
 use crate::state::{Tear, capture};
-use crate::volume::{Mode, assert_sound, attach};
+use crate::volume::{Mode, assert_sound, attach, make_options};
 use crate::{Failures, long};
 use gannet_fstest::Rig;
-use gannet_logfs::{CheckOptions, Finding, FurtherOptions, LogFs, MakeOptions, check, make_spanning};
+use gannet_logfs::{CheckOptions, Finding, FurtherOptions, LogFs, check, make_spanning};
 use gannet_media::simulation::CrashPolicy;
 use gannet_media::{Medium, MediumOffset};
-use gannet_vfs::{FileSystem, Owner, Time, WritePosition};
+use gannet_vfs::{FileSystem, WritePosition};
 use std::time::Instant;
 
 const FIRST_BYTES: u64 = 2 << 20;
 const BYTES: u64 = 4 << 20;
 
 fn format(medium: &Medium, mode: Mode) {
-    let options = MakeOptions {
-        label: "test".into(),
-        copy_on_write: mode == Mode::CopyOnWrite,
-        emulate_persistence: false,
-        owner: Owner::default(),
-        mode: 0o755,
-        random: [7; 24],
-        now: Time::now(),
-    };
     let further = FurtherOptions { start_bytes: FIRST_BYTES, path: b"second".to_vec() };
-    make_spanning(medium, &options, &[further]).expect("mkfs");
+    make_spanning(medium, &make_options(mode), &[further]).expect("mkfs");
 }
 
 fn bytes_of(medium: &Medium) -> Vec<u8> {

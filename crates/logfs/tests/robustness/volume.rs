@@ -31,9 +31,9 @@ pub(crate) fn options() -> AttachOptions {
     }
 }
 
-/// Makes an empty volume.
-pub(crate) fn format(medium: &Medium, mode: Mode) {
-    let options = MakeOptions {
+/// How the enumerations make volumes.
+pub(crate) fn make_options(mode: Mode) -> MakeOptions {
+    MakeOptions {
         label: "test".into(),
         copy_on_write: mode == Mode::CopyOnWrite,
         emulate_persistence: false,
@@ -41,8 +41,12 @@ pub(crate) fn format(medium: &Medium, mode: Mode) {
         mode: 0o755,
         random: [7; 24],
         now: Time::now(),
-    };
-    make(medium, &options).expect("mkfs");
+    }
+}
+
+/// Makes an empty volume.
+pub(crate) fn format(medium: &Medium, mode: Mode) {
+    make(medium, &make_options(mode)).expect("mkfs");
 }
 
 /// Opens a volume alone.
