@@ -5,6 +5,8 @@
 
 use gannet_vfs::Errno;
 use gannet_vfs::namespace::{Capabilities, Credentials};
+use std::fs::File;
+use std::io::Read;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -69,9 +71,11 @@ impl Known {
     }
 }
 
-/// The process's umask, without the system call that has to change it to tell it.
+/// The process's umask, without the system call that has to change it to tell it. It stands in the second line.
 fn umask() -> Option<u32> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let mut status = [0; 128];
+    let count = File::open("/proc/self/status").and_then(|mut file| file.read(&mut status)).ok()?;
+    let status = String::from_utf8_lossy(&status[..count]);
     let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u32::from_str_radix(line.trim(), 8).ok()
 }

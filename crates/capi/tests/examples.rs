@@ -101,6 +101,21 @@ fn the_c_example_with_the_shared_library() {
     let needed = run(Command::new("readelf").arg("-d").arg(directory.file("example")));
     assert!(needed.contains("[libgannet.so.0]"), "{needed}");
     check_example(&directory.file("example"));
+    check_under_valgrind(&directory.file("example"));
+}
+
+/// A user's program can be looked at: no error of memory, nothing lost. (Where valgrind is installed.)
+fn check_under_valgrind(program: &Path) {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        eprintln!("skipped: valgrind is not installed");
+        return;
+    }
+    for copy_on_write in [false, true] {
+        let file = make_volume(copy_on_write);
+        let mut valgrind = Command::new("valgrind");
+        valgrind.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]);
+        assert!(run(valgrind.arg(program).arg(file.path())).starts_with("run 1\n"));
+    }
 }
 
 #[test]
