@@ -100,15 +100,7 @@ impl<'s> Op<'s> {
 
     /// What a permission check needs.
     pub(crate) fn permissions(&self, node: NodeId) -> Result<Permissions> {
-        self.read_record(node, |record, state| {
-            Ok(Permissions {
-                file_type: state.file_type,
-                mode: record.mode(),
-                owner: record.owner(),
-                has_access_list: state.has_access_list,
-                flags: record.flags(),
-            })
-        })
+        self.read_record(node, |record, state| Ok(permissions_of(record, state)))
     }
 
     /// Changes attributes, all or none.
@@ -223,4 +215,15 @@ fn changed_attributes(
         },
         accessed: pick(change.accessed, before.accessed),
     })
+}
+
+/// What a permission check needs, of a record that is locked, or validated behind it.
+pub(crate) fn permissions_of(record: &Record<'_>, state: State) -> Permissions {
+    Permissions {
+        file_type: state.file_type,
+        mode: record.mode(),
+        owner: record.owner(),
+        has_access_list: state.has_access_list,
+        flags: record.flags(),
+    }
 }

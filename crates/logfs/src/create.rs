@@ -4,6 +4,7 @@
 //! the slot again. A log page that the inode begins with (symlink target, inherited ACLs) is durable before.
 
 use crate::append::Prepared;
+use crate::attributes::permissions_of;
 use crate::disk::Commit;
 use crate::format::entry::{self, Binding, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, Link, PageHeader};
@@ -18,7 +19,7 @@ use crate::space::Held;
 use crate::storage;
 use crate::write::coarse_now;
 use gannet_shm::{HandContent, Ordering};
-use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, Result};
+use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NewNodeOf, NodeId, Result};
 
 /// Hand: the link count word of inode `a` goes from the low half of `b` to its high half with the commit.
 pub(crate) const HAND_LINKS: u64 = u64::from_le_bytes(*b"links\0\0\0");
@@ -65,11 +66,31 @@ impl<'s> Op<'s> {
     /// Makes an inode and binds it to a name.
     pub(crate) fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
         let parent = self.lock(directory)?;
-        self.directory_with_names(&parent)?;
-        let seat = match self.seat(parent.inode, &parent.record, name)? {
-            Seat::Taken(_) => return Err(Error::new(Errno::EXIST)),
-            Seat::Free(key) => Seat::Free(key),
-        };
+        let seat = self.free_seat(&parent, name)?;
+        self.create_at(parent, seat, name, new)
+    }
+
+    /// Makes what `new` makes of the directory's permissions; nothing where it has extended attributes, lists perhaps.
+    pub(crate) fn create_if(&self, directory: NodeId, name: Name<'_>, new: NewNodeOf<'_>) -> Result<Option<NodeId>> {
+        let parent = self.lock(directory)?;
+        let seat = self.free_seat(&parent, name)?;
+        if parent.record.xattrs() != 0 {
+            return Ok(None);
+        }
+        let new = new(&permissions_of(&parent.record, parent.state))?;
+        self.create_at(parent, seat, name, &new).map(Some)
+    }
+
+    /// Where a name goes that does not exist yet.
+    fn free_seat(&self, parent: &Locked<'s>, name: Name<'_>) -> Result<Seat> {
+        self.directory_with_names(parent)?;
+        match self.seat(parent.inode, &parent.record, name)? {
+            Seat::Taken(_) => Err(Error::new(Errno::EXIST)),
+            seat => Ok(seat),
+        }
+    }
+
+    fn create_at(&self, parent: Locked<'s>, seat: Seat, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
         let time = coarse_now();
         let newborn = self.conceive(new, time, Some(parent.inode))?;
         let binding = Binding {

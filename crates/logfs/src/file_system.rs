@@ -16,8 +16,8 @@ use gannet_vfs::shared::Shared;
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, FileSystem, Found, MapAccess,
-    MapToken, MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget,
-    Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
+    MapToken, MappedExtent, MayRemove, Name, NewNode, NewNodeOf, NodeId, Permissions, RemoveKind, RenameFlags, Result,
+    SeekTarget, Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -330,6 +330,10 @@ impl FileSystem for LogFs {
         self.change(Operation::Create, |op| op.create(directory, name, new))
     }
 
+    fn create_if(&self, directory: NodeId, name: Name<'_>, new: NewNodeOf<'_>) -> Result<Option<NodeId>> {
+        self.change(Operation::Create, |op| op.create_if(directory, name, new))
+    }
+
     fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
         self.change(Operation::Create, |op| op.create_unnamed(directory, new))
     }
@@ -340,6 +344,16 @@ impl FileSystem for LogFs {
 
     fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
         self.change(Operation::Remove, |op| op.remove(directory, name, kind))
+    }
+
+    fn remove_if(
+        &self,
+        directory: NodeId,
+        name: Name<'_>,
+        kind: RemoveKind,
+        may: MayRemove<'_>,
+    ) -> Result<Option<Found>> {
+        self.change(Operation::Remove, |op| op.remove_if(directory, name, kind, Some(may)))
     }
 
     fn rename(

@@ -1,5 +1,6 @@
 //! Removing names, and freeing inodes that lost their last name and their last user.
 
+use crate::attributes::permissions_of;
 use crate::create::WAS_NAMED;
 use crate::disk::Durable;
 use crate::format::LINE_BYTES;
@@ -14,7 +15,7 @@ use crate::space::Extent;
 use crate::storage;
 use crate::write::coarse_now;
 use gannet_media::MediumOffset;
-use gannet_vfs::{Errno, Error, FileType, Name, NodeId, RemoveKind, Result};
+use gannet_vfs::{Errno, Error, FileType, Found, MayRemove, Name, NodeId, RemoveKind, Result};
 
 /// Attempts to find the same inode under a name before and after locking it.
 const ATTEMPTS: u32 = 1000;
@@ -22,11 +23,28 @@ const ATTEMPTS: u32 = 1000;
 impl<'s> Op<'s> {
     /// Removes a name; returns the inode it named.
     pub(crate) fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId> {
+        match self.remove_if(directory, name, kind, None)? {
+            Some(found) => Ok(found.node),
+            None => Err(Error::because(Errno::BUSY, "the name changes faster than it can be removed")),
+        }
+    }
+
+    /// Removes a name if `may` agrees; returns what it led to. Nothing where `may` is to be asked and the directory has extended
+    /// attributes, an access list perhaps; nor where the name always changed before it could be locked.
+    pub(crate) fn remove_if(
+        &self,
+        directory: NodeId,
+        name: Name<'_>,
+        kind: RemoveKind,
+        may: Option<MayRemove<'_>>,
+    ) -> Result<Option<Found>> {
         self.urgent.set(true);
         for _ in 0..ATTEMPTS {
             let unchanged = self.sequence_of(directory)?;
             let seen = self.lookup_bound(directory, name)?;
-            check_kind(seen.file_type, kind)?;
+            if may.is_none() {
+                check_kind(seen.file_type, kind)?;
+            }
             self.expect_slot(seen.inode);
             let (parent, target) = match self.lock_two(directory, seen.node()) {
                 Ok(Some(both)) => both,
@@ -44,10 +62,18 @@ impl<'s> Op<'s> {
             if bound.node() != target.node() {
                 continue;
             }
+            if let Some(may) = may {
+                if parent.record.xattrs() != 0 {
+                    return Ok(None);
+                }
+                let of = |locked: &Locked<'s>| permissions_of(&locked.record, locked.state);
+                may(&of(&parent), &of(&target))?;
+                check_kind(bound.file_type, kind)?;
+            }
             self.remove_locked(parent, target, name, bound.rank(), bound.key)?;
-            return Ok(bound.node());
+            return Ok(Some(Found { node: bound.node(), file_type: bound.file_type }));
         }
-        Err(Error::because(Errno::BUSY, "the name changes faster than it can be removed"))
+        Ok(None)
     }
 
     /// Asks for the lines of a slot that will soon be stored to.

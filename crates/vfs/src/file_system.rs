@@ -17,6 +17,12 @@ const fn not_supported<T>() -> Result<T> {
     Err(Error::new(Errno::OPNOTSUPP))
 }
 
+/// What a new inode is to be, by the permissions of its directory.
+pub type NewNodeOf<'a> = &'a dyn Fn(&Permissions) -> Result<NewNode<'a>>;
+
+/// Whether a name may be removed, by the permissions of its directory and of what it leads to.
+pub type MayRemove<'a> = &'a dyn Fn(&Permissions, &Permissions) -> Result<()>;
+
 /// A file system. The methods without a body are what the smallest one needs; the others have a default that says
 /// `EOPNOTSUPP` or is made of the former.
 pub trait FileSystem: Send + Sync {
@@ -94,6 +100,13 @@ pub trait FileSystem: Send + Sync {
     /// Makes an inode of any type and binds it to `name`. `EEXIST`, `ENOSPC`, `EDQUOT`.
     fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId>;
 
+    /// [`FileSystem::create`] of what `new` makes of the directory's permissions, which do not change meanwhile; it may also refuse.
+    /// `None`: not done here, but in steps. So does a file system that does not have this, and any where the directory has
+    /// an access list or a default list: `new` is asked with locks held and calls no file system.
+    fn create_if(&self, _directory: NodeId, _name: Name<'_>, _new: NewNodeOf<'_>) -> Result<Option<NodeId>> {
+        Ok(None)
+    }
+
     /// Makes a regular file without a name (`O_TMPFILE`); it is gone when its last user is, unless linked.
     fn create_unnamed(&self, _directory: NodeId, _new: &NewNode<'_>) -> Result<NodeId> {
         not_supported()
@@ -105,6 +118,18 @@ pub trait FileSystem: Send + Sync {
     /// Removes a name; returns the inode it named. The inode lives on while it has names or users
     /// (`shared` says); see [`FileSystem::retire`].
     fn remove(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<NodeId>;
+
+    /// [`FileSystem::remove`] if `may` agrees, which gets the permissions of the directory and of what the name leads to; they
+    /// do not change meanwhile. What kind it is, is looked at behind that. `None` as for [`FileSystem::create_if`].
+    fn remove_if(
+        &self,
+        _directory: NodeId,
+        _name: Name<'_>,
+        _kind: RemoveKind,
+        _may: MayRemove<'_>,
+    ) -> Result<Option<Found>> {
+        Ok(None)
+    }
 
     /// Moves a name, as `renameat2(2)` does, atomically. Where several errors apply, the first of: `EINVAL` for flags that
     /// contradict each other, `ENOTDIR`, `ENOENT` for `from`, `EEXIST` with `NO_REPLACE`, `ENOENT` for `to` with `EXCHANGE`, `EINVAL`

@@ -83,17 +83,31 @@ impl Namespace<'_, '_> {
     /// Checks that entries can be made in a directory.
     pub(super) fn check_create(&self, directory: NodeId) -> Result<Permissions> {
         let known = self.fs.permissions(directory)?;
+        self.may_create(directory, &known)?;
+        Ok(known)
+    }
+
+    /// [`Namespace::check_create`] where the permissions are known already.
+    pub(super) fn may_create(&self, directory: NodeId, known: &Permissions) -> Result<()> {
         if known.file_type != FileType::Directory {
             return Err(Error::new(Errno::NOTDIR));
         }
-        self.check_known(directory, &known, Access::WRITE | Access::EXECUTE)?;
-        Ok(known)
+        self.check_known(directory, known, Access::WRITE | Access::EXECUTE)
     }
 
     /// Checks that the entry of `victim` can be removed from a directory.
     pub(super) fn check_remove(&self, directory: NodeId, victim: NodeId) -> Result<()> {
         let known = self.check_create(directory)?;
-        let victim = self.fs.permissions(victim)?;
+        self.may_remove_known(&known, &self.fs.permissions(victim)?)
+    }
+
+    /// [`Namespace::check_remove`] where the permissions are known already.
+    pub(super) fn may_remove(&self, directory: NodeId, known: &Permissions, victim: &Permissions) -> Result<()> {
+        self.may_create(directory, known)?;
+        self.may_remove_known(known, victim)
+    }
+
+    fn may_remove_known(&self, known: &Permissions, victim: &Permissions) -> Result<()> {
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY;
         let sticky = known.mode & 0o1000 != 0
             && self.who.user != victim.owner.user

@@ -46,6 +46,15 @@ impl Namespace<'_, '_> {
         let name = self.name_to_make(place, file_type)?;
         let is_whiteout = file_type == FileType::CharacterDevice && device == 0;
         let is_device = matches!(file_type, FileType::CharacterDevice | FileType::BlockDevice);
+        if !is_device {
+            let new = |holder: &Permissions| {
+                self.may_create(place.directory, holder)?;
+                Ok(NewNode { target, ..self.plain_node(holder, file_type, mode) })
+            };
+            if let Some(node) = self.fs.create_if(place.directory, name, &new)? {
+                return Ok(node);
+            }
+        }
         // What exists is told before what is forbidden, as the kernel looks up first.
         let holder =
             self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
@@ -72,6 +81,23 @@ impl Namespace<'_, '_> {
         mode: u32,
         make: impl FnOnce(&NewNode<'_>) -> Result<T>,
     ) -> Result<T> {
+        let inherits = || self.fs.xattr(directory, DEFAULT_NAME, &mut []).is_ok_and(|length| length > 0);
+        if file_type != FileType::Symlink && inherits() {
+            let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
+            return self.with_inherited_list(directory, file_type, mode, owner, make);
+        }
+        make(&self.plain_node(holder, file_type, mode))
+    }
+
+    /// A new inode in a directory without a default list.
+    pub(super) fn plain_node(&self, holder: &Permissions, file_type: FileType, mode: u32) -> NewNode<'static> {
+        let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
+        let mode = if file_type == FileType::Symlink { 0o777 } else { mode & !self.who.umask };
+        NewNode::of_type(file_type, mode, owner)
+    }
+
+    /// Mode before the umask, and owner, of a new inode.
+    fn mode_and_owner(&self, holder: &Permissions, file_type: FileType, mode: u32) -> (u32, Owner) {
         let mut owner = Owner { user: self.who.user, group: self.who.group };
         let mut mode = mode & if file_type == FileType::Directory { 0o1777 } else { 0o7777 };
         if holder.mode & 0o2000 != 0 {
@@ -82,13 +108,7 @@ impl Namespace<'_, '_> {
                 mode &= !0o2000;
             }
         }
-        if file_type == FileType::Symlink {
-            return make(&NewNode::of_type(file_type, 0o777, owner));
-        }
-        if self.fs.xattr(directory, DEFAULT_NAME, &mut []).is_ok_and(|length| length > 0) {
-            return self.with_inherited_list(directory, file_type, mode, owner, make);
-        }
-        make(&NewNode::of_type(file_type, mode & !self.who.umask, owner))
+        (mode, owner)
     }
 
     /// [`Namespace::with_new_node`] below a directory with a default list: it takes the umask's place.
@@ -148,6 +168,11 @@ impl Namespace<'_, '_> {
     /// Removes a name that is not a directory's; returns what it led to.
     pub fn unlink(&self, place: &Place<'_>) -> Result<Found> {
         let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
+        if !place.wants_directory
+            && let Some(found) = self.remove_at_once(place.directory, name, RemoveKind::NonDirectory)?
+        {
+            return Ok(found);
+        }
         let found = self.fs.lookup(place.directory, name)?;
         if place.wants_directory {
             return fail(if found.file_type == FileType::Directory { Errno::ISDIR } else { Errno::NOTDIR });
@@ -165,9 +190,17 @@ impl Namespace<'_, '_> {
             Last::DotDot => return fail(Errno::NOTEMPTY),
             Last::Root => return fail(Errno::BUSY),
         };
+        if let Some(found) = self.remove_at_once(place.directory, name, RemoveKind::Directory)? {
+            return Ok(found.node);
+        }
         let found = self.fs.lookup(place.directory, name)?;
         self.check_remove(place.directory, found.node)?;
         self.fs.remove(place.directory, name, RemoveKind::Directory)
+    }
+
+    /// Checks and removes in one step, where the file system can.
+    fn remove_at_once(&self, directory: NodeId, name: Name<'_>, kind: RemoveKind) -> Result<Option<Found>> {
+        self.fs.remove_if(directory, name, kind, &|holder, victim| self.may_remove(directory, holder, victim))
     }
 
     /// The flags of `renameat2` from its argument. `EINVAL` for unknown ones and for those that contradict each other, which is

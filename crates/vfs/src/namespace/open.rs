@@ -105,6 +105,13 @@ impl Namespace<'_, '_> {
 
     fn create_file(&self, place: &Place<'_>, mode: u32) -> Result<Opened> {
         let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
+        let new = |holder: &Permissions| {
+            self.may_create(place.directory, holder)?;
+            Ok(self.plain_node(holder, FileType::Regular, mode))
+        };
+        if let Some(node) = self.fs.create_if(place.directory, name, &new)? {
+            return Ok(Opened { node, file_type: FileType::Regular, created: true });
+        }
         let holder = self.check_create(place.directory)?;
         self.with_new_node(place.directory, &holder, FileType::Regular, mode, |new| {
             let node = self.fs.create(place.directory, name, new)?;
