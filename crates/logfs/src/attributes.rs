@@ -13,7 +13,7 @@ use crate::places::{RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
 use crate::write::coarse_now;
 use gannet_media::MediumOffset;
-use gannet_shm::{Arena, Ordering};
+use gannet_shm::{Arena, Ordering, Thread};
 use gannet_vfs::{
     AttributeChange, Attributes, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, Time, TimeChange,
 };
@@ -162,6 +162,28 @@ pub(crate) fn access_is_fresh(core: &Core, arena: &Arena, node: NodeId) -> bool 
             backed_record(core, arena, node).is_some_and(|record| coarse_now() < record.access_fresh_until())
         }
     }
+}
+
+/// Whether the inode has a name: `true` is certain, for the moment. Who has just given up its last use under the lock that users are
+/// counted under may rely on it: a remover takes the last name before it asks there for users, and frees what has none.
+#[inline]
+pub(crate) fn is_named(core: &Core, arena: &Arena, node: NodeId) -> bool {
+    backed_record(core, arena, node).is_some_and(|record| match record.state() {
+        Some(state) if state.generation == node.generation => match state.file_type {
+            FileType::Directory => record.parent() != 0,
+            _ => record.links() != 0,
+        },
+        _ => false,
+    })
+}
+
+/// Whether the inode lives: `true` is certain, and stays so for who has become its user under the lock that users are counted
+/// under. Who holds the inode's lock may be freeing it; who takes it later finds the user.
+#[inline]
+pub(crate) fn is_alive(core: &Core, thread: &Thread<'_>, node: NodeId) -> bool {
+    let Some(record) = backed_record(core, thread.arena(), node) else { return false };
+    matches!(thread.read_begin(core.places.record(node.number as u32)), Ok(Some(_)))
+        && record.state().is_some_and(|state| state.generation == node.generation)
 }
 
 /// Whether the inode has set-id bits or capabilities, or may have: `false` is certain, for the moment. Of extended attributes only their number

@@ -285,6 +285,13 @@ impl FileSystem for LogFs {
         self.op()?.permissions(node)
     }
 
+    fn exists(&self, node: NodeId) -> Result<()> {
+        match self.session.thread() {
+            Ok(thread) if attributes::is_alive(&self.core, &thread, node) => Ok(()),
+            _ => self.permissions(node).map(|_| ()),
+        }
+    }
+
     fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
         self.change(Operation::Change, |op| op.set_attributes(node, change))
     }
@@ -487,6 +494,10 @@ impl FileSystem for LogFs {
     }
 
     fn retire(&self, node: NodeId) -> Result<()> {
+        // Nearly always it has a name.
+        if attributes::is_named(&self.core, self.session.arena(), node) {
+            return Ok(());
+        }
         self.change(Operation::Remove, |op| op.retire(node))
     }
 }

@@ -54,6 +54,12 @@ pub trait FileSystem: Send + Sync {
         })
     }
 
+    /// Whether an inode lives: `ESTALE` if not. Ordered against the question for users before it is freed: who has become a user and
+    /// asks then either gets the error, or was seen.
+    fn exists(&self, node: NodeId) -> Result<()> {
+        self.permissions(node).map(|_| ())
+    }
+
     /// Changes attributes, all or none; returns them as they are then.
     fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes>;
 

@@ -78,8 +78,8 @@ impl Shared {
             gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, "too many open file descriptions"),
             error => error_of(error),
         })?;
-        match fs.permissions(node) {
-            Ok(_) => Ok(description),
+        match fs.exists(node) {
+            Ok(()) => Ok(description),
             Err(error) => {
                 self.close(fs, description)?;
                 Err(error)
