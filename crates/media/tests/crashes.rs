@@ -386,3 +386,27 @@ fn lines_and_words_are_durable_when_they_should_be() {
     medium.expect_store(MediumOffset(u64::MAX));
     medium.expect_load(MediumOffset(1 << 16));
 }
+
+#[test]
+fn a_medium_that_starts_again_is_as_new() {
+    let (medium, simulation) = Medium::simulated(1 << 16);
+    let images = |value: u64| {
+        let mark = simulation.mark();
+        medium.store_u64(at(64), value).unwrap();
+        medium.store_u64(at(128), value).unwrap();
+        medium.fence();
+        medium.store_u64(at(64), value + 1).unwrap();
+        let mut seen = Vec::new();
+        simulation.for_each_crash(mark..simulation.mark(), &CrashPolicy::exhaustive(), |crash| {
+            seen.push([64, 128].map(|place| crash.medium().load_u64(at(place)).unwrap()));
+        });
+        seen
+    };
+    let first = images(1);
+    assert!(first.contains(&[0, 0]) && first.contains(&[1, 0]) && first.contains(&[2, 1]), "{first:?}");
+    simulation.set_skip(Some(Skip::Nth(SiteKind::Fence, 0)));
+    simulation.start_again();
+    assert_eq!((simulation.mark(), medium.load_u64(at(64)).unwrap()), (0, 0));
+    assert!(simulation.pending_lines().is_empty());
+    assert_eq!(images(1), first);
+}

@@ -45,6 +45,12 @@ pub fn store_point() {
     resume_unwind(Box::new(Stopped));
 }
 
+/// To be called where the thread is to stop whatever it has stored: it is abandoned here. Only inside of [`run_abandoned`].
+pub fn stop_here() -> ! {
+    LEFT.set(DEAD);
+    resume_unwind(Box::new(Stopped));
+}
+
 /// Runs `store` as something that is not the thread's own doing.
 pub(crate) fn as_the_kernel(store: impl FnOnce()) {
     let left = LEFT.replace(OFF);

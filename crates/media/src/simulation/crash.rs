@@ -20,10 +20,10 @@ use crate::medium::Medium;
 /// Where going through the events stands; kept between calls, so that going on is cheap.
 pub(super) struct Walker {
     /// Number of events taken into account.
-    position: usize,
-    pending: Pending,
+    pub(super) position: usize,
+    pub(super) pending: Pending,
     /// Holds what is certain, and no events.
-    scratch: Simulation,
+    pub(super) scratch: Simulation,
 }
 
 /// How much was looked at.
@@ -212,7 +212,7 @@ impl Walker {
         let handles = Arc::strong_count(&self.scratch.medium().backing) - 1;
         assert!(handles == 1, "{} handles to the medium of a crash image are still in use", handles - 1);
         *self.scratch.walker.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        recorder.undo_all();
+        recorder.undo_all(|_, _| {});
         for (word, old) in replaced.into_iter().rev() {
             recorder.word(word).store(old, Ordering::Relaxed);
         }

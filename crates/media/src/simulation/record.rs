@@ -12,6 +12,7 @@ use super::abandon::{after_store, is_abandoned, thread_number};
 use super::crash::Walker;
 use super::pending::Pending;
 use crate::medium::{LINE_BYTES, Medium};
+use crate::offset::MediumOffset;
 
 /// One thing that happened to the medium.
 #[derive(Clone, Copy, Debug)]
@@ -244,12 +245,13 @@ impl Recorder {
         self.state().events[start..end].to_vec()
     }
 
-    /// Takes all recorded stores back, the last one first, and forgets them.
-    pub(super) fn undo_all(&self) {
+    /// Takes all recorded stores back, the last one first, and forgets them; `also` is told what each word held before.
+    pub(super) fn undo_all(&self, mut also: impl FnMut(u64, u64)) {
         let mut state = self.state();
         for event in state.events.drain(..).rev() {
             if let Event::Store { word, old, .. } = event {
                 self.word(word).store(old, Ordering::Relaxed);
+                also(word, old);
             }
         }
         state.hook = None;
@@ -316,12 +318,36 @@ impl Simulation {
         self.recorder.state().events[events].iter().filter(|event| matches!(event, Event::Store { .. })).count()
     }
 
+    /// Where the stores of words in a range of events went, in order.
+    #[must_use]
+    pub fn stored_in(&self, events: std::ops::Range<usize>) -> Vec<MediumOffset> {
+        let place = |event: &Event| match event {
+            Event::Store { word, .. } => Some(MediumOffset(word * 8)),
+            _ => None,
+        };
+        self.recorder.state().events[events].iter().filter_map(place).collect()
+    }
+
     /// Declares everything stored so far durable and forgets the events; indices begin at zero again. For long tests.
     pub fn checkpoint(&self) {
         let mut walker = self.walker.lock().unwrap_or_else(PoisonError::into_inner);
         *walker = None;
         *self.tracked.lock().unwrap_or_else(PoisonError::into_inner) = (0, Pending::default());
         self.recorder.state().events.clear();
+    }
+
+    /// Takes everything back that was stored since the medium was made or since the last [`Simulation::checkpoint`], and forgets
+    /// it, with hook and seeded fault: the medium is as new, for less than a new one costs.
+    pub fn start_again(&self) {
+        let mut walker = self.walker.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.tracked.lock().unwrap_or_else(PoisonError::into_inner) = (0, Pending::default());
+        match &mut *walker {
+            Some(walker) => {
+                self.recorder.undo_all(|word, old| walker.scratch.recorder.word(word).store(old, Ordering::Relaxed));
+                (walker.position, walker.pending) = (0, Pending::default());
+            }
+            None => self.recorder.undo_all(|_, _| {}),
+        }
     }
 
     /// Seeds a fault, or with `None` takes it back; the count of [`Simulation::skipped`] begins at zero.
