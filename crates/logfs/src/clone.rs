@@ -208,7 +208,8 @@ impl<'s> Op<'s> {
             for extent in batch.list() {
                 commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
             }
-            let _ = commit.fence();
+            // Under the fence of the entry: until then they are what a map has left unsynced, in both files.
+            commit.without_fence();
         }
         let shares = self.shares()?;
         for (added, extent) in batch.list().iter().enumerate() {
@@ -408,6 +409,8 @@ impl<'s> Op<'s> {
         let _ = copies.fence();
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, payload, &mut [0; COPY_ENTRY_BYTES])?;
+        // Unnoticed [fence]: whoever needs the copies fences again before it returns. Until then another thread can take the blocks
+        // that are given up, which takes two threads at once to see.
         let durable = commit.fence();
         extents
             .map(entry.file_block, entry.block, count, &mut nodes, &mut |old| displaced.push(old))

@@ -477,6 +477,7 @@ impl<'s> Op<'s> {
         let made = (held.extent().count as u64 / length).min(wanted);
         let mut zeros = disk.begin();
         zeros.zero(block * BLOCK_BYTES, made * length * BLOCK_BYTES)?;
+        // Unnoticed [fence]: recovery frees slots that do not prove themselves, whatever the blocks held before. It need not have to.
         let _ = zeros.fence();
         let mut commit = disk.begin();
         for index in 0..made {

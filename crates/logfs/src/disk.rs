@@ -378,7 +378,8 @@ impl<'d> Commit<'d> {
         self.disk.medium.store_cached(MediumOffset(at), value).map_err(access_error)
     }
 
-    /// Leaves it to a later fence of this thread to make the stores durable: what waits for that is in limbo.
+    /// Leaves it to a later fence of this thread to make the stores durable: of the same operation, or what waits for it is in
+    /// limbo.
     pub(crate) fn without_fence(self) {}
 
     /// Stores zeros.

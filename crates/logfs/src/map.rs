@@ -108,8 +108,10 @@ impl<'s> Op<'s> {
         }
         if let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, size)? {
             let mut commit = self.disk().begin();
+            // Unnoticed [flush]: after a crash nobody has it mapped, and whatever shows these bytes writes them anew: the next map,
+            // and what makes the file grow.
             commit.zero(block * BLOCK_BYTES + size % BLOCK_BYTES, BLOCK_BYTES - size % BLOCK_BYTES)?;
-            let _ = commit.fence();
+            commit.without_fence();
         }
         Ok(())
     }

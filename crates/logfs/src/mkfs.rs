@@ -116,6 +116,7 @@ fn make_with(
     zero(geometry.map_start * BLOCK_BYTES, (geometry.saved_blocks_start - geometry.map_start) * BLOCK_BYTES)?;
     let chunk = geometry.first_free;
     zero(chunk * BLOCK_BYTES, geometry.chunk_blocks * BLOCK_BYTES)?;
+    // Unnoticed [fence]: the next one covers it. It keeps stores past the cache and through it on the same lines apart.
     medium.fence();
 
     let root = Birth {
@@ -146,12 +147,14 @@ fn make_with(
             store(block * BLOCK_BYTES + AT_OPENING, key.0)?;
         }
     }
+    // Unnoticed [fence]: what is half made cannot be opened either way; it is not to be called a volume either.
     medium.fence();
 
     let encoded = superblock.encode();
     medium.write(MediumOffset(geometry.replica() * BLOCK_BYTES), &encoded[..]).map_err(access_error)?;
     medium.fence();
     medium.write(MediumOffset(0), &encoded[..]).map_err(access_error)?;
+    // Unnoticed [fence]: closing it fences, too.
     medium.fence();
     close(&Disk::open(medium.clone())?)
 }

@@ -89,12 +89,13 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             _ => continue,
         };
         if let Some(at) = disk.slot_at(hand.a as u32)? {
+            // Unnoticed [flush]: after a crash link counts and parents are derived from the names.
             commit.store(at + word, if committed { after } else { before })?;
             if word == slot::AT_LINKS && before == 0 && !committed {
                 // It never had a name, and can get one still.
+                // Unnoticed [store, flush]: the name is stored first, so that where it did not come to be nothing was stored here.
                 commit.store(at + slot::AT_CHANGED, 0)?;
             }
-            commit.flush(at, slot::SLOT_BYTES)?;
         }
     }
     // Only who has a number in hand that has no slot yet makes chunks: that one's and those behind it.
@@ -109,6 +110,8 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             settle_birth(disk, &mut commit, hand.a, &mut settled)?;
         }
     }
+    // All that was written back, killed and wiped: the locks are still the dead thread's, so nobody has built on any of it, and a
+    // crash before this leaves what its own would have.
     let _ = commit.fence();
 
     let is_named = |inode: u64| {
@@ -178,18 +181,20 @@ fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
         }
         Slot::Used { .. } | Slot::Damaged => {
             let generation = disk.load(at)? as u32;
+            // Unnoticed [store, flush]: without it the number stays taken until the next attach counts.
             commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
             commit.store(at + slot::AT_HEAD, 0)
         }
     }
 }
 
-/// Decides the last entry of a log, makes what stands durable and wipes what does not; notes what the log refers to.
+/// Decides the last entry of a log, writes back what stands and wipes what does not, for [`settle`] to fence; notes what the log
+/// refers to.
 fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) -> Result<()> {
     if let Some(at) = disk.slot_at(inode)? {
         let mut commit = disk.begin();
         commit.flush(at, slot::SLOT_BYTES)?;
-        let _ = commit.fence();
+        commit.without_fence();
     }
     let Slot::Used { generation, birth, .. } = disk.slot(inode)? else { return Ok(()) };
     let owned = Owned { key: disk.key(), inode, generation };
@@ -199,7 +204,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
         if !keep {
             let mut commit = disk.begin();
             kill(&mut commit, last)?;
-            let _ = commit.fence();
+            commit.without_fence();
         }
     }
     // Again, as it stands now: what it refers to, and where it ends.
@@ -251,7 +256,7 @@ fn flush_log(disk: &Disk, owned: Owned, head: u64) -> Result<LogEnd> {
     for &page in pages.iter().rev().take(2) {
         commit.flush(page * BLOCK_BYTES, BLOCK_BYTES)?;
     }
-    let _ = commit.fence();
+    commit.without_fence();
     Ok(end)
 }
 
@@ -288,7 +293,7 @@ fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePla
     for extent in map.iter() {
         commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
     }
-    let _ = commit.fence();
+    commit.without_fence();
     match partner {
         // Its other half was under the same thread's lock, or the rename was over before.
         Some((partner, sequence)) if locked.contains(&partner.inode) => {
@@ -305,6 +310,6 @@ fn wipe_behind(disk: &Disk, end: &LogEnd) -> Result<()> {
     let at = LinePlace::new(tail.block, tail.line).offset_bytes();
     commit.zero(at, (LINES - tail.line) as u64 * LINE_BYTES)?;
     commit.store(tail.block * BLOCK_BYTES + crate::format::page::AT_NEXT, 0)?;
-    let _ = commit.fence();
+    commit.without_fence();
     Ok(())
 }

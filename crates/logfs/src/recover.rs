@@ -2,7 +2,8 @@
 //!
 //! Reads the volume (`survey`), decides what was in flight, kills what was not whole, completes births, recomputes the
 //! cached link counts and parents from the directories, frees what nothing refers to, and raises the epoch. Every step
-//! may itself be cut by a crash: done again, it comes to the same end.
+//! may itself be cut by a crash: done again, it comes to the same end. So none waits for another, and all are durable before the
+//! epoch is raised.
 
 use crate::bits::Bits;
 use crate::disk::Disk;
@@ -166,6 +167,8 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
         let at = disk.slot_at(inode)?.ok_or(Error::damaged("slot", 0))?;
         free_slot(&mut commit, at, disk.load(at)? as u32)?;
     }
+    // Unnoticed [fence]: a crash that leaves the new epoch and not all of this is recovered from once more, to the same end. It
+    // keeps an epoch from beginning with what should have ended in the last one.
     let _ = commit.fence();
     disk.settle_superblock()?;
     disk.raise_epoch()?;
@@ -182,11 +185,12 @@ pub(crate) const fn cached_links(file_type: FileType, holder: &Holder) -> u64 {
 }
 
 fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> Result<()> {
+    // Unnoticed [flush]: the next store goes to the same line.
     commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
     commit.store(at + slot::AT_HEAD, 0)
 }
 
-/// Decides every log's last entry; kills, durably, what was not whole. Returns the directories whose last entry is killed.
+/// Decides every log's last entry; kills what was not whole. Returns the directories whose last entry is killed.
 fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<HashSet<u32>> {
     let mut killed = HashSet::new();
     let mut places: Vec<LinePlace> = Vec::new();
@@ -224,7 +228,7 @@ fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<H
     for &place in &places {
         kill(&mut commit, place)?;
     }
-    let _ = commit.fence();
+    commit.without_fence();
     report.entries_killed += places.len() as u64;
     Ok(killed)
 }
@@ -273,7 +277,7 @@ fn complete_births(
         commit.write(at, &bytes)?;
         born.insert(target.inode);
     }
-    let _ = commit.fence();
+    commit.without_fence();
     report.births_completed += born.len() as u64;
     Ok(born)
 }

@@ -329,10 +329,12 @@ impl<'s> Op<'s> {
             self.write_links(&mut commit, target.inode, after, time)?;
         }
         for (moved, _, after) in [goes, comes].into_iter().flatten() {
+            // Unnoticed [flush]: after a crash parents are derived from the names.
             commit.store(self.slot_word(moved.inode, slot::AT_PARENT)?, after as u64)?;
         }
         let renamed = [Some(moving.source), moving.target.map(|(target, _)| target).filter(|_| loses.is_none())];
         for locked in renamed.into_iter().flatten() {
+            // Unnoticed [store]: a time, for which the conformance suite asks.
             commit.store(self.slot_word(locked.inode, slot::AT_CHANGED)?, time as u64)?;
         }
         if let Some(((to, payload), prepared)) = moving.to.zip(to_payload.as_ref()).zip(to_prepared.as_ref()) {

@@ -176,21 +176,22 @@ impl Survey {
     pub(crate) fn of(disk: &Disk, threads: usize, each: &(dyn Fn(&mut Surveyed) + Sync)) -> Result<Self> {
         let next_chunk = AtomicU64::new(0);
         let parts = Mutex::new(Vec::new());
-        std::thread::scope(|scope| {
-            for _ in 0..threads.max(1) {
-                scope.spawn(|| {
-                    let mut part = Part::default();
-                    loop {
-                        let first = next_chunk.fetch_add(CHUNKS_AT_A_TIME, Ordering::Relaxed);
-                        let end = (first + CHUNKS_AT_A_TIME).min(disk.geometry().chunks);
-                        if first >= end {
-                            break;
-                        }
-                        (first..end).for_each(|chunk| part.chunk(disk, chunk, each));
-                    }
-                    parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(part);
-                });
+        let read = || {
+            let mut part = Part::default();
+            loop {
+                let first = next_chunk.fetch_add(CHUNKS_AT_A_TIME, Ordering::Relaxed);
+                let end = (first + CHUNKS_AT_A_TIME).min(disk.geometry().chunks);
+                if first >= end {
+                    break;
+                }
+                (first..end).for_each(|chunk| part.chunk(disk, chunk, each));
             }
+            parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(part);
+        };
+        // The calling thread is one of them.
+        std::thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(read)));
+            read();
         });
         let mut all = Part::default();
         for part in parts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {

@@ -158,12 +158,15 @@ impl Repair<'_, '_> {
     /// What does not depend on inodes.
     fn begin(&self, disk: &Disk, superblocks: &Superblocks) -> Result<()> {
         let mut commit = disk.begin();
+        // Unnoticed [store, flush]: for who opens the volume between a crash in the repair and the next one; these tests repair it.
         commit.store(CLEAN_AT, 0)?;
+        // Unnoticed [fence]: as for the store.
         let _ = commit.fence();
         let encoded = superblocks.superblock.encode();
         for &block in &superblocks.wrong_copies {
             let mut commit = disk.begin();
             commit.write(block * BLOCK_BYTES, &encoded[..])?;
+            // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
             let _ = commit.fence();
         }
         for (index, range) in disk.geometry().further_media().enumerate() {
@@ -195,12 +198,14 @@ impl Repair<'_, '_> {
         for &block in &self.new_chunks {
             commit.zero(block * BLOCK_BYTES, length_bytes)?;
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         let mut commit = disk.begin();
         for &(chunk, block) in &self.map_words {
             let word = block.map_or(0, |block| encode_map_word(disk.key(), chunk, block));
             commit.store(disk.geometry().map_word_at(chunk), word)?;
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         Ok(())
     }
@@ -214,6 +219,7 @@ impl Repair<'_, '_> {
             let head = write_log(&self.model.ground, &mut commit, free, examined, added)?;
             heads.insert(examined.inode, head);
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         // Slots before the logs that name them: the old logs may say what they are made of, the new ones do not.
         let slot_of = |inode: u32| {
@@ -229,6 +235,7 @@ impl Repair<'_, '_> {
                 birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
             commit.write(slot_of(examined.inode)?, &bytes)?;
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         let mut commit = disk.begin();
         for examined in self.model.inodes.values().filter(|examined| !examined.rebuild) {
@@ -247,6 +254,7 @@ impl Repair<'_, '_> {
                 commit.store(at + AT_PARENT, parent as u64)?;
             }
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         Ok(())
     }
@@ -262,6 +270,7 @@ impl Repair<'_, '_> {
             commit.store(at + AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
             commit.store(at + AT_HEAD, 0)?;
         }
+        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         Ok(())
     }

@@ -81,8 +81,8 @@ pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary
     Ok(if fits { Ok(Some(summary)) } else { Err(()) })
 }
 
-/// Marks the volume as closed cleanly: the maps and the list of what is shared, then their summary, then the word that says
-/// so. On a volume too full for the list it is left as it is: the next attach counts.
+/// Marks the volume as closed cleanly: the maps, the list of what is shared and the summary of all, then the word that
+/// says so. On a volume too full for the list it is left as it is: the next attach counts.
 pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: &[SharedRun]) -> Result<()> {
     let geometry = *disk.geometry();
     let mut commit = disk.begin();
@@ -93,7 +93,6 @@ pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: 
         next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;
         Some(next)
     })?;
-    let _ = commit.fence();
     let Some(shares) = shares else { return Ok(()) };
     let summary = Summary {
         shares,
@@ -103,7 +102,6 @@ pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: 
         inode_map_hash: Map::Inodes.hash(disk)?,
         epoch: disk.epoch() as u64,
     };
-    let mut commit = disk.begin();
     commit.write(SUMMARY_AT, &summary.encode())?;
     let _ = commit.fence();
     let mut commit = disk.begin();
