@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// What the operations begin with.
-struct Start {
-    image: Vec<u8>,
+pub(crate) struct Start {
+    pub(crate) image: Vec<u8>,
     /// All nodes are taken, so that every operation drops other inodes' indexes.
-    crowded: bool,
+    pub(crate) crowded: bool,
 }
 
 /// More files than there are nodes at the least.
@@ -39,7 +39,8 @@ impl Start {
         Self { image: image(mode, fill), crowded }
     }
 
-    fn open(&self) -> (LogFs, Simulation) {
+    /// Opens it.
+    pub(crate) fn open(&self) -> (LogFs, Simulation) {
         if !self.crowded {
             return open(&self.image);
         }
@@ -179,28 +180,34 @@ const CHATTERS: [Chatter; 4] = [
     }),
 ];
 
+/// Each with what it begins with: the step that makes the most stores, which is one that collects.
+pub(crate) fn steps_that_collect(mode: Mode) -> Vec<(Start, Operation)> {
+    let of_chatter = |&(text, step): &Chatter| {
+        let (fs, simulation) = open(&image(mode, |fs| populate(fs)));
+        let stores_of = |index: usize| {
+            let mark = simulation.mark();
+            step(&Rig::new(&fs), index).expect("a step");
+            simulation.stores_in(mark..simulation.mark())
+        };
+        let (most, index) = (0..300).map(|index| (stores_of(index), index)).max().expect("steps");
+        drop(fs);
+        assert!(most > 70, "{text}: {most} stores");
+        let fill = |fs: &LogFs| {
+            populate(fs);
+            (0..index).for_each(|index| step(&Rig::new(fs), index).expect("a step"));
+        };
+        let start = Start { image: image(mode, fill), crowded: false };
+        (start, operation(text.into(), Tear::Bytes("/cut"), move |rig| step(rig, index)))
+    };
+    CHATTERS.iter().map(of_chatter).collect()
+}
+
 /// Threads end while they collect a log, or make room for inodes: at each store, or some of them.
 #[test]
 fn a_thread_may_end_anywhere_while_it_collects() {
     for mode in MODES {
         let (began, mut ends) = (Instant::now(), 0);
-        for (text, step) in CHATTERS {
-            // The step that makes the most stores is one that collects.
-            let (fs, simulation) = open(&image(mode, |fs| populate(fs)));
-            let stores_of = |index: usize| {
-                let mark = simulation.mark();
-                step(&Rig::new(&fs), index).expect("a step");
-                simulation.stores_in(mark..simulation.mark())
-            };
-            let (most, index) = (0..300).map(|index| (stores_of(index), index)).max().expect("steps");
-            drop(fs);
-            assert!(most > 70, "{text}: {most} stores");
-            let fill = |fs: &LogFs| {
-                populate(fs);
-                (0..index).for_each(|index| step(&Rig::new(fs), index).expect("a step"));
-            };
-            let start = Start { image: image(mode, fill), crowded: false };
-            let operation = operation(text.into(), Tear::Bytes("/cut"), move |rig| step(rig, index));
+        for (start, operation) in steps_that_collect(mode) {
             let (fs, _) = start.open();
             operation.apply(&fs).expect("the step");
             let after = capture(&fs).expect("the state after").without_times();

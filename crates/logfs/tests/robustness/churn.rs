@@ -1,6 +1,7 @@
 //! Crashes while logs grow and are collected: long workloads on one inode at a time, a few images of every crash point.
 
 use crate::enumeration::{Count, Expected, crashes};
+use crate::mutations::Fault;
 use crate::operations::{at, bytes, populate};
 use crate::state::{Tear, capture};
 use crate::volume::{MODES, Mode, assert_sound, attach, image, open};
@@ -125,23 +126,70 @@ fn times(rig: &Rig<'_>, index: usize, random: &mut Random) {
     rig.fs.set_attributes(node, &AttributeChange { modified, ..Default::default() }).expect("a change of time");
 }
 
+/// What is churned.
+#[derive(Clone, Copy)]
+pub(crate) struct Churn {
+    pub(crate) text: &'static str,
+    step: Step,
+    steps: usize,
+    /// About as many steps are crashed, and more of those that store much.
+    looks: usize,
+    /// A step happens or does not.
+    whole: bool,
+    /// What each step has left is looked at, if little of it is uncertain.
+    ends: bool,
+}
+
+const fn of(text: &'static str, step: Step, steps: usize, looks: usize) -> Churn {
+    Churn { text, step, steps, looks, whole: true, ends: false }
+}
+
+/// All of them.
+pub(crate) const CHURNS: [Churn; 6] = [
+    of("names", names, 700, 60),
+    Churn { whole: false, ..of("data", data, 700, 10) },
+    of("attributes", attributes, 250, 10),
+    of("births", births, 160, 10),
+    of("links", links, 400, 10),
+    of("times", times, 400, 10),
+];
+
+impl Churn {
+    /// With a quarter of the looks, and some at the end of each step.
+    pub(crate) fn for_mutations(&self) -> Self {
+        Self { looks: self.looks.div_ceil(4), ends: true, ..*self }
+    }
+}
+
 /// Runs a workload; crashes at some of its operations, remounts now and then.
-fn churn(text: &str, mode: Mode, step: Step, steps: usize, looks: usize, whole: bool) {
+pub(crate) fn churn(churn: &Churn, mode: Mode, fault: &Fault) {
+    let &Churn { text, step, steps, looks, whole, ends } = churn;
     let began = Instant::now();
     let image = image(mode, |fs| populate(fs));
     let (fs, simulation) = open(&image);
     let mut random = Random(steps as u64 + mode as u64);
+    // By itself: what is done does not depend on what is looked at.
+    let mut chance = Random(steps as u64 ^ 0xC4A5);
     let mut count = Count { workloads: 1, ..Count::default() };
     let mut number = 0;
     let mut before = capture(&fs).expect("the state");
     for index in 0..steps {
         let mark = simulation.mark();
-        step(&Rig::new(&fs), index, &mut random);
+        fault.during(&simulation, || step(&Rig::new(&fs), index, &mut random));
         let returned_at = simulation.mark();
         let after = capture(&fs).expect("the state");
         // A log that is collected, or grows by a page, stores more than most.
         let grew = simulation.stores_in(mark..returned_at) > 60;
-        if returned_at > mark && random.below(steps) < if grew { 8 * looks } else { looks } {
+        if !fault.looks() {
+            continue;
+        }
+        if ends && returned_at > mark {
+            let expected = Expected { before: &after, after: &after, tear: Tear::Whole, returned_at };
+            let what = format!("{text}, after step {index}, {mode:?}");
+            let few = CrashPolicy { combinations_max: 4, cuts_max: 0, samples: 0, ..CrashPolicy::sparse(index as u64) };
+            count += crashes(&simulation, returned_at..returned_at, &few, &expected, &what, u64::MAX, &mut number);
+        }
+        if returned_at > mark && chance.below(steps) < if grew { 8 * looks } else { looks } {
             let tear = if whole { Tear::Whole } else { Tear::Bytes("/d1/f") };
             let expected = Expected { before: &before, after: &after, tear, returned_at };
             let policy =
@@ -168,40 +216,42 @@ fn churn(text: &str, mode: Mode, step: Step, steps: usize, looks: usize, whole: 
     assert!(fs.detach().expect("detach"));
     drop(fs);
     assert_sound(&simulation.medium(), true, text);
-    count.print(&format!("{text}, {mode:?}"), began);
+    if fault.looks() {
+        count.print(&format!("{text}, {mode:?}"), began);
+    }
 }
 
-/// About `looks` steps, and more of those that store much, are crashed.
-fn both(text: &str, step: Step, steps: usize, looks: usize, whole: bool) {
-    for mode in MODES {
-        let (steps, looks) = if long() { (10 * steps, 2000) } else { (steps, looks) };
-        churn(text, mode, step, steps, looks, whole);
+fn both(text: &str) {
+    let mut chosen = *CHURNS.iter().find(|churn| churn.text == text).expect("a churn");
+    if long() {
+        (chosen.steps, chosen.looks) = (10 * chosen.steps, 2000);
     }
+    MODES.into_iter().for_each(|mode| churn(&chosen, mode, &Fault::None));
 }
 
 #[test]
 fn directories_are_collected() {
-    both("names", names, 700, 60, true);
+    both("names");
 }
 
 #[test]
 fn files_are_collected() {
-    both("data", data, 700, 10, false);
+    both("data");
 }
 
 #[test]
 fn attributes_are_collected() {
-    both("attributes", attributes, 250, 10, true);
+    both("attributes");
 }
 
 #[test]
 fn inode_tables_grow() {
-    both("births", births, 160, 10, true);
+    both("births");
 }
 
 #[test]
 fn symbolic_links_are_collected() {
-    both("links", links, 400, 10, true);
+    both("links");
 }
 
 #[test]
@@ -229,7 +279,7 @@ fn the_log_of_a_link_stays_short() {
 
 #[test]
 fn times_outlive_collections() {
-    both("times", times, 400, 10, true);
+    both("times");
 }
 
 /// Blocks that an insertion moved stay where it moved them when the entry that mapped them is collected.

@@ -56,7 +56,8 @@ pub(crate) struct Expected<'a> {
 }
 
 impl Expected<'_> {
-    fn compare(&self, found: &State, at: usize) -> std::result::Result<(), String> {
+    /// What is wrong with what is found after a crash at an event.
+    pub(crate) fn compare(&self, found: &State, at: usize) -> std::result::Result<(), String> {
         if at >= self.returned_at {
             found.equals(self.after)
         } else {

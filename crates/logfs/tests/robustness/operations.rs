@@ -306,6 +306,7 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/sparse", AllocateMode::KeepSize, 0, 8192),
         ("/a", AllocateMode::PunchHole, 4096, 4096),
         ("/a", AllocateMode::PunchHole, 100, 4900),
+        ("/a", AllocateMode::PunchHole, 5000, 50),
         ("/a", AllocateMode::PunchHole, 8000, 10_000),
         ("/cut", AllocateMode::Zero, 1000, 8000),
         ("/a", AllocateMode::ZeroKeepSize, 5, 9000),

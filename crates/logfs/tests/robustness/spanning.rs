@@ -27,7 +27,7 @@ fn bytes_of(medium: &Medium) -> Vec<u8> {
 }
 
 /// A volume on which operations come to lie on both sides of where the second medium begins.
-fn image(mode: Mode, fill: impl FnOnce(&LogFs)) -> Vec<u8> {
+pub(crate) fn image(mode: Mode, fill: impl FnOnce(&LogFs)) -> Vec<u8> {
     let (medium, simulation) = Medium::simulated(BYTES);
     simulation.set_first_length(FIRST_BYTES);
     format(&medium, mode);

@@ -78,11 +78,17 @@ fn leave_a_past(fs: &LogFs) {
 
 /// A simulated medium with this image, open.
 pub(crate) fn open(image: &[u8]) -> (LogFs, Simulation) {
+    let (medium, simulation) = simulated(image);
+    (attach(&medium).expect("attach"), simulation)
+}
+
+/// A simulated medium with this image.
+pub(crate) fn simulated(image: &[u8]) -> (Medium, Simulation) {
     let (medium, simulation) = Medium::simulated_from_image(image);
     if let Some(bytes) = first_bytes(image) {
         simulation.set_first_length(bytes);
     }
-    (attach(&medium).expect("attach"), simulation)
+    (medium, simulation)
 }
 
 /// Bytes of the first medium, if the volume of an image spans several.

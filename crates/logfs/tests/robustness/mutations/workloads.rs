@@ -1,0 +1,71 @@
+//! All workloads: each passes without a fault, and panics if it notices the one it is given. They take the enumerations'
+//! operations, volumes, logs that grow, and ways to compare.
+
+use super::looks::{CROWDED, SESSION};
+use super::making::{making, repairs};
+use super::special::{mapped, need, orphan, pages, unnamed};
+use super::takeovers::takeover;
+use super::usual::{and_reuse, one, recovery, session};
+use super::workload::{Kind, Volume, Workload};
+use crate::abandonment::steps_that_collect;
+use crate::churn::{CHURNS, Churn, churn};
+use crate::operations::{all, populate};
+use crate::state::Tear;
+use crate::volume::{MODES, Mode, image};
+use gannet_logfs::LogFs;
+
+/// All workloads, those that cost least first; with `few` about a tenth of them.
+pub(crate) fn workloads(few: bool) -> Vec<Workload> {
+    let every = if few { 9 } else { 1 };
+    let modes = if few { &MODES[..1] } else { &MODES[..] };
+    let (mut plain, mut others, mut costly) = (Vec::new(), Vec::new(), Vec::new());
+    for &mode in modes {
+        let volume = |fill: fn(&LogFs)| Volume::new(image(mode, fill));
+        let (tree, crowded) = (volume(|fs| populate(fs)), volume(|fs| populate(fs)).crowded());
+        let text = |how: &str, what: &str| format!("{mode:?}, {how}{what}");
+        others.push(session(text("", SESSION), tree.clone()));
+        others.push(making(text("", "mkfs"), mode, tree.clone()));
+        if mode == Mode::InPlace && !few {
+            others.push(repairs(text("", "repairs"), tree.clone()));
+        }
+        others.push(orphan(text("", "orphans"), tree.clone()));
+        others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
+        others.push(mapped(text("", "maps"), tree.clone()));
+        others.push(pages(text(CROWDED, "pages"), crowded.clone()));
+        others.push(need(text(CROWDED, "need"), crowded.clone()));
+        let operations = all(mode).into_iter().step_by(every);
+        let operations = operations.map(|operation| (tree.clone(), crowded.clone(), operation));
+        let collecting = steps_that_collect(mode).into_iter();
+        let collecting = collecting.map(|(start, operation)| {
+            let start = Volume::new(start.image);
+            (start.clone(), start.crowded(), operation)
+        });
+        for (number, (volume, crowded, operation)) in operations.chain(collecting).enumerate() {
+            if operation.text == "a directory is collected" {
+                others.push(need(text(CROWDED, "need of a page"), crowded.clone()));
+            }
+            let what = &operation.text;
+            plain.push(one(text("", what), volume.clone(), operation.clone()));
+            others.push(and_reuse(text(CROWDED, what), crowded.clone(), operation.clone()));
+            if few && number % 3 > 0 {
+                continue;
+            }
+            // What is torn the other way is data alone.
+            if mode == Mode::InPlace || operation.tear != Tear::Whole || number % 4 == 0 {
+                costly.push(takeover(text("takeover in ", what), volume.clone(), operation.clone()));
+            }
+            if mode == Mode::InPlace && number % 3 == 0 {
+                costly.push(recovery(text("recovery from ", what), volume, operation));
+            }
+        }
+        for what in CHURNS.iter().map(Churn::for_mutations) {
+            costly.push(Workload::new(Kind::Churn, text("", what.text), move |fault| churn(&what, mode, fault)));
+        }
+    }
+    if few {
+        return plain.into_iter().chain(others).chain(costly).collect();
+    }
+    let spanning = Volume::new(crate::spanning::image(Mode::InPlace, |fs| populate(fs)));
+    others.push(session(format!("{SESSION} on two media"), spanning));
+    plain.into_iter().chain(others).chain(costly).collect()
+}
