@@ -243,11 +243,12 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Waits until even a coarse clock shows another time.
+/// Waits until even a coarse clock shows a later time than any file has: the kernel's may be up to a tick ahead of that clock
+/// (multigrain timestamps, Linux 6.13).
 pub(crate) fn tick() {
-    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let before = now();
-    while now() == before {
+    use rustix::time::{ClockId, clock_gettime};
+    let before = clock_gettime(ClockId::Realtime);
+    while clock_gettime(ClockId::RealtimeCoarse) <= before {
         std::thread::sleep(std::time::Duration::from_micros(200));
     }
 }

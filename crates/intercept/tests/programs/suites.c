@@ -44,8 +44,9 @@ static void moved(const char *what) {
     }
     watched_count = 0;
 }
-// Times of the kernel have its clock's tick, which a virtual machine may let pass late: two calls in one are not told apart.
-static void tick(void) { struct timespec from, now, t = {0, 1000000}; clock_gettime(CLOCK_REALTIME_COARSE, &from); do nanosleep(&t, 0), clock_gettime(CLOCK_REALTIME_COARSE, &now); while (now.tv_sec == from.tv_sec && now.tv_nsec == from.tv_nsec); }
+// Times of the kernel have its clock's tick, which a virtual machine may let pass late: two calls in one are not told apart. They may
+// also be up to a tick ahead of that clock (multigrain timestamps, Linux 6.13).
+static void tick(void) { struct timespec from, now, t = {0, 1000000}; clock_gettime(CLOCK_REALTIME, &from); do nanosleep(&t, 0), clock_gettime(CLOCK_REALTIME_COARSE, &now); while (!later(now, from)); }
 #define TIMES(files, ...) do { const char *f_[] = files; for (unsigned i_ = 0; i_ < sizeof f_ / sizeof *f_; i_++) watch(f_[i_]); tick(); errno = 0; long r_ = (long)(__VA_ARGS__); int e_ = errno; moved(#__VA_ARGS__); if (r_ == -1) say("  %s", strerrorname_np(e_)); } while (0)
 #define F(...) {__VA_ARGS__}
 

@@ -44,11 +44,12 @@ pub(crate) fn io<T>(result: std::io::Result<T>) -> Result<(), rustix::io::Errno>
     result.map(drop).map_err(|error| rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO))
 }
 
-/// Waits until file systems give later times: theirs are a clock's that a tick sets, and a virtual machine may let that pass late.
+/// Waits until file systems give later times: theirs are a clock's that a tick sets, and a virtual machine may let that pass late. A time
+/// may also be up to a tick ahead of that clock, where somebody's was asked for (multigrain timestamps, Linux 6.13).
 pub(crate) fn tick() {
-    let now = || rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    let before = now();
-    while now() == before {
+    use rustix::time::{ClockId, clock_gettime};
+    let before = clock_gettime(ClockId::Realtime);
+    while clock_gettime(ClockId::RealtimeCoarse) <= before {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 }
