@@ -17,22 +17,26 @@ use gannet_vfs::{
 
 const FILES_MAX: usize = 65_536;
 const PIECE_BYTES: usize = 64 << 10;
-const PIECES_MAX: usize = 4096;
+/// Tables of 64 pieces, 64 of them: what a small file touches first is one of each.
+const TABLE: usize = 64;
 const ROOT: NodeId = NodeId::new(1, 0);
 
 type Piece = OnceLock<RwLock<Box<[u8]>>>;
+type Table<T> = OnceLock<Box<[T]>>;
 
 #[derive(Default)]
 struct File {
     size_bytes: AtomicU64,
-    pieces: OnceLock<Box<[Piece]>>,
+    pieces: Table<Table<Piece>>,
 }
 
 impl File {
     /// The piece that holds a byte, and where in it.
     fn piece(&self, offset_bytes: u64) -> Result<(&RwLock<Box<[u8]>>, usize)> {
-        let pieces = self.pieces.get_or_init(|| (0..PIECES_MAX).map(|_| OnceLock::new()).collect());
-        let piece = pieces.get(offset_bytes as usize / PIECE_BYTES).ok_or(Error::new(Errno::FBIG))?;
+        let index = offset_bytes as usize / PIECE_BYTES;
+        let tables = self.pieces.get_or_init(|| (0..TABLE).map(|_| OnceLock::new()).collect());
+        let table = tables.get(index / TABLE).ok_or(Error::new(Errno::FBIG))?;
+        let piece = &table.get_or_init(|| (0..TABLE).map(|_| OnceLock::new()).collect())[index % TABLE];
         Ok((piece.get_or_init(|| RwLock::new(vec![0; PIECE_BYTES].into())), offset_bytes as usize % PIECE_BYTES))
     }
 }

@@ -15,23 +15,26 @@ use std::time::Duration;
 
 const FILES_MAX: usize = 65_536;
 const PIECE_BYTES: usize = 64 << 10;
-const PIECES_MAX: usize = 4096;
+/// Tables of 64 pieces, 64 of them: what a small file touches first is one of each.
+const TABLE: usize = 64;
 const ROOT: u64 = 1;
 /// FOPEN_DIRECT_IO and FOPEN_PARALLEL_DIRECT_WRITES.
 const OPEN_FLAGS: u32 = 1 | 64;
 
 type Piece = OnceLock<RwLock<Box<[u8]>>>;
+type Table<T> = OnceLock<Box<[T]>>;
 
 #[derive(Default)]
 struct File {
     size: AtomicU64,
-    pieces: OnceLock<Box<[Piece]>>,
+    pieces: Table<Table<Piece>>,
 }
 
 impl File {
     fn piece(&self, offset: u64) -> (&RwLock<Box<[u8]>>, usize) {
-        let pieces = self.pieces.get_or_init(|| (0..PIECES_MAX).map(|_| OnceLock::new()).collect());
-        let piece = &pieces[offset as usize / PIECE_BYTES];
+        let index = offset as usize / PIECE_BYTES;
+        let tables = self.pieces.get_or_init(|| (0..TABLE).map(|_| OnceLock::new()).collect());
+        let piece = &tables[index / TABLE].get_or_init(|| (0..TABLE).map(|_| OnceLock::new()).collect())[index % TABLE];
         (piece.get_or_init(|| RwLock::new(vec![0; PIECE_BYTES].into())), offset as usize % PIECE_BYTES)
     }
 }
