@@ -11,7 +11,7 @@ use crate::recover::{ROOT, RecoveryReport};
 use crate::samples::{Operation, OperationCounters};
 use crate::span::{self, Demand};
 use gannet_media::Medium;
-use gannet_shm::{Detached, Session};
+use gannet_shm::{Detached, ParticipantId, Session};
 use gannet_vfs::shared::Shared;
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
@@ -491,6 +491,14 @@ impl FileSystem for LogFs {
 
     fn unmap(&self, token: MapToken) -> Result<()> {
         self.look(Operation::Map, |op| op.unmap(token))
+    }
+
+    fn give_maps(&self, child: ParticipantId) -> Result<()> {
+        self.look(Operation::Map, |op| op.give_maps(child.index))
+    }
+
+    fn take_back_maps(&self, child: ParticipantId) -> Result<()> {
+        self.look(Operation::Map, |op| op.take_back_maps(child.index))
     }
 
     fn retire(&self, node: NodeId) -> Result<()> {

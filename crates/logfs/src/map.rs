@@ -153,6 +153,27 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
+    /// See `FileSystem::give_maps`. The inodes are not locked: what is mapped stays so while this process has it.
+    pub(crate) fn give_maps(&self, child: u32) -> Result<()> {
+        let parent = self.thread.session().participant().index;
+        let table = self.map_table()?;
+        let mut outcome = Ok(());
+        table.for_each(&mut |entry| {
+            if entry.owner.participant == parent && outcome.is_ok() {
+                let owner = PinOwner { participant: child, token: entry.owner.token };
+                outcome = table.add(owner, (entry.inode, entry.generation), &entry.blocks, entry.writable);
+            }
+        });
+        outcome?;
+        self.core.space.blocks(self)?.copy_pins(&self.thread, parent, child).map_err(storage::error)
+    }
+
+    /// See `FileSystem::take_back_maps`.
+    pub(crate) fn take_back_maps(&self, child: u32) -> Result<()> {
+        self.drop_maps_of(child)?;
+        self.core.space.blocks(self)?.drop_pins_of(&self.thread, child).map_err(storage::error)
+    }
+
     /// Takes out the maps of a process that is gone. The inodes' locks are not taken.
     pub(crate) fn drop_maps_of(&self, participant: u32) -> Result<()> {
         let table = self.map_table()?;

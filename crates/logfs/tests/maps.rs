@@ -99,6 +99,28 @@ fn what_is_mapped_for_writing_is_written_back_and_once_what_was() {
 }
 
 #[test]
+fn a_forked_child_has_its_parents_maps_before_it_exists() {
+    let fs = LogFs::open_private(volume(), options()).expect("attach");
+    let node = file(&fs);
+    let (token, _) = map(&fs, node, MapAccess::Write, 0, FILE_BLOCKS / 2);
+    let child = fs.shared().session().prepare_fork().expect("place");
+    fs.give_maps(child.participant()).expect("give");
+    fs.unmap(token).expect("unmap");
+    synced(&fs, node);
+    assert_eq!(synced(&fs, node), FILE_BLOCKS / 2 * LINES, "the child may store");
+    let free = || fs.statistics().expect("statistics").blocks_free;
+    let before = free();
+    let rig = Rig::new(&fs);
+    rig.unlink(rig.root, "file").expect("unlink");
+    let freed = free() - before;
+    assert!((FILE_BLOCKS / 2..FILE_BLOCKS / 2 + 8).contains(&freed), "{freed}: not what the child has mapped");
+    // There is no child after all.
+    fs.take_back_maps(child.participant()).expect("take back");
+    assert!(free() - before >= FILE_BLOCKS);
+    child.parent(false);
+}
+
+#[test]
 fn blocks_that_moved_are_written_back_wherever_they_are() {
     let fs = LogFs::open_private(volume(), options()).expect("attach");
     let node = file(&fs);

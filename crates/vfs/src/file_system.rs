@@ -6,6 +6,7 @@
 //!
 //! Every method takes `&self` and may be called from any thread, also in a child of `fork`.
 
+use crate::shared::shm::ParticipantId;
 use crate::usermem::{Destination, Source};
 use crate::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, Found, MapAccess, MapToken,
@@ -269,6 +270,17 @@ pub trait FileSystem: Send + Sync {
     /// Gives a pin back.
     fn unmap(&self, _token: MapToken) -> Result<()> {
         not_supported()
+    }
+
+    /// Before a `fork`: `child`, whose place is taken ([`ForkTicket`](crate::shared::shm::ForkTicket)), becomes one more owner of each map that this
+    /// process has, by the same token. So there is no moment in which the child's memory is blocks that nobody pins.
+    fn give_maps(&self, _child: ParticipantId) -> Result<()> {
+        Ok(())
+    }
+
+    /// Undoes [`FileSystem::give_maps`], also one that failed halfway: there is no child after all.
+    fn take_back_maps(&self, _child: ParticipantId) -> Result<()> {
+        Ok(())
     }
 
     // ---- users ----

@@ -52,8 +52,16 @@ pub(crate) fn drop_private_table(record: &mut Record) {
     table::drop_private(record);
 }
 
-/// Places that the file systems keep for the child of a fork.
-pub(crate) type Tickets = Vec<ForkTicket<'static>>;
+/// A place that a volume keeps for the child of a fork.
+pub(crate) struct Ticket {
+    place: ForkTicket<'static>,
+    mount: usize,
+    /// Its maps are the child's too.
+    with_maps: bool,
+}
+
+/// One for each volume that the child needs at once.
+pub(crate) type Tickets = Vec<Ticket>;
 
 /// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
 #[unsafe(link_section = ".text.hot.gannet")]
@@ -66,7 +74,10 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     let table = table::current(record);
     for (index, mount) in front.mounts.iter().enumerate() {
         // A child that only executes something need not join; one of a process that is no longer who opened the volume could not.
-        let needed = IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
+        // SAFETY: with the lock of maps, or alone.
+        let maps = unsafe { maps::any_of(index) };
+        let needed =
+            maps || IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
         if mount.opened.load(Ordering::Acquire).is_null() || !needed {
             continue;
         }
@@ -76,7 +87,11 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
             let mut descriptions =
                 table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
             if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {
-                tickets.push(ticket);
+                let with_maps = maps && fs.give_maps(ticket.participant()).is_ok();
+                if maps && !with_maps {
+                    let _ = fs.take_back_maps(ticket.participant());
+                }
+                tickets.push(Ticket { place: ticket, mount: index, with_maps });
             }
         }
     }
@@ -112,11 +127,14 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
     // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)
     // SAFETY: the thread's own block.
     unsafe { (*crate::entry::thread_state()).ends_empty = u8::from(tickets.is_empty() && !maps::any()) };
-    if !tickets.is_empty() {
-        tickets.into_iter().for_each(|ticket| _ = ticket.child());
+    let mut given = Vec::new();
+    for ticket in tickets {
+        if ticket.place.child().is_ok() && ticket.with_maps {
+            given.push(ticket.mount);
+        }
     }
     if let Some(front) = front() {
-        maps::after_fork_in_child(front);
+        maps::after_fork_in_child(front, &given);
     }
 }
 
@@ -126,19 +144,13 @@ pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) 
     if !alone {
         release_locks();
     }
-    if tickets.is_empty() {
-        return;
-    }
-    for ticket in tickets {
-        if !forked && let Some(front) = front() {
-            for index in 0..front.mounts.len() {
-                if !front.mounts[index].opened.load(Ordering::Acquire).is_null()
-                    && let Ok(fs) = front.file_system(index)
-                {
-                    let _ = fs.shared().take_back(ticket.participant());
-                }
+    for Ticket { place, mount, with_maps } in tickets {
+        if !forked && let Some(Ok(fs)) = front().map(|front| front.file_system(mount)) {
+            let _ = fs.shared().take_back(place.participant());
+            if with_maps {
+                let _ = fs.take_back_maps(place.participant());
             }
         }
-        ticket.parent(forked);
+        place.parent(forked);
     }
 }

@@ -22,7 +22,7 @@ mod regions;
 pub(crate) use advice::{advise, advise_process, remap_pages};
 pub(crate) use behind::used;
 pub(crate) use change::{protect, remap, sync, unmap};
-pub(crate) use regions::{after_fork_in_child, any, around_fork};
+pub(crate) use regions::{after_fork_in_child, any, any_of, around_fork};
 
 use super::call::{Answer, Call, done};
 use super::data;

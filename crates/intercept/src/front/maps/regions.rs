@@ -107,16 +107,36 @@ pub(crate) fn around_fork(before: bool) {
     }
 }
 
-/// A forked child has its parent's maps but not its pins: takes its own at once, while the parent most likely still has its.
-pub(crate) fn after_fork_in_child(front: &Front) {
+/// Whether anything of this volume is mapped.
+///
+/// # Safety
+/// The caller has the lock ([`around_fork`]), or is the only thread.
+pub(crate) unsafe fn any_of(mount: usize) -> bool {
+    let maps = &raw const MAPS;
+    // SAFETY: nobody else changes them meanwhile, as the caller says.
+    let maps = unsafe { &*maps };
+    maps.regions.iter().any(|region| region.mount == mount)
+}
+
+/// A forked child has its parent's maps, and their pins on volumes that were `given` before the fork. Others, where there was no place for
+/// the child then, it pins at once, while the parent most likely still has them.
+pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
     locked(|maps| {
-        for token in &mut maps.pins {
-            *token = None;
+        for index in 0..maps.regions.len() {
+            let Region { mount, pin, .. } = maps.regions[index];
+            if !given.contains(&mount)
+                && let Some(token) = maps.pins.get_mut(pin)
+            {
+                *token = None;
+            }
         }
         for region in &mut maps.regions {
+            if given.contains(&region.mount) {
+                continue;
+            }
             let length = (region.end - region.start) as u64;
             let writes = region.shared && region.protection & PROT_WRITE != 0;
             let access = if writes { MapAccess::Inherited } else { MapAccess::Read };
