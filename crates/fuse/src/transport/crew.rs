@@ -9,7 +9,7 @@
 //! | others wait when a thread has taken a request (a look at every [`LOOK_PERIOD`]th) | twice as many read |
 //! | threads rarely serve at the same time (a window of requests) | half as many read |
 //! | all who read are busy with the same requests for [`TICK`] | all read |
-//! | a caller flees from the core of the one that reads alone: others are idle | two read, for a good while |
+//! | a caller flees from the core of the one that reads alone: others are idle | two read, for a good while; where there are two cores, one on each |
 //!
 //! Touches nothing of requests but their callers' thread numbers; reads `/proc` for the core that a caller ran on last.
 
@@ -53,6 +53,8 @@ pub(super) struct Crew {
     members: usize,
     /// The first so many read, the others are parked.
     readers: AtomicUsize,
+    /// Two read because a caller flees.
+    paired: AtomicBool,
     parked: Mutex<()>,
     called: Condvar,
     /// How many serve a request now.
@@ -79,6 +81,7 @@ impl Crew {
         Arc::new(Self {
             members,
             readers: AtomicUsize::new(1),
+            paired: AtomicBool::new(false),
             parked: Mutex::default(),
             called: Condvar::new(),
             serving: AtomicUsize::new(0),
@@ -96,6 +99,7 @@ impl Crew {
 
     /// Has so many read.
     fn set_readers(&self, count: usize) {
+        self.paired.store(false, Ordering::Relaxed);
         {
             // Under the lock: who is about to park sees it.
             let _parked = lock(&self.parked);
@@ -156,6 +160,7 @@ impl Crew {
         self.lowered_ms.store(0, Ordering::Relaxed);
         self.patience.store(PATIENCE_MAX, Ordering::Relaxed);
         self.set_readers(self.members.min(2));
+        self.paired.store(true, Ordering::Relaxed);
     }
 
     fn end(&self) {
@@ -307,9 +312,10 @@ impl Member {
 
     /// Moves to the caller's core, if this thread reads alone.
     fn follow(&mut self, caller: u32) {
-        if self.crew.readers.load(Ordering::Relaxed) != 1 {
-            self.unpin();
-            return;
+        match self.crew.readers.load(Ordering::Relaxed) {
+            1 => {}
+            2 if self.crew.paired.load(Ordering::Relaxed) => return self.keep_to_own(),
+            _ => return self.unpin(),
         }
         self.not_followed += 1;
         if self.not_followed < self.follow_period {
@@ -356,6 +362,21 @@ impl Member {
             if sched_setaffinity(None, &only).is_ok() {
                 self.pinned = Some(core);
             }
+        }
+    }
+
+    /// Stays on the core of its index, where there are two: the kernel wakes who has waited longest, and a caller that flees from each thread that
+    /// answers it arrives where the other one is.
+    fn keep_to_own(&mut self) {
+        let Some(cores) = self.cores.or_else(|| sched_getaffinity(None).ok()) else { return };
+        let own = (0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).nth(self.index);
+        match own {
+            Some(core) if cores.count() == 2 => {
+                if self.pinned != Some(core) {
+                    self.pin(core);
+                }
+            }
+            _ => self.unpin(),
         }
     }
 
@@ -517,6 +538,28 @@ mod tests {
                 member.pin(cores[0]);
                 member.see(cores[0]);
                 assert_eq!((member.chases, member.rests), (0, 0));
+            });
+        });
+    }
+
+    #[test]
+    fn of_two_that_read_for_a_caller_that_flees_each_keeps_to_its_core() {
+        std::thread::scope(|scope| {
+            // A thread of its own: its mask is changed.
+            scope.spawn(|| {
+                let before = sched_getaffinity(None).unwrap();
+                let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| before.is_set(core)).collect();
+                let (crew, mut members) = crew(4);
+                crew.pair();
+                for (index, member) in members[..2].iter_mut().enumerate() {
+                    member.follow(0);
+                    assert_eq!(member.pinned, (cores.len() == 2).then(|| cores[index]));
+                    member.unpin();
+                }
+                // Not where two read because requests waited.
+                crew.set_readers(2);
+                members[1].follow(0);
+                assert_eq!((members[1].pinned, sched_getaffinity(None).unwrap()), (None, before));
             });
         });
     }
