@@ -7,11 +7,13 @@
 
 use crate::bits::Bits;
 use crate::disk::Disk;
+use crate::format::entry::Owned;
 use crate::format::geometry::Geometry;
 use crate::format::page::{AT_NEXT, LinePlace};
 use crate::format::shares::SharedRun;
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::log;
 use crate::shares::Counts;
 use crate::survey::{Half, Survey, Surveyed, decide_halves, survey_inode};
 use gannet_vfs::{Errno, Error, FileType, Result};
@@ -187,6 +189,7 @@ pub(crate) const fn cached_links(file_type: FileType, holder: &Holder) -> u64 {
 fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> Result<()> {
     // Unnoticed [flush]: the next store goes to the same line.
     commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
+    // Unnoticed [store, flush]: whoever is born there later does not take a head for its own that leads to no page of its own.
     commit.store(at + slot::AT_HEAD, 0)
 }
 
@@ -257,9 +260,11 @@ fn complete_births(
             continue;
         }
         match disk.slot(target.inode)? {
-            // The head stands outside of the checksum, and a log that an inode is born with never goes away.
+            // The head stands outside of the checksum, so that it may be what the slot held before. A log that an inode is born with
+            // never goes away, and its pages were durable first.
             Slot::Used { generation, birth: found, .. } if generation == target.generation => {
-                if birth.head == 0 || found.head != 0 {
+                let owned = Owned { key: disk.key(), inode: target.inode, generation };
+                if birth.head == 0 || log::first_page(disk, owned, found.head)?.is_some() {
                     continue;
                 }
             }

@@ -96,7 +96,8 @@ impl Model<'_> {
                     Slot::Damaged => {}
                     // A slot of a new chunk has never been used.
                     Slot::Free { generation } if generation.max(1) == bound.generation => {}
-                    Slot::Used { generation, birth, .. } if generation == bound.generation && birth.head == 0 => {}
+                    // A birth whose head did not come to be: forgotten above.
+                    Slot::Used { generation, .. } if generation == bound.generation => {}
                     _ => continue,
                 }
                 let born = bound.birth(&self.ground, inode, generation)?;
@@ -139,8 +140,8 @@ impl Model<'_> {
         Ok(())
     }
 
-    /// The head of a slot stands outside of its checksum. A birth in flight may have left it behind, and with it the log
-    /// that the inode is born with: then the slot is to be made again, as it is where nothing of it stands.
+    /// The head of a slot stands outside of its checksum. A birth in flight may have left it behind, or what stood there before,
+    /// and with it the log that the inode is born with: then the slot is to be made again, as it is where nothing of it stands.
     fn forget_headless_birth(&mut self, directory: u32) -> Result<()> {
         let Some(examined) = self.inodes.get(&directory) else { return Ok(()) };
         let (generation, last) = (examined.generation, examined.last.place);
@@ -151,9 +152,10 @@ impl Model<'_> {
         for bound in in_flight {
             let born = bound.birth(&self.ground, directory, generation)?;
             let slot = self.ground.chunks.slot(self.ground.disk, bound.inode)?;
-            if let (Some(Birth { head: 1.., .. }), Slot::Used { generation, birth: Birth { head: 0, .. }, .. }) =
-                (born, slot)
+            let is_headless = self.inodes.get(&bound.inode).is_some_and(|examined| examined.log.pages.is_empty());
+            if let (Some(Birth { head: 1.., .. }), Slot::Used { generation, .. }) = (born, slot)
                 && generation == bound.generation
+                && is_headless
             {
                 self.inodes.remove(&bound.inode);
             }
