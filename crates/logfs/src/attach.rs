@@ -8,7 +8,7 @@
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::shares::SharedRun;
-use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary};
+use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
@@ -98,6 +98,11 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
 pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: usize) -> Result<Option<RecoveryReport>> {
     let disk = &core.disk;
     disk.refresh_epoch()?;
+    if is_repairing(disk.load(CLEAN_AT)?) {
+        // Recovery would free what the repair can still give back.
+        let half_done = "a repair of the volume was cut short; `gannet fsck --repair` goes on with it";
+        return Err(Error::because(Errno::UCLEAN, half_done));
+    }
     core.places.reserve(session.arena())?;
     core.space.reserve(session.arena())?;
     let blocks = core.space.blocks_in(session.arena())?;

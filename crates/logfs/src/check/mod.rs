@@ -82,7 +82,7 @@ fn conclude(
 ) -> Result<CheckReport> {
     let medium = model.ground.disk.medium().clone();
     let damaged = model.findings.damaged();
-    let closed_cleanly = model.ground.disk.load(CLEAN_AT)? != 0;
+    let closed_cleanly = model.ground.disk.load(CLEAN_AT)? & 1 == 1;
     let mut report = report_of(&model, closed_cleanly);
     report.outcome = if damaged { Outcome::Damaged } else { Outcome::Sound };
     if !options.repair || (!damaged && closed_cleanly) {

@@ -14,7 +14,7 @@ use crate::format::entry::Owned;
 use crate::format::page::{Link, PageHeader};
 use crate::format::shares::SharedRun;
 use crate::format::slot::Slot;
-use crate::format::state::CLEAN_AT;
+use crate::format::state::{CLEAN_AT, is_repairing};
 use gannet_vfs::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -329,6 +329,9 @@ impl Part {
 }
 
 fn read_summary(disk: &Disk, findings: &mut Findings) -> Result<Option<crate::format::state::Summary>> {
+    if is_repairing(disk.load(CLEAN_AT)?) {
+        findings.damage("state", CLEAN_AT, 0, "a repair was cut short", "it is done again");
+    }
     let remedy = "the volume is taken as not closed cleanly; nothing is lost";
     Ok(match saved::summary(disk)? {
         Ok(Some(summary)) if summary.epoch != disk.epoch() as u64 => {

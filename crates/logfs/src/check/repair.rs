@@ -10,7 +10,7 @@ use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
 use crate::format::member::AT_OPENING;
 use crate::format::slot::{AT_HEAD, AT_IDENTITY, AT_LINKS, AT_PARENT, Birth, Identity, SLOT_BYTES, encode_map_word};
-use crate::format::state::{CLEAN_AT, EPOCH_AT, OPENING_AT};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, OPENING_AT, REPAIRING};
 use crate::recover::{ROOT, kill};
 use crate::replay::{RANKS, name_key};
 use crate::span;
@@ -30,7 +30,8 @@ struct Repair<'m, 'd> {
     new_chunks: Vec<u64>,
 }
 
-/// Repairs the volume. Afterwards it is like one that was recovered: not marked as closed cleanly.
+/// Repairs the volume. Afterwards it is like one that was recovered: not marked as closed cleanly. Meanwhile nobody can open it: recovery
+/// would take damage for what a crash leaves, where a repair that is done again still knows it.
 pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result<()> {
     let disk = model.ground.disk;
     let geometry = *disk.geometry();
@@ -43,10 +44,14 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     }
     repair.connect_lost(&mut free)?;
     repair.begin(disk, superblocks)?;
-    repair.write_chunks(disk)?;
-    repair.write_inodes(disk, &mut free)?;
-    repair.free_inodes(disk)?;
-    disk.raise_epoch()
+    let written = repair.write(disk, &mut free);
+    // Given up, it has written logs that nothing leads to, if any: the volume can be opened as one that was not closed cleanly.
+    let mut commit = disk.begin();
+    // Unnoticed [flush]: lost, the repair is done once more, and finds nothing else.
+    commit.store(CLEAN_AT, 0)?;
+    // Unnoticed [fence]: as for the write-back.
+    let _ = commit.fence();
+    written
 }
 
 impl Repair<'_, '_> {
@@ -158,15 +163,16 @@ impl Repair<'_, '_> {
     /// What does not depend on inodes.
     fn begin(&self, disk: &Disk, superblocks: &Superblocks) -> Result<()> {
         let mut commit = disk.begin();
-        // Unnoticed [store, flush]: for who opens the volume between a crash in the repair and the next one; these tests repair it.
-        commit.store(CLEAN_AT, 0)?;
-        // Unnoticed [fence]: as for the store.
+        let clean = self.model.ground.summary.map(|summary| summary.clean_word(disk.key()));
+        commit.store(CLEAN_AT, clean.map_or(REPAIRING, |clean| !clean))?;
+        // Unnoticed [fence]: without it the volume is as it was until the next one, but for copies of the superblock, zeros where nothing
+        // was, and an epoch that had been damaged.
         let _ = commit.fence();
         let encoded = superblocks.superblock.encode();
         for &block in &superblocks.wrong_copies {
             let mut commit = disk.begin();
             commit.write(block * BLOCK_BYTES, &encoded[..])?;
-            // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+            // Unnoticed [fence]: the other copy stands. With one alone the volume is as damaged as it was.
             let _ = commit.fence();
         }
         for (index, range) in disk.geometry().further_media().enumerate() {
@@ -192,20 +198,27 @@ impl Repair<'_, '_> {
         Ok(())
     }
 
+    fn write(&mut self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<()> {
+        self.write_chunks(disk)?;
+        self.write_inodes(disk, free)?;
+        self.free_inodes(disk)?;
+        disk.raise_epoch()
+    }
+
     fn write_chunks(&self, disk: &Disk) -> Result<()> {
         let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
         let mut commit = disk.begin();
         for &block in &self.new_chunks {
             commit.zero(block * BLOCK_BYTES, length_bytes)?;
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+        // Unnoticed [fence]: nobody opens the volume before it is repaired, and the next repair finds what this one began with.
         let _ = commit.fence();
         let mut commit = disk.begin();
         for &(chunk, block) in &self.map_words {
             let word = block.map_or(0, |block| encode_map_word(disk.key(), chunk, block));
             commit.store(disk.geometry().map_word_at(chunk), word)?;
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+        // Unnoticed [fence]: nobody opens the volume before it is repaired, and the next repair finds what this one began with.
         let _ = commit.fence();
         Ok(())
     }
@@ -219,7 +232,8 @@ impl Repair<'_, '_> {
             let head = write_log(&self.model.ground, &mut commit, free, examined, added)?;
             heads.insert(examined.inode, head);
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+        // Unnoticed [fence]: it matters where the volume had not been closed: a head that leads to the first part of a new log alone hides
+        // the old one. No image that is tried has just that.
         let _ = commit.fence();
         // Slots before the logs that name them: the old logs may say what they are made of, the new ones do not.
         let slot_of = |inode: u32| {
@@ -235,7 +249,6 @@ impl Repair<'_, '_> {
                 birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
             commit.write(slot_of(examined.inode)?, &bytes)?;
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
         let _ = commit.fence();
         let mut commit = disk.begin();
         for examined in self.model.inodes.values().filter(|examined| !examined.rebuild) {
@@ -254,7 +267,7 @@ impl Repair<'_, '_> {
                 commit.store(at + AT_PARENT, parent as u64)?;
             }
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+        // Unnoticed [fence]: nobody opens the volume before it is repaired, and the next repair finds what this one began with.
         let _ = commit.fence();
         Ok(())
     }
@@ -270,7 +283,7 @@ impl Repair<'_, '_> {
             commit.store(at + AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
             commit.store(at + AT_HEAD, 0)?;
         }
-        // Unnoticed [fence]: a crash in the repair leaves what the next one puts right; this is to leave it less.
+        // Unnoticed [fence]: that of the epoch, which follows, covers it.
         let _ = commit.fence();
         Ok(())
     }

@@ -5,7 +5,7 @@
 use crate::bits::Bits;
 use crate::disk::{Commit, Disk};
 use crate::format::shares::SharedRun;
-use crate::format::state::{CLEAN_AT, SUMMARY_AT, Summary};
+use crate::format::state::{CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::shares::save_list;
 use gannet_media::DataHash;
@@ -67,16 +67,17 @@ impl Map {
     }
 }
 
-/// The summary, if the volume was closed cleanly. `Err(())` inside where the clean word is set and does not fit.
+/// The summary, if the volume was closed cleanly, be it before a repair that was cut short. `Err(())` inside where the clean word is set and does not fit.
 pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary>, ()>> {
     let clean = disk.load(CLEAN_AT)?;
-    if clean == 0 {
+    if clean == 0 || clean == REPAIRING {
         return Ok(Ok(None));
     }
     let mut line = [0; LINE_BYTES as usize];
     disk.read(SUMMARY_AT, &mut line)?;
     let summary = Summary::decode(&line);
     // Bytes of the line that the summary does not use are zero, or it would not fit either.
+    let clean = if is_repairing(clean) { !clean } else { clean };
     let fits = summary.encode() == line && summary.clean_word(disk.key()) == clean;
     Ok(if fits { Ok(Some(summary)) } else { Err(()) })
 }

@@ -57,7 +57,7 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         emulate_persistence: superblock.emulate_persistence,
         features: [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible],
         epoch: disk.epoch() as u64,
-        closed_cleanly: disk.load(CLEAN_AT)? != 0,
+        closed_cleanly: disk.load(CLEAN_AT)? & 1 == 1,
         in_use: disk.load(ARENA_AT)? != 0,
         // Inode 0 is nobody's and counts as in use.
         usage: summary.map(|(summary, _)| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),

@@ -7,8 +7,16 @@ use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u64, put_u64};
 const STATE_AT: u64 = BLOCK_BYTES;
 /// The epoch: raised durably by every crash recovery. Starts at 1, at most [`EPOCH_MAX`].
 pub(crate) const EPOCH_AT: u64 = STATE_AT;
-/// 0 while a volume is open or was not closed cleanly; otherwise the checksum of the summary line.
+/// 0 while a volume is open or was not closed cleanly; otherwise the checksum of the summary line, or what [`is_repairing`] says.
 pub(crate) const CLEAN_AT: u64 = STATE_AT + LINE_BYTES;
+/// The clean word while a volume is repaired that was not closed cleanly.
+pub(crate) const REPAIRING: u64 = u64::from_le_bytes(*b"repairs\0");
+/// Whether the clean word says that a repair has begun and not ended: of a volume that had been closed cleanly it is the complement of
+/// what it was, so that what is damaged is still not taken for what a crash leaves.
+pub(crate) const fn is_repairing(clean: u64) -> bool {
+    clean != 0 && clean & 1 == 0
+}
+const _: () = assert!(is_repairing(REPAIRING));
 /// The summary of a clean detach.
 pub(crate) const SUMMARY_AT: u64 = STATE_AT + 2 * LINE_BYTES;
 /// Identity of the arena of those who have the volume open: two words, boot and nonce; 0 when nobody has.
