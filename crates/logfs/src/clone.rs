@@ -409,8 +409,6 @@ impl<'s> Op<'s> {
         let _ = copies.fence();
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, payload, &mut [0; COPY_ENTRY_BYTES])?;
-        // Unnoticed [fence]: whoever needs the copies fences again before it returns. Until then another thread can take the blocks
-        // that are given up, which takes two threads at once to see.
         let durable = commit.fence();
         extents
             .map(entry.file_block, entry.block, count, &mut nodes, &mut |old| displaced.push(old))

@@ -174,6 +174,8 @@ impl Disk {
         }
         let mut commit = self.begin();
         commit.store(EPOCH_AT, next)?;
+        // Unnoticed [fence]: whoever raises it fences again before anything is written in the new epoch: opening, with the note that
+        // it is open, and fsck, with its maps. Where fsck gives up before that, the next opening raises it once more.
         let _ = commit.fence();
         self.epoch.store(next, Ordering::Relaxed);
         Ok(())

@@ -183,6 +183,7 @@ fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
             let generation = disk.load(at)? as u32;
             // Unnoticed [store, flush]: without it the number stays taken until the next attach counts.
             commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
+            // Unnoticed [store, flush]: whoever is born there later does not take a head for its own that leads to no page of its own.
             commit.store(at + slot::AT_HEAD, 0)
         }
     }
@@ -308,7 +309,11 @@ fn wipe_behind(disk: &Disk, end: &LogEnd) -> Result<()> {
     let Some(tail) = end.tail.filter(|tail| tail.line < LINES) else { return Ok(()) };
     let mut commit = disk.begin();
     let at = LinePlace::new(tail.block, tail.line).offset_bytes();
+    // Unnoticed [store, flush]: a thread stores an entry as a whole after the one before, so what a dead one leaves behind the end is part
+    // of one entry, in whose further lines none begins; and before fsck takes the volume as closed cleanly its epoch is raised.
     commit.zero(at, (LINES - tail.line) as u64 * LINE_BYTES)?;
+    // Unnoticed [store, flush]: it is 0: a page's header, with this word, is stored before the link to the page, and a link before the
+    // entry that the page begins with.
     commit.store(tail.block * BLOCK_BYTES + crate::format::page::AT_NEXT, 0)?;
     commit.without_fence();
     Ok(())

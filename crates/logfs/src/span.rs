@@ -296,7 +296,10 @@ fn settle_opening(disk: &Disk, number: u64) -> Result<()> {
     }
     let _ = commit.fence();
     let mut commit = disk.begin();
+    // Unnoticed [flush]: lost, it is what a cut opening leaves, which the next one settles. The number that is next stands in the same
+    // line, so that whoever stores another there takes this along, and no image has that one without this.
     commit.store(OPENING_AT, number)?;
+    // Unnoticed [fence]: as for the write-back.
     let _ = commit.fence();
     Ok(())
 }

@@ -3,10 +3,10 @@
 use super::looks::{close, policy};
 use super::workload::{Kind, Volume, Workload};
 use crate::enumeration::exercise;
-use crate::state::{State, Tear, capture};
+use crate::state::{Inode, State, Tear, capture};
 use crate::volume::{Mode, assert_sound, attach, format};
 use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, check};
-use gannet_media::simulation::CrashPolicy;
+use gannet_media::simulation::{Crash, CrashPolicy};
 use gannet_media::{Medium, MediumOffset, Simulation};
 use gannet_vfs::{FileSystem, Result};
 use std::rc::Rc;
@@ -25,6 +25,7 @@ pub(crate) fn repairs(text: String, volume: Rc<Volume>) -> Workload {
     Workload::new(Kind::Special, text.clone(), move |fault| {
         for &(at, word) in damages.get_or_init(|| damages_of(&volume)) {
             let (medium, simulation) = damaged(&volume, at, word);
+            let as_damaged = image_of(&medium);
             let mark = simulation.mark();
             let report = fault.during(&simulation, || repair(&medium)).expect("a volume");
             if !fault.looks() {
@@ -48,19 +49,52 @@ pub(crate) fn repairs(text: String, volume: Rc<Volume>) -> Workload {
                     if crash.at() >= end {
                         assert_sound(&crash.medium(), true, &text);
                     } else {
+                        if is_unbegun(crash, &as_damaged, repaired.as_ref(), &text) {
+                            return;
+                        }
                         let again = repair(&crash.medium()).unwrap_or_else(|error| panic!("{text}: {error}"));
                         assert!(is_repaired(&again), "{text}, again");
                     }
                     let state = found(&crash.medium());
-                    if crash.at() >= end {
-                        repaired.get_or_insert(state);
-                    }
+                    let repaired = repaired.get_or_insert_with(|| state.clone());
+                    assert_keeps(repaired, &state, &text);
                 });
             }
             let state = found(&medium);
             assert_eq!(repaired.expect("an image").may_follow(&state, &state, Tear::Whole), Ok(()), "{text}");
         }
     })
+}
+
+/// Nobody can open what a repair that was cut short has left, unless it is repaired. Whether it is as the damage left it.
+fn is_unbegun(crash: &Crash<'_>, as_damaged: &[u8], repaired: Option<&State>, text: &str) -> bool {
+    let Ok(fs) = attach(&crash.medium()) else { return false };
+    if crash.image_to_vec() == as_damaged {
+        return true;
+    }
+    let opened = capture(&fs).expect("what was repaired").without_times();
+    let repaired = repaired.expect("looked at before");
+    assert_keeps(repaired, &opened, text);
+    false
+}
+
+/// What a repair keeps is there after one that was cut short and done again, too, by the same name, or somewhere in `lost+found`; and
+/// nothing else is elsewhere.
+fn assert_keeps(repaired: &State, state: &State, text: &str) {
+    let is_lost = |path: &str| path.starts_with("/lost+found");
+    let what = |inode: &Inode| (inode.attributes.mode_and_type(), inode.bytes.clone(), inode.xattrs.clone());
+    for (path, kept) in &repaired.paths {
+        let mut found = state.paths.iter().filter(|&(other, _)| other == path || is_lost(path) && is_lost(other));
+        assert!(found.any(|(_, found)| what(found) == what(kept)), "{text}: {path} is lost, or another");
+    }
+    let added = state.paths.keys().find(|path| !repaired.paths.contains_key(*path) && !is_lost(path));
+    assert_eq!(added, None, "{text}");
+}
+
+fn image_of(medium: &Medium) -> Vec<u8> {
+    let mut image = vec![0; medium.length() as usize];
+    medium.read(MediumOffset(0), &mut image).expect("read");
+    image
 }
 
 fn repair(medium: &Medium) -> Result<CheckReport> {
@@ -86,7 +120,10 @@ fn damages_of(volume: &Volume) -> Vec<(u64, u64)> {
     let of_use = (0_u64..).zip(words).filter(|&(_, word)| word != 0 && word != past);
     let metadata: Vec<_> = of_use.take_while(|&(number, _)| number < 64 * 512).collect();
     let some = (0..DAMAGES).map(|part| metadata[part * metadata.len() / DAMAGES]);
-    let mut damages: Vec<_> = some.map(|(at, word)| (at * 8, !word)).collect();
+    // And a name in the middle of a directory, whose log is written anew then.
+    let named = volume.image.windows(6).position(|bytes| bytes == b"sparse").map(|at| at / 8);
+    let named = named.and_then(|number| metadata.iter().find(|&&(at, _)| at == number as u64));
+    let mut damages: Vec<_> = named.copied().into_iter().chain(some).map(|(at, word)| (at * 8, !word)).collect();
     damages.retain(|&(at, word)| repair(&damaged(volume, at, word).0).is_ok_and(|report| is_repaired(&report)));
     damages
 }

@@ -10,12 +10,13 @@
 //! | `marks` | what the sources say |
 //! | `workload`, `workloads` | what is done meanwhile; all of it |
 //! | `looks` | what is looked at behind it |
-//! | `usual`, `takeovers`, `special`, `making` | the kinds of workloads |
+//! | `usual`, `takeovers`, `special`, `others`, `making` | the kinds of workloads |
 
 mod fault;
 mod looks;
 mod making;
 mod marks;
+mod others;
 mod special;
 mod takeovers;
 mod usual;

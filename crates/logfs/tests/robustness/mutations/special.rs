@@ -1,16 +1,15 @@
-//! What no single operation shows: files without names, full volumes, log pages that were others', files that are mapped.
+//! What no single operation shows: files without names, torn pages, log pages that were others', files that are mapped.
 
-use super::looks::{close, look, look_now};
+use super::looks::{be_born_anew, close, look, look_now, torn_lines};
 use super::usual::reuses;
 use super::workload::{Kind, Volume, Workload};
-use crate::operations::{at, bytes};
+use crate::enumeration::Expected;
+use crate::operations::at;
 use crate::state::{Tear, capture};
 use crate::volume::{assert_sound, attach};
 use gannet_fstest::{Rig, name};
 use gannet_media::{Medium, MediumOffset};
-use gannet_vfs::{
-    AllocateMode, AttributeChange, FileSystem, MapAccess, ModeChange, NewNode, Owner, SyncScope, WritePosition,
-};
+use gannet_vfs::{AllocateMode, AttributeChange, FileSystem, MapAccess, ModeChange, NewNode, Owner, SyncScope};
 use std::rc::Rc;
 
 /// A file whose last name goes while it is open, and its last user later.
@@ -50,46 +49,47 @@ pub(crate) fn orphan(text: String, volume: Rc<Volume>) -> Workload {
     })
 }
 
-/// A volume that seems to be full until what another thread gave up is taken.
-pub(crate) fn need(text: String, volume: Rc<Volume>) -> Workload {
+/// Recovery where the crash tore a line of a log page that was just begun: its header may be whole but for the link behind it.
+pub(crate) fn torn_page(text: String, volume: Rc<Volume>) -> Workload {
+    Workload::new(Kind::Special, text.clone(), move |fault| {
+        let (fs, simulation) = volume.open();
+        let node = at(&Rig::new(&fs), "/d2/x").expect("a file without a log");
+        let before = capture(&fs).expect("the state before");
+        let mark = simulation.mark();
+        let change = AttributeChange { mode: ModeChange::Set(0o321), ..Default::default() };
+        fs.set_attributes(node, &change).expect("a change of mode");
+        let returned_at = simulation.mark();
+        let after = capture(&fs).expect("the state after");
+        let expected = Expected { before: &before, after: &after, tear: Tear::Whole, returned_at };
+        torn_lines(&simulation, mark..returned_at, &mut |crash| {
+            let control = crash.simulation();
+            let fs = fault.during(control, || attach(&crash.medium())).expect("recovery");
+            if fault.looks() {
+                let found = capture(&fs).expect("what was recovered");
+                assert_eq!(expected.compare(&found, crash.at()), Ok(()), "{text}");
+                close(fs, control, &text);
+            }
+        });
+    })
+}
+
+/// Recovery where the crash tore the line in which a slot is freed, and births in that slot, which a crash tears, too.
+pub(crate) fn torn_free(text: String, volume: Rc<Volume>) -> Workload {
     Workload::new(Kind::Special, text.clone(), move |fault| {
         let (fs, simulation) = volume.open();
         let rig = Rig::new(&fs);
-        fault.during(&simulation, || {
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    let rig = Rig::new(&fs);
-                    // A page that collection gave up as well: its log's head is no more durable than that.
-                    let directory = at(&rig, "/e").expect("a directory");
-                    for number in 0..40 {
-                        let text = format!("passing{number}");
-                        let _ = fs.create(directory, name(&text), &NewNode::regular(0, Owner::default()));
-                        let _ = rig.unlink(directory, &text);
-                    }
-                    rig.unlink(rig.root, "b").expect("unlink");
-                });
-            });
-        });
-        let node = rig.find(rig.root, "sparse").expect("a file");
-        let mut state = capture(&fs).expect("the state");
-        for block in 0..12_u64 {
-            let mark = simulation.mark();
-            let written = fault.during(&simulation, || {
-                rig.try_write(node, WritePosition::At(20_480 + block * 4096), &bytes(block as u8, 4096))
-            });
-            let after = capture(&fs).expect("the state");
-            let returned_at = simulation.mark();
+        let directory = at(&rig, "/d1").expect("a directory");
+        let mark = simulation.mark();
+        rig.unlink(directory, "s").expect("unlink");
+        let end = simulation.mark();
+        torn_lines(&simulation, mark..end, &mut |crash| {
+            let control = crash.simulation();
+            let fs = fault.during(control, || attach(&crash.medium())).expect("recovery");
             if fault.looks() {
-                look(&simulation, mark..returned_at, (&state, &after), Tear::Bytes("/sparse"), returned_at, &text);
+                be_born_anew(&fs, control, &text);
+                close(fs, control, &text);
             }
-            state = after;
-            if written.is_err() {
-                break;
-            }
-        }
-        if fault.looks() {
-            close(fs, &simulation, &text);
-        }
+        });
     })
 }
 

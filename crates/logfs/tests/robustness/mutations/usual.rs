@@ -108,6 +108,12 @@ pub(crate) fn session(text: String, volume: Rc<Volume>) -> Workload {
             if fault.looks() {
                 look(&simulation, mark..between, (&state, &changed), Tear::Whole, between, &text);
             }
+            // Another list of what is shared than last time.
+            let rig = Rig::new(&fs);
+            let clone = rig.file(rig.root, &format!("clone{mark}"));
+            fs.clone_range(at(&rig, "/a").expect("a file"), 0, clone, 0, 10_000).expect("clone");
+            let changed = capture(&fs).expect("the state");
+            let between = simulation.mark();
             assert!(fault.during(&simulation, || fs.detach()).expect("detach"));
             drop(fs);
             if fault.looks() {

@@ -3,7 +3,8 @@
 
 use super::looks::{CROWDED, SESSION};
 use super::making::{making, repairs};
-use super::special::{mapped, need, orphan, pages, unnamed};
+use super::others::{need, need_of_a_page, overtaken};
+use super::special::{mapped, orphan, pages, torn_free, torn_page, unnamed};
 use super::takeovers::takeover;
 use super::usual::{and_reuse, one, recovery, session};
 use super::workload::{Kind, Volume, Workload};
@@ -13,6 +14,8 @@ use crate::operations::{all, populate};
 use crate::state::Tear;
 use crate::volume::{MODES, Mode, image};
 use gannet_logfs::LogFs;
+use gannet_media::MediumOffset;
+use std::rc::Rc;
 
 /// All workloads, those that cost least first; with `few` about a tenth of them.
 pub(crate) fn workloads(few: bool) -> Vec<Workload> {
@@ -27,12 +30,17 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(making(text("", "mkfs"), mode, tree.clone()));
         if mode == Mode::InPlace && !few {
             others.push(repairs(text("", "repairs"), tree.clone()));
+            others.push(repairs(text("", "repairs of what was not closed"), left_open(&tree)));
         }
         others.push(orphan(text("", "orphans"), tree.clone()));
         others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
         others.push(mapped(text("", "maps"), tree.clone()));
+        others.push(torn_free(text("", "recovery of a torn slot"), tree.clone()));
+        others.push(torn_page(text("", "recovery of a torn page"), tree.clone()));
         others.push(pages(text(CROWDED, "pages"), crowded.clone()));
         others.push(need(text(CROWDED, "need"), crowded.clone()));
+        others.push(overtaken(text(CROWDED, "overtaken"), crowded.clone()));
+        others.push(need_of_a_page(text(CROWDED, "need of an emptied page"), crowded.clone()));
         let operations = all(mode).into_iter().step_by(every);
         let operations = operations.map(|operation| (tree.clone(), crowded.clone(), operation));
         let collecting = steps_that_collect(mode).into_iter();
@@ -54,7 +62,7 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
             if mode == Mode::InPlace || operation.tear != Tear::Whole || number % 4 == 0 {
                 costly.push(takeover(text("takeover in ", what), volume.clone(), operation.clone()));
             }
-            if mode == Mode::InPlace && number % 3 == 0 {
+            if mode == Mode::InPlace && (number % 3 == 0 || what.contains("ymlink")) {
                 costly.push(recovery(text("recovery from ", what), volume, operation));
             }
         }
@@ -68,4 +76,13 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
     let spanning = Volume::new(crate::spanning::image(Mode::InPlace, |fs| populate(fs)));
     others.push(session(format!("{SESSION} on two media"), spanning));
     plain.into_iter().chain(others).chain(costly).collect()
+}
+
+/// A volume as a crash leaves it.
+fn left_open(volume: &Volume) -> Rc<Volume> {
+    let (fs, simulation) = volume.open();
+    drop(fs);
+    let mut image = vec![0; volume.image.len()];
+    simulation.medium().read(MediumOffset(0), &mut image).expect("read");
+    Volume::new(image)
 }
