@@ -80,7 +80,8 @@ pub(crate) fn use_everything(fs: &LogFs, simulation: &Simulation, tear: Tear, te
     }
 }
 
-/// Makes a link, whose slot has a head from birth on, where a slot was freed: a crash leaves lines of it torn behind their checksums.
+/// Makes a link, whose slot has a head from birth on, where a slot was freed, and perhaps a page: a crash leaves any part of it, and
+/// lines torn behind their checksums.
 pub(crate) fn be_born_anew(fs: &LogFs, simulation: &Simulation, text: &str) {
     let rig = Rig::new(fs);
     let before = capture(fs).expect("the state before");
@@ -91,6 +92,8 @@ pub(crate) fn be_born_anew(fs: &LogFs, simulation: &Simulation, text: &str) {
     let after = capture(fs).expect("the state after");
     let end = simulation.mark();
     let expected = Expected { before: &before, after: &after, tear: Tear::Whole, returned_at: end };
+    let cuts = CrashPolicy { combinations_max: 4, cuts_max: 16, samples: 0, ..policy(mark as u64) };
+    crashes(simulation, mark..end, &cuts, &expected, text, u64::MAX, &mut 0);
     torn_lines(simulation, mark..end, &mut |crash| {
         let (uncertain, survived) = crash.survivors();
         if ![2, 4].contains(&(uncertain - survived)) {
