@@ -239,6 +239,28 @@ fn damage_is_found_repaired_and_gone() {
 }
 
 #[test]
+fn a_repair_that_was_cut_short_is_said_and_done_again() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let mut image = fs::read(&path).unwrap();
+    // What a repair of a volume that was closed cleanly begins with: the complement of the clean word.
+    image[4160..4168].iter_mut().for_each(|byte| *byte = !*byte);
+    fs::write(&path, &image).unwrap();
+    assert!(success(&["info", volume]).contains("a repair was cut short: `gannet fsck --repair` goes on with it"));
+    assert!(success(&["info", "--json", volume]).contains("\"repair_cut_short\": true"));
+    assert!(
+        failure(&["mount", volume, bench.directory.path().to_str().unwrap()], 1)
+            .contains("a repair of the volume was cut short")
+    );
+    assert_eq!(fs::read(&path).unwrap(), image, "nobody opens it");
+    let repaired = gannet(&["fsck", "--repair", volume]);
+    assert_eq!(repaired.status.code(), Some(1), "{repaired:?}");
+    assert!(success(&["fsck", volume]).contains("sound"));
+    assert!(!success(&["info", volume]).contains("cut short"));
+}
+
+#[test]
 fn a_volume_without_write_permission_is_checked() {
     use std::os::unix::fs::PermissionsExt;
     let bench = Bench::new();

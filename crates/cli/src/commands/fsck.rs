@@ -56,7 +56,7 @@ fn as_text(path: &Path, report: &CheckReport, in_use: bool) -> String {
     } else if !report.closed_cleanly {
         text += match &report.recovery {
             Some(_) => "the volume was not closed cleanly, and was recovered\n",
-            None if report.outcome == Outcome::Repaired => "the volume was not closed cleanly\n",
+            None if report.outcome != Outcome::Sound => "the volume was not closed cleanly\n",
             None => "the volume was not closed cleanly: the next use recovers it, or --repair\n",
         };
     }

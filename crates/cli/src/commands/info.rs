@@ -97,6 +97,7 @@ fn state(medium: &Medium, about: &Description, live: Option<&Result<Live, String
     match live {
         Some(_) => "open",
         None if about.closed_cleanly => "closed cleanly",
+        None if about.repair_cut_short => "a repair was cut short: `gannet fsck --repair` goes on with it",
         None if is_left_open(medium) => {
             "left open by processes that were killed: the next use goes on with their state"
         }
@@ -182,6 +183,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         },
         "epoch": about.epoch,
         "closed_cleanly": about.closed_cleanly,
+        "repair_cut_short": about.repair_cut_short,
         "participants": live.map(|live| {
             live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
         }),

@@ -3,7 +3,7 @@
 use crate::attach::clean_summary;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
-use crate::format::state::{ARENA_AT, CLEAN_AT};
+use crate::format::state::{ARENA_AT, CLEAN_AT, is_repairing};
 use gannet_media::Medium;
 use gannet_vfs::{Result, Time};
 
@@ -32,6 +32,8 @@ pub struct Description {
     pub epoch: u64,
     /// Whether it was closed cleanly and nobody has it open.
     pub closed_cleanly: bool,
+    /// Whether a repair of it was cut short: it cannot be opened before that is done again.
+    pub repair_cut_short: bool,
     /// Whether somebody has it open, or had it open when the machine or the last process died.
     pub in_use: bool,
     /// Free blocks and inodes in use when it was closed; `None` if it was not closed cleanly.
@@ -58,6 +60,7 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         features: [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible],
         epoch: disk.epoch() as u64,
         closed_cleanly: disk.load(CLEAN_AT)? & 1 == 1,
+        repair_cut_short: is_repairing(disk.load(CLEAN_AT)?),
         in_use: disk.load(ARENA_AT)? != 0,
         // Inode 0 is nobody's and counts as in use.
         usage: summary.map(|(summary, _)| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
