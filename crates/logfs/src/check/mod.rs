@@ -34,7 +34,7 @@ pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Sev
 
 use crate::bits::Bits;
 use crate::disk::Disk;
-use crate::format::state::{CLEAN_AT, EPOCH_AT};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, is_closed};
 use fixed::Superblocks;
 use gannet_media::Medium;
 use gannet_vfs::{Errno, Error, Result};
@@ -82,7 +82,7 @@ fn conclude(
 ) -> Result<CheckReport> {
     let medium = model.ground.disk.medium().clone();
     let damaged = model.findings.damaged();
-    let closed_cleanly = model.ground.disk.load(CLEAN_AT)? & 1 == 1;
+    let closed_cleanly = is_closed(model.ground.disk.load(CLEAN_AT)?);
     let mut report = report_of(&model, closed_cleanly);
     report.outcome = if damaged { Outcome::Damaged } else { Outcome::Sound };
     if !options.repair || (!damaged && closed_cleanly) {

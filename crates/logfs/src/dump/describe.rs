@@ -3,7 +3,7 @@
 use crate::attach::clean_summary;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
-use crate::format::state::{ARENA_AT, CLEAN_AT, is_repairing};
+use crate::format::state::{ARENA_AT, CLEAN_AT, is_closed, is_repairing};
 use gannet_media::Medium;
 use gannet_vfs::{Result, Time};
 
@@ -47,7 +47,7 @@ pub struct Description {
 pub fn describe(medium: &Medium) -> Result<Description> {
     let disk = Disk::open(medium.clone())?;
     let superblock = disk.superblock();
-    let summary = clean_summary(&disk)?;
+    let (summary, clean) = (clean_summary(&disk)?, disk.load(CLEAN_AT)?);
     Ok(Description {
         uuid: superblock.uuid,
         label: superblock.label_text(),
@@ -59,8 +59,8 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         emulate_persistence: superblock.emulate_persistence,
         features: [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible],
         epoch: disk.epoch() as u64,
-        closed_cleanly: disk.load(CLEAN_AT)? & 1 == 1,
-        repair_cut_short: is_repairing(disk.load(CLEAN_AT)?),
+        closed_cleanly: is_closed(clean),
+        repair_cut_short: is_repairing(clean),
         in_use: disk.load(ARENA_AT)? != 0,
         // Inode 0 is nobody's and counts as in use.
         usage: summary.map(|(summary, _)| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),

@@ -9,6 +9,10 @@ const STATE_AT: u64 = BLOCK_BYTES;
 pub(crate) const EPOCH_AT: u64 = STATE_AT;
 /// 0 while a volume is open or was not closed cleanly; otherwise the checksum of the summary line, or what [`is_repairing`] says.
 pub(crate) const CLEAN_AT: u64 = STATE_AT + LINE_BYTES;
+/// Whether the clean word says that the volume was closed cleanly.
+pub(crate) const fn is_closed(clean: u64) -> bool {
+    clean & 1 == 1
+}
 /// The clean word while a volume is repaired that was not closed cleanly.
 pub(crate) const REPAIRING: u64 = u64::from_le_bytes(*b"repairs\0");
 /// Whether the clean word says that a repair has begun and not ended: of a volume that had been closed cleanly it is the complement of

@@ -1,11 +1,13 @@
 //! Blocks that one thread gives up and another takes, on volumes that have no others.
 
+use super::fault::Fault;
 use super::looks::{close, look};
 use super::workload::{Kind, Volume, Workload};
 use crate::operations::{at, bytes};
 use crate::state::{State, Tear, capture};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::LogFs;
+use gannet_media::Simulation;
 use gannet_vfs::{AllocateMode, AttributeChange, FileSystem, ModeChange, NewNode, Owner, WritePosition};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,7 +17,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) fn need(text: String, volume: Rc<Volume>) -> Workload {
     Workload::new(Kind::Special, text.clone(), move |fault| {
         let (fs, simulation) = volume.open();
-        let rig = Rig::new(&fs);
         fault.during(&simulation, || {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
@@ -31,23 +32,7 @@ pub(crate) fn need(text: String, volume: Rc<Volume>) -> Workload {
                 });
             });
         });
-        let node = rig.find(rig.root, "sparse").expect("a file");
-        let mut state = capture(&fs).expect("the state");
-        for block in 0..12_u64 {
-            let mark = simulation.mark();
-            let written = fault.during(&simulation, || {
-                rig.try_write(node, WritePosition::At(20_480 + block * 4096), &bytes(block as u8, 4096))
-            });
-            let after = capture(&fs).expect("the state");
-            let returned_at = simulation.mark();
-            if fault.looks() {
-                look(&simulation, mark..returned_at, (&state, &after), Tear::Bytes("/sparse"), returned_at, &text);
-            }
-            state = after;
-            if written.is_err() {
-                break;
-            }
-        }
+        fill(&fs, &simulation, fault, 12, 4096, &text);
         if fault.looks() {
             close(fs, &simulation, &text);
         }
@@ -77,28 +62,34 @@ pub(crate) fn need_of_a_page(text: String, volume: Rc<Volume>) -> Workload {
         fault.during(&simulation, || {
             std::thread::scope(|scope| scope.spawn(collect).join().expect("pages are emptied"));
         });
-        let node = rig.find(rig.root, "sparse").expect("a file");
-        let mut state = capture(&fs).expect("the state");
         // None continues another, so that each gets the first block that is free, and the emptied page comes before the reserve.
-        for block in 0..40_u64 {
-            let mark = simulation.mark();
-            let written = fault.during(&simulation, || {
-                rig.try_write(node, WritePosition::At(20_480 + block * 8192), &bytes(block as u8, 4096))
-            });
-            let after = capture(&fs).expect("the state");
-            let returned_at = simulation.mark();
-            if fault.looks() {
-                look(&simulation, mark..returned_at, (&state, &after), Tear::Bytes("/sparse"), returned_at, &text);
-            }
-            state = after;
-            if written.is_err() {
-                break;
-            }
-        }
+        fill(&fs, &simulation, fault, 40, 8192, &text);
         if fault.looks() {
             close(fs, &simulation, &text);
         }
     })
+}
+
+/// Writes blocks of a sparse file, so far apart, until that fails or so many are there; looks at each.
+fn fill(fs: &LogFs, simulation: &Simulation, fault: &Fault, count: u64, stride_bytes: u64, text: &str) {
+    let rig = Rig::new(fs);
+    let node = rig.find(rig.root, "sparse").expect("a file");
+    let mut state = capture(fs).expect("the state");
+    for block in 0..count {
+        let mark = simulation.mark();
+        let written = fault.during(simulation, || {
+            rig.try_write(node, WritePosition::At(20_480 + block * stride_bytes), &bytes(block as u8, 4096))
+        });
+        let after = capture(fs).expect("the state");
+        let returned_at = simulation.mark();
+        if fault.looks() {
+            look(simulation, mark..returned_at, (&state, &after), Tear::Bytes("/sparse"), returned_at, text);
+        }
+        state = after;
+        if written.is_err() {
+            break;
+        }
+    }
 }
 
 /// Two files share blocks; one goes while the other is given copies of its own, and what they shared is another file's before the
