@@ -14,7 +14,7 @@ use crate::format::entry::Owned;
 use crate::format::page::{Link, PageHeader};
 use crate::format::shares::SharedRun;
 use crate::format::slot::Slot;
-use crate::format::state::{CLEAN_AT, is_repairing};
+use crate::format::state::{CLEAN_AT, Summary, is_repairing};
 use gannet_vfs::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,10 +59,11 @@ impl<'d> Model<'d> {
     /// Reads and understands the whole volume.
     pub(super) fn of(disk: &'d Disk, threads: usize, progress: &mut dyn FnMut(CheckProgress)) -> Result<Self> {
         let mut findings = Findings::default();
-        let summary = read_summary(disk, &mut findings)?;
+        let unfinished = is_repairing(disk.load(CLEAN_AT)?);
+        let summary = read_summary(disk, unfinished, &mut findings)?;
         let chunks = super::fixed::chunks(disk, &mut findings)?;
-        let names_lost = chunks.lost;
-        let mut ground = Ground { disk, chunks, summary, saved_used: None, strays: HashMap::new() };
+        let names_lost = chunks.lost || unfinished;
+        let mut ground = Ground { disk, chunks, summary, unfinished, saved_used: None, strays: HashMap::new() };
         ground.saved_used = saved_used(&ground, &mut findings)?;
         let used = Bits::new(disk.geometry().blocks);
         let mut model = Self {
@@ -261,8 +262,9 @@ impl<'d> Model<'d> {
             }
             self.examine_again(inode, None)?;
         }
-        self.names_lost =
-            self.ground.chunks.lost || self.inodes.values().any(|examined| examined.lossy && examined.is_directory());
+        self.names_lost = self.ground.chunks.lost
+            || self.ground.unfinished
+            || self.inodes.values().any(|examined| examined.lossy && examined.is_directory());
         Ok(())
     }
 
@@ -328,8 +330,8 @@ impl Part {
     }
 }
 
-fn read_summary(disk: &Disk, findings: &mut Findings) -> Result<Option<crate::format::state::Summary>> {
-    if is_repairing(disk.load(CLEAN_AT)?) {
+fn read_summary(disk: &Disk, unfinished: bool, findings: &mut Findings) -> Result<Option<Summary>> {
+    if unfinished {
         findings.damage("state", CLEAN_AT, 0, "a repair was cut short", "it is done again");
     }
     let remedy = "the volume is taken as not closed cleanly; nothing is lost";

@@ -1,11 +1,13 @@
 //! Writes the model down: what the check understood becomes what the volume says.
 //!
-//! Nothing is decided here. New logs go to free blocks and become valid word by word, after a fence; what is freed is
-//! freed last. A repair that is cut short leaves a volume that can be checked and repaired again.
+//! Nothing is decided here. New logs are made first; where there is no room for them, or they cannot be made, nothing is written. They go
+//! to free blocks, to which nothing leads, and the state says that the volume is being repaired. Then slots are made again, with the logs that they
+//! had; the new logs become valid word by word; what is freed is freed last. A repair that is cut short leaves a volume that can be
+//! checked and repaired again.
 
 use super::fixed::Superblocks;
 use super::model::Model;
-use super::writer::{AddedName, FreeBlocks, write_log};
+use super::writer::{AddedName, FreeBlocks, NewPages, write_log};
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
 use crate::format::member::AT_OPENING;
@@ -43,15 +45,18 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
         repair.make_chunk(0, &mut free)?;
     }
     repair.connect_lost(&mut free)?;
-    repair.begin(disk, superblocks)?;
-    let written = repair.write(disk, &mut free);
-    // Given up, it has written logs that nothing leads to, if any: the volume can be opened as one that was not closed cleanly.
+    let heads = repair.prepare(disk, &mut free)?;
+    repair.write_fixed(disk, superblocks)?;
+    repair.write_slots(disk)?;
+    repair.write_heads(disk, &heads)?;
+    repair.free_inodes(disk)?;
+    disk.raise_epoch()?;
     let mut commit = disk.begin();
     // Unnoticed [flush]: lost, the repair is done once more, and finds nothing else.
     commit.store(CLEAN_AT, 0)?;
     // Unnoticed [fence]: as for the write-back.
     let _ = commit.fence();
-    written
+    Ok(())
 }
 
 impl Repair<'_, '_> {
@@ -160,14 +165,31 @@ impl Repair<'_, '_> {
         Ok(())
     }
 
-    /// What does not depend on inodes.
-    fn begin(&self, disk: &Disk, superblocks: &Superblocks) -> Result<()> {
+    /// Writes what nothing leads to yet, and that the volume is being repaired. Returns the new logs' heads. What gives up before has changed
+    /// nothing: the volume can be opened, or not, as before, to make room on it. What fails from here on leaves it as being repaired.
+    fn prepare(&self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<HashMap<u32, u64>> {
+        let (mut heads, mut pages) = (HashMap::new(), NewPages::new());
+        for examined in self.model.inodes.values().filter(|examined| examined.rewrite) {
+            let added = self.added.get(&examined.inode).map_or(&[][..], Vec::as_slice);
+            let head = write_log(&self.model.ground, &mut pages, free, examined, added)?;
+            heads.insert(examined.inode, head);
+        }
         let mut commit = disk.begin();
+        for (block, page) in pages {
+            commit.write(block * BLOCK_BYTES, &page[..])?;
+        }
+        let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
+        for &block in &self.new_chunks {
+            commit.zero(block * BLOCK_BYTES, length_bytes)?;
+        }
         let clean = self.model.ground.summary.map(|summary| summary.clean_word(disk.key()));
         commit.store(CLEAN_AT, clean.map_or(REPAIRING, |clean| !clean))?;
-        // Unnoticed [fence]: without it the volume is as it was until the next one, but for copies of the superblock, zeros where nothing
-        // was, and an epoch that had been damaged.
         let _ = commit.fence();
+        Ok(heads)
+    }
+
+    /// What does not depend on inodes.
+    fn write_fixed(&self, disk: &Disk, superblocks: &Superblocks) -> Result<()> {
         let encoded = superblocks.superblock.encode();
         for &block in &superblocks.wrong_copies {
             let mut commit = disk.begin();
@@ -198,67 +220,44 @@ impl Repair<'_, '_> {
         Ok(())
     }
 
-    fn write(&mut self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<()> {
-        self.write_chunks(disk)?;
-        self.write_inodes(disk, free)?;
-        self.free_inodes(disk)?;
-        disk.raise_epoch()
-    }
-
-    fn write_chunks(&self, disk: &Disk) -> Result<()> {
-        let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
-        let mut commit = disk.begin();
-        for &block in &self.new_chunks {
-            commit.zero(block * BLOCK_BYTES, length_bytes)?;
-        }
-        // Unnoticed [fence]: nobody opens the volume before it is repaired, and the next repair finds what this one began with.
-        let _ = commit.fence();
+    /// Slots before the logs that name them: the old logs may say what they are made of, the new ones do not. So those that are made
+    /// again lead to the logs that they had.
+    fn write_slots(&self, disk: &Disk) -> Result<()> {
         let mut commit = disk.begin();
         for &(chunk, block) in &self.map_words {
             let word = block.map_or(0, |block| encode_map_word(disk.key(), chunk, block));
             commit.store(disk.geometry().map_word_at(chunk), word)?;
         }
-        // Unnoticed [fence]: nobody opens the volume before it is repaired, and the next repair finds what this one began with.
+        for examined in self.model.inodes.values().filter(|examined| examined.rebuild) {
+            let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
+            let bytes: [u8; SLOT_BYTES as usize] =
+                examined.birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
+            commit.write(self.slot_of(disk, examined.inode)?, &bytes)?;
+        }
         let _ = commit.fence();
         Ok(())
     }
 
-    /// New logs, fence, then the words that make them valid.
-    fn write_inodes(&mut self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<()> {
-        let mut heads: HashMap<u32, u64> = HashMap::new();
+    fn slot_of(&self, disk: &Disk, inode: u32) -> Result<u64> {
+        let missing = Error::because(Errno::UCLEAN, "an inode without a slot");
+        self.model.ground.chunks.slot_at(disk, inode).ok_or(missing)
+    }
+
+    /// The words that make the new logs valid, and what else changes in slots that stand.
+    fn write_heads(&self, disk: &Disk, heads: &HashMap<u32, u64>) -> Result<()> {
         let mut commit = disk.begin();
-        for examined in self.model.inodes.values().filter(|examined| examined.rewrite) {
-            let added = self.added.get(&examined.inode).map_or(&[][..], Vec::as_slice);
-            let head = write_log(&self.model.ground, &mut commit, free, examined, added)?;
-            heads.insert(examined.inode, head);
-        }
-        // Unnoticed [fence]: it matters where the volume had not been closed: a head that leads to the first part of a new log alone hides
-        // the old one. No image that is tried has just that.
-        let _ = commit.fence();
-        // Slots before the logs that name them: the old logs may say what they are made of, the new ones do not.
-        let slot_of = |inode: u32| {
-            let missing = Error::because(Errno::UCLEAN, "an inode without a slot");
-            self.model.ground.chunks.slot_at(disk, inode).ok_or(missing)
-        };
-        let mut commit = disk.begin();
-        for examined in self.model.inodes.values().filter(|examined| examined.rebuild) {
-            let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
-            let head = heads.get(&examined.inode).copied().unwrap_or(examined.birth.head);
-            let birth = Birth { head, ..examined.birth };
-            let bytes: [u8; SLOT_BYTES as usize] =
-                birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
-            commit.write(slot_of(examined.inode)?, &bytes)?;
-        }
-        let _ = commit.fence();
-        let mut commit = disk.begin();
-        for examined in self.model.inodes.values().filter(|examined| !examined.rebuild) {
-            let at = slot_of(examined.inode)?;
+        for examined in self.model.inodes.values() {
+            let at = self.slot_of(disk, examined.inode)?;
             let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
             match (heads.get(&examined.inode), examined.kill, examined.log.dangling) {
                 (Some(&head), _, _) => commit.store(at + AT_HEAD, head)?,
+                _ if examined.rebuild => {}
                 (None, Some(place), _) => kill(&mut commit, place)?,
                 (None, None, Some(dangling_at)) => commit.store(dangling_at, 0)?,
                 (None, None, None) => {}
+            }
+            if examined.rebuild {
+                continue;
             }
             if examined.links_cached != links {
                 commit.store(at + AT_LINKS, links)?;

@@ -20,6 +20,8 @@ pub(super) struct Ground<'d> {
     pub(super) chunks: Chunks,
     /// The summary, if the volume was closed cleanly: then nothing was in flight in the present epoch.
     pub(super) summary: Option<Summary>,
+    /// A repair was cut short. What it has written may be sound, and yet lack names for which it had not come to give others.
+    pub(super) unfinished: bool,
     /// Blocks in use when the volume was closed cleanly, if that is known.
     pub(super) saved_used: Option<Bits>,
     /// Pages that no link leads to, by inode and first sequence (0: the first of the log): where a link is lost they are

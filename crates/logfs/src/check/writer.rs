@@ -1,11 +1,12 @@
 //! Writes an inode's log anew, on pages that nobody uses: what the check made of the old one, as plain entries.
 //!
-//! The new log becomes the inode's by one word, its slot's head; until then the volume is as it was.
+//! The new log becomes the inode's by one word, its slot's head; until then the volume is as it was. Here its pages are only made:
+//! what turns out to be impossible has changed nothing.
 
 use super::examine::Examined;
 use super::trace::Ground;
 use crate::bits::Bits;
-use crate::disk::{Block, Commit};
+use crate::disk::Block;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Binding, EXTENTS_MAX, Entry, Extents, FileExtent, Owned, Payload, encode};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
@@ -40,7 +41,10 @@ impl<'b> FreeBlocks<'b> {
                 return Ok(first);
             }
         }
-        Err(Error::because(Errno::NOSPC, "no room on the volume for what repair must write"))
+        Err(Error::because(
+            Errno::NOSPC,
+            "no room for what repair must write: nothing was changed; make room, then repair again",
+        ))
     }
 }
 
@@ -54,9 +58,12 @@ pub(super) struct AddedName {
     pub(super) file_type: FileType,
 }
 
+/// Pages of new logs, with the blocks that they go to.
+pub(super) type NewPages = Vec<(u64, Box<Block>)>;
+
 /// A log being written.
-struct LogWriter<'w, 'd, 'b> {
-    commit: &'w mut Commit<'d>,
+struct LogWriter<'w, 'b> {
+    pages: &'w mut NewPages,
     free: &'w mut FreeBlocks<'b>,
     owned: Owned,
     epoch: u32,
@@ -66,7 +73,7 @@ struct LogWriter<'w, 'd, 'b> {
     line: u32,
 }
 
-impl LogWriter<'_, '_, '_> {
+impl LogWriter<'_, '_> {
     fn begin_page(&mut self) {
         let header = PageHeader {
             inode: self.owned.inode,
@@ -79,8 +86,8 @@ impl LogWriter<'_, '_, '_> {
         self.line = 1;
     }
 
-    fn end_page(&mut self) -> Result<()> {
-        self.commit.write(self.block * BLOCK_BYTES, &self.page[..])
+    fn end_page(&mut self) {
+        self.pages.push((self.block, self.page.clone()));
     }
 
     fn append(&mut self, time: i64, payload: &Payload<'_>) -> Result<()> {
@@ -88,7 +95,7 @@ impl LogWriter<'_, '_, '_> {
         if self.line + lines > LINES {
             let next = self.free.take(1)?;
             put_u64(&mut self.page[..], AT_NEXT as usize, Link { block: next, epoch: self.epoch }.encode());
-            self.end_page()?;
+            self.end_page();
             self.block = next;
             self.begin_page();
         }
@@ -100,11 +107,10 @@ impl LogWriter<'_, '_, '_> {
     }
 }
 
-/// Writes the log of an inode, with names besides its own, and returns the link word that leads to it. Durable after the
-/// commit's fence.
-pub(super) fn write_log<'d>(
+/// Makes the log of an inode, with names besides its own, and returns the link word that leads to it.
+pub(super) fn write_log(
     ground: &Ground<'_>,
-    commit: &mut Commit<'d>,
+    pages: &mut NewPages,
     free: &mut FreeBlocks<'_>,
     examined: &Examined,
     added: &[AddedName],
@@ -113,7 +119,7 @@ pub(super) fn write_log<'d>(
     let epoch = ground.disk.epoch();
     let block = free.take(1)?;
     let mut writer = LogWriter {
-        commit,
+        pages,
         free,
         owned,
         epoch,
@@ -172,7 +178,7 @@ pub(super) fn write_log<'d>(
         writer.append(time, &Payload::Write { size_bytes, hash: None, extents: Extents::List(part) })?;
     }
     writer.append(time, &Payload::Attributes(examined.state.logged))?;
-    writer.end_page()?;
+    writer.end_page();
     Ok(Link { block, epoch }.encode())
 }
 

@@ -14,8 +14,8 @@ use crate::recover::ROOT;
 use gannet_media::simulation::CrashPolicy;
 use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::Destination;
-use gannet_vfs::{Errno, FileSystem, FileType, Name};
-use std::collections::BTreeMap;
+use gannet_vfs::{AttributeChange, Errno, FileSystem, FileType, Name};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,18 +28,21 @@ struct Seen {
     attributes: Vec<Vec<u8>>,
 }
 
-/// The tree as the engine sees it, on a copy of the medium.
-fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
-    let mut image = vec![0; VOLUME_BYTES as usize];
-    medium.read(MediumOffset(0), &mut image).unwrap();
-    let options = AttachOptions {
+fn options() -> AttachOptions {
+    AttachOptions {
         index_bytes_max: 4 << 20,
         copy_on_write: None,
         access_times: Default::default(),
         threads: 1,
         users: Box::new(NoUsers),
-    };
-    let fs = LogFs::open_private(medium_of(&image), options).unwrap();
+    }
+}
+
+/// The tree as the engine sees it, on a copy of the medium.
+fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
+    let mut image = vec![0; VOLUME_BYTES as usize];
+    medium.read(MediumOffset(0), &mut image).unwrap();
+    let fs = LogFs::open_private(medium_of(&image), options()).unwrap();
     let mut tree = BTreeMap::new();
     let mut open = vec![("".to_owned(), fs.root())];
     while let Some((path, node)) = open.pop() {
@@ -248,24 +251,66 @@ fn what_a_crash_leaves_is_recovered_and_is_no_damage() {
     assert_eq!(after, whole);
 }
 
-#[test]
-fn a_volume_without_room_for_repair_says_so() {
+/// A volume all of whose blocks but that of the list of shared ones are in use, and that has lost names.
+fn full_and_damaged(is_closed: bool) -> (Builder, Medium) {
     let (mut builder, places) = populated();
     let geometry = *builder.disk.geometry();
     let block = builder.take_block();
     let mut count = 1;
-    while builder.take_block() + 1 < geometry.replica() {
+    while builder.take_block() + 2 < geometry.replica() {
         count += 1;
     }
     let extents = [FileExtent { file_block: 100, block, count: count + 1, shared: false }];
     let size_bytes = 200 * BLOCK_BYTES;
     builder.append(places.other, &Payload::Write { size_bytes, hash: None, extents: Extents::List(&extents) });
     builder.close();
+    if !is_closed {
+        builder.open_again();
+    }
     let medium = medium_of(&builder.image());
     fill(&medium, head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES, 8, 0xFF);
-    let report = run(&medium, true);
-    assert_eq!(report.outcome, Outcome::Damaged);
-    assert!(report.findings.iter().any(|finding| finding.what.starts_with(UNFINISHED)), "{:#?}", damage(&report));
+    (builder, medium)
+}
+
+#[test]
+fn a_repair_without_room_says_so_and_changes_nothing() {
+    for is_closed in [true, false] {
+        let (_, medium) = full_and_damaged(is_closed);
+        let image = |medium: &Medium| {
+            let mut image = vec![0; VOLUME_BYTES as usize];
+            medium.read(MediumOffset(0), &mut image).unwrap();
+            image
+        };
+        let before = image(&medium);
+        let report = run(&medium, true);
+        assert_eq!(report.outcome, Outcome::Damaged);
+        let unfinished = report.findings.iter().find(|finding| finding.what.starts_with(UNFINISHED));
+        assert!(unfinished.is_some_and(|finding| finding.what.contains("make room")), "{:#?}", report.findings);
+        assert!(image(&medium) == before, "something was changed");
+    }
+}
+
+#[test]
+fn where_room_is_made_a_repair_gives_back_what_it_would_have() {
+    let (_, medium) = full_and_damaged(true);
+    run(&medium, true);
+    // Opened and closed as somebody does who makes room: nothing is taken for what a crash left.
+    let fs = LogFs::open_private(medium.clone(), options()).unwrap();
+    assert_eq!(fs.recovery(), None);
+    let other = fs.lookup(fs.root(), Name::new(b"other").unwrap()).unwrap().node;
+    let to = Some(100 * BLOCK_BYTES);
+    fs.set_attributes(other, &AttributeChange { size_bytes: to, ..Default::default() }).unwrap();
+    assert!(fs.detach().unwrap());
+    drop(fs);
+    let report = repaired(&medium);
+    assert_eq!(report.outcome, Outcome::Repaired);
+    let (builder, _) = populated();
+    assert_eq!(report.inodes, builder.logs.len() as u64 + 1, "all, and lost+found");
+    let contents = |tree: BTreeMap<String, Seen>| {
+        let files = tree.into_iter().filter(|(path, seen)| seen.file_type != FileType::Directory && path != "/other");
+        files.map(|(_, seen)| (seen.mode, seen.size_bytes, seen.content)).collect::<BTreeSet<_>>()
+    };
+    assert!(contents(tree(&medium)) == contents(tree(&builder.medium)));
 }
 
 #[test]

@@ -3,9 +3,11 @@
 use super::looks::{close, policy};
 use super::workload::{Kind, Volume, Workload};
 use crate::enumeration::exercise;
+use crate::operations::{bytes, populate};
 use crate::state::{Inode, State, Tear, capture};
 use crate::volume::{Mode, assert_sound, attach, format};
-use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, check};
+use gannet_fstest::Rig;
+use gannet_logfs::{CheckOptions, CheckReport, Finding, LogFs, Outcome, check};
 use gannet_media::simulation::{Crash, CrashPolicy};
 use gannet_media::{Medium, MediumOffset, Simulation};
 use gannet_vfs::{FileSystem, Result};
@@ -21,17 +23,17 @@ fn assert_only_superblocks(medium: &Medium, text: &str) {
 
 /// Damaged volumes are repaired, with crashes in that, after which they are repaired again.
 pub(crate) fn repairs(text: String, volume: Rc<Volume>) -> Workload {
-    let damages: OnceLock<Vec<(u64, u64)>> = OnceLock::new();
+    let damages: OnceLock<Vec<Damage>> = OnceLock::new();
     Workload::new(Kind::Special, text.clone(), move |fault| {
-        for &(at, word) in damages.get_or_init(|| damages_of(&volume)) {
-            let (medium, simulation) = damaged(&volume, at, word);
-            let as_damaged = image_of(&medium);
+        for damage in damages.get_or_init(|| damages_of(&volume)) {
+            let (medium, simulation) = damaged(&volume, damage);
+            let as_damaged = findings(&medium);
             let mark = simulation.mark();
             let report = fault.during(&simulation, || repair(&medium)).expect("a volume");
             if !fault.looks() {
                 continue;
             }
-            let text = format!("{text}, {at:#x}: {:?}", report.findings);
+            let text = format!("{text}, {:#x}: {:?}", damage[0].0, report.findings);
             assert!(is_repaired(&report), "{text}");
             let end = simulation.mark();
             let found = |medium: &Medium| {
@@ -49,8 +51,8 @@ pub(crate) fn repairs(text: String, volume: Rc<Volume>) -> Workload {
                     if crash.at() >= end {
                         assert_sound(&crash.medium(), true, &text);
                     } else {
-                        if is_unbegun(crash, &as_damaged, repaired.as_ref(), &text) {
-                            return;
+                        if findings(&crash.medium()) != as_damaged {
+                            assert_no_worse(crash, repaired.as_ref(), &text);
                         }
                         let again = repair(&crash.medium()).unwrap_or_else(|error| panic!("{text}: {error}"));
                         assert!(is_repaired(&again), "{text}, again");
@@ -66,16 +68,11 @@ pub(crate) fn repairs(text: String, volume: Rc<Volume>) -> Workload {
     })
 }
 
-/// Nobody can open what a repair that was cut short has left, unless it is repaired. Whether it is as the damage left it.
-fn is_unbegun(crash: &Crash<'_>, as_damaged: &[u8], repaired: Option<&State>, text: &str) -> bool {
-    let Ok(fs) = attach(&crash.medium()) else { return false };
-    if crash.image_to_vec() == as_damaged {
-        return true;
-    }
+/// Nobody can open what a repair that was cut short has left, unless it is repaired.
+fn assert_no_worse(crash: &Crash<'_>, repaired: Option<&State>, text: &str) {
+    let Ok(fs) = attach(&crash.medium()) else { return };
     let opened = capture(&fs).expect("what was repaired").without_times();
-    let repaired = repaired.expect("looked at before");
-    assert_keeps(repaired, &opened, text);
-    false
+    assert_keeps(repaired.expect("looked at before"), &opened, text);
 }
 
 /// What a repair keeps is there after one that was cut short and done again, too, by the same name, or somewhere in `lost+found`; and
@@ -91,10 +88,10 @@ fn assert_keeps(repaired: &State, state: &State, text: &str) {
     assert_eq!(added, None, "{text}");
 }
 
-fn image_of(medium: &Medium) -> Vec<u8> {
-    let mut image = vec![0; medium.length() as usize];
-    medium.read(MediumOffset(0), &mut image).expect("read");
-    image
+/// What is wrong.
+fn findings(medium: &Medium) -> Vec<Finding> {
+    let report = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {});
+    report.map_or_else(|_| Vec::new(), |report| report.findings)
 }
 
 fn repair(medium: &Medium) -> Result<CheckReport> {
@@ -105,30 +102,68 @@ fn is_repaired(report: &CheckReport) -> bool {
     matches!(report.outcome, Outcome::Repaired | Outcome::Sound)
 }
 
-/// A volume with one word damaged, for good.
-fn damaged(volume: &Volume, at: u64, word: u64) -> (Medium, Simulation) {
+/// Words that are not what they were: where, and what stands there.
+type Damage = Vec<(u64, u64)>;
+
+/// A volume that is damaged, for good.
+fn damaged(volume: &Volume, damage: &Damage) -> (Medium, Simulation) {
     let (medium, simulation) = volume.simulated();
-    medium.store_u64(MediumOffset(at), word).expect("damage");
+    for &(at, word) in damage {
+        medium.store_u64(MediumOffset(at), word).expect("damage");
+    }
     medium.fence();
     (medium, simulation)
 }
 
-/// Words of metadata whose damage can be repaired, with what becomes of them: some of those that are neither nothing nor of the past.
-fn damages_of(volume: &Volume) -> Vec<(u64, u64)> {
+/// Damage that can be repaired: words of metadata, some of those that are neither nothing nor of the past; names; the root directory.
+fn damages_of(volume: &Volume) -> Vec<Damage> {
     let words = volume.image.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
     let past = u64::from_le_bytes([volume.image[volume.image.len() / 2]; 8]);
     let of_use = (0_u64..).zip(words).filter(|&(_, word)| word != 0 && word != past);
     let metadata: Vec<_> = of_use.take_while(|&(number, _)| number < 64 * 512).collect();
     let some = (0..DAMAGES).map(|part| metadata[part * metadata.len() / DAMAGES]);
-    // And a name in the middle of a directory, whose log is written anew then.
-    let named = volume.image.windows(6).position(|bytes| bytes == b"sparse").map(|at| at / 8);
-    let named = named.and_then(|number| metadata.iter().find(|&&(at, _)| at == number as u64));
-    let mut damages: Vec<_> = named.copied().into_iter().chain(some).map(|(at, word)| (at * 8, !word)).collect();
-    damages.retain(|&(at, word)| repair(&damaged(volume, at, word).0).is_ok_and(|report| is_repaired(&report)));
+    // Names in the middle of directories, whose logs are written anew then: names behind them are lost, of which the one is in the log that
+    // the lost ones are found by, the other is not.
+    let names = ["sparse", "many.3"].map(|name| {
+        let at = volume.image.windows(6).position(|bytes| bytes == name.as_bytes()).expect("a name");
+        *metadata.iter().find(|&&(number, _)| number == at as u64 / 8).expect("in the metadata")
+    });
+    let [inverted, other] = names.map(|(at, word)| (at * 8, !word));
+    let words = some.map(|(at, word)| vec![(at * 8, !word)]);
+    let (root, slot) = slots(volume);
+    let mut damages = vec![root, vec![inverted], vec![other], vec![inverted, slot]];
+    damages.extend(words);
+    damages.retain(|damage| repair(&damaged(volume, damage).0).is_ok_and(|report| is_repaired(&report)));
     damages
 }
 
+/// The root directory's slot is gone, and with it all that leads to its log; and the word that damages the slot of a file of which only
+/// the directory says what it was made of.
+fn slots(volume: &Volume) -> (Damage, (u64, u64)) {
+    let shows = |damage: &Damage, is_it: fn(&Finding) -> bool| findings(&damaged(volume, damage).0).iter().any(is_it);
+    // The root directory's number is 1, in the first block of the inode table.
+    let zeroed = |slot: u64| (slot..slot + SLOT_BYTES).step_by(8).map(|at| (at, 0)).collect();
+    let is_root = |slot: &u64| shows(&zeroed(*slot), |finding| finding.structure == "root directory");
+    let root = (1..64).map(|block| block * 4096 + SLOT_BYTES).find(is_root).expect("a root directory");
+    let others = (1..31).map(|number| (root + number * SLOT_BYTES + AT_CHECKSUM, 0));
+    let is_file = |&word: &(u64, u64)| shows(&vec![word], |finding| finding.path.as_deref() == Some("/b"));
+    (zeroed(root), others.into_iter().find(is_file).expect("a file"))
+}
+
+/// A directory with names that none other has.
+pub(crate) fn with_many_names(fs: &LogFs) {
+    populate(fs);
+    let rig = Rig::new(fs);
+    let directory = rig.directory(rig.root, "many");
+    for number in 0..8 {
+        let file = rig.file(directory, &format!("many.{number}"));
+        rig.write(file, 0, &bytes(number, 20));
+    }
+}
+
 const DAMAGES: usize = 24;
+const SLOT_BYTES: u64 = 128;
+const AT_CHECKSUM: u64 = 40;
 
 /// A volume is made where another was.
 pub(crate) fn making(text: String, mode: Mode, volume: Rc<Volume>) -> Workload {

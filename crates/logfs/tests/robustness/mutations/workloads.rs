@@ -2,7 +2,7 @@
 //! operations, volumes, logs that grow, and ways to compare.
 
 use super::looks::{CROWDED, SESSION};
-use super::making::{making, repairs};
+use super::making::{making, repairs, with_many_names};
 use super::others::{need, need_of_a_page, overtaken};
 use super::special::{mapped, orphan, pages, torn_free, torn_page, unnamed};
 use super::takeovers::takeover;
@@ -29,8 +29,9 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(session(text("", SESSION), tree.clone()));
         others.push(making(text("", "mkfs"), mode, tree.clone()));
         if mode == Mode::InPlace && !few {
-            others.push(repairs(text("", "repairs"), tree.clone()));
-            others.push(repairs(text("", "repairs of what was not closed"), left_open(&tree)));
+            let volume = volume(with_many_names);
+            others.push(repairs(text("", "repairs"), volume.clone()));
+            others.push(repairs(text("", "repairs of what was not closed"), left_open(&volume)));
         }
         others.push(orphan(text("", "orphans"), tree.clone()));
         others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
