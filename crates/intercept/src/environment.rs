@@ -7,9 +7,12 @@
 //! | `GANNET_RUN_CACHE` | directory of the plans |
 //! | `GANNET_RUN_PROGRAM` | the path of the program, if it is a volume's |
 //! | `GANNET_RUN_DESCRIPTORS` | descriptors inherited through `execve`, see [`crate::front`] |
+//! | `GANNET_RUN_PRELOAD` | the program's own `LD_PRELOAD`, if some of that is a volume's and was put into memory files |
+//! | `GANNET_RUN_EVEN` | nothing; there if the others of these and `LD_PRELOAD` are an odd number, see [`hide`] |
 //!
-//! `GANNET_RUN_VOLUMES` may be empty: then everything passes.
+//! `GANNET_RUN_VOLUMES` may be empty: then everything passes. The program itself sees none of these.
 
+use crate::front::libraries;
 use crate::plan::cache::CachePath;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -89,6 +92,96 @@ pub(crate) unsafe fn variable(environment: *const *const u8, name: &str) -> Opti
         }
         // SAFETY: not at the end yet.
         at = unsafe { at.add(1) };
+    }
+}
+
+/// Whether an entry of the environment is one of ours, made anew for each program; `GANNET_RUN_REPORT` is the user's.
+pub(crate) fn is_setting(entry: &[u8]) -> bool {
+    entry.starts_with(b"GANNET_RUN_") && !entry.starts_with(b"GANNET_RUN_REPOR")
+}
+
+/// What the value of an `LD_PRELOAD` has beside `library` and what was preloaded for one program only, each part with a colon in front.
+pub(crate) fn others_preloaded(value: &[u8], library: &[u8]) -> Vec<u8> {
+    let mut others = Vec::with_capacity(value.len() + 1);
+    for part in value.split(|byte| matches!(byte, b':' | b' ')) {
+        if !part.is_empty() && part != library && !part.starts_with(libraries::PRELOAD_PREFIX) {
+            others.push(b':');
+            others.extend_from_slice(part);
+        }
+    }
+    others
+}
+
+/// Takes what is ours out of the program's environment, as every `execve` puts it in again. The auxiliary vector must stay right
+/// behind the end of the environment, where some programs look for it, and where it is, which the C library knows: entries of the
+/// kind to be ignored fill the gap. They are two words each, so an even number of variables goes. What the kernel shows in
+/// `/proc/PID/environ` stays.
+///
+/// # Safety
+/// `environment` must be the process's environment as the kernel made it, and nobody else may use it meanwhile.
+#[unsafe(link_section = ".text.hot.gannet")]
+pub(crate) unsafe fn hide(environment: *mut *const u8) {
+    const AT_NULL: usize = 0;
+    const AT_IGNORE: usize = 1;
+    const AT_PAGESZ: usize = 6;
+    const AT_EXECFN: usize = 31;
+    const AUXILIARY_MAX: usize = 64;
+    let Some(settings) = settings() else { return };
+    let mut kept: Vec<*const u8> = Vec::with_capacity(128);
+    let mut hidden: Vec<*const u8> = Vec::with_capacity(8);
+    // SAFETY: the caller's promise.
+    let preload = unsafe { variable(environment, "GANNET_RUN_PRELOAD") };
+    let mut count = 0;
+    loop {
+        // SAFETY: the array ends with a null pointer, and its strings with a zero byte.
+        let entry = unsafe { *environment.add(count) };
+        if entry.is_null() {
+            break;
+        }
+        count += 1;
+        // SAFETY: as above.
+        let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
+        if is_setting(text) {
+            hidden.push(entry);
+        } else if let Some(value) = text.strip_prefix(b"LD_PRELOAD=") {
+            let others = others_preloaded(value, settings.library());
+            match preload.or(others.get(1..)) {
+                None => hidden.push(entry),
+                Some(visible) => {
+                    let visible = [b"LD_PRELOAD=", visible, b"\0"].concat();
+                    kept.push(Vec::leak(visible).as_ptr());
+                }
+            }
+        } else {
+            kept.push(entry);
+        }
+    }
+    let mut is_followed = false;
+    for index in 0..AUXILIARY_MAX {
+        // SAFETY: the kernel put the auxiliary vector there, which ends with AT_NULL; it has the page size.
+        let entry = unsafe { &mut *environment.add(count + 1 + index * 2).cast::<[usize; 2]>() };
+        match entry[0] {
+            AT_NULL => break,
+            AT_PAGESZ => is_followed = true,
+            // The kernel calls a program of a volume by the number of a descriptor.
+            AT_EXECFN if is_followed && !settings.program.is_empty() => {
+                entry[1] = Vec::leak([&settings.program[..], b"\0"].concat()).as_ptr() as usize;
+            }
+            _ => {}
+        }
+    }
+    if !hidden.len().is_multiple_of(2) || !is_followed {
+        return;
+    }
+    // SAFETY: as many words as there were.
+    unsafe {
+        core::ptr::copy_nonoverlapping(kept.as_ptr(), environment, kept.len());
+        *environment.add(kept.len()) = core::ptr::null();
+        for pair in 0..hidden.len() / 2 {
+            let at = environment.add(kept.len() + 1 + pair * 2).cast::<usize>();
+            *at = AT_IGNORE;
+            *at.add(1) = 0;
+        }
     }
 }
 

@@ -208,7 +208,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         + volumes.len()
         + program.len()
         + descriptors.len()
-        + kept_bytes
+        + 2 * kept_bytes
         + 8192;
     let scratch = Scratch::new(record, needed);
     let mut scratch = scratch.ok_or(ENOMEM)?;
@@ -222,7 +222,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         }
         let mut head = [0u8; 16];
         let head = head_of(entry, &mut head)?;
-        if head.starts_with(b"LD_PRELOAD=") || is_setting(head) {
+        if head.starts_with(b"LD_PRELOAD=") || environment::is_setting(head) {
             continue;
         }
         words[used] = entry;
@@ -233,32 +233,38 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         used += 1;
         Ok(())
     };
-    // Ours first, then the program's own without ours.
+    // Ours first, then the program's own.
     let library = settings.library();
-    let mut others: Vec<u8> = Vec::with_capacity(preload_value.len());
-    for part in preload_value.split(|byte| matches!(byte, b':' | b' ')) {
-        // Nor what was preloaded for the program that calls.
-        if !part.is_empty() && part != library && !part.starts_with(front::libraries::PRELOAD_PREFIX) {
-            others.push(b':');
-            others.extend_from_slice(part);
-        }
-    }
+    let others = environment::others_preloaded(&preload_value, library);
+    let rest = front::preload(record, in_child, &others);
     let preloaded = front::libraries::preload_parts(record);
+    let mut ours = 2;
     if !core::mem::take(&mut record.exec_without_library) {
-        add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &others]))?;
+        ours += usize::from(others.is_empty());
+        add(scratch.string(&[b"LD_PRELOAD=", library, &preloaded, &rest]))?;
+        if rest != others {
+            ours += 1;
+            add(scratch.string(&[b"GANNET_RUN_PRELOAD=", others.get(1..).unwrap_or_default()]))?;
+        }
     } else if let Some(others) = others.get(1..) {
         add(scratch.string(&[b"LD_PRELOAD=", others]))?;
     }
     add(scratch.string(&[b"GANNET_RUN_LIBRARY=", library]))?;
     add(scratch.string(&[b"GANNET_RUN_VOLUMES=", if volumes.is_empty() { settings.volumes() } else { &volumes }]))?;
     if let Some(cache) = settings.cache() {
+        ours += 1;
         add(scratch.string(&[b"GANNET_RUN_CACHE=", cache.text()]))?;
     }
     if !program.is_empty() {
+        ours += 1;
         add(scratch.string(&[b"GANNET_RUN_PROGRAM=", &program]))?;
     }
     if !descriptors.is_empty() {
+        ours += 1;
         add(scratch.string(&[b"GANNET_RUN_DESCRIPTORS=", &descriptors]))?;
+    }
+    if ours % 2 == 1 {
+        add(scratch.string(&[b"GANNET_RUN_EVEN="]))?;
     }
     words[used] = 0;
     Ok(Some(words.as_ptr() as usize))
@@ -278,11 +284,6 @@ fn wider_list(address: usize, known: &[u8]) -> Vec<u8> {
     let adds =
         |list: &[u8]| known.is_empty() || list.strip_prefix(known).is_some_and(|more| more.first() == Some(&SEPARATOR));
     text.strip_prefix(NAME).filter(|list| adds(list)).map_or_else(Vec::new, <[u8]>::to_vec)
-}
-
-/// Whether an entry is one that is made anew; `GANNET_RUN_REPORT` is the user's.
-fn is_setting(head: &[u8]) -> bool {
-    head.starts_with(b"GANNET_RUN_") && !head.starts_with(b"GANNET_RUN_REPOR")
 }
 
 /// The first bytes of the string at `address`.

@@ -111,7 +111,7 @@ pub fn exit_code(status: ExitStatus) -> i32 {
 
 fn command(options: &LaunchOptions) -> io::Result<Command> {
     // Below another `gannet run` its volumes stay, and stay first: what is inherited counts them. The last one at a place is seen.
-    let mut volumes: Vec<u8> = std::env::var_os("GANNET_RUN_VOLUMES").unwrap_or_default().into_vec();
+    let mut volumes = inherited_volumes();
     for mount in &options.mounts {
         let place = mount.place.as_os_str().as_bytes();
         let volume = absolute(&mount.volume)?;
@@ -161,17 +161,30 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     command.env("GANNET_RUN_VOLUMES", OsString::from_vec(volumes));
     command.env_remove("GANNET_RUN_DESCRIPTORS");
     let mut preload = options.library.clone().into_os_string();
+    let mut ours = 2;
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
+    } else {
+        ours += 1;
     }
     if loads {
         command.env("LD_PRELOAD", preload);
+    }
+    if ours % 2 == 1 {
+        command.env("GANNET_RUN_EVEN", "");
     }
     if let Some(directory) = options.directory.as_deref().filter(|_| !directory_inside) {
         command.current_dir(directory);
     }
     Ok(command)
+}
+
+/// The list of volumes of the `gannet run` that this process is below. Its own environment has it no more, the kernel's copy has.
+fn inherited_volumes() -> Vec<u8> {
+    let all = std::fs::read("/proc/self/environ").unwrap_or_default();
+    let list = all.split(|byte| *byte == 0).find_map(|entry| entry.strip_prefix(b"GANNET_RUN_VOLUMES="));
+    list.unwrap_or_default().to_vec()
 }
 
 /// Volumes are named from anywhere in the tree: relative paths of existing files become absolute.

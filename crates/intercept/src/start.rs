@@ -11,7 +11,7 @@ pub type OpenVolume = fn(&[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs
 /// # Safety
 /// `environment` must be the process's environment; no other thread may run.
 #[unsafe(link_section = ".text.hot.gannet")]
-pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
+pub unsafe fn start(environment: *mut *const u8, open: OpenVolume) {
     set_busy(true);
     // SAFETY: the caller's promises.
     unsafe {
@@ -29,7 +29,9 @@ pub unsafe fn start(environment: *const *const u8, open: OpenVolume) {
             if let Some(preload) = environment::variable(environment, "LD_PRELOAD") {
                 front::libraries::close_preloaded(preload);
             }
-            if !objects::rewrite_loaded(environment) {
+            if objects::rewrite_loaded(environment) {
+                environment::hide(environment);
+            } else {
                 front::complain(&[
                     b"this program brings threads of its own (Go without the C library) and",
                     b" will not see the volume (`gannet mount` shows it to every program)",

@@ -70,6 +70,8 @@ const _: () = assert!(SCRATCH_OFFSET + size_of::<Scratch>() <= RECORD_BYTES);
 pub(crate) struct PathScratch {
     /// As the program gave it.
     pub(crate) given: [u8; 4096],
+    /// How many bytes of it are the path that was looked at last.
+    pub(crate) given_bytes: usize,
     /// As it goes on outside of a volume, or put together from a working directory.
     pub(crate) host: [u8; 8192],
     /// For the walk.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{compile, have, intercepted, run, same};
+use common::{Volume, compile, have, intercepted, run, same};
 use std::process::Command;
 
 #[test]
@@ -112,13 +112,28 @@ fn compilers() {
 }
 
 #[test]
-fn the_injection_survives_a_cleared_environment() {
-    let output = run(intercepted("env").args(["-i", "env", "-i", "/bin/sh", "-c", "echo $LD_PRELOAD"]));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), common::library().to_str().expect("UTF-8"));
-    let output =
-        run(intercepted("sh").arg("-c").arg("LD_PRELOAD=/lib/x86_64-linux-gnu/libm.so.6 sh -c 'echo $LD_PRELOAD'"));
-    let wanted = format!("{}:/lib/x86_64-linux-gnu/libm.so.6", common::library().display());
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), wanted);
+fn the_injection_survives_a_cleared_environment_and_is_not_seen_there() {
+    let volume = Volume::new(16);
+    volume.script("echo inside > f; env -i env -i /bin/cat /gannet/f", "inside");
+    let (_directory, program) = compile("environment");
+    let program = program.to_str().expect("UTF-8");
+    let wanted = format!("found\n{program}");
+    volume.script(&format!("env -i {program}"), &wanted);
+    volume.script(&format!("env -i env -i A=B {program}"), &format!("A=B\n{wanted}"));
+    // The kernel's copy of it is as the program before made it: what a `gannet run` below this one needs.
+    volume.script("env -i sh -c 'grep -ca GANNET_RUN_VOLUMES= /proc/$$/environ; true'", "1");
+    // The program's own list stays, and one that is a volume's works as well.
+    let library = "/lib/x86_64-linux-gnu/libm.so.6";
+    volume.script(&format!("env -i LD_PRELOAD={library} {program}"), &format!("LD_PRELOAD={library}\n{wanted}"));
+    volume.script(
+        &format!("cp {library} m.so; cp {program} p; env -i LD_PRELOAD=./m.so ./p"),
+        "LD_PRELOAD=./m.so\nfound\n/gannet/p",
+    );
+    let count = "grep -c memfd:gannet-library /proc/self/maps";
+    volume.script(
+        &format!("LD_PRELOAD=/gannet/m.so sh -c '{count} > n; LD_PRELOAD= {count}'; [ $(cat n) -gt 0 ] && echo loaded"),
+        "0\nloaded",
+    );
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! Opening a medium: which kind of file it is, mapping it, and how its stores become durable.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::OpenError;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode};
@@ -37,6 +39,25 @@ pub struct OpenOptions {
 /// Where the descriptors of media begin, if the process may have so many.
 const DESCRIPTOR_MIN: i32 = 512;
 
+/// The descriptor with a number that the process does not miss, also where it may have few (RLIMIT_NOFILE): a descriptor may stay
+/// above the limit, so the limit is higher for a moment, where that is allowed. The same descriptor if there is no such number.
+fn out_of_the_way(descriptor: OwnedFd) -> OwnedFd {
+    const LIMIT: u64 = 2 * DESCRIPTOR_MIN as u64;
+    let duplicate = |descriptor: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN);
+    if let Ok(moved) = duplicate(&descriptor) {
+        return moved;
+    }
+    let before = getrlimit(Resource::Nofile);
+    let maximum = before.maximum.map(|maximum| maximum.max(LIMIT));
+    let above = |limit: Option<u64>| limit.is_none_or(|limit| limit >= LIMIT);
+    if above(before.current) || setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum }).is_err() {
+        return descriptor;
+    }
+    let moved = duplicate(&descriptor).unwrap_or(descriptor);
+    let _ = setrlimit(Resource::Nofile, before);
+    moved
+}
+
 impl Medium {
     /// Opens and maps a volume's file or device.
     ///
@@ -56,7 +77,7 @@ impl Medium {
                 error => system(path, "open the medium", error),
             })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.
-        let descriptor = rustix::io::fcntl_dupfd_cloexec(&descriptor, DESCRIPTOR_MIN).unwrap_or(descriptor);
+        let descriptor = out_of_the_way(descriptor);
         Medium::from_file(File::from(descriptor), path, options)
     }
 

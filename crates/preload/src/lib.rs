@@ -19,7 +19,7 @@ fn open(volume: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
     gannet_open::open(path, gannet_open::Options::default()).map_err(|error| io::Error::other(error.to_string()))
 }
 
-extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *const *const u8) {
+extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *mut *const u8) {
     gannet_intercept::set_fork_hook(allocator::around_fork);
     gannet_intercept::set_thread_exit_hook(tls::run_destructors);
     // SAFETY: called by the dynamic loader with the process's environment, before the program and its threads.
@@ -48,4 +48,4 @@ static BUILD_NOTE: BuildNote = BuildNote {
 
 #[used]
 #[unsafe(link_section = ".init_array")]
-static INITIALISE: extern "C" fn(c_int, *const *const c_char, *const *const u8) = initialise;
+static INITIALISE: extern "C" fn(c_int, *const *const c_char, *mut *const u8) = initialise;

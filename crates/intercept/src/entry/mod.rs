@@ -95,6 +95,11 @@ pub(crate) fn mark_descriptor(descriptor: usize) {
     }
 }
 
+/// Whether calls on `descriptor` go to the handler.
+pub(crate) fn is_marked(descriptor: usize) -> bool {
+    FILTER.marks.get(descriptor).is_some_and(|mark| mark.load(Ordering::Relaxed) & MARK_OURS != 0)
+}
+
 /// Lets calls on `descriptor` pass from now on.
 pub(crate) fn unmark_descriptor(descriptor: usize) {
     if let Some(mark) = FILTER.marks.get(descriptor) {

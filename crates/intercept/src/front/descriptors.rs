@@ -3,7 +3,7 @@
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
 use super::table::{CREATED, OpenFile};
-use super::{flags, held, locks, sharing};
+use super::{flags, held, listing, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -97,7 +97,7 @@ pub(crate) fn duplicate(call: &mut Call<'_>) -> Answer {
 /// Makes the program's call that duplicates `descriptor`, and enters the new one.
 fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
     if !call.is_ours(descriptor) {
-        return Ok(Outcome::Pass);
+        return Ok(listing::duplicated(call, descriptor));
     }
     let table = call.table_to_change()?;
     let Some(file) = table.get(descriptor) else { return Ok(Outcome::Pass) };
@@ -195,6 +195,7 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_SET_RW_HINT: usize = 1036;
     const RW_HINT_MAX: u64 = 5;
     const F_NOTIFY: usize = 1026;
+    const DN_MULTISHOT: u32 = 0x8000_0000;
     /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_DIRECT, O_NOATIME. Files send no signals: O_ASYNC stays as it is.
     const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o40000 | 0o1000000;
     const O_PATH: u32 = 0o10000000;
@@ -203,7 +204,12 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     if call.is_internal(descriptor) {
         return Err(Errno::BADF);
     }
-    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else {
+        return Ok(match command as u32 as usize {
+            F_DUPFD | F_DUPFD_CLOEXEC => listing::duplicated(call, descriptor),
+            _ => Outcome::Pass,
+        });
+    };
     let fs = call.file_system(&file)?;
     let shared = fs.shared();
     match command as u32 as usize {
@@ -256,6 +262,8 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             }
             Ok(Outcome::Pass)
         }
+        // Without events it takes notifications back, of which there are none.
+        F_NOTIFY if argument as u32 & !DN_MULTISHOT == 0 => done(0),
         F_NOTIFY if file.file_type != FileType::Directory => Err(Errno::NOTDIR),
         F_GETPIPE_SZ | F_SETPIPE_SZ => Err(Errno::BADF),
         F_GET_RW_HINT => {

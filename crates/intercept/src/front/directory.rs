@@ -118,6 +118,9 @@ pub(crate) fn change_to_descriptor(call: &mut Call<'_>) -> Answer {
     if let Some(file) = call.open_file(call.arguments[0]) {
         return enter(call, file.mount, file.node, file.file_type);
     }
+    if call.is_internal(call.arguments[0]) {
+        return Err(Errno::BADF);
+    }
     // SAFETY: the program's call.
     let result = unsafe { syscall6(FCHDIR, call.arguments) };
     left_to_host(call, result)

@@ -65,6 +65,34 @@ pub(crate) fn prepare(
     }
 }
 
+/// Puts those parts of a list for `LD_PRELOAD`, each with a colon in front, that are files of a volume into memory files, as
+/// [`prepare`] does. The parts that are left.
+pub(crate) fn preload(call: &mut Call<'_>, parts: &[u8], scratch: &mut PathScratch) -> Vec<u8> {
+    let mut left = Vec::with_capacity(parts.len());
+    for part in parts.split(|byte| *byte == b':').filter(|part| !part.is_empty()) {
+        let path = [part, b"\0"].concat();
+        let (mode, none) = (LastMode::Follow, ResolveFlags::empty());
+        let count = call.record.preload_count;
+        // Without a slash it is a name to be searched for.
+        if part.contains(&b'/')
+            && count < PRELOADS_MAX
+            && let Ok(Target::Place(mount, place)) =
+                call.front.resolve(call.table(), AT_FDCWD, path.as_ptr() as usize, mode, none, scratch)
+            && let Ok(found) = place.existing()
+            && found.file_type == FileType::Regular
+            && let Some(descriptor) = copy(call.front, mount, found.node)
+        {
+            call.record.preload_process = crate::process::process_id();
+            call.record.preloads[count] = descriptor;
+            call.record.preload_count = count + 1;
+        } else {
+            left.push(b':');
+            left.extend_from_slice(part);
+        }
+    }
+    left
+}
+
 /// Whether a search path leads into a volume.
 pub(crate) fn concerns(front: &Front, search_path: &[u8], in_volume: bool) -> bool {
     search_path

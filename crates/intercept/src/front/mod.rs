@@ -31,6 +31,7 @@ pub(crate) mod internal;
 pub(crate) mod libraries;
 pub(crate) mod limits;
 pub(crate) mod links;
+pub(crate) mod listing;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
@@ -302,6 +303,7 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         frame.arguments = arguments;
     }
     match answer {
+        Ok(Outcome::Pass) if listing::is_about_internal(&call) => Outcome::Done(-(Errno::BADF.raw_os_error() as isize)),
         Ok(outcome) => outcome,
         Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
     }
@@ -320,6 +322,15 @@ pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool
         Some(front) => programs::before_exec(front, frame, record, in_child),
         None => Outcome::Pass,
     }
+}
+
+/// Before `execve`: what of the program's own `LD_PRELOAD`, in which a colon is in front of each part, is not preloaded otherwise.
+pub(crate) fn preload(record: &mut Record, in_child: bool, parts: &[u8]) -> Vec<u8> {
+    let Some(front) = front().filter(|_| !parts.is_empty()) else { return parts.to_vec() };
+    let mut call = Call { front, number: number::EXECVE, arguments: [0; 6], in_child, record, passed: None };
+    // SAFETY: the thread is busy; this is the only reference.
+    let scratch = unsafe { thread::scratch() };
+    libraries::preload(&mut call, parts, &mut scratch.paths[1])
 }
 
 /// What the next program is told of our descriptors.

@@ -5,7 +5,7 @@ use super::open_names::OpenName;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of};
 use super::table::{CREATED, OpenFile};
-use super::{across, credentials, held, maps, placeholder, rendezvous};
+use super::{across, credentials, held, listing, maps, placeholder, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -125,7 +125,14 @@ fn open_once(
     }
     let mut reserved = None;
     let (mount, name, opened) = match target {
-        Target::Host => return Ok(Outcome::Pass),
+        Target::Host => {
+            let path = scratch.given.get(..scratch.given_bytes).unwrap_or_default();
+            return Ok(match listing::may_be(call, path) {
+                true => listing::opened(Call::on_host(at.number, at.arguments)),
+                false => Outcome::Pass,
+            });
+        }
+        Target::HostPath(path) if listing::may_be(call, path) => return Ok(listing::opened(at.on_host(path))),
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
             if flags.contains(OpenFlags::DIRECT)

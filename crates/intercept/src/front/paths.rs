@@ -6,7 +6,7 @@
 //! a mount's place ends where the kernel ends it.
 
 use super::table::Table;
-use super::{Front, credentials, held};
+use super::{Front, credentials, held, internal};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
@@ -50,7 +50,7 @@ impl Front {
         flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
-        let PathScratch { given, host, walk } = scratch;
+        let PathScratch { given, given_bytes, host, walk } = scratch;
         let host_pointer: *mut [u8; 8192] = host;
         // The kernel says the same of such paths, wherever they lead.
         let length = match crate::memory::read_string(address, given) {
@@ -58,6 +58,7 @@ impl Front {
             Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
             Err(_) => return Err(Errno::FAULT),
         };
+        *given_bytes = length;
         let path: &'a [u8] = &given[..length];
         let (mut mount, mut node, path) = match self.start_of(table, directory, path)? {
             // SAFETY: borrowed for 'a, and nothing else refers to it.
@@ -157,7 +158,11 @@ impl Front {
             if let Some((mount, skip)) = self.mount_of(path) {
                 return Ok(Start::Volume { mount, node: self.file_system(mount)?.root(), skip });
             }
-            if let Some((descriptor, length)) = named_descriptor(path)
+            let named = named_descriptor(path);
+            if named.is_some_and(|(descriptor, _)| internal::is_internal(descriptor as i32)) {
+                return Err(Errno::NOENT);
+            }
+            if let Some((descriptor, length)) = named
                 && let Some(file) = table.get(descriptor)
             {
                 if length == path.len() {
@@ -183,8 +188,15 @@ impl Front {
             });
         }
         let Some(file) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
+            if internal::is_internal(directory) {
+                return Err(Errno::BADF);
+            }
+            let is_listing = || {
+                let mut place = Vec::new();
+                place_of_descriptor(directory, &mut place) && is_own_descriptor_directory(&place)
+            };
             return Ok(match parse_number(path).filter(|&named| table.get(named).is_some()) {
-                Some(named) if is_own_descriptor_directory(directory) => Start::Descriptor(named),
+                Some(named) if is_listing() => Start::Descriptor(named),
                 _ => Start::Host,
             });
         };
@@ -312,7 +324,7 @@ impl Front {
 }
 
 /// Appends where a directory descriptor of the host leads, as the kernel names it; false if it has no such name.
-fn place_of_descriptor(descriptor: i32, into: &mut Vec<u8>) -> bool {
+pub(crate) fn place_of_descriptor(descriptor: i32, into: &mut Vec<u8>) -> bool {
     let link = format!("/proc/self/fd/{descriptor}\0");
     let mut buffer = [0u8; 4096];
     let arguments = [AT_FDCWD as usize, link.as_ptr() as usize, buffer.as_mut_ptr() as usize, buffer.len()];
@@ -325,11 +337,10 @@ fn place_of_descriptor(descriptor: i32, into: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Whether a descriptor of the host is of this process's `/proc/PID/fd`.
-fn is_own_descriptor_directory(descriptor: i32) -> bool {
-    let mut path = Vec::new();
+/// Whether a path is that of this process's `/proc/PID/fd` or `fdinfo`.
+pub(crate) fn is_own_descriptor_directory(path: &[u8]) -> bool {
     let own = format!("/proc/{}/", crate::process::process_id());
-    place_of_descriptor(descriptor, &mut path) && path.starts_with(own.as_bytes()) && path.ends_with(b"/fd")
+    path.starts_with(own.as_bytes()) && (path.ends_with(b"/fd") || path.ends_with(b"/fdinfo"))
 }
 
 /// Makes an absolute path without empty, `.` and `..` components, taken as text.

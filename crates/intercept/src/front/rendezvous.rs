@@ -73,6 +73,23 @@ pub(crate) fn open_pipe(
     Ok(Outcome::Pass)
 }
 
+/// The FIFO of a volume that the pipe behind a descriptor stands for.
+pub(crate) fn fifo_of(call: &Call<'_>, descriptor: i32) -> Option<(usize, NodeId)> {
+    let mut path = Vec::new();
+    if !super::paths::place_of_descriptor(descriptor, &mut path) {
+        return None;
+    }
+    let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
+    let name = core::str::from_utf8(path.strip_prefix(b"/dev/shm/gannet-fifo-")?).ok()?;
+    let mut parts = name.split('-').skip(1);
+    let identity = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let node = NodeId::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let is_it = |mount: &usize| {
+        call.front.file_system(*mount).is_ok_and(|fs| fs.statistics().is_ok_and(|all| all.identity == identity))
+    };
+    (0..call.front.mounts.len()).find(is_it).map(|mount| (mount, node))
+}
+
 const AF_UNIX: u16 = 1;
 /// `struct sockaddr_un`, and a zero byte behind the longest path.
 const ADDRESS_BYTES: usize = 110;

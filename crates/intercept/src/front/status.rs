@@ -66,16 +66,12 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
     if call.number == NEWFSTATAT && has_unknown(flags, AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT) {
         return Ok(Outcome::Pass);
     }
-    if call.number == NEWFSTATAT && flags & AT_EMPTY_PATH != 0 {
+    if call.number == NEWFSTATAT && is_of_descriptor(&at, flags) {
         // How the C library does `fstat`.
-        let mut first = 1u8;
-        let empty = at.arguments[1] == 0 || memory::read_value(at.arguments[1], &mut first).is_ok() && first == 0;
-        if empty && at.arguments[0] as i32 != AT_FDCWD {
-            return match call.open_file(at.arguments[0]) {
-                Some(file) => stat_of(call, &file, address),
-                None => Ok(Outcome::Pass),
-            };
-        }
+        return match call.open_file(at.arguments[0]) {
+            Some(file) => stat_of(call, &file, address),
+            None => of_host(call, &at, address + STAT_MODE, |mount, all| write_stat(address, mount, all)),
+        };
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, mount, place| {
         let found = place.existing().map_err(|error| error.errno())?;
@@ -87,6 +83,41 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
 fn stat_of(call: &Call<'_>, file: &OpenFile, address: usize) -> Answer {
     let all = call.file_system(file)?.attributes(file.node).map_err(|error| error.errno())?;
     write_stat(address, file.mount, &all)
+}
+
+/// Where the mode is in `struct stat` and `struct statx`.
+const STAT_MODE: usize = 24;
+const STATX_MODE: usize = 28;
+
+/// Whether a call is about the descriptor itself: its path is empty, and may be.
+fn is_of_descriptor(at: &AtForm, flags: usize) -> bool {
+    let mut first = 1u8;
+    let (directory, path) = (at.arguments[at.directory] as i32, at.arguments[at.path]);
+    flags & AT_EMPTY_PATH != 0
+        && directory != AT_FDCWD
+        && (path == 0 || memory::read_value(path, &mut first).is_ok() && first == 0)
+}
+
+/// What a descriptor of the host is: what the kernel says, who puts the mode at `mode_at`; what `write` says of the FIFO of a volume
+/// that the pipe stands for.
+fn of_host(call: &Call<'_>, at: &AtForm, mode_at: usize, write: impl FnOnce(usize, &Attributes) -> Answer) -> Answer {
+    const S_IFMT: u16 = 0o170000;
+    const S_IFIFO: u16 = 0o010000;
+    let descriptor = at.arguments[at.directory];
+    if call.is_internal(descriptor) {
+        return Err(Errno::BADF);
+    }
+    let outcome = Call::on_host(at.number, at.arguments);
+    let mut mode = [0u8; 2];
+    if outcome == Outcome::Done(0)
+        && memory::read_value(mode_at, &mut mode).is_ok()
+        && u16::from_le_bytes(mode) & S_IFMT == S_IFIFO
+        && let Some((mount, node)) = super::rendezvous::fifo_of(call, descriptor as i32)
+        && let Ok(all) = call.front.file_system(mount)?.attributes(node)
+    {
+        return write(mount, &all);
+    }
+    Ok(outcome)
 }
 
 /// `fstat`.
@@ -107,13 +138,16 @@ pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         return Ok(Outcome::Pass);
     }
     let at = AtForm::new(STATX, call.arguments);
-    if path == 0 && flags & AT_EMPTY_PATH != 0 {
+    if path == 0 && directory as i32 == AT_FDCWD {
+        return Ok(Outcome::Pass);
+    }
+    if is_of_descriptor(&at, flags) {
         return match call.open_file(directory) {
             Some(file) => {
                 let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
                 write_statx(address, file.mount, &all)
             }
-            None => Ok(Outcome::Pass),
+            None => of_host(call, &at, address + STATX_MODE, |mount, all| write_statx(address, mount, all)),
         };
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, mount, place| {
@@ -211,7 +245,7 @@ fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
 /// `getdents64`, `getdents`. Entries are put together in `buffer` and copied to the program in one piece.
 pub(crate) fn read_directory(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let [descriptor, address, room, ..] = call.arguments;
-    let Some(file) = call.open_file(descriptor) else { return Ok(Outcome::Pass) };
+    let Some(file) = call.open_file(descriptor) else { return Ok(super::listing::read(call, buffer)) };
     const O_PATH: u32 = 0o10000000;
     if file.flags & O_PATH != 0 {
         return Err(Errno::BADF);
