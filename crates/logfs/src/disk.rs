@@ -231,6 +231,7 @@ impl Disk {
                 commit.store(block * BLOCK_BYTES + at as u64, crate::format::get_u64(&encoded[..], at))?;
             }
         } else {
+            // Unmet: no workload opens a volume one superblock of which is damaged.
             commit.write(block * BLOCK_BYTES, &encoded[..])?;
         }
         let _ = commit.fence();

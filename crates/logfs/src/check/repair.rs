@@ -180,6 +180,7 @@ impl Repair<'_, '_> {
         }
         let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
         for &block in &self.new_chunks {
+            // Unmet: the repaired volumes keep their chunks, and have room in them.
             commit.zero(block * BLOCK_BYTES, length_bytes)?;
         }
         let clean = self.model.ground.summary.map(|summary| summary.clean_word(disk.key()));
@@ -203,10 +204,14 @@ impl Repair<'_, '_> {
                 if superblocks.wrong_headers.contains(&block) {
                     // Where it ends here, the medium does not seem to be of another time.
                     let mut commit = disk.begin();
+                    // Unmet: the repaired volumes are on one medium.
                     commit.store(block * BLOCK_BYTES + AT_OPENING, disk.load(OPENING_AT)?)?;
+                    // Unmet: as above.
                     let _ = commit.fence();
                     let mut commit = disk.begin();
+                    // Unmet: as above.
                     commit.write(block * BLOCK_BYTES, &encoded)?;
+                    // Unmet: as above.
                     let _ = commit.fence();
                 }
             }
@@ -214,7 +219,9 @@ impl Repair<'_, '_> {
         span::begin_opening(disk, Time::now().0 as u64)?;
         if disk.load(EPOCH_AT)? != disk.epoch() as u64 {
             let mut commit = disk.begin();
+            // Unmet: the epoch is not among the damaged words.
             commit.store(EPOCH_AT, disk.epoch() as u64)?;
+            // Unmet: as above.
             let _ = commit.fence();
         }
         Ok(())
@@ -226,6 +233,7 @@ impl Repair<'_, '_> {
         let mut commit = disk.begin();
         for &(chunk, block) in &self.map_words {
             let word = block.map_or(0, |block| encode_map_word(disk.key(), chunk, block));
+            // Unmet: the inode map is not among the damaged words.
             commit.store(disk.geometry().map_word_at(chunk), word)?;
         }
         for examined in self.model.inodes.values().filter(|examined| examined.rebuild) {
@@ -253,6 +261,7 @@ impl Repair<'_, '_> {
                 (Some(&head), _, _) => commit.store(at + AT_HEAD, head)?,
                 _ if examined.rebuild => {}
                 (None, Some(place), _) => kill(&mut commit, place)?,
+                // Unmet: no crash of these volumes has left a link in flight.
                 (None, None, Some(dangling_at)) => commit.store(dangling_at, 0)?,
                 (None, None, None) => {}
             }
@@ -279,7 +288,9 @@ impl Repair<'_, '_> {
                 continue;
             }
             let generation = disk.load(at + AT_IDENTITY)? as u32;
+            // Unmet: no damage here leaves an inode that had no name.
             commit.store(at + AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
+            // Unmet: as above.
             commit.store(at + AT_HEAD, 0)?;
         }
         // Unnoticed [fence]: that of the epoch, which follows, covers it.

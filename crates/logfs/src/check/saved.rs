@@ -58,6 +58,7 @@ impl Map {
         for word in padded {
             buffer.extend_from_slice(&word.to_le_bytes());
             if buffer.len() == BLOCK_BYTES as usize {
+                // Unmet: maps of more than a block are those of larger volumes.
                 commit.write(at, &buffer)?;
                 at += BLOCK_BYTES;
                 buffer.clear();
