@@ -357,3 +357,25 @@ fn errors_are_one_line() {
         Err(error) => eprintln!("skipped: an ordinary user cannot run this program: {error}"),
     }
 }
+
+/// `execve` closes files while it holds what the kernel takes to show the process in `/proc`: a server that looks there must not be the one
+/// that the closes wait for.
+#[test]
+fn programs_that_close_files_of_the_mount_as_they_begin() {
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let server = bench.mount(&format!("transport={transport}"));
+        let files: Vec<File> =
+            (0..60).map(|number| File::create(bench.at().join(number.to_string())).unwrap()).collect();
+        // In a thread: who begins the program waits until it has begun.
+        let programs = std::thread::spawn(|| {
+            for _ in 0..60 {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        eventually("programs begin and end", || programs.is_finished());
+        programs.join().unwrap();
+        drop(files);
+        server.end();
+    });
+}

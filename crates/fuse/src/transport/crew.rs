@@ -290,11 +290,12 @@ impl Member {
 
     /// It was answered; `caller` is the thread that asked, 0 if that is not known.
     pub(super) fn end(&mut self, caller: u32) {
-        self.turn.step();
         self.crew.serving.fetch_sub(1, Ordering::Relaxed);
         if self.served.is_multiple_of(LOOK_PERIOD) {
+            // Still as one that serves: the watch calls the others should the look have to wait.
             self.follow(caller);
         }
+        self.turn.step();
     }
 
     fn look(&mut self, device: &impl AsFd) {
@@ -316,6 +317,11 @@ impl Member {
             1 => {}
             2 if self.crew.paired.load(Ordering::Relaxed) => return self.keep_to_own(),
             _ => return self.unpin(),
+        }
+        // A look may wait for the caller (`execve` holds what the kernel takes to show a process, while it closes files), and the caller
+        // for us: so only one thread looks, and only where there are others.
+        if self.index != 0 || self.crew.members == 1 {
+            return self.unpin();
         }
         self.not_followed += 1;
         if self.not_followed < self.follow_period {
