@@ -4,7 +4,7 @@ use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
     Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, flags, handles, held,
-    locks, maps, names, rendezvous, status, transfer,
+    locks, maps, names, sockets, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -266,10 +266,11 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         IO_SUBMIT => asynchronous::submit(call),
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),
-        SENDMSG => super::passing::send(call),
-        SENDMMSG => super::passing::send_several(call),
-        BIND => rendezvous::bind(call, first),
-        CONNECT => rendezvous::connect(call, first, second),
+        SENDMSG => super::passing::send(call, first, second),
+        SENDMMSG => super::passing::send_several(call, first, second),
+        BIND => sockets::bind(call, first),
+        CONNECT | SENDTO => sockets::to_address(call, first, second),
+        GETSOCKNAME | GETPEERNAME => sockets::name(call),
         // To the kernel, which sees that ours sends no notifications.
         INOTIFY_ADD_WATCH | FANOTIFY_MARK if call.is_ours(a) => Ok(Outcome::Pass),
         INOTIFY_ADD_WATCH => refuse_watch(call, [a, 0, c, 0, 0, 0], CWD, b, first),

@@ -44,6 +44,7 @@ pub(crate) mod rendezvous;
 pub(crate) mod rights;
 pub(crate) mod running;
 pub(crate) mod sharing;
+pub(crate) mod sockets;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod transfer;

@@ -6,12 +6,13 @@
 
 use super::call::{Answer, Call, done};
 use super::links::RECHECK;
-use super::placeholder;
 use super::table::OpenFile;
+use super::{placeholder, sockets};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
+use crate::thread::PathScratch;
 
 const SOL_SOCKET: u32 = 1;
 const SCM_RIGHTS: u32 = 1;
@@ -73,23 +74,24 @@ fn transit_file(file: &OpenFile) -> Option<usize> {
     }
 }
 
-/// `sendmmsg`: one after the other, if any message has control messages.
-pub(crate) fn send_several(call: &mut Call<'_>) -> Answer {
+/// `sendmmsg`: one after the other, if any message has control messages or an address.
+pub(crate) fn send_several(call: &mut Call<'_>, first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [socket, messages, count, flags, ..] = call.arguments;
     let count = (count as u32 as usize).min(SEVERAL_MAX);
-    let has_control = (0..count).any(|index| {
+    let concerns = (0..count).any(|index| {
         let mut header = [0usize; 7];
-        memory::read_value(messages.wrapping_add(index * SEVERAL_STRIDE), &mut header).is_ok() && header[5] != 0
+        let read = memory::read_value(messages.wrapping_add(index * SEVERAL_STRIDE), &mut header);
+        read.is_ok() && (header[0] != 0 || header[5] != 0)
     });
     // To the kernel, which knows that ours is no socket.
-    if !has_control || call.is_ours(socket) {
+    if !concerns || call.is_ours(socket) {
         return Ok(Outcome::Pass);
     }
     for index in 0..count {
         let message = messages.wrapping_add(index * SEVERAL_STRIDE);
         call.number = SENDMSG;
         call.arguments = [socket, message, flags, 0, 0, 0];
-        let sent = match send(call)? {
+        let sent = match send(call, first, second)? {
             Outcome::Done(sent) => sent,
             // SAFETY: the program's message.
             _ => unsafe { syscall(SENDMSG, [socket, message, flags]) },
@@ -102,22 +104,17 @@ pub(crate) fn send_several(call: &mut Call<'_>) -> Answer {
     done(count)
 }
 
-/// `sendmsg`.
-pub(crate) fn send(call: &Call<'_>) -> Answer {
-    let [socket, message, flags, ..] = call.arguments;
-    let mut header = [0usize; 7];
-    if call.is_ours(socket) || memory::read_value(message, &mut header).is_err() {
-        return Ok(Outcome::Pass);
-    }
-    let (address, length) = (header[4], header[5]);
+/// The control messages of a message with descriptors of ours replaced, and what stands in which descriptor's stead; nothing if they
+/// have none.
+fn replaced(call: &Call<'_>, address: usize, length: usize) -> (Vec<u8>, Vec<(OpenFile, usize)>) {
+    let mut sent: Vec<(OpenFile, usize)> = Vec::new();
     if address == 0 || !(CONTROL_HEAD_BYTES..=CONTROL_BYTES_MAX).contains(&length) {
-        return Ok(Outcome::Pass);
+        return (Vec::new(), sent);
     }
     let mut control = vec![0u8; length];
     if memory::read_bytes(address, &mut control).is_err() {
-        return Ok(Outcome::Pass);
+        return (Vec::new(), sent);
     }
-    let mut sent: Vec<(OpenFile, usize)> = Vec::new();
     for position in descriptors_in(&control) {
         let Some(file) = call.open_file(descriptor_at(&control, position)) else { continue };
         if let Ok(fs) = call.file_system(&file)
@@ -128,11 +125,29 @@ pub(crate) fn send(call: &Call<'_>) -> Answer {
             sent.push((file, transit));
         }
     }
-    if sent.is_empty() {
+    (control, sent)
+}
+
+/// `sendmsg`.
+pub(crate) fn send(call: &Call<'_>, first: &mut PathScratch, second: &mut PathScratch) -> Answer {
+    let [socket, message, flags, ..] = call.arguments;
+    let mut header = [0usize; 7];
+    if call.is_ours(socket) || memory::read_value(message, &mut header).is_err() {
         return Ok(Outcome::Pass);
     }
-    header[4] = control.as_ptr() as usize;
-    // SAFETY: the program's call, with the control messages replaced. Made here, as its outcome must be known.
+    let room = &mut second.host;
+    let to = if header[0] == 0 { None } else { sockets::address_of(call, header[0], header[1], first, room)? };
+    if let Some(length) = to {
+        (header[0], header[1]) = (room.as_ptr() as usize, length);
+    }
+    let (control, sent) = replaced(call, header[4], header[5]);
+    if sent.is_empty() && to.is_none() {
+        return Ok(Outcome::Pass);
+    }
+    if !sent.is_empty() {
+        header[4] = control.as_ptr() as usize;
+    }
+    // SAFETY: the program's call, with address and control messages replaced. Made here, as its outcome must be known.
     let result = unsafe { syscall(SENDMSG, [socket, header.as_ptr() as usize, flags]) };
     for (file, transit) in sent {
         // SAFETY: the file made above.

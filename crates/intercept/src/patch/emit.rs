@@ -9,7 +9,7 @@ use super::gates;
 use crate::entry;
 use crate::front::descriptors::LOOP_REQUESTS;
 use crate::front::links::{RECHECK, takes_path};
-use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG};
+use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG, SENDTO};
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site, WINDOW_BYTES_MAX};
 use crate::table::{Class, NUMBER_LIMIT, class_of};
 
@@ -164,6 +164,11 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
         code.put(&[0xc1, 0xe9, 0x08]); // shr ecx, 8
         code.put(&[0x83, 0xf9, LOOP_REQUESTS]); // cmp ecx, LOOP_REQUESTS
         to_handler = Some(code.short_jump(0x74)); // je handler
+    }
+    if usize::try_from(number) == Ok(SENDTO) {
+        // Only an address may lead to a volume.
+        code.put(&[0x4d, 0x85, 0xc0]); // test r8, r8
+        to_pass[0] = code.short_jump(0x74); // je pass
     }
     let by_table = matches!(class, Some(Class::Table | Class::DescriptorOrTable));
     if by_table {

@@ -71,6 +71,36 @@ python3 s.py",
 }
 
 #[test]
+fn addresses_of_unix_sockets() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(16);
+    volume.script(
+        "cat > a.py <<'EOF'
+import errno, os, socket
+server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); server.bind('s'); print(server.getsockname())
+client = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); print(repr(client.getsockname())); client.bind('/gannet/c')
+client.sendto(b'to a name', '/gannet/s'); data, back = server.recvfrom(20); print(data); server.sendto(b'back', back); print(client.recv(20))
+client.sendmsg([b'in a message'], [], 0, 's'); print(server.recv(20))
+a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [os.open('a.py', os.O_RDONLY)]); print(os.read(socket.recv_fds(b, 1, 1)[1][0], 6))
+client.connect('../gannet/s'); print(client.getpeername(), client.getsockname()); client.send(b'connected'); print(server.recv(20))
+for name, flags in (('nowhere', 0), ('a.py', 0), ('s' * 107, 0)):
+    try: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'', name)
+    except OSError as error: print(errno.errorcode[error.errno])
+os.chmod('s', 0o400 if os.getuid() else 0); os.rename('s', 't'); client.sendto(b'renamed', 't') ; print(server.recv(20))
+EOF
+python3 a.py; mkdir d; cd d; python3 - <<'EOF'
+import socket
+far = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); far.bind('../f')
+near.connect('/gannet/f'); near.send(b'up'); print(far.recv(9), near.getpeername(), far.getsockname())
+import os; print(os.fork() == 0 and far.getsockname() or os.wait()[1])
+EOF",
+            "s\n''\nb'to a name'\nb'back'\nb'in a message'\nb'import'\ns /gannet/c\nb'connected'\nENOENT\nECONNREFUSED\nENOENT\nb'renamed'\nb'up' ../f ../f\n../f\n0",
+    );
+}
+
+#[test]
 fn a_child_keeps_its_parents_maps() {
     if !have("python3") {
         return;
