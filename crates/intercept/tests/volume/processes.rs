@@ -94,7 +94,7 @@ python3 a.py; mkdir d; cd d; python3 - <<'EOF'
 import socket
 far = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); near = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); far.bind('../f')
 near.connect('/gannet/f'); near.send(b'up'); print(far.recv(9), near.getpeername(), far.getsockname())
-import os; print(os.fork() == 0 and far.getsockname() or os.wait()[1])
+import os, sys; sys.stdout.flush(); print(os.fork() == 0 and far.getsockname() or os.wait()[1])
 EOF",
             "s\n''\nb'to a name'\nb'back'\nb'in a message'\nb'import'\ns /gannet/c\nb'connected'\nENOENT\nECONNREFUSED\nENOENT\nb'renamed'\nb'up' ../f ../f\n../f\n0",
     );
