@@ -37,6 +37,9 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the thread's own block.
     unsafe { (*entry::thread_state()).ends_empty = 0 };
     let in_child = process::in_vfork_child(record);
+    if front::ends::has_begun() && !in_child {
+        front::ends::wait_for_end(record);
+    }
     exec::release_memory(record);
     // A panic is a defect of ours; it must cost one call, not the program.
     let outcome = catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO));

@@ -47,6 +47,11 @@ pub(crate) fn process_id() -> i32 {
 /// Several processes may run in this memory.
 static SEVERAL: AtomicBool = AtomicBool::new(false);
 
+/// Whether another process may run in this memory and go on when this one ends.
+pub(crate) fn is_shared() -> bool {
+    SEVERAL.load(Ordering::Relaxed)
+}
+
 /// This process, without a system call where that is sure.
 #[inline]
 pub(crate) fn known_process_id(record: &Record) -> i32 {
@@ -163,6 +168,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         signal::after_fork();
     }
     if result == 0 {
+        front::ends::not_in_child();
         thread::note_fork_in_child();
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(GETTID, []) as i32 };

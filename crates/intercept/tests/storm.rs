@@ -78,6 +78,21 @@ fn signals_in_an_operation_reach_their_handlers() {
     check(&run(command.current_dir(host.path())), "on the host", wanted);
 }
 
+/// A child that shares memory, and the end of a process with threads.
+#[test]
+fn threads_see_nothing_of_what_others_close() {
+    let (_directory, program) = compile("together");
+    for what in ["numbers", "end"] {
+        let volume = Volume::new(64);
+        let mut command = volume.command_with_time("sh", 240);
+        command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program).arg(what);
+        check(&run(&mut command), what, "ok");
+        nothing_is_left(volume, what);
+        let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
+        check(&run(Command::new(&program).arg(what).current_dir(host.path())), what, "ok");
+    }
+}
+
 #[test]
 fn killed_in_a_tree() {
     let (_directory, program) = compile("treekill");

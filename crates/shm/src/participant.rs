@@ -10,6 +10,7 @@ use crate::facade::{Ordering, Word};
 use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
 use crate::session::PARTICIPANTS_USED_AT;
+use crate::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -62,7 +63,7 @@ impl Process {
     /// The calling process. `birth`: also find what tells it from a later one of the same id.
     pub(crate) fn current(birth: bool) -> Self {
         let pid = rustix::process::getpid();
-        let namespace = rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino);
+        let namespace = sys::pid_namespace();
         let birth = if birth { birth_of(pid).unwrap_or(0) } else { 0 };
         Self { pid: pid.as_raw_pid() as u32, namespace, birth }
     }
@@ -82,6 +83,12 @@ impl Process {
         if self.namespace == 0 || self.namespace != own_namespace {
             return None;
         }
+        // A `vfork` child can be in another namespace than the process whose memory it has, and see nobody.
+        self.is_seen().filter(|seen| *seen || sys::pid_namespace() == own_namespace)
+    }
+
+    /// Likewise, as the caller's PID namespace has it.
+    fn is_seen(&self) -> Option<bool> {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return Some(false) };
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return Some(false);
@@ -264,6 +271,11 @@ impl<'a> Participants<'a> {
         }
     }
 
+    /// The process id of `id`, as the process itself sees it.
+    pub(crate) fn pid(&self, id: ParticipantId) -> u32 {
+        self.words(id.index)[PID].load(Ordering::Relaxed) as u32
+    }
+
     pub(crate) fn info(&self, id: ParticipantId, own_namespace: u64) -> ParticipantInfo {
         let words = self.words(id.index);
         let name: Vec<u8> = [NAME, NAME + 1]
@@ -273,7 +285,7 @@ impl<'a> Participants<'a> {
             .collect();
         ParticipantInfo {
             id,
-            pid: words[PID].load(Ordering::Relaxed) as u32,
+            pid: self.pid(id),
             same_namespace: own_namespace != 0 && words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
             name: String::from_utf8_lossy(&name).into_owned(),
         }

@@ -247,21 +247,24 @@ impl Session {
             Kind::Free | Kind::Reap => words[slot::PARTICIPANT].load(Ordering::Relaxed) as u32,
         };
         let Some(id) = self.participants().live(participant) else { return Ok(true) };
+        let thread = words[slot::TID].load(Ordering::Relaxed) as u32;
         if id == self.participant() && self.incarnation() != 0 {
-            return Ok(state.kind == Kind::Live && !self.own_thread_exists(words));
+            // The caller may be a `vfork` child, which has our memory but another number.
+            let caller = rustix::process::getpid().as_raw_pid() as u32;
+            let processes = [caller, self.participants().pid(id)];
+            return Ok(state.kind == Kind::Live && self.is_gone(&processes, thread));
         }
         if !self.participants().is_alive(id, self.namespace(), &mut View::None)? {
             return Ok(true);
         }
         let info = self.participants().info(id, self.namespace());
-        Ok(state.kind == Kind::Live
-            && info.same_namespace
-            && !sys::thread_exists(info.pid, words[slot::TID].load(Ordering::Relaxed) as u32))
+        Ok(state.kind == Kind::Live && info.same_namespace && self.is_gone(&[info.pid], thread))
     }
 
-    fn own_thread_exists(&self, words: &[Word; SLOT_WORDS]) -> bool {
-        let pid = rustix::process::getpid().as_raw_pid() as u32;
-        sys::thread_exists(pid, words[slot::TID].load(Ordering::Relaxed) as u32)
+    /// Whether none of the processes has such a thread. In doubt one has.
+    fn is_gone(&self, processes: &[u32], thread: u32) -> bool {
+        !processes.iter().any(|process| sys::thread_exists(*process, thread))
+            && sys::pid_namespace() == self.namespace()
     }
 
     /// Settles a claimed slot. On an owner's error the claim is given up, so that another attempt

@@ -100,6 +100,11 @@ pub(crate) fn thread_exists(pid: u32, tid: u32) -> bool {
     !matches!(unsafe { syscall3(number::TGKILL, pid as usize, tid as usize, 0) }, Err(Errno::SRCH))
 }
 
+/// The caller's PID namespace; 0: unknown.
+pub(crate) fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
+}
+
 /// The calling thread's robust-list head as registered with the kernel: address and size.
 pub(crate) fn robust_list_head() -> Option<(usize, usize)> {
     let mut head = 0usize;

@@ -33,10 +33,15 @@ use core::sync::atomic::{AtomicU8, Ordering};
 /// Descriptors at or above this are never ours.
 pub(crate) const DESCRIPTOR_LIMIT: usize = 1 << 16;
 
-/// In a mark: the descriptor may be ours, in this process or in a `vfork` child of it.
-pub(crate) const MARK_OURS: u8 = 1;
+/// In a mark: the descriptor may be ours.
+const MARK_OURS: u8 = 1;
 /// In a mark: the handler wants to know when it is closed.
 const MARK_WATCHED: u8 = 2;
+/// In a mark: the descriptor may be ours in a `vfork` child, which shares the marks but not the descriptors. Threads of its parent that
+/// close their own must not take it away; it stays, at the price of calls of the host's that the handler passes on.
+const MARK_OF_CHILD: u8 = 4;
+/// Any of them sends a call on the descriptor to the handler.
+pub(crate) const MARKS_OF_CALLS: u8 = MARK_OURS | MARK_OF_CHILD;
 
 /// What the filter reads. Beside each other, so that it is one page as a rule, which a forked child has already.
 #[repr(C, align(4096))]
@@ -89,21 +94,33 @@ pub(crate) fn held_mark_address() -> usize {
 
 /// Sends calls on `descriptor` to the handler from now on.
 pub(crate) fn mark_descriptor(descriptor: usize) {
-    if let Some(mark) = FILTER.marks.get(descriptor) {
-        // Watching begins while there is one thread: nobody else changes the other bit.
-        mark.store(mark.load(Ordering::Relaxed) | MARK_OURS, Ordering::Release);
-    }
+    change_mark(descriptor, MARK_OURS, 0);
+}
+
+/// Likewise for a `vfork` child, whatever its parent's threads do.
+pub(crate) fn mark_descriptor_of_child(descriptor: usize) {
+    change_mark(descriptor, MARK_OF_CHILD, 0);
 }
 
 /// Whether calls on `descriptor` go to the handler.
 pub(crate) fn is_marked(descriptor: usize) -> bool {
-    FILTER.marks.get(descriptor).is_some_and(|mark| mark.load(Ordering::Relaxed) & MARK_OURS != 0)
+    FILTER.marks.get(descriptor).is_some_and(|mark| mark.load(Ordering::Relaxed) & MARKS_OF_CALLS != 0)
 }
 
-/// Lets calls on `descriptor` pass from now on.
+/// Lets calls on `descriptor` pass from now on, where no `vfork` child may need them.
 pub(crate) fn unmark_descriptor(descriptor: usize) {
-    if let Some(mark) = FILTER.marks.get(descriptor) {
-        mark.store(mark.load(Ordering::Relaxed) & !MARK_OURS, Ordering::Release);
+    change_mark(descriptor, 0, MARK_OURS);
+}
+
+#[inline]
+fn change_mark(descriptor: usize, set: u8, cleared: u8) {
+    let Some(mark) = FILTER.marks.get(descriptor) else { return };
+    if crate::thread::is_alone() {
+        mark.store(mark.load(Ordering::Relaxed) & !cleared | set, Ordering::Release);
+    } else if set != 0 {
+        mark.fetch_or(set, Ordering::AcqRel);
+    } else {
+        mark.fetch_and(!cleared, Ordering::AcqRel);
     }
 }
 

@@ -2,9 +2,10 @@
 
 use super::{front, maps, table, working_directory};
 use crate::number;
+use crate::process::is_shared;
 use crate::raw::syscall;
 use crate::thread::{self, Record};
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicI32, Ordering};
 
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
@@ -49,12 +50,41 @@ pub fn set_thread_exit_hook(hook: fn()) {
     THREAD_EXIT_HOOK.store(hook as usize, Ordering::Release);
 }
 
+/// The thread that ends the process, while others may be left; 0: none.
+static ENDED_BY: AtomicI32 = AtomicI32::new(0);
+
+/// Whether a thread is putting away what the process has.
+#[inline]
+pub(crate) fn has_begun() -> bool {
+    ENDED_BY.load(Ordering::Relaxed) != 0
+}
+
+/// Where another thread ends the process, waits until it has: `exit_group` closes descriptors when no thread is left to see it, so
+/// nobody may see us do it. Not for `vfork` children, who go on.
+#[cold]
+pub(crate) fn wait_for_end(record: &Record) {
+    while ![0, record.thread].contains(&ENDED_BY.load(Ordering::Relaxed)) {
+        // SAFETY: no arguments; signals that are not deferred end it.
+        unsafe { syscall(number::PAUSE, []) };
+    }
+}
+
+/// The child of a fork goes on.
+pub(crate) fn not_in_child() {
+    if has_begun() {
+        ENDED_BY.store(0, Ordering::Relaxed);
+    }
+}
+
 /// The process ends in order: releases its descriptors, record locks and volumes.
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
     let Some(front) = front() else { return };
     if in_child && record.private_table == 0 {
         return;
+    }
+    if !in_child && !thread::is_alone() && !is_shared() {
+        ENDED_BY.store(record.thread, Ordering::SeqCst);
     }
     let table = table::current(record);
     if !in_child {

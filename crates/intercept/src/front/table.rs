@@ -158,9 +158,11 @@ impl Table {
         let before = self.get(descriptor);
         self.store(descriptor, file);
         self.used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
-        entry::mark_descriptor(descriptor);
         if core::ptr::eq(self, &TABLE) {
+            entry::mark_descriptor(descriptor);
             super::held::changed(descriptor);
+        } else {
+            entry::mark_descriptor_of_child(descriptor);
         }
         before
     }
@@ -172,7 +174,8 @@ impl Table {
         // Of two threads that close the same descriptor one gets it.
         let entry = self.entries.get(descriptor)?;
         entry.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-        if core::ptr::eq(self, &TABLE) {
+        // At the end of the process other threads must not come by what the descriptor is to the kernel.
+        if core::ptr::eq(self, &TABLE) && !super::ends::has_begun() {
             entry::unmark_descriptor(descriptor);
         }
         Some(before)

@@ -187,7 +187,7 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
         // Closing concerns the handler by any mark.
         match usize::try_from(number) {
             Ok(CLOSE) | Err(_) => code.put(&[0x41, 0x80, 0x3c, 0x0b, 0x00]), // cmp byte [r11 + rcx], 0
-            Ok(_) => code.put(&[0x41, 0xf6, 0x04, 0x0b, entry::MARK_OURS]),  // test byte [r11 + rcx], MARK_OURS
+            Ok(_) => code.put(&[0x41, 0xf6, 0x04, 0x0b, entry::MARKS_OF_CALLS]), // test byte [r11 + rcx], marks
         }
         let unmarked = code.short_jump(0x74); // je pass
         if let Some(at) = to_handler {

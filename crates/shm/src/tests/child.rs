@@ -188,6 +188,13 @@ fn child() {
             say("settled");
             sleep_forever();
         }
+        "vfork_waits" => {
+            for namespace in [0, CLONE_NEWPID] {
+                vfork_child_waits(&attach(&mut guard), namespace);
+            }
+            say("waited");
+            sleep_forever();
+        }
         "thread_exit" => {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
@@ -205,7 +212,66 @@ fn child() {
     }
 }
 
+const CLONE_NEWPID: i32 = 0x2000_0000;
+
+/// A child that shares our memory and our thread waits for a lock that another thread of ours has: it lives, though the child's
+/// process has no such thread, and in a PID namespace of the child's own nobody knows it.
+fn vfork_child_waits(session: &Arc<Session>, namespace: i32) {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    const CLONE_VM_VFORK_SIGCHLD: i32 = 0x100 | 0x4000 | 17;
+    struct Both<'s>(&'s Session, AtomicBool);
+    extern "C" fn wait(both: *mut std::ffi::c_void) -> i32 {
+        // SAFETY: the parent's, who waits.
+        let Both(session, holds) = unsafe { &*both.cast::<Both<'_>>() };
+        let lock = session.arena().region("test").unwrap().start;
+        let guard = session.thread().unwrap().lock(lock).unwrap();
+        let early = holds.load(SeqCst);
+        guard.unlock();
+        // SAFETY: ends the child.
+        unsafe { _exit(if early { 3 } else { 0 }) }
+    }
+    let lock = session.arena().region("test").unwrap().start;
+    let both = Both(session, AtomicBool::new(false));
+    session.thread().unwrap();
+    std::thread::scope(|scope| {
+        let holder = scope.spawn(|| {
+            let tenure = || (session.thread().unwrap().slot(), session.thread().unwrap().tenure());
+            let guard = session.thread().unwrap().lock(lock).unwrap();
+            let before = tenure();
+            both.1.store(true, SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+            both.1.store(false, SeqCst);
+            guard.unlock();
+            assert_eq!(tenure(), before, "the thread was taken for dead");
+        });
+        while !both.1.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        let mut stack = vec![0u128; 1 << 16];
+        let top = stack.as_mut_ptr_range().end;
+        let mut status = -1;
+        // SAFETY: the child runs on a stack of its own and ends before this goes on.
+        unsafe {
+            let pid = clone(wait, top.cast(), CLONE_VM_VFORK_SIGCHLD | namespace, (&raw const both).cast_mut().cast());
+            // Who may not make a namespace has none to fear.
+            assert!(pid > 0 || namespace != 0, "{}", std::io::Error::last_os_error());
+            if pid > 0 {
+                assert_eq!(waitpid(pid, &mut status, 0), pid);
+                assert_eq!(status, 0, "the child had the lock beside its holder, or ended by itself");
+            }
+        }
+        holder.join().unwrap();
+    });
+}
+
 unsafe extern "C" {
+    fn clone(
+        run: extern "C" fn(*mut std::ffi::c_void) -> i32,
+        stack: *mut std::ffi::c_void,
+        flags: i32,
+        argument: *mut std::ffi::c_void,
+        ...
+    ) -> i32;
     fn fork() -> i32;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn _exit(status: i32) -> !;

@@ -231,6 +231,14 @@ fn what_a_vforked_child_left_is_settled_by_its_parent() {
 }
 
 #[test]
+fn a_vforked_child_takes_nobody_of_its_parents_process_for_dead() {
+    for (number, role) in [(70, "vfork_waits"), (71, "unlisted vfork_waits")] {
+        let mut child = spawn(role, &identity(number));
+        wait_for(&mut child, "waited");
+    }
+}
+
+#[test]
 fn what_the_last_killed_one_left_can_be_removed() {
     let id = identity(30);
     assert!(!Session::remove_stale(id).unwrap());
