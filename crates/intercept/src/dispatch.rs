@@ -40,9 +40,7 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     if front::ends::has_begun() && !in_child {
         front::ends::wait_for_end(record);
     }
-    exec::release_memory(record);
-    // A panic is a defect of ours; it must cost one call, not the program.
-    let outcome = catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO));
+    let outcome = if in_child { handle_for_parent(frame, record) } else { handle_caught(frame, record, false) };
     // SAFETY: as above. Only if need be: after a fork a store costs a fault.
     unsafe {
         if *error_number != saved_error_number {
@@ -57,6 +55,22 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
         // SAFETY: the entry was given the address of the trampoline's instruction.
         frame.continuation = unsafe { crate::patch::behind(frame.continuation) };
     }
+}
+
+/// A call of a `vfork` child, which acts in its parent's name. Where that was killed it is as if the volumes had failed.
+#[cold]
+fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
+    match front::forks::act_for_parent() {
+        Ok(_acting) => handle_caught(frame, record, true),
+        Err(()) if matches!(frame.rax, EXIT | EXIT_GROUP) => Outcome::Pass,
+        Err(()) => Outcome::Done(EIO),
+    }
+}
+
+/// A panic is a defect of ours; it must cost one call, not the program.
+fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    exec::release_memory(record);
+    catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO))
 }
 
 fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {

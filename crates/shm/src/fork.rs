@@ -7,11 +7,19 @@
 //! that is inherited; after it, the parent gives its copy up and the child closes the inheritance
 //! to its own children. A child forked without this joins at its first operation, if somebody
 //! still has the volume open then.
+//!
+//! A `vfork` child has its parent's memory, and acts in the name of its parent's thread, which waits. When that is killed the kernel
+//! says of the thread, and others of the process, that they are dead, while the child may be in the middle of something. So it says in
+//! the thread's slot that it acts: first that, then it looks whether the thread is dead already; others look the other way
+//! round. While it acts neither the thread nor the participant counts as dead, and it begins nothing in the name of the dead.
 
 use crate::error::{Error, Result};
+use crate::facade::{Ordering, fence};
 use crate::file::LifeLock;
 use crate::participant::{ParticipantId, Process};
 use crate::session::Session;
+use crate::slot;
+use crate::thread::Thread;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::FdFlags;
 
@@ -75,17 +83,41 @@ impl Session {
         Ok(Some(ticket))
     }
 
+    /// In a child that shares its parent's memory (vfork, posix_spawn), around whatever it does here: until the guard is dropped the
+    /// parent's thread lives on in it, even if it is killed. `Detached` if it has been.
+    pub fn act_for_parent(&self) -> Result<ActingChild<'_>> {
+        let me = self.thread()?;
+        let child = rustix::process::getpid().as_raw_pid() as u32;
+        let guard = ActingChild(me);
+        me.words()[slot::ACTING_CHILD].store(u64::from(child), Ordering::Relaxed);
+        // Who finds the thread dead looks for the child afterwards: one of the two sees the other.
+        fence(Ordering::SeqCst);
+        if me.is_marked_dead() { Err(Error::Detached) } else { Ok(guard) }
+    }
+
     /// In the parent, when a child that shared its memory (vfork, posix_spawn) has gone its way: if
     /// it was killed inside an operation, what it held stands under the calling thread's slot.
     /// Settles that. The caller must have had nothing locked and nothing in hand when it forked.
     pub fn after_vfork(&self) -> Result<()> {
         let me = self.thread()?;
+        me.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
         let slot = me.slot();
         if me.holds_nothing() {
             return Ok(());
         }
         self.abandon_thread();
         self.reap_slot(&self.thread()?, slot, false).map(|_| ())
+    }
+}
+
+/// A `vfork` child does something in the name of its parent's thread.
+#[derive(Debug)]
+#[must_use = "the child acts until this is dropped"]
+pub struct ActingChild<'s>(Thread<'s>);
+
+impl Drop for ActingChild<'_> {
+    fn drop(&mut self) {
+        self.0.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
     }
 }
 

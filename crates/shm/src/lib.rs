@@ -81,7 +81,7 @@ mod exports {
     pub use crate::error::{Error, Result};
     pub use crate::facade::{Ordering, Word, Word32, fence};
     pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
-    pub use crate::fork::{ExecTicket, ForkTicket};
+    pub use crate::fork::{ActingChild, ExecTicket, ForkTicket};
     pub use crate::hand::{Hand, HandContent};
     pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
     pub use crate::leftovers::remove_leftovers;

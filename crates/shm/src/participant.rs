@@ -6,10 +6,11 @@
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::facade::{Ordering, Word};
+use crate::facade::{Ordering, Word, fence};
 use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
-use crate::session::PARTICIPANTS_USED_AT;
+use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
+use crate::slot;
 use crate::sys;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -250,7 +251,7 @@ impl<'a> Participants<'a> {
             namespace,
         };
         match process.exists(own_namespace) {
-            Some(false) => return Ok(false),
+            Some(false) => return Ok((0..self.slots_used()).any(|slot| self.is_acted_for_by(slot, id))),
             // The record may have changed hands while we read it.
             Some(true) if self.file.is_none() => return Ok(self.live(id.index) == Some(id)),
             _ => {}
@@ -269,6 +270,25 @@ impl<'a> Participants<'a> {
             // Nobody removes the name while somebody lives.
             View::None => Ok(false),
         }
+    }
+
+    /// No slot at or above this has ever been used.
+    pub(crate) fn slots_used(&self) -> u32 {
+        let used = self.arena.fixed(SLOTS_USED_AT).load(Ordering::Acquire);
+        (used as u32).min(self.arena.layout().threads)
+    }
+
+    fn is_acted_for_by(&self, slot: u32, id: ParticipantId) -> bool {
+        let participant = slot::words(self.arena, slot)[slot::PARTICIPANT].load(Ordering::Relaxed);
+        participant == u64::from(id.index) && self.is_acted_for(slot)
+    }
+
+    /// Whether a `vfork` child is in the middle of something in the name of this slot's thread. To be asked after the thread or
+    /// its process has been found dead.
+    pub(crate) fn is_acted_for(&self, slot: u32) -> bool {
+        fence(Ordering::SeqCst);
+        let child = slot::words(self.arena, slot)[slot::ACTING_CHILD].load(Ordering::Acquire);
+        Pid::from_raw(child as i32).is_some_and(|child| birth_of(child) != Err(Errno::SRCH))
     }
 
     /// The process id of `id`, as the process itself sees it.

@@ -230,8 +230,12 @@ impl Session {
         })
     }
 
-    /// Whether the thread whose slot was found in `state` is dead. In doubt it lives.
+    /// Whether the thread whose slot was found in `state` is dead, and no child acts in its name. In doubt it lives.
     pub(crate) fn is_dead(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
+        Ok(self.has_ended(slot, state, thorough)? && !self.participants().is_acted_for(slot))
+    }
+
+    fn has_ended(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
         let words = slot::words(self.arena(), slot);
         if matches!(state.kind, Kind::Join | Kind::Live) {
             if life(self.arena(), slot).load(Ordering::Acquire) & OWNER_DIED != 0 {

@@ -24,7 +24,7 @@ pub(crate) const ARENA_ID_AT: u64 = 48;
 pub(crate) const READY_AT: u64 = 56;
 const SLOT_HINT_AT: u64 = 64;
 const ROSTER_LOCK_AT: u64 = 128;
-const SLOTS_USED_AT: u64 = 192;
+pub(crate) const SLOTS_USED_AT: u64 = 192;
 /// Above every participant that there ever was.
 pub(crate) const PARTICIPANTS_USED_AT: u64 = 200;
 /// Which boot of the machine the arena was made in; 0 if that is not known.
@@ -239,8 +239,7 @@ impl Session {
 
     /// No slot at or above this has ever been used.
     pub(crate) fn slots_used(&self) -> u32 {
-        let used = self.arena.fixed(SLOTS_USED_AT).load(Ordering::Acquire);
-        (used as u32).min(self.arena.layout().threads)
+        self.participants().slots_used()
     }
 
     /// Gets memory for a slot that was never used, and raises the mark.

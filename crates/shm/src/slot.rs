@@ -43,7 +43,9 @@ pub(crate) const SLEEPS: usize = WAITS + 1;
 pub(crate) const SLEPT_NS: usize = WAITS + 2;
 /// Since when the thread sleeps on a lock, in nanoseconds of the coarse monotonic clock; it counts while `WAITING_ON` does.
 pub(crate) const WAITING_SINCE: usize = WAITS + 3;
-const _: () = assert!(WAITING_SINCE < SLOT_WORDS);
+/// The `vfork` child that acts in the thread's name, in the thread's PID namespace; 0: none. See [`crate::fork`].
+pub(crate) const ACTING_CHILD: usize = WAITS + 4;
+const _: () = assert!(ACTING_CHILD < SLOT_WORDS);
 
 /// The bit of the life word that says that the thread is dead: the kernel's FUTEX_OWNER_DIED.
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;

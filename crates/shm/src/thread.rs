@@ -114,6 +114,11 @@ impl<'s> Thread<'s> {
         dead.locks().next().is_none() && dead.hands().next().is_none()
     }
 
+    /// Whether the kernel has marked this thread, or its parent's if the caller is a `vfork` child.
+    pub(crate) fn is_marked_dead(&self) -> bool {
+        life(self.arena(), self.slot).load(Ordering::Acquire) & OWNER_DIED != 0
+    }
+
     pub(crate) fn state(&self) -> Result<State> {
         load_state(self.session.arena(), self.slot)
     }
@@ -267,7 +272,7 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
         words[slot::TID].store(u64::from(tid), Ordering::Relaxed);
         words[slot::PARTICIPANT].store(u64::from(by), Ordering::Relaxed);
-        for word in [slot::WAITERS, slot::LOCKS_USED, slot::HANDS_USED, slot::WAITING_ON] {
+        for word in [slot::WAITERS, slot::LOCKS_USED, slot::HANDS_USED, slot::WAITING_ON, slot::ACTING_CHILD] {
             words[word].store(0, Ordering::Relaxed);
         }
         session.slot_hint().store(u64::from(slot) + 1, Ordering::Relaxed);

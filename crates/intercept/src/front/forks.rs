@@ -8,7 +8,7 @@ use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
 use core::sync::atomic::Ordering;
-use gannet_vfs::shared::shm::ForkTicket;
+use gannet_vfs::shared::shm::{ActingChild, Error, ForkTicket};
 
 /// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
 /// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
@@ -24,6 +24,20 @@ pub(crate) fn before_vfork() {
             let _ = fs.shared().process_owner();
         }
     }
+}
+
+/// Around each call of a `vfork` child: its parent's thread counts as living meanwhile, even if it is killed. An error if it has been.
+pub(crate) fn act_for_parent() -> Result<Vec<ActingChild<'static>>, ()> {
+    let Some(front) = front() else { return Ok(Vec::new()) };
+    let opened = (0..front.mounts.len()).filter(|index| !front.mounts[*index].opened.load(Ordering::Acquire).is_null());
+    let systems = opened.filter_map(|index| front.file_system(index).ok());
+    let acting = systems.filter_map(|fs| match fs.shared().session().act_for_parent() {
+        Ok(acting) => Some(Ok(acting)),
+        Err(Error::Detached) => Some(Err(())),
+        // Its operations there will say why.
+        Err(_) => None,
+    });
+    acting.collect()
 }
 
 /// A `vfork` child is gone. Should it have been killed inside an operation, that is settled now.

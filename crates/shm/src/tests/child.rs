@@ -195,6 +195,7 @@ fn child() {
             say("waited");
             sleep_forever();
         }
+        "vfork_acts" => acting_for_parent(&attach(&mut guard)),
         "thread_exit" => {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
@@ -213,12 +214,42 @@ fn child() {
 }
 
 const CLONE_NEWPID: i32 = 0x2000_0000;
+const CLONE_VM_VFORK_SIGCHLD: i32 = 0x100 | 0x4000 | 17;
+
+/// A child that shares our memory is in the middle of something when we are killed, and tries to go on afterwards.
+fn acting_for_parent(session: &Arc<Session>) {
+    extern "C" fn act(session: *mut std::ffi::c_void) -> i32 {
+        // SAFETY: the parent's, whose memory stays as long as somebody has it.
+        let session = unsafe { &*session.cast::<Session>() };
+        let region = session.arena().region("test").unwrap();
+        let acting = session.act_for_parent().unwrap();
+        let guard = session.thread().unwrap().lock(region.at(LOCK).unwrap()).unwrap();
+        let left = session.arena().word(region.at(LEFT).unwrap()).unwrap();
+        left.store(1, Ordering::Release);
+        say("acting");
+        std::thread::sleep(Duration::from_millis(500));
+        left.store(0, Ordering::Release);
+        guard.unlock();
+        drop(acting);
+        assert!(matches!(session.act_for_parent(), Err(crate::Error::Detached)), "in the name of the dead");
+        say("refused");
+        // SAFETY: ends the child.
+        unsafe { _exit(0) }
+    }
+    session.thread().unwrap();
+    let mut stack = vec![0u128; 1 << 16];
+    // SAFETY: as below.
+    unsafe {
+        let argument = Arc::as_ptr(session).cast_mut().cast();
+        clone(act, stack.as_mut_ptr_range().end.cast(), CLONE_VM_VFORK_SIGCHLD, argument);
+    }
+    say("not killed");
+}
 
 /// A child that shares our memory and our thread waits for a lock that another thread of ours has: it lives, though the child's
 /// process has no such thread, and in a PID namespace of the child's own nobody knows it.
 fn vfork_child_waits(session: &Arc<Session>, namespace: i32) {
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-    const CLONE_VM_VFORK_SIGCHLD: i32 = 0x100 | 0x4000 | 17;
     struct Both<'s>(&'s Session, AtomicBool);
     extern "C" fn wait(both: *mut std::ffi::c_void) -> i32 {
         // SAFETY: the parent's, who waits.

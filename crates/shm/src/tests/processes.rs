@@ -239,6 +239,25 @@ fn a_vforked_child_takes_nobody_of_its_parents_process_for_dead() {
 }
 
 #[test]
+fn who_is_killed_lives_on_in_a_child_that_acts_for_it() {
+    let id = identity(72);
+    let (session, mut guard) = attached(&id);
+    let mut child = spawn("vfork_acts", &id);
+    wait_for(&mut child, "acting");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(session.reap_dead().unwrap(), crate::Reaped::default());
+    let region = session.arena().region("test").unwrap();
+    let thread = session.thread().unwrap();
+    let lock = thread.lock(region.start).unwrap();
+    assert_eq!(thread.word(region.at(64).unwrap()).unwrap().load(crate::Ordering::Acquire), 0, "the child was at it");
+    lock.unlock();
+    wait_for(&mut child, "refused");
+    assert_eq!(session.reap_dead().unwrap().participants, 1);
+    assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
+}
+
+#[test]
 fn what_the_last_killed_one_left_can_be_removed() {
     let id = identity(30);
     assert!(!Session::remove_stale(id).unwrap());
