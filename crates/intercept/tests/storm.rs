@@ -78,6 +78,32 @@ fn signals_in_an_operation_reach_their_handlers() {
     check(&run(command.current_dir(host.path())), "on the host", wanted);
 }
 
+#[test]
+fn a_message_without_room_for_descriptors_leaves_nothing() {
+    let script = "
+import errno, os, resource, socket
+ours, theirs = socket.socketpair()
+file = os.open('file', os.O_CREAT | os.O_RDWR)
+resource.setrlimit(resource.RLIMIT_NOFILE, (600, 600))
+others = []
+try:
+    while True: others.append(os.open('/dev/null', os.O_RDONLY))
+except OSError as error: assert error.errno == errno.EMFILE
+try: socket.send_fds(ours, [b'x'], [file])
+except OSError as error: print(errno.errorcode[error.errno])
+for other in others: os.close(other)
+socket.send_fds(ours, [b'y'], [file])
+data, received, _, _ = socket.recv_fds(theirs, 1, 1)
+os.write(received[0], b'through both')
+print(data, os.pread(file, 20, 0))
+";
+    let volume = Volume::new(64);
+    let mut command = volume.command_with_time("sh", 120);
+    command.args(["-c", "cd /gannet && exec \"$@\"", "sh", "/usr/bin/python3", "-c", script]);
+    check(&run(&mut command), "in a volume", "EMFILE\nb'y' b'through both'\n");
+    nothing_is_left(volume, "messages");
+}
+
 /// A child that shares memory, and the end of a process with threads.
 #[test]
 fn threads_see_nothing_of_what_others_close() {
@@ -107,10 +133,23 @@ fn killed_in_a_tree() {
     }
 }
 
+#[test]
+fn killed_while_a_child_shares_the_memory() {
+    let (_directory, program) = compile("orphan");
+    let (seeds, kills) = if is_long() { (1..=5, "5000") } else { (1..=1, "300") };
+    for seed in seeds {
+        let volume = Volume::new(256);
+        let mut command = volume.command_with_time("sh", if is_long() { 1800 } else { 240 });
+        command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program).args([&seed.to_string(), kills]);
+        check(&run(&mut command), &format!("seed {seed}"), "ok");
+        nothing_is_left(volume, &format!("seed {seed}"));
+    }
+}
+
 /// What the programs demand, Linux's own file systems fulfil: otherwise they would demand too much.
 #[test]
 fn the_host_passes() {
-    for (name, arguments) in [("storm", ["5", "250"]), ("treekill", ["5", "20"])] {
+    for (name, arguments) in [("storm", ["5", "250"]), ("treekill", ["5", "20"]), ("orphan", ["5", "20"])] {
         let (_directory, program) = compile(name);
         let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
         let mut command = Command::new("timeout");

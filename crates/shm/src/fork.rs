@@ -86,13 +86,17 @@ impl Session {
     /// In a child that shares its parent's memory (vfork, posix_spawn), around whatever it does here: until the guard is dropped the
     /// parent's thread lives on in it, even if it is killed. `Detached` if it has been.
     pub fn act_for_parent(&self) -> Result<ActingChild<'_>> {
-        let me = self.thread()?;
-        let child = rustix::process::getpid().as_raw_pid() as u32;
-        let guard = ActingChild(me);
-        me.words()[slot::ACTING_CHILD].store(u64::from(child), Ordering::Relaxed);
+        let thread = self.thread()?;
+        let child = u64::from(rustix::process::getpid().as_raw_pid() as u32);
+        let acting = &thread.words()[slot::ACTING_CHILD];
+        if acting.compare_exchange(0, child, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            // Another's, who has the slot since the thread died.
+            return Err(Error::Detached);
+        }
+        let guard = ActingChild { thread, child };
         // Who finds the thread dead looks for the child afterwards: one of the two sees the other.
         fence(Ordering::SeqCst);
-        if me.is_marked_dead() { Err(Error::Detached) } else { Ok(guard) }
+        if thread.is_still_ours()? { Ok(guard) } else { Err(Error::Detached) }
     }
 
     /// In the parent, when a child that shared its memory (vfork, posix_spawn) has gone its way: if
@@ -113,11 +117,15 @@ impl Session {
 /// A `vfork` child does something in the name of its parent's thread.
 #[derive(Debug)]
 #[must_use = "the child acts until this is dropped"]
-pub struct ActingChild<'s>(Thread<'s>);
+pub struct ActingChild<'s> {
+    thread: Thread<'s>,
+    child: u64,
+}
 
 impl Drop for ActingChild<'_> {
     fn drop(&mut self) {
-        self.0.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
+        let acting = &self.thread.words()[slot::ACTING_CHILD];
+        let _ = acting.compare_exchange(self.child, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

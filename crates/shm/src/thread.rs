@@ -114,9 +114,15 @@ impl<'s> Thread<'s> {
         dead.locks().next().is_none() && dead.hands().next().is_none()
     }
 
-    /// Whether the kernel has marked this thread, or its parent's if the caller is a `vfork` child.
-    pub(crate) fn is_marked_dead(&self) -> bool {
-        life(self.arena(), self.slot).load(Ordering::Acquire) & OWNER_DIED != 0
+    /// Whether the thread that took the slot lives and has it: for a `vfork` child, which is not told when that thread is killed.
+    pub(crate) fn is_still_ours(&self) -> Result<bool> {
+        let (incarnation, state) = (self.session.incarnation(), self.state()?);
+        let taken = OWNED.try_with(|owned| {
+            let owned = owned.borrow();
+            owned.iter().find(|o| o.incarnation == incarnation && o.slot == self.slot).map(|o| o.generation)
+        });
+        let is_marked = life(self.arena(), self.slot).load(Ordering::Acquire) & OWNER_DIED != 0;
+        Ok(!is_marked && state.kind == Kind::Live && Ok(Some(state.generation)) == taken)
     }
 
     pub(crate) fn state(&self) -> Result<State> {

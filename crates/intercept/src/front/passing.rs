@@ -13,6 +13,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
+use gannet_vfs::Errno;
 
 const SOL_SOCKET: u32 = 1;
 const SCM_RIGHTS: u32 = 1;
@@ -34,6 +35,9 @@ const SEVERAL_STRIDE: usize = 64;
 const SEVERAL_LENGTH_OFFSET: usize = 56;
 /// The kernel sends no more at once.
 const SEVERAL_MAX: usize = 1024;
+
+/// Descriptions sent, and the memory files that stand for them.
+type Sent = Vec<(OpenFile, usize)>;
 
 /// Positions of the descriptors in control messages.
 fn descriptors_in(control: &[u8]) -> Vec<usize> {
@@ -105,27 +109,42 @@ pub(crate) fn send_several(call: &mut Call<'_>, first: &mut PathScratch, second:
 }
 
 /// The control messages of a message with descriptors of ours replaced, and what stands in which descriptor's stead; nothing if they
-/// have none.
-fn replaced(call: &Call<'_>, address: usize, length: usize) -> (Vec<u8>, Vec<(OpenFile, usize)>) {
-    let mut sent: Vec<(OpenFile, usize)> = Vec::new();
+/// have none. `EMFILE` without a descriptor for that.
+fn replaced(call: &Call<'_>, address: usize, length: usize) -> Result<(Vec<u8>, Sent), Errno> {
+    let mut sent = Sent::new();
     if address == 0 || !(CONTROL_HEAD_BYTES..=CONTROL_BYTES_MAX).contains(&length) {
-        return (Vec::new(), sent);
+        return Ok((Vec::new(), sent));
     }
     let mut control = vec![0u8; length];
     if memory::read_bytes(address, &mut control).is_err() {
-        return (Vec::new(), sent);
+        return Ok((Vec::new(), sent));
     }
     for position in descriptors_in(&control) {
         let Some(file) = call.open_file(descriptor_at(&control, position)) else { continue };
-        if let Ok(fs) = call.file_system(&file)
-            && fs.shared().hold_in_transit(file.description).is_ok()
-            && let Some(transit) = transit_file(&file)
-        {
-            control[position..position + 4].copy_from_slice(&(transit as u32).to_le_bytes());
-            sent.push((file, transit));
+        let Ok(fs) = call.file_system(&file) else { continue };
+        if fs.shared().hold_in_transit(file.description).is_err() {
+            continue;
+        }
+        let Some(transit) = transit_file(&file) else {
+            let _ = fs.shared().release_in_transit(fs, file.description);
+            put_away(call, &sent, true);
+            return Err(Errno::MFILE);
+        };
+        control[position..position + 4].copy_from_slice(&(transit as u32).to_le_bytes());
+        sent.push((file, transit));
+    }
+    Ok((control, sent))
+}
+
+/// Closes the memory files, and ends what they stood for if they were not sent.
+fn put_away(call: &Call<'_>, sent: &[(OpenFile, usize)], unsent: bool) {
+    for (file, transit) in sent {
+        // SAFETY: the file made above.
+        unsafe { syscall(CLOSE, [*transit]) };
+        if unsent && let Ok(fs) = call.file_system(file) {
+            let _ = fs.shared().release_in_transit(fs, file.description);
         }
     }
-    (control, sent)
 }
 
 /// `sendmsg`.
@@ -140,7 +159,7 @@ pub(crate) fn send(call: &Call<'_>, first: &mut PathScratch, second: &mut PathSc
     if let Some(length) = to {
         (header[0], header[1]) = (room.as_ptr() as usize, length);
     }
-    let (control, sent) = replaced(call, header[4], header[5]);
+    let (control, sent) = replaced(call, header[4], header[5])?;
     if sent.is_empty() && to.is_none() {
         return Ok(Outcome::Pass);
     }
@@ -149,15 +168,7 @@ pub(crate) fn send(call: &Call<'_>, first: &mut PathScratch, second: &mut PathSc
     }
     // SAFETY: the program's call, with address and control messages replaced. Made here, as its outcome must be known.
     let result = unsafe { syscall(SENDMSG, [socket, header.as_ptr() as usize, flags]) };
-    for (file, transit) in sent {
-        // SAFETY: the file made above.
-        unsafe { syscall(CLOSE, [transit]) };
-        if is_error(result)
-            && let Ok(fs) = call.file_system(&file)
-        {
-            let _ = fs.shared().release_in_transit(fs, file.description);
-        }
-    }
+    put_away(call, &sent, is_error(result));
     Ok(Outcome::Done(result))
 }
 
@@ -175,7 +186,7 @@ pub(crate) fn received(call: &mut Call<'_>, result: usize) -> Answer {
 }
 
 /// Takes over the descriptors in a message.
-fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), gannet_vfs::Errno> {
+fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
     let mut header = [0usize; 7];
     if memory::read_value(message, &mut header).is_err() {
         return Ok(());
@@ -189,13 +200,18 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), gannet_vfs::Errn
         let Some((mount, word)) = named_by(descriptor) else { continue };
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
-        if put_placeholder(call, descriptor, &file) {
-            let table = call.table_to_change()?;
-            if let Some(stale) = table.set(descriptor, &file) {
-                call.front.let_go(table, &stale);
-            }
-        }
+        let entered = if put_placeholder(call, descriptor, &file) {
+            call.table_to_change().map(|table| {
+                if let Some(stale) = table.set(descriptor, &file) {
+                    call.front.let_go(table, &stale);
+                }
+            })
+        } else {
+            call.front.let_go(call.table(), &file);
+            Ok(())
+        };
         let _ = fs.shared().release_in_transit(fs, file.description);
+        entered?;
     }
     Ok(())
 }
