@@ -60,7 +60,7 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
 /// A call of a `vfork` child, which acts in its parent's name. Where that was killed it is as if the volumes had failed.
 #[cold]
 fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
-    match front::forks::act_for_parent() {
+    match front::forks::act_for_parent(record.vfork_parent) {
         Ok(_acting) => handle_caught(frame, record, true),
         Err(()) if matches!(frame.rax, EXIT | EXIT_GROUP) => Outcome::Pass,
         Err(()) => Outcome::Done(EIO),

@@ -146,10 +146,25 @@ fn killed_while_a_child_shares_the_memory() {
     }
 }
 
+#[test]
+fn killed_with_threads_and_children() {
+    let (_directory, program) = compile("chaos");
+    let (seeds, kills) = if is_long() { (1..=20, "500") } else { (1..=1, "80") };
+    for seed in seeds {
+        let volume = Volume::new(256);
+        let mut command = volume.command_with_time("sh", if is_long() { 1800 } else { 240 });
+        command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program).args([kills, &seed.to_string()]);
+        check(&run(&mut command), &format!("seed {seed}"), "ok");
+        nothing_is_left(volume, &format!("seed {seed}"));
+    }
+}
+
 /// What the programs demand, Linux's own file systems fulfil: otherwise they would demand too much.
 #[test]
 fn the_host_passes() {
-    for (name, arguments) in [("storm", ["5", "250"]), ("treekill", ["5", "20"]), ("orphan", ["5", "20"])] {
+    for (name, arguments) in
+        [("storm", ["5", "250"]), ("treekill", ["5", "20"]), ("orphan", ["5", "20"]), ("chaos", ["20", "5"])]
+    {
         let (_directory, program) = compile(name);
         let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
         let mut command = Command::new("timeout");

@@ -26,8 +26,58 @@ pub(crate) fn before_vfork() {
     }
 }
 
-/// Around each call of a `vfork` child: its parent's thread counts as living meanwhile, even if it is killed. An error if it has been.
-pub(crate) fn act_for_parent() -> Result<Vec<ActingChild<'static>>, ()> {
+/// A call of a `vfork` child: see [`act_for_parent`].
+pub(crate) struct Acting {
+    /// Dropped before the signal is the program's again.
+    _volumes: Vec<ActingChild<'static>>,
+    _dies: DiesWithParent,
+}
+
+/// The child is killed when its parent's thread is (`PR_SET_PDEATHSIG`). Dropped: as the program had it.
+struct DiesWithParent {
+    signal_before: i32,
+}
+
+impl DiesWithParent {
+    const SET: usize = 1;
+    const GET: usize = 2;
+    const KILL: i32 = 9;
+
+    /// `None` if the parent is gone already.
+    fn begin(parent: i32) -> Option<Self> {
+        let mut signal_before = 0i32;
+        // SAFETY: a pointer to our own word.
+        unsafe { syscall(number::PRCTL, [Self::GET, (&raw mut signal_before) as usize]) };
+        let dies = Self { signal_before };
+        dies.set(Self::KILL);
+        // SAFETY: no arguments. In a PID namespace of its own a child sees no parent.
+        let seen = unsafe { syscall(number::GETPPID, []) } as i32;
+        [0, parent].contains(&seen).then_some(dies)
+    }
+
+    fn set(&self, signal: i32) {
+        if self.signal_before != Self::KILL {
+            // SAFETY: no pointers.
+            unsafe { syscall(number::PRCTL, [Self::SET, signal as usize]) };
+        }
+    }
+}
+
+impl Drop for DiesWithParent {
+    fn drop(&mut self) {
+        self.set(self.signal_before);
+    }
+}
+
+/// Around each call of a `vfork` child of `parent`. Should that be killed meanwhile, its thread counts as living in the volumes until
+/// the child is killed too, which otherwise could wait for ever for a lock of this memory that another thread had. An error if it has
+/// been killed before.
+pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
+    let dies = DiesWithParent::begin(parent).ok_or(())?;
+    Ok(Acting { _volumes: act_in_volumes()?, _dies: dies })
+}
+
+fn act_in_volumes() -> Result<Vec<ActingChild<'static>>, ()> {
     let Some(front) = front() else { return Ok(Vec::new()) };
     let opened = (0..front.mounts.len()).filter(|index| !front.mounts[*index].opened.load(Ordering::Acquire).is_null());
     let systems = opened.filter_map(|index| front.file_system(index).ok());
