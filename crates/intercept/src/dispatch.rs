@@ -41,6 +41,10 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
         front::ends::wait_for_end(record);
     }
     let outcome = if in_child { handle_for_parent(frame, record) } else { handle_caught(frame, record, false) };
+    if front::ends::has_begun() && !in_child {
+        // What was not there was perhaps put away already.
+        front::ends::wait_for_end(record);
+    }
     // SAFETY: as above. Only if need be: after a fork a store costs a fault.
     unsafe {
         if *error_number != saved_error_number {
@@ -60,7 +64,8 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
 /// A call of a `vfork` child, which acts in its parent's name. Where that was killed it is as if the volumes had failed.
 #[cold]
 fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
-    match front::forks::act_for_parent(record.vfork_parent) {
+    let parent = if record.vfork_by_others { 0 } else { record.vfork_parent };
+    match front::forks::act_for_parent(parent) {
         Ok(_acting) => handle_caught(frame, record, true),
         Err(()) if matches!(frame.rax, EXIT | EXIT_GROUP) => Outcome::Pass,
         Err(()) => Outcome::Done(EIO),

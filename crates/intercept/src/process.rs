@@ -14,6 +14,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
 const CLONE_VFORK: usize = 0x4000;
+const CLONE_PARENT: usize = 0x8000;
 const CLONE_SETTLS: usize = 0x80000;
 const CLONE_THREAD: usize = 0x10000;
 const SIGCHLD: usize = 17;
@@ -117,11 +118,13 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             front::held::flush();
             front::forks::before_vfork();
             record.vfork_child_seen = false;
+            record.vfork_by_others = flags & CLONE_PARENT != 0;
             record.vfork_parent = process_id();
         } else {
             front::held::stop();
             thread::note_thread();
-            if flags & CLONE_THREAD == 0 {
+            record.vfork_by_others |= in_child;
+            if flags & (CLONE_THREAD | CLONE_VFORK) == 0 {
                 SEVERAL.store(true, Ordering::Relaxed);
             }
         }

@@ -108,7 +108,7 @@ print(data, os.pread(file, 20, 0))
 #[test]
 fn threads_see_nothing_of_what_others_close() {
     let (_directory, program) = compile("together");
-    for what in ["numbers", "end"] {
+    for what in ["numbers", "end", "nested"] {
         let volume = Volume::new(64);
         let mut command = volume.command_with_time("sh", 240);
         command.args(["-c", "cd /gannet && exec \"$@\"", "sh"]).arg(&program).arg(what);

@@ -93,7 +93,7 @@ impl Session {
             // Another's, who has the slot since the thread died.
             return Err(Error::Detached);
         }
-        let guard = ActingChild { thread, child };
+        let guard = ActingChild { thread, child, incarnation: self.incarnation() };
         // Who finds the thread dead looks for the child afterwards: one of the two sees the other.
         fence(Ordering::SeqCst);
         if thread.is_still_ours()? { Ok(guard) } else { Err(Error::Detached) }
@@ -106,7 +106,9 @@ impl Session {
         let me = self.thread()?;
         me.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
         let slot = me.slot();
-        if me.holds_nothing() {
+        // A slot that the child took has its number, under which nobody would find this thread.
+        let is_own = me.words()[slot::TID].load(Ordering::Relaxed) == rustix::thread::gettid().as_raw_pid() as u64;
+        if is_own && me.holds_nothing() {
             return Ok(());
         }
         self.abandon_thread();
@@ -120,10 +122,15 @@ impl Session {
 pub struct ActingChild<'s> {
     thread: Thread<'s>,
     child: u64,
+    incarnation: u64,
 }
 
 impl Drop for ActingChild<'_> {
     fn drop(&mut self) {
+        // Not in what the child forked meanwhile, which has a copy of this.
+        if self.thread.session().incarnation() != self.incarnation {
+            return;
+        }
         let acting = &self.thread.words()[slot::ACTING_CHILD];
         let _ = acting.compare_exchange(self.child, 0, Ordering::AcqRel, Ordering::Relaxed);
     }

@@ -10,8 +10,9 @@ use crate::facade::{Ordering, Word, fence};
 use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
-use crate::slot;
+use crate::slot::{self, Kind};
 use crate::sys;
+use crate::thread::load_state;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -85,7 +86,7 @@ impl Process {
             return None;
         }
         // A `vfork` child can be in another namespace than the process whose memory it has, and see nobody.
-        self.is_seen().filter(|seen| *seen || sys::pid_namespace() == own_namespace)
+        self.is_seen().filter(|seen| *seen || sys::is_in_pid_namespace(own_namespace))
     }
 
     /// Likewise, as the caller's PID namespace has it.
@@ -251,7 +252,11 @@ impl<'a> Participants<'a> {
             namespace,
         };
         match process.exists(own_namespace) {
-            Some(false) => return Ok((0..self.slots_used()).any(|slot| self.is_acted_for_by(slot, id))),
+            Some(false) => match (0..self.slots_used()).find(|slot| self.acts_in_slot_of(*slot, id)) {
+                None => return Ok(false),
+                Some(slot) if self.file.is_none() => return self.is_acted_for(slot),
+                Some(_) => {}
+            },
             // The record may have changed hands while we read it.
             Some(true) if self.file.is_none() => return Ok(self.live(id.index) == Some(id)),
             _ => {}
@@ -278,17 +283,36 @@ impl<'a> Participants<'a> {
         (used as u32).min(self.arena.layout().threads)
     }
 
-    fn is_acted_for_by(&self, slot: u32, id: ParticipantId) -> bool {
-        let participant = slot::words(self.arena, slot)[slot::PARTICIPANT].load(Ordering::Relaxed);
-        participant == u64::from(id.index) && self.is_acted_for(slot)
+    fn acts_in_slot_of(&self, slot: u32, id: ParticipantId) -> bool {
+        fence(Ordering::SeqCst);
+        let words = slot::words(self.arena, slot);
+        let is_free = load_state(self.arena, slot).is_ok_and(|state| state.kind == Kind::Free);
+        let participant = words[slot::PARTICIPANT].load(Ordering::Relaxed);
+        !is_free && participant == u64::from(id.index) && words[slot::ACTING_CHILD].load(Ordering::Acquire) != 0
     }
 
     /// Whether a `vfork` child is in the middle of something in the name of this slot's thread. To be asked after the thread or
-    /// its process has been found dead.
-    pub(crate) fn is_acted_for(&self, slot: u32) -> bool {
+    /// its process has been found dead. The child has the memory that keeps the participant's byte locked, which everybody can see;
+    /// a private arena has no bytes, and nobody in other PID namespaces.
+    pub(crate) fn is_acted_for(&self, slot: u32) -> Result<bool> {
         fence(Ordering::SeqCst);
-        let child = slot::words(self.arena, slot)[slot::ACTING_CHILD].load(Ordering::Acquire);
-        Pid::from_raw(child as i32).is_some_and(|child| birth_of(child) != Err(Errno::SRCH))
+        let words = slot::words(self.arena, slot);
+        let child = words[slot::ACTING_CHILD].load(Ordering::Acquire);
+        if child == 0 {
+            return Ok(false);
+        }
+        let Some(path) = self.file else {
+            let child = Pid::from_raw(child as i32).filter(|_| i32::try_from(child).is_ok());
+            return Ok(
+                child.is_some_and(|child| !matches!(birth_of(child), Err(Errno::SRCH | Errno::INVAL | Errno::NOENT)))
+            );
+        };
+        let participant = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u32;
+        match path.open() {
+            // In doubt it is.
+            Err(Error::Foreign { .. }) => Ok(true),
+            opened => opened?.map_or(Ok(false), |fd| file::life(&fd, participant.min(self.count() - 1))),
+        }
     }
 
     /// The process id of `id`, as the process itself sees it.

@@ -232,7 +232,7 @@ impl Session {
 
     /// Whether the thread whose slot was found in `state` is dead, and no child acts in its name. In doubt it lives.
     pub(crate) fn is_dead(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
-        Ok(self.has_ended(slot, state, thorough)? && !self.participants().is_acted_for(slot))
+        Ok(self.has_ended(slot, state, thorough)? && !self.participants().is_acted_for(slot)?)
     }
 
     fn has_ended(&self, slot: u32, state: State, thorough: bool) -> Result<bool> {
@@ -268,7 +268,7 @@ impl Session {
     /// Whether none of the processes has such a thread. In doubt one has.
     fn is_gone(&self, processes: &[u32], thread: u32) -> bool {
         !processes.iter().any(|process| sys::thread_exists(*process, thread))
-            && sys::pid_namespace() == self.namespace()
+            && sys::is_in_pid_namespace(self.namespace())
     }
 
     /// Settles a claimed slot. On an owner's error the claim is given up, so that another attempt
@@ -291,6 +291,7 @@ impl Session {
         for at in dead.locks() {
             dead.release(at)?;
         }
+        words[slot::ACTING_CHILD].store(0, Ordering::Relaxed);
         life(arena, owner).store(0, Ordering::Relaxed);
         if swap_state(arena, owner, claim, State::freed(claim.generation)) {
             self.slot_hint().store(u64::from(owner), Ordering::Relaxed);

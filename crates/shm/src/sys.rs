@@ -105,6 +105,12 @@ pub(crate) fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }
 
+/// Whether the caller is in this PID namespace, as far as it can know.
+pub(crate) fn is_in_pid_namespace(namespace: u64) -> bool {
+    let here = pid_namespace();
+    here == 0 || here == namespace
+}
+
 /// The calling thread's robust-list head as registered with the kernel: address and size.
 pub(crate) fn robust_list_head() -> Option<(usize, usize)> {
     let mut head = 0usize;

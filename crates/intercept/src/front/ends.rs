@@ -84,7 +84,8 @@ pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {
-        ENDED_BY.store(record.thread, Ordering::SeqCst);
+        let _ = ENDED_BY.compare_exchange(0, record.thread, Ordering::SeqCst, Ordering::Relaxed);
+        wait_for_end(record);
     }
     let table = table::current(record);
     if !in_child {

@@ -43,35 +43,40 @@ impl DiesWithParent {
     const GET: usize = 2;
     const KILL: i32 = 9;
 
-    /// `None` if the parent is gone already.
+    /// `None` if the parent is gone already. `parent` is 0 where it is not who waits.
     fn begin(parent: i32) -> Option<Self> {
-        let mut signal_before = 0i32;
-        // SAFETY: a pointer to our own word.
-        unsafe { syscall(number::PRCTL, [Self::GET, (&raw mut signal_before) as usize]) };
-        let dies = Self { signal_before };
-        dies.set(Self::KILL);
+        let dies = Self { signal_before: Self::get() };
+        Self::set(Self::KILL);
         // SAFETY: no arguments. In a PID namespace of its own a child sees no parent.
         let seen = unsafe { syscall(number::GETPPID, []) } as i32;
-        [0, parent].contains(&seen).then_some(dies)
+        (parent == 0 || [0, parent].contains(&seen)).then_some(dies)
     }
 
-    fn set(&self, signal: i32) {
-        if self.signal_before != Self::KILL {
-            // SAFETY: no pointers.
-            unsafe { syscall(number::PRCTL, [Self::SET, signal as usize]) };
-        }
+    fn get() -> i32 {
+        let mut signal = 0i32;
+        // SAFETY: a pointer to our own word.
+        unsafe { syscall(number::PRCTL, [Self::GET, (&raw mut signal) as usize]) };
+        signal
+    }
+
+    fn set(signal: i32) {
+        // SAFETY: no pointers.
+        unsafe { syscall(number::PRCTL, [Self::SET, signal as usize]) };
     }
 }
 
 impl Drop for DiesWithParent {
     fn drop(&mut self) {
-        self.set(self.signal_before);
+        // Not in what the child forked meanwhile, nor where a change of identity took the signal away.
+        if Self::get() == Self::KILL {
+            Self::set(self.signal_before);
+        }
     }
 }
 
 /// Around each call of a `vfork` child of `parent`. Should that be killed meanwhile, its thread counts as living in the volumes until
 /// the child is killed too, which otherwise could wait for ever for a lock of this memory that another thread had. An error if it has
-/// been killed before.
+/// been killed before. `parent` is 0 where the child's parent is another than the process that waits.
 pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
     let dies = DiesWithParent::begin(parent).ok_or(())?;
     Ok(Acting { _volumes: act_in_volumes()?, _dies: dies })
@@ -80,7 +85,9 @@ pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
 fn act_in_volumes() -> Result<Vec<ActingChild<'static>>, ()> {
     let Some(front) = front() else { return Ok(Vec::new()) };
     let opened = (0..front.mounts.len()).filter(|index| !front.mounts[*index].opened.load(Ordering::Acquire).is_null());
-    let systems = opened.filter_map(|index| front.file_system(index).ok());
+    // A forked process that never joined has no thread there to act for.
+    let systems =
+        opened.filter_map(|index| front.file_system(index).ok()).filter(|fs| fs.shared().session().has_joined());
     let acting = systems.filter_map(|fs| match fs.shared().session().act_for_parent() {
         Ok(acting) => Some(Ok(acting)),
         Err(Error::Detached) => Some(Err(())),

@@ -95,10 +95,12 @@ pub(crate) fn send_several(call: &mut Call<'_>, first: &mut PathScratch, second:
         let message = messages.wrapping_add(index * SEVERAL_STRIDE);
         call.number = SENDMSG;
         call.arguments = [socket, message, flags, 0, 0, 0];
-        let sent = match send(call, first, second)? {
-            Outcome::Done(sent) => sent,
+        let sent = match send(call, first, second) {
+            Err(_) if index > 0 => return done(index),
+            Err(error) => return Err(error),
+            Ok(Outcome::Done(sent)) => sent,
             // SAFETY: the program's message.
-            _ => unsafe { syscall(SENDMSG, [socket, message, flags]) },
+            Ok(_) => unsafe { syscall(SENDMSG, [socket, message, flags]) },
         };
         if is_error(sent) {
             return if index > 0 { done(index) } else { Ok(Outcome::Done(sent)) };
@@ -207,7 +209,10 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
                 }
             })
         } else {
-            call.front.let_go(call.table(), &file);
+            // Not as by a close of the program's, which would end its record locks.
+            if !call.table().refers_to(file.description) {
+                let _ = fs.shared().close(fs, file.description);
+            }
             Ok(())
         };
         let _ = fs.shared().release_in_transit(fs, file.description);

@@ -2,6 +2,7 @@
  *
  *   together numbers   a child that shares the memory opens a number that a thread of its parent closes meanwhile
  *   together end       threads use files while another ends the process
+ *   together nested    a child that shares the memory has one too, and one has its grandparent for a parent
  *
  * Prints "ok" or what was wrong. */
 #define _GNU_SOURCE
@@ -97,8 +98,41 @@ static void end(void) {
     printf("ok\n");
 }
 
+static int writes(void *name) {
+    int file = open(name, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    if (file < 0 || write(file, "bytes", 5) != 5 || close(file)) _exit(2);
+    execl("/bin/true", "true", (char *)0);
+    _exit(3);
+}
+
+static char stacks[2][65536];
+
+static int has_a_child(void *argument) {
+    (void)argument;
+    int status = -1, pid = clone(writes, stacks[1] + sizeof stacks[1], CLONE_VM | CLONE_VFORK | SIGCHLD, "grandchild");
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || status) _exit(4);
+    return writes("child");
+}
+
+static void nested(void) {
+    struct stat found;
+    int status = -1, pid = clone(has_a_child, stacks[0] + sizeof stacks[0], CLONE_VM | CLONE_VFORK | SIGCHLD, 0);
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+    if (status) printf("the child ended with %x\n", status);
+    CHECK(status == 0);
+    CHECK(stat("child", &found) == 0 && found.st_size == 5 && stat("grandchild", &found) == 0 && found.st_size == 5);
+    CHECK((pid = fork()) >= 0);
+    if (pid == 0) {
+        CHECK(clone(writes, stacks[0] + sizeof stacks[0], CLONE_VM | CLONE_VFORK | CLONE_PARENT | SIGCHLD, "sibling") > 0);
+        CHECK(stat("sibling", &found) == 0 && found.st_size == 5);
+        _exit(0);
+    }
+    for (int i = 0; i < 2; i++) CHECK(wait(&status) > 0 && status == 0);
+    printf("ok\n");
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
-    if (!strcmp(argv[1], "numbers")) numbers(); else end();
+    if (!strcmp(argv[1], "numbers")) numbers(); else if (!strcmp(argv[1], "nested")) nested(); else end();
     return 0;
 }
