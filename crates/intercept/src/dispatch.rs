@@ -37,14 +37,7 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the thread's own block.
     unsafe { (*entry::thread_state()).ends_empty = 0 };
     let in_child = process::in_vfork_child(record);
-    if front::ends::has_begun() && !in_child {
-        front::ends::wait_for_end(record);
-    }
-    let outcome = if in_child { handle_for_parent(frame, record) } else { handle_caught(frame, record, false) };
-    if front::ends::has_begun() && !in_child {
-        // What was not there was perhaps put away already.
-        front::ends::wait_for_end(record);
-    }
+    let outcome = if in_child { handle_for_parent(frame, record) } else { handle_for_process(frame, record) };
     // SAFETY: as above. Only if need be: after a fork a store costs a fault.
     unsafe {
         if *error_number != saved_error_number {
@@ -59,6 +52,15 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
         // SAFETY: the entry was given the address of the trampoline's instruction.
         frame.continuation = unsafe { crate::patch::behind(frame.continuation) };
     }
+}
+
+/// A call of the process's own. Where another thread ends the process it waits for that, also behind the call: what it did not find
+/// was perhaps put away already.
+fn handle_for_process(frame: &mut Frame, record: &mut Record) -> Outcome {
+    front::ends::wait_for_end(record);
+    let outcome = handle_caught(frame, record, false);
+    front::ends::wait_for_end(record);
+    outcome
 }
 
 /// A call of a `vfork` child, which acts in its parent's name. Where that was killed it is as if the volumes had failed.

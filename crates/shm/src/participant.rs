@@ -262,19 +262,9 @@ impl<'a> Participants<'a> {
             _ => {}
         }
         let Some(path) = self.file else { return Ok(true) };
-        if matches!(view, View::None) {
-            *view = match path.open() {
-                // We gave up our privileges and may no longer look: in doubt it lives.
-                Err(Error::Foreign { .. }) => return Ok(self.live(id.index) == Some(id)),
-                opened => opened?.map_or(View::None, View::Own),
-            };
-        }
-        match view {
-            View::Own(fd) => file::life(fd, id.index),
-            View::Lent(fd) => file::life(*fd, id.index),
-            // Nobody removes the name while somebody lives.
-            View::None => Ok(false),
-        }
+        let is_locked = byte_is_locked(path, id.index, view)?;
+        // In doubt it lives.
+        Ok(is_locked.unwrap_or_else(|| self.live(id.index) == Some(id)))
     }
 
     /// No slot at or above this has ever been used.
@@ -283,21 +273,26 @@ impl<'a> Participants<'a> {
         (used as u32).min(self.arena.layout().threads)
     }
 
-    fn acts_in_slot_of(&self, slot: u32, id: ParticipantId) -> bool {
+    /// The process id that a `vfork` child left in a slot, or 0. What was read before, about its parent, was so before.
+    fn acting_child(&self, slot: u32) -> u64 {
         fence(Ordering::SeqCst);
-        let words = slot::words(self.arena, slot);
+        slot::words(self.arena, slot)[slot::ACTING_CHILD].load(Ordering::Acquire)
+    }
+
+    fn participant_of(&self, slot: u32) -> u32 {
+        slot::words(self.arena, slot)[slot::PARTICIPANT].load(Ordering::Relaxed) as u32
+    }
+
+    fn acts_in_slot_of(&self, slot: u32, id: ParticipantId) -> bool {
         let is_free = load_state(self.arena, slot).is_ok_and(|state| state.kind == Kind::Free);
-        let participant = words[slot::PARTICIPANT].load(Ordering::Relaxed);
-        !is_free && participant == u64::from(id.index) && words[slot::ACTING_CHILD].load(Ordering::Acquire) != 0
+        !is_free && self.participant_of(slot) == id.index && self.acting_child(slot) != 0
     }
 
     /// Whether a `vfork` child is in the middle of something in the name of this slot's thread. To be asked after the thread or
     /// its process has been found dead. The child has the memory that keeps the participant's byte locked, which everybody can see;
     /// a private arena has no bytes, and nobody in other PID namespaces.
     pub(crate) fn is_acted_for(&self, slot: u32) -> Result<bool> {
-        fence(Ordering::SeqCst);
-        let words = slot::words(self.arena, slot);
-        let child = words[slot::ACTING_CHILD].load(Ordering::Acquire);
+        let child = self.acting_child(slot);
         if child == 0 {
             return Ok(false);
         }
@@ -307,12 +302,8 @@ impl<'a> Participants<'a> {
                 child.is_some_and(|child| !matches!(birth_of(child), Err(Errno::SRCH | Errno::INVAL | Errno::NOENT)))
             );
         };
-        let participant = words[slot::PARTICIPANT].load(Ordering::Relaxed) as u32;
-        match path.open() {
-            // In doubt it is.
-            Err(Error::Foreign { .. }) => Ok(true),
-            opened => opened?.map_or(Ok(false), |fd| file::life(&fd, participant.min(self.count() - 1))),
-        }
+        let participant = self.participant_of(slot).min(self.count() - 1);
+        Ok(byte_is_locked(path, participant, &mut View::None)?.unwrap_or(true))
     }
 
     /// The process id of `id`, as the process itself sees it.
@@ -333,6 +324,22 @@ impl<'a> Participants<'a> {
             same_namespace: own_namespace != 0 && words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
             name: String::from_utf8_lossy(&name).into_owned(),
         }
+    }
+}
+
+/// Whether the byte of a participant is locked; `None` if we gave up our privileges and may no longer look.
+fn byte_is_locked(path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<Option<bool>> {
+    if matches!(view, View::None) {
+        *view = match path.open() {
+            Err(Error::Foreign { .. }) => return Ok(None),
+            opened => opened?.map_or(View::None, View::Own),
+        };
+    }
+    match view {
+        View::Own(fd) => file::life(fd, index).map(Some),
+        View::Lent(fd) => file::life(*fd, index).map(Some),
+        // Nobody removes the name while somebody lives.
+        View::None => Ok(Some(false)),
     }
 }
 

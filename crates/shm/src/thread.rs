@@ -47,6 +47,15 @@ impl Drop for Owned {
     }
 }
 
+/// The slot that the calling thread took in a session, and which of its lives that is.
+fn owned(incarnation: u64) -> Option<(u32, u32)> {
+    let found = OWNED.try_with(|owned| {
+        let owned = owned.borrow();
+        owned.iter().find(|o| o.incarnation == incarnation).map(|o| (o.slot, o.generation))
+    });
+    found.ok().flatten()
+}
+
 fn abandoned() -> bool {
     #[cfg(any(test, feature = "abandon"))]
     return crate::testing::is_abandoned();
@@ -116,13 +125,10 @@ impl<'s> Thread<'s> {
 
     /// Whether the thread that took the slot lives and has it: for a `vfork` child, which is not told when that thread is killed.
     pub(crate) fn is_still_ours(&self) -> Result<bool> {
-        let (incarnation, state) = (self.session.incarnation(), self.state()?);
-        let taken = OWNED.try_with(|owned| {
-            let owned = owned.borrow();
-            owned.iter().find(|o| o.incarnation == incarnation && o.slot == self.slot).map(|o| o.generation)
-        });
+        let state = self.state()?;
         let is_marked = life(self.arena(), self.slot).load(Ordering::Acquire) & OWNER_DIED != 0;
-        Ok(!is_marked && state.kind == Kind::Live && Ok(Some(state.generation)) == taken)
+        let taken = Some((self.slot, state.generation));
+        Ok(!is_marked && state.kind == Kind::Live && owned(self.session.incarnation()) == taken)
     }
 
     pub(crate) fn state(&self) -> Result<State> {
@@ -156,11 +162,7 @@ impl Session {
     #[inline(never)]
     fn slot_slowly(&self) -> Result<u32> {
         let incarnation = self.joined()?;
-        let known = OWNED.try_with(|owned| {
-            let owned = owned.borrow();
-            owned.iter().find(|o| o.incarnation == incarnation).map(|o| o.slot)
-        });
-        if let Ok(Some(slot)) = known {
+        if let Some((slot, _)) = owned(incarnation) {
             CACHE.set((incarnation, slot));
             return Ok(slot);
         }

@@ -61,7 +61,7 @@ pub(crate) fn has_begun() -> bool {
 
 /// Where another thread ends the process, waits until it has: `exit_group` closes descriptors when no thread is left to see it, so
 /// nobody may see us do it. Not for `vfork` children, who go on.
-#[cold]
+#[inline]
 pub(crate) fn wait_for_end(record: &Record) {
     while ![0, record.thread].contains(&ENDED_BY.load(Ordering::Relaxed)) {
         // SAFETY: no arguments; signals that are not deferred end it.

@@ -8,6 +8,7 @@ use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
 use core::sync::atomic::Ordering;
+use gannet_vfs::FileSystem;
 use gannet_vfs::shared::shm::{ActingChild, Error, ForkTicket};
 
 /// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
@@ -84,11 +85,9 @@ pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
 
 fn act_in_volumes() -> Result<Vec<ActingChild<'static>>, ()> {
     let Some(front) = front() else { return Ok(Vec::new()) };
-    let opened = (0..front.mounts.len()).filter(|index| !front.mounts[*index].opened.load(Ordering::Acquire).is_null());
     // A forked process that never joined has no thread there to act for.
-    let systems =
-        opened.filter_map(|index| front.file_system(index).ok()).filter(|fs| fs.shared().session().has_joined());
-    let acting = systems.filter_map(|fs| match fs.shared().session().act_for_parent() {
+    let sessions = opened(front).map(|fs| fs.shared().session()).filter(|session| session.has_joined());
+    let acting = sessions.filter_map(|session| match session.act_for_parent() {
         Ok(acting) => Some(Ok(acting)),
         Err(Error::Detached) => Some(Err(())),
         // Its operations there will say why.
@@ -98,14 +97,16 @@ fn act_in_volumes() -> Result<Vec<ActingChild<'static>>, ()> {
 }
 
 /// A `vfork` child is gone. Should it have been killed inside an operation, that is settled now.
-fn after_vfork(front: &Front) {
-    for (index, mount) in front.mounts.iter().enumerate() {
-        if !mount.opened.load(Ordering::Acquire).is_null()
-            && let Ok(fs) = front.file_system(index)
-        {
-            let _ = fs.shared().session().after_vfork();
-        }
+fn after_vfork(front: &'static Front) {
+    for fs in opened(front) {
+        let _ = fs.shared().session().after_vfork();
     }
+}
+
+/// The volumes that were opened.
+fn opened(front: &'static Front) -> impl Iterator<Item = &'static dyn FileSystem> {
+    let opened = front.mounts.iter().enumerate().filter(|(_, mount)| mount.is_open());
+    opened.filter_map(|(index, _)| front.file_system(index).ok())
 }
 
 /// A `vfork` child is gone. What only it had open ends, as the process was the user on its behalf.

@@ -13,7 +13,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
-use gannet_vfs::Errno;
+use gannet_vfs::{Errno, FileSystem};
 
 const SOL_SOCKET: u32 = 1;
 const SCM_RIGHTS: u32 = 1;
@@ -202,21 +202,23 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
         let Some((mount, word)) = named_by(descriptor) else { continue };
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
-        let entered = if put_placeholder(call, descriptor, &file) {
-            call.table_to_change().map(|table| {
-                if let Some(stale) = table.set(descriptor, &file) {
-                    call.front.let_go(table, &stale);
-                }
-            })
-        } else {
-            // Not as by a close of the program's, which would end its record locks.
-            if !call.table().refers_to(file.description) {
-                let _ = fs.shared().close(fs, file.description);
-            }
-            Ok(())
-        };
+        let entered = enter(call, descriptor, &file, fs);
         let _ = fs.shared().release_in_transit(fs, file.description);
         entered?;
+    }
+    Ok(())
+}
+
+/// Makes a received descriptor ours.
+fn enter(call: &mut Call<'_>, descriptor: usize, file: &OpenFile, fs: &dyn FileSystem) -> Result<(), Errno> {
+    if put_placeholder(call, descriptor, file) {
+        let table = call.table_to_change()?;
+        if let Some(stale) = table.set(descriptor, file) {
+            call.front.let_go(table, &stale);
+        }
+    } else if !call.table().refers_to(file.description) {
+        // Not as by a close of the program's, which would end its record locks.
+        let _ = fs.shared().close(fs, file.description);
     }
     Ok(())
 }

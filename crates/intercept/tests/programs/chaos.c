@@ -1,7 +1,7 @@
 /* Processes of several threads that work with files, fork, spawn and execute in the current directory are killed, and a bystander works
  * beside them.
  *
- *   chaos KILLS SEED
+ *   chaos SEED KILLS
  *
  * No call of anybody may fail, and no append be lost or torn. Prints "ok" or what was wrong. */
 #define _GNU_SOURCE
@@ -54,7 +54,7 @@ static void *spawner(void *x) { unsigned s = (long)x * 104729 + id;
 static void victim(int n) { id = n; pthread_t t; for (long i = 1; i <= 2; i++) OK(pthread_create(&t, 0, worker, (void *)i) == 0); OK(pthread_create(&t, 0, spawner, (void *)(long)(10 + n)) == 0); spawner((void *)(long)(20 + n)); }
 int main(int argc, char **argv, char **e) {
     if (argc == 2) return 0; /* what children execute */
-    envp0 = e; int kills = atoi(argv[1]); srand(atoi(argv[2])); prctl(PR_SET_CHILD_SUBREAPER, 1);
+    envp0 = e; int kills = atoi(argv[2]); srand(atoi(argv[1])); prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (int i = 0; i < 4; i++) { char d[4] = {'d', '0' + i, 0}; mkdir(d, 0700); }
     char cmd[300]; snprintf(cmd, 300, "cp %s ./tool", argv[0]); if (system(cmd)) return 1;
     int by = fork(); if (!by) { prctl(PR_SET_PDEATHSIG, 9); id = 99; unsigned s = 5; for (;;) filework(&s, 1, 100); }

@@ -214,7 +214,23 @@ fn child() {
 }
 
 const CLONE_NEWPID: i32 = 0x2000_0000;
-const CLONE_VM_VFORK_SIGCHLD: i32 = 0x100 | 0x4000 | 17;
+
+/// Runs a child that shares our memory on a stack of its own, and waits for its end: its status, or `None` if there is no child.
+fn share_memory<T>(run: extern "C" fn(*mut std::ffi::c_void) -> i32, argument: &T, flags: i32) -> Option<i32> {
+    const CLONE_VM_VFORK_SIGCHLD: i32 = 0x100 | 0x4000 | 17;
+    let mut stack = vec![0u128; 1 << 16];
+    let top = stack.as_mut_ptr_range().end.cast();
+    let mut status = -1;
+    // SAFETY: the child has a stack of its own, and ends before this goes on.
+    unsafe {
+        let pid = clone(run, top, CLONE_VM_VFORK_SIGCHLD | flags, (&raw const *argument).cast_mut().cast());
+        if pid < 0 {
+            return None;
+        }
+        assert_eq!(waitpid(pid, &mut status, 0), pid);
+    }
+    Some(status)
+}
 
 /// A child that shares our memory is in the middle of something when we are killed, and tries to go on afterwards.
 fn acting_for_parent(session: &Arc<Session>) {
@@ -237,12 +253,7 @@ fn acting_for_parent(session: &Arc<Session>) {
         unsafe { _exit(0) }
     }
     session.thread().unwrap();
-    let mut stack = vec![0u128; 1 << 16];
-    // SAFETY: as below.
-    unsafe {
-        let argument = Arc::as_ptr(session).cast_mut().cast();
-        clone(act, stack.as_mut_ptr_range().end.cast(), CLONE_VM_VFORK_SIGCHLD, argument);
-    }
+    share_memory(act, &**session, 0);
     say("not killed");
 }
 
@@ -278,19 +289,10 @@ fn vfork_child_waits(session: &Arc<Session>, namespace: i32) {
         while !both.1.load(SeqCst) {
             std::thread::yield_now();
         }
-        let mut stack = vec![0u128; 1 << 16];
-        let top = stack.as_mut_ptr_range().end;
-        let mut status = -1;
-        // SAFETY: the child runs on a stack of its own and ends before this goes on.
-        unsafe {
-            let pid = clone(wait, top.cast(), CLONE_VM_VFORK_SIGCHLD | namespace, (&raw const both).cast_mut().cast());
-            // Who may not make a namespace has none to fear.
-            assert!(pid > 0 || namespace != 0, "{}", std::io::Error::last_os_error());
-            if pid > 0 {
-                assert_eq!(waitpid(pid, &mut status, 0), pid);
-                assert_eq!(status, 0, "the child had the lock beside its holder, or ended by itself");
-            }
-        }
+        let status = share_memory(wait, &both, namespace);
+        // Who may not make a namespace has none to fear.
+        assert!(status.is_some() || namespace != 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(status.unwrap_or(0), 0, "the child had the lock beside its holder, or ended by itself");
         holder.join().unwrap();
     });
 }
