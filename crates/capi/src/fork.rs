@@ -8,7 +8,7 @@ use crate::maps::Maps;
 use crate::table::State;
 use crate::volume::Volume;
 use gannet_vfs::shared::Description;
-use gannet_vfs::shared::shm::ForkTicket;
+use gannet_vfs::shared::shm::{ForkTicket, close_inherited};
 use gannet_vfs::{Errno, Error, Result};
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -112,6 +112,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    close_inherited(false);
     let Some(mut held) = take_held() else { return };
     for volume in &mut held.volumes {
         if let Some(ticket) = volume.ticket.take() {

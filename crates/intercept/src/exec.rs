@@ -43,8 +43,8 @@ fn release_now(record: &mut Record) {
     if record.exec_descriptor.0 != 0 {
         close_program(record);
     }
-    if record.in_transit_of != 0 {
-        front::after_exec(record);
+    if record.over_exec != 0 {
+        front::over_exec::after_exec(record);
     }
     if record.preload_process != 0 {
         front::libraries::after_exec(record);
@@ -199,7 +199,7 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
         preload_value.truncate(length);
         kept_bytes = length;
     }
-    let descriptors = front::inheritance(record, in_child);
+    let descriptors = front::inheritance(record, in_child).map_err(|errno| -(errno.raw_os_error() as isize))?;
     let (address, length) = core::mem::take(&mut record.exec_path);
     let mut program = vec![0u8; length];
     memory::read_bytes(address, &mut program).map_err(|_| EFAULT)?;

@@ -40,8 +40,8 @@ pub(crate) struct Record {
     pub(crate) exec_pending: bool,
     /// Memory of an `execve` in progress.
     pub(crate) exec_memory: [crate::exec::ExecMemory; 2],
-    /// The process whose descriptions are held in transit for an `execve` under way; 0: none.
-    pub(crate) in_transit_of: i32,
+    /// What is kept over an `execve` under way: a [`crate::front::over_exec::OverExec`], or 0.
+    pub(crate) over_exec: usize,
     /// Memory files preloaded into the program that this process executes.
     pub(crate) preload_process: i32,
     pub(crate) preload_count: usize,

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
 use crate::layout::{ArenaLayout, Computed};
+use crate::opened::close_inherited;
 use crate::participant::{ParticipantId, Process};
 use crate::private::next_incarnation;
 use crate::session::{
@@ -270,6 +271,8 @@ impl Session {
     /// This process is participant `id` from here on. `namespace`: `None` if the record does not say yet who it is.
     fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, namespace: Option<u64>) {
         let fields = self.page.fields();
+        // A child forked while another thread was behind the gate has not got that.
+        self.held_gate.store(-1, Plain::Relaxed);
         self.namespace.store(namespace.unwrap_or(0), Plain::Relaxed);
         fields.participant.store(u64::from(id.index), Plain::Relaxed);
         fields.generation.store(id.generation, Plain::Relaxed);
@@ -336,6 +339,8 @@ impl Session {
             match &self.file {
                 None => self.join(None)?,
                 Some(path) => {
+                    // As others' list, since the caller can be a `vfork` child of such a child.
+                    close_inherited(true);
                     let gate = path.gate()?.ok_or(Error::Detached)?;
                     // The same arena still? Another one at that name means that all had left ours.
                     let ours = self.arena_identity();

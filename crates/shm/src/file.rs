@@ -12,11 +12,13 @@
 
 use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
+use crate::opened::{Coming, Opened};
 use crate::sys;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use std::mem::ManuallyDrop;
 
 /// Where arenas live.
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
@@ -43,7 +45,7 @@ pub(crate) struct ArenaPath {
 /// The gate, held. Dropped: open.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    pub(crate) fd: OwnedFd,
+    pub(crate) fd: Opened,
     /// Size of the file.
     pub(crate) bytes: u64,
 }
@@ -105,27 +107,39 @@ impl ArenaPath {
     }
 
     /// Opens the arena's file; `None` if there is none.
-    pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
+    pub(crate) fn open(&self) -> Result<Option<Opened>> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
-            Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
-            Err(errno) => return Err(Error::system("open the arena")(errno)),
-        };
-        let stat = self.stat(&fd)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.foreign("not a regular file"));
+        loop {
+            let named = match rustix::fs::lstat(self.path.as_str()) {
+                Ok(named) => named,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(errno) => return Err(Error::system("examine the arena")(errno)),
+            };
+            let coming = Coming::new(named.st_ino);
+            let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) => return Ok(None),
+                Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
+                Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
+                Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
+                Err(errno) => return Err(Error::system("open the arena")(errno)),
+            };
+            let stat = self.stat(&fd)?;
+            if stat.st_ino != named.st_ino {
+                // Somebody has made another one in between.
+                continue;
+            }
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(self.foreign("not a regular file"));
+            }
+            if stat.st_uid != self.uid {
+                return Err(self.foreign("belongs to another user"));
+            }
+            if stat.st_mode & 0o7777 != 0o600 {
+                return Err(self.foreign("others have access to it"));
+            }
+            return Ok(Some(coming.is(fd)));
         }
-        if stat.st_uid != self.uid {
-            return Err(self.foreign("belongs to another user"));
-        }
-        if stat.st_mode & 0o7777 != 0o600 {
-            return Err(self.foreign("others have access to it"));
-        }
-        Ok(Some(fd))
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {
@@ -151,7 +165,7 @@ impl ArenaPath {
     }
 
     /// The gate of an open file if nobody has it.
-    pub(crate) fn gate_if_open(fd: OwnedFd) -> Result<Option<Gate>> {
+    pub(crate) fn gate_if_open(fd: Opened) -> Result<Option<Gate>> {
         let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
         let bytes = size(&fd)?;
         Ok(locked.then_some(Gate { fd, bytes }))
@@ -173,6 +187,7 @@ impl ArenaPath {
         let doing = "create the shared state in /dev/shm";
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
+        let fd = Coming::new(self.stat(&fd)?.st_ino).is(fd);
         // The umask may have taken bits away, an ACL of the directory added some.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
         // The kernel would answer with SIGXFSZ, too, which ends the program.
@@ -211,14 +226,6 @@ impl ArenaPath {
             Err(errno) => Err(Error::system("remove the arena")(errno)),
         }
     }
-
-    /// Locks the byte of participant `index` for as long as the descriptor is kept: `None` if somebody has it.
-    pub(crate) fn lock_life_by(&self, index: u32) -> Result<Option<OwnedFd>> {
-        let fd = self.open()?.ok_or(Error::Detached)?;
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        let locked = sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system("lock the participant's byte"))?;
-        Ok(locked.then_some(fd))
-    }
 }
 
 impl Gate {
@@ -226,8 +233,7 @@ impl Gate {
     /// file, which lives on in the result when the gate is opened; only one byte may be kept by it. `inherited`: by
     /// children, too, until [`LifeLock::keep_from_children`].
     pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        if !sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
+        if !self.lock_byte(index)? {
             return Ok(None);
         }
         let lock = LifeLock::keep(&self.fd)?;
@@ -240,8 +246,27 @@ impl Gate {
     /// Gives up what [`Gate::lock_life`] locked.
     pub(crate) fn unlock_life(&self, index: u32, lock: LifeLock) -> Result<()> {
         drop(lock);
+        self.unlock_byte(index)
+    }
+
+    /// Locks the byte of participant `index` for as long as the gate's open file is kept: `false` if somebody has it.
+    pub(crate) fn lock_byte(&self, index: u32) -> Result<bool> {
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))
+    }
+
+    /// Gives up what [`Gate::lock_byte`] locked.
+    pub(crate) fn unlock_byte(&self, index: u32) -> Result<()> {
         let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
         sys::unlock_bytes(&self.fd, byte, 1).map_err(Error::system("unlock the participant's byte"))
+    }
+
+    /// Opens the gate, and keeps its open file with whatever else that has locked.
+    pub(crate) fn keep_file(self) -> Result<Opened> {
+        sys::unlock_bytes(&self.fd, GATE_BYTE, 1).map_err(Error::system("open the arena's gate"))?;
+        let gate = ManuallyDrop::new(self);
+        // SAFETY: moved out once; what it is moved out of is not dropped.
+        Ok(unsafe { std::ptr::read(&gate.fd) })
     }
 }
 

@@ -16,12 +16,14 @@
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, fence};
 use crate::file::LifeLock;
+use crate::opened::Opened;
 use crate::participant::{ParticipantId, Process};
 use crate::session::Session;
 use crate::slot;
 use crate::thread::Thread;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::FdFlags;
+use std::mem::ManuallyDrop;
 
 /// A participant's place kept for the child of a coming fork. Dropped without use: given up.
 #[derive(Debug)]
@@ -57,30 +59,47 @@ impl Session {
 pub struct ExecTicket<'s> {
     session: &'s Session,
     id: ParticipantId,
-    life: Option<OwnedFd>,
+    life: Opened,
 }
 
 impl Session {
     /// Prepares an exec: takes a place for the program to come, whose byte a descriptor keeps
     /// locked that exec does not close. Owners then add to it what shall live on. The new program
-    /// calls [`Session::attach_after_exec`]; this process's own participation ends with its memory
-    /// at exec. If exec fails, drop the ticket, and owners take back what they gave.
+    /// calls [`Session::attach_after_exec`], or attaches, takes over and calls [`Session::leave_place`]; this process's own
+    /// participation ends with its memory at exec. If exec fails, owners take back what they gave, and the ticket is dropped.
+    /// Who is killed on the way leaves a dead participant, as any other does.
     ///
     /// `None` for a private arena, which no exec survives.
     pub fn prepare_exec(&self) -> Result<Option<ExecTicket<'_>>> {
         self.joined()?;
         let Some(path) = self.file() else { return Ok(None) };
-        let _gate = path.gate()?.ok_or(Error::Detached)?;
-        let mut life = None;
+        let gate = path.gate()?.ok_or(Error::Detached)?;
+        let mut locked = None;
         let id = self.participants().join(&Process::unknown(), true, |index| {
-            life = path.lock_life_by(index)?;
-            Ok(life.is_some())
+            // The record was somebody else's after all: its byte must not stay locked by this open file.
+            if let Some(index) = locked.take() {
+                gate.unlock_byte(index)?;
+            }
+            let is_ours = gate.lock_byte(index)?;
+            locked = is_ours.then_some(index);
+            Ok(is_ours)
         })?;
-        let ticket = ExecTicket { session: self, id, life };
-        if let Some(life) = &ticket.life {
-            rustix::io::fcntl_setfd(life, FdFlags::empty()).map_err(Error::system("keep a descriptor over exec"))?;
-        }
+        let ticket = ExecTicket { session: self, id, life: gate.keep_file()? };
+        rustix::io::fcntl_setfd(&ticket.life, FdFlags::empty())
+            .map_err(Error::system("keep a descriptor over exec"))?;
         Ok(Some(ticket))
+    }
+
+    /// In the program after an exec: whether `life` is the descriptor that keeps `place` in this arena.
+    pub fn is_place(&self, place: ParticipantId, life: impl AsFd) -> Result<bool> {
+        let is_ours = self.file().map_or(Ok(false), |path| path.leads_to(life))?;
+        Ok(is_ours && self.participants().live(place.index) == Some(place))
+    }
+
+    /// In the program after an exec that is a participant of its own and has taken over all that owners gave: gives the place up. The
+    /// caller closes what kept it.
+    pub fn leave_place(&self, place: ParticipantId) {
+        self.participants().leave(place);
     }
 
     /// In a child that shares its parent's memory (vfork, posix_spawn), around whatever it does here: until the guard is dropped the
@@ -143,8 +162,15 @@ impl ExecTicket<'_> {
     }
 
     /// The descriptor that keeps the place; tell the new program its number.
-    pub fn life(&self) -> Option<BorrowedFd<'_>> {
-        self.life.as_ref().map(|life| life.as_fd())
+    pub fn life(&self) -> BorrowedFd<'_> {
+        self.life.as_fd()
+    }
+
+    /// In the parent of a `vfork` child that took the ticket and executed a program, or is gone: the descriptor was the child's.
+    pub fn forget(self) {
+        let ticket = ManuallyDrop::new(self);
+        // SAFETY: moved out once; what it is moved out of is not dropped.
+        unsafe { std::ptr::read(&ticket.life) }.forget();
     }
 }
 

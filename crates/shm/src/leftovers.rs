@@ -13,7 +13,7 @@ use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
 use crate::session::{
     MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT,
 };
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -101,7 +101,7 @@ fn remove_arena(path: &str, uid: u32) -> bool {
 }
 
 /// Whether an arena names no volume (an older version made it, or its maker died early) and nobody has touched it for long.
-fn is_old_and_nameless(arena: &OwnedFd) -> bool {
+fn is_old_and_nameless(arena: impl AsFd + Copy) -> bool {
     let mut length = [0u8; 8];
     let nameless = read_exactly(arena, VOLUME_PATH_LENGTH_AT, &mut length) && length == [0; 8];
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_sec;
@@ -109,7 +109,7 @@ fn is_old_and_nameless(arena: &OwnedFd) -> bool {
 }
 
 /// Whether the volume that the arena's header names is no longer where it was. In doubt it is there.
-fn volume_is_gone(arena: &OwnedFd) -> bool {
+fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     let word = |at: u64| {
         let mut bytes = [0u8; 8];
         read_exactly(arena, at, &mut bytes).then(|| u64::from_le_bytes(bytes))

@@ -8,6 +8,7 @@
 //! | `facade` | the atomics: real, counted by tests, or a model checker's |
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
 //! | `file`, `participant`, `session`, `attach`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `opened` | descriptors of arenas' files, which no forked child may keep |
 //! | `leftovers` | what killed processes left behind: arenas without a volume, meeting places |
 //! | `caching` | one who is alone may let others remember; who joins recalls it |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
@@ -50,6 +51,8 @@ mod life;
 #[cfg(not(loom))]
 mod lock;
 #[cfg(not(loom))]
+mod opened;
+#[cfg(not(loom))]
 mod participant;
 #[cfg(not(loom))]
 mod private;
@@ -86,6 +89,7 @@ mod exports {
     pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
     pub use crate::leftovers::remove_leftovers;
     pub use crate::lock::{Guard, GuardSet};
+    pub use crate::opened::close_inherited;
     pub use crate::participant::{ParticipantId, ParticipantInfo};
     pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
     pub use crate::report::{LockCounters, ThreadInfo, Waiting};

@@ -1,6 +1,6 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{front, maps, table, working_directory};
+use super::{front, maps, over_exec, table};
 use crate::number;
 use crate::process::is_shared;
 use crate::raw::syscall;
@@ -13,11 +13,10 @@ use core::sync::atomic::{AtomicI32, Ordering};
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
-    if working_directory::is_in_transit() {
-        return;
+    if !over_exec::has_directory(record) {
+        front.release_directory();
     }
-    front.release_directory();
-    if table::current(record).iter().next().is_some() || maps::any() {
+    if record.over_exec != 0 || table::current(record).iter().next().is_some() || maps::any() {
         return;
     }
     for mount in &front.mounts {

@@ -9,7 +9,7 @@ use crate::raw::syscall;
 use crate::thread::Record;
 use core::sync::atomic::Ordering;
 use gannet_vfs::FileSystem;
-use gannet_vfs::shared::shm::{ActingChild, Error, ForkTicket};
+use gannet_vfs::shared::shm::{ActingChild, Error, ForkTicket, close_inherited};
 
 /// A `vfork` begins. Its child is this thread to the volumes, with descriptors and a process number of its own: so what they know of the
 /// process and the thread is there before. A child that opened a volume itself would leave its parent one whose process is dead.
@@ -79,6 +79,7 @@ impl Drop for DiesWithParent {
 /// the child is killed too, which otherwise could wait for ever for a lock of this memory that another thread had. An error if it has
 /// been killed before. `parent` is 0 where the child's parent is another than the process that waits.
 pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
+    close_inherited(true);
     let dies = DiesWithParent::begin(parent).ok_or(())?;
     Ok(Acting { _volumes: act_in_volumes()?, _dies: dies })
 }
@@ -194,6 +195,7 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
     if !alone {
         release_locks();
     }
+    close_inherited(false);
     locks::after_fork_in_child();
     table::adopt_private(record);
     // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)

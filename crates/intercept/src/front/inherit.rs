@@ -2,19 +2,19 @@
 //!
 //! `TEMPLATE;MOUNT NUMBER GENERATION [DESCRIPTION];FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
 //! the working directory is the host's, and has a description when it was removed ([`super::working_directory`]), the last but one has names ([`super::open_names`]) in hexadecimal with a letter in front, the last
-//! `MOUNT INDEX GENERATION LIFE` of the places that keep POSIX locks ([`locks::OverExec`]). Over the exec a description is held in transit; the new program adopts it, also when the
+//! `MOUNT INDEX GENERATION LIFE INODE` of the places that keep all that ([`super::over_exec`]). The new program adopts each description, also when the
 //! kernel closed the descriptor on exec, and then lets go of it.
 
 use super::open_names::OpenName;
+use super::over_exec::{self, Place};
 use super::placeholder::{self, O_PATH};
 use super::table::OpenFile;
-use super::{Front, locks, table};
+use super::{Front, table};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
-use gannet_vfs::NodeId;
-use gannet_vfs::shared::shm::ParticipantId;
 use gannet_vfs::shared::{AccessMode, Description};
+use gannet_vfs::{Errno, NodeId};
 use std::fmt::Write;
 
 const F_DUPFD: usize = 0;
@@ -127,24 +127,16 @@ impl Front {
             table.set_open_name(descriptor as usize, &file, &OpenName::new(directory, &name));
         }
         let mut places = numbers(parts.next().unwrap_or_default());
-        while let (Some(mount), Some(index), Some(generation), Some(life)) =
-            (places.next(), places.next(), places.next(), places.next())
-        {
-            let place = ParticipantId { index: index as u32, generation };
-            locks::take_back(self, &locks::OverExec { mount: mount as usize, place, life: life as usize });
+        while let Some(place) = Place::read(&mut places) {
+            place.take_over(self);
         }
-        for (file, is_open) in adopted {
-            if let Ok(fs) = self.file_system(file.mount) {
-                let _ = fs.shared().release_in_transit(fs, file.description);
-            }
-            if !is_open {
-                // Closed on exec.
-                self.let_go(table, &file);
-            }
+        for (file, _) in adopted.iter().filter(|(_, is_open)| !is_open) {
+            // Closed on exec.
+            self.let_go(table, file);
         }
     }
 
-    /// Makes this process a user of a description in transit.
+    /// Makes this process a user of a description that another has, or that is in transit.
     pub(crate) fn adopt(&self, mount: usize, word: u64) -> Option<OpenFile> {
         let fs = self.file_system(mount).ok()?;
         let description = Description::from_word(word)?;
@@ -161,30 +153,26 @@ impl Front {
         Some(OpenFile { description, mount, node: info.node, file_type, flags })
     }
 
-    /// What the program about to be executed is told. What it inherits is held in transit until it adopts it.
-    pub(crate) fn inheritance(&self, record: &mut Record, in_child: bool) -> Vec<u8> {
-        // What is held now is what is given back should the call fail: other threads must not change it meanwhile.
+    /// What the program about to be executed is told. What it inherits is kept until it adopts it.
+    pub(crate) fn inheritance(&'static self, record: &mut Record, in_child: bool) -> Result<Vec<u8>, Errno> {
+        // What is kept now is what is given back should the call fail: other threads must not change it meanwhile.
         if in_child && table::current(record).iter().next().is_some() {
             let _ = table::make_private(record);
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
         let _ = write!(text, "{};", self.template());
+        let mut removed = None;
         if let Some((mount, node)) = table.directory() {
             let _ = write!(text, "{mount} {} {}", node.number, node.generation);
-            if let Some(word) = self.directory_in_transit(table) {
-                record.in_transit_of = crate::process::process_id();
-                let _ = write!(text, " {word}");
+            removed = self.removed_directory(table).map(|description| (mount, description));
+            if let Some((_, description)) = removed {
+                let _ = write!(text, " {}", description.word());
             }
         }
         text.push(';');
         for (descriptor, file) in table.iter() {
-            if let Ok(fs) = self.file_system(file.mount)
-                && fs.shared().hold_in_transit(file.description).is_ok()
-            {
-                record.in_transit_of = crate::process::process_id();
-                let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
-            }
+            let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
         }
         text.push(';');
         for (descriptor, file) in table.iter() {
@@ -197,20 +185,7 @@ impl Front {
             }
         }
         text.push(';');
-        for kept in if in_child { Vec::new() } else { locks::before_exec(self) } {
-            let _ = write!(text, "{} {} {} {} ", kept.mount, kept.place.index, kept.place.generation, kept.life);
-        }
-        text.into_bytes()
-    }
-
-    /// An `execve` failed: what was held for the new program is given back. In the process that tried it.
-    pub(crate) fn exec_failed(&self, record: &mut Record) {
-        locks::exec_failed(self);
-        self.directory_not_in_transit();
-        for (_, file) in table::current(record).iter() {
-            if let Ok(fs) = self.file_system(file.mount) {
-                let _ = fs.shared().release_in_transit(fs, file.description);
-            }
-        }
+        over_exec::keep(self, record, table, removed, in_child, &mut text)?;
+        Ok(text.into_bytes())
     }
 }

@@ -1,20 +1,15 @@
 //! `flock` and the record locks of `fcntl`: the file system's shared state keeps them; here are the kernel's forms.
 
-use super::Front;
 use super::call::{Answer, Call, done};
 use super::data;
 use super::table::OpenFile;
 use crate::dispatch::Outcome;
 use crate::entry;
 use crate::memory;
-use crate::number::{CLOSE, FSTAT, STAT};
 use crate::process::known_process_id;
-use crate::raw::syscall;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use gannet_vfs::shared::shm::ParticipantId;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gannet_vfs::shared::{LockOwner, LockRange, LockRequest};
 use gannet_vfs::{Errno, FileSystem};
-use std::os::fd::AsRawFd;
 
 const LOCK_SHARED: usize = 1;
 const LOCK_EXCLUSIVE: usize = 2;
@@ -131,100 +126,31 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
         None => {}
     }
     if !of_description {
-        HAS_LOCKS.store(true, Ordering::Relaxed);
+        note_some();
     }
     answer(take(fs, &request, F_WAITING.contains(&command)))
 }
 
 /// Closing any descriptor of a file drops the process's POSIX locks on it.
 pub(crate) fn closed(fs: &dyn FileSystem, file: &OpenFile) {
-    if HAS_LOCKS.load(Ordering::Relaxed) {
+    if has_some() {
         let _ = fs.shared().unlock_process(file.node);
     }
 }
 
-/// POSIX locks on their way over an `execve`: a participant's place whose life a descriptor keeps, which exec does not close.
-#[derive(Clone, Copy)]
-pub(crate) struct OverExec {
-    pub(crate) mount: usize,
-    pub(crate) place: ParticipantId,
-    pub(crate) life: usize,
+/// Whether this process may have POSIX locks.
+pub(crate) fn has_some() -> bool {
+    HAS_LOCKS.load(Ordering::Relaxed)
 }
 
-/// What the `execve` in hand was given. Of the only thread that has one in hand.
-static OVER_EXEC: AtomicPtr<Vec<OverExec>> = AtomicPtr::new(core::ptr::null_mut());
-
-/// Before an `execve`: the process's POSIX locks become those of places that live on.
-pub(crate) fn before_exec(front: &Front) -> Vec<OverExec> {
-    if !HAS_LOCKS.load(Ordering::Relaxed) {
-        return Vec::new();
-    }
-    let mut all = Vec::new();
-    for mount in 0..front.mounts.len() {
-        let Ok(fs) = front.file_system(mount) else { continue };
-        let (shared, me) = (fs.shared(), fs.shared().session().participant());
-        if !shared.session().has_joined() || !shared.has_process_locks(me).unwrap_or(false) {
-            continue;
-        }
-        let Ok(Some(ticket)) = shared.session().prepare_exec() else { continue };
-        let Some(life) = ticket.life().map(|life| life.as_raw_fd() as usize) else { continue };
-        let place = ticket.participant();
-        if shared.move_process_locks(me, place).is_ok() {
-            // Its end is the new program's, or that of `exec_failed`.
-            core::mem::forget(ticket);
-            all.push(OverExec { mount, place, life });
-        }
-    }
-    take_over_exec();
-    OVER_EXEC.store(Box::into_raw(Box::new(all.clone())), Ordering::Release);
-    all
-}
-
-fn take_over_exec() -> Vec<OverExec> {
-    let kept = OVER_EXEC.swap(core::ptr::null_mut(), Ordering::AcqRel);
-    // SAFETY: made by `Box::into_raw`, and nobody else has it any more.
-    if kept.is_null() { Vec::new() } else { *unsafe { Box::from_raw(kept) } }
-}
-
-/// The `execve` failed: the locks are this process's again.
-pub(crate) fn exec_failed(front: &Front) {
-    for kept in take_over_exec() {
-        take_back(front, &kept);
-    }
-}
-
-/// In the new program: the locks are this process's.
-pub(crate) fn take_back(front: &Front, kept: &OverExec) {
-    let Ok(fs) = front.file_system(kept.mount) else { return };
-    let session = fs.shared().session();
-    if !is_file(kept.life, session.path()) || session.thread().is_err() {
-        return;
-    }
-    let _ = fs.shared().move_process_locks(kept.place, session.participant());
+/// This process has POSIX locks.
+pub(crate) fn note_some() {
     HAS_LOCKS.store(true, Ordering::Relaxed);
-    // The place, which has nothing any more, is reaped as that of a dead process.
-    // SAFETY: a descriptor that was made for this.
-    unsafe { syscall(CLOSE, [kept.life]) };
-}
-
-/// Whether a descriptor is of the file with this path.
-fn is_file(descriptor: usize, path: Option<&str>) -> bool {
-    let Some(path) = path else { return false };
-    let path = format!("{path}\0");
-    let (mut one, mut other) = ([0u64; 18], [0u64; 18]);
-    // SAFETY: struct stat is 144 bytes; a path that ends in zero.
-    let results = unsafe {
-        [
-            syscall(FSTAT, [descriptor, one.as_mut_ptr() as usize]),
-            syscall(STAT, [path.as_ptr() as usize, other.as_mut_ptr() as usize]),
-        ]
-    };
-    results == [0, 0] && one[..2] == other[..2]
 }
 
 /// A forked child has none of its parent's.
 pub(crate) fn after_fork_in_child() {
-    if HAS_LOCKS.load(Ordering::Relaxed) {
+    if has_some() {
         HAS_LOCKS.store(false, Ordering::Relaxed);
     }
 }

@@ -36,6 +36,7 @@ pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
 pub(crate) mod open_names;
+pub(crate) mod over_exec;
 pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod placeholder;
@@ -335,16 +336,6 @@ pub(crate) fn preload(record: &mut Record, in_child: bool, parts: &[u8]) -> Vec<
 }
 
 /// What the next program is told of our descriptors.
-pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Vec<u8> {
-    front().map_or_else(Vec::new, |front| front.inheritance(record, in_child))
-}
-
-/// The thread's last `execve` is over: it failed, if this is the process that made it.
-pub(crate) fn after_exec(record: &mut Record) {
-    let process = core::mem::take(&mut record.in_transit_of);
-    if process == crate::process::process_id()
-        && let Some(front) = front()
-    {
-        front.exec_failed(record);
-    }
+pub(crate) fn inheritance(record: &mut Record, in_child: bool) -> Result<Vec<u8>, Errno> {
+    front().map_or(Ok(Vec::new()), |front| front.inheritance(record, in_child))
 }

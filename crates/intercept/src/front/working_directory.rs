@@ -4,13 +4,12 @@
 //! It is held by an open file description of the process that entered it. Neither `fork` nor `execve` carries that on, since a
 //! child that only executes something would have to join the volume for it: who finds itself in a directory that another process
 //! holds opens a description of its own when it first uses a relative path ([`Front::hold_directory`]). Until then its parent's counts, as a rule a
-//! shell's, which waits. Only what was removed already is handed over an `execve`, in transit like a descriptor's.
+//! shell's, which waits. Only what was removed already goes over an `execve`, as descriptors do.
 //! A `vfork` child holds nothing: it executes something next.
 
 use super::Front;
 use super::table::{self, Table};
-use crate::process::process_id;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gannet_vfs::shared::shm::Session;
 use gannet_vfs::shared::{AccessMode, Description};
 use gannet_vfs::{Errno, FileSystem, NodeId};
@@ -22,8 +21,6 @@ static MOUNT: AtomicU32 = AtomicU32::new(0);
 /// The participant that holds it.
 static HOLDER_INDEX: AtomicU32 = AtomicU32::new(u32::MAX);
 static HOLDER_GENERATION: AtomicU64 = AtomicU64::new(0);
-/// The process whose description is in transit for an `execve` under way; 0: none.
-static IN_TRANSIT_OF: AtomicI32 = AtomicI32::new(0);
 
 /// Whether it is this process that holds the directory, or tried to. In the child of a fork it is not.
 #[inline]
@@ -105,44 +102,22 @@ impl Front {
         is_own(fs.shared().session()).then_some((fs, description))
     }
 
-    /// What the program about to be executed is told of a directory that has been removed: its description, held in transit.
-    pub(super) fn directory_in_transit(&self, table: &Table) -> Option<u64> {
+    /// The description of a working directory that has been removed: what the program about to be executed is told.
+    pub(super) fn removed_directory(&self, table: &Table) -> Option<Description> {
         let (mount, node) = table.directory()?;
         let (fs, description) = self.held_directory()?;
         let is_it = MOUNT.load(Ordering::Relaxed) as usize == mount
             && fs.shared().info(description).is_ok_and(|info| info.node == node);
-        let removed = is_it && fs.attributes(node).is_ok_and(|all| all.links == 0);
-        if !removed || fs.shared().hold_in_transit(description).is_err() {
-            return None;
-        }
-        IN_TRANSIT_OF.store(process_id(), Ordering::Relaxed);
-        Some(description.word())
+        (is_it && fs.attributes(node).is_ok_and(|all| all.links == 0)).then_some(description)
     }
 
-    /// The new program takes over what the one before held in transit.
+    /// The new program takes over what the one before had.
     pub(super) fn adopt_directory(&self, mount: usize, word: u64) {
         let (Ok(fs), Some(description)) = (self.file_system(mount), Description::from_word(word)) else { return };
         if fs.shared().adopt(description).is_ok() {
             replace(fs, mount, word);
-            let _ = fs.shared().release_in_transit(fs, description);
         }
     }
-
-    /// The `execve` failed.
-    pub(super) fn directory_not_in_transit(&self) {
-        if is_in_transit()
-            && let Some((fs, description)) = self.held_directory()
-        {
-            IN_TRANSIT_OF.store(0, Ordering::Relaxed);
-            let _ = fs.shared().release_in_transit(fs, description);
-        }
-    }
-}
-
-/// Whether this process's next program is given the directory.
-pub(super) fn is_in_transit() -> bool {
-    let process = IN_TRANSIT_OF.load(Ordering::Relaxed);
-    process != 0 && process == process_id()
 }
 
 #[cold]

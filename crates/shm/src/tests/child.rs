@@ -1,6 +1,7 @@
 //! What the child processes of these tests do. A child is this test binary again, told by the
 //! environment what to be; `child` is the test it runs, which does nothing elsewhere.
 
+use super::inherited::fork_beside_the_gate;
 use super::{Calls, identity, layout};
 use crate::{Ordering, Session, Thread, VolumeIdentity};
 use std::io::{BufRead, BufReader};
@@ -60,13 +61,13 @@ pub(super) fn wait_for(child: &mut Kid, word: &str) {
     assert!(lines.any(|line| line.unwrap().contains(word)), "the child ended without saying {word:?}");
 }
 
-fn say(word: &str) {
+pub(super) fn say(word: &str) {
     use std::io::Write;
     println!("\n{word}");
     std::io::stdout().flush().unwrap();
 }
 
-fn sleep_forever() -> ! {
+pub(super) fn sleep_forever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
@@ -148,13 +149,15 @@ fn child() {
             sleep_forever();
         }
         "fork" | "fork_unprepared" => forking(&attach(&mut guard), role == "fork"),
+        "fork_beside_the_gate" => fork_beside_the_gate(&attach(&mut guard), id, false),
+        "fork_beside_an_exec" => fork_beside_the_gate(&attach(&mut guard), id, true),
         "exec" => {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
             std::mem::forget(session.thread().unwrap().lock(lock).unwrap());
             drop(session.prepare_exec().unwrap().unwrap());
             let ticket = session.prepare_exec().unwrap().unwrap();
-            let (life, id) = (ticket.life().unwrap().as_raw_fd(), ticket.participant());
+            let (life, id) = (ticket.life().as_raw_fd(), ticket.participant());
             let place = format!("{life} {} {}", id.index, id.generation);
             let error = command("adopt", nonce.parse().unwrap()).env(PLACE, place).exec();
             panic!("{error}");
@@ -305,7 +308,7 @@ unsafe extern "C" {
         argument: *mut std::ffi::c_void,
         ...
     ) -> i32;
-    fn fork() -> i32;
+    pub(super) fn fork() -> i32;
     fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
     fn _exit(status: i32) -> !;
 }

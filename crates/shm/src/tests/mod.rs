@@ -3,6 +3,7 @@
 mod caching;
 mod child;
 mod damage;
+mod inherited;
 mod locks;
 mod processes;
 mod readers;

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-fn attached(id: &VolumeIdentity) -> (Arc<Session>, Calls) {
+pub(super) fn attached(id: &VolumeIdentity) -> (Arc<Session>, Calls) {
     let mut guard = Calls::default();
     (Session::attach(*id, &layout(), &mut guard).unwrap(), guard)
 }

@@ -223,7 +223,8 @@ impl Shared {
         self.tables.forget_participant(&self.thread()?, child.index).map_err(error_of)
     }
 
-    /// Keeps a description while it is in nobody's hands: in a message between processes. Each must be given back by the
+    /// Keeps a description while it is in nobody's hands: in a message between processes (for an exec see
+    /// [`Shared::keep_over_exec`]). Each must be given back by the
     /// receiver; what is never received keeps its inode until the arena ends.
     pub fn hold_in_transit(&self, description: Description) -> Result<()> {
         let thread = self.thread()?;

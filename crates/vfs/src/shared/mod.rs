@@ -18,6 +18,7 @@
 //! | `offset.rs` | the shared offset and the status flags |
 //! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
 //! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
+//! | `over_exec.rs` | what a process keeps over an exec |
 //! | `caching.rs` | whether a front end's clients may remember |
 //! | `running.rs` | which inodes may be running programs |
 //! | `reaping.rs` | what becomes of the dead |
@@ -27,6 +28,7 @@ mod description;
 mod file_locks;
 mod inode_users;
 mod offset;
+mod over_exec;
 mod reaping;
 mod records;
 mod running;
