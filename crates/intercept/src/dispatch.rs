@@ -87,7 +87,7 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record, in_child),
         EXIT => process::exit_thread(frame, record),
         EXIT_GROUP => {
-            front::ends::process_exits(record, in_child);
+            front::ends::end_process(frame.arguments[0], record, in_child);
             Outcome::Pass
         }
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),

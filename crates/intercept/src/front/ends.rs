@@ -1,6 +1,6 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{front, maps, over_exec, table};
+use super::{forks, front, maps, over_exec, table};
 use crate::number;
 use crate::process::is_shared;
 use crate::raw::syscall;
@@ -75,15 +75,29 @@ pub(crate) fn not_in_child() {
     }
 }
 
+/// `exit_group`. Comes back only where the program's own instruction has to make the call.
+#[unsafe(link_section = ".text.hot.gannet")]
+pub(crate) fn end_process(status: usize, record: &mut Record, in_child: bool) {
+    process_exits(record, in_child);
+    if !in_child && !is_shared() {
+        // At once: the program's signal handlers would find nothing of what it had open.
+        // SAFETY: ends the process.
+        unsafe { syscall(number::EXIT_GROUP, [status]) };
+    }
+}
+
 /// The process ends in order: releases its descriptors, record locks and volumes.
 #[unsafe(link_section = ".text.hot.gannet")]
-pub(crate) fn process_exits(record: &mut Record, in_child: bool) {
+fn process_exits(record: &mut Record, in_child: bool) {
     let Some(front) = front() else { return };
     if in_child && record.private_table == 0 {
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {
-        let _ = ENDED_BY.compare_exchange(0, record.thread, Ordering::SeqCst, Ordering::Relaxed);
+        // A fork under way has its child made first; one that comes later sees this.
+        forks::beside_forks(|| {
+            let _ = ENDED_BY.compare_exchange(0, record.thread, Ordering::SeqCst, Ordering::Relaxed);
+        });
         wait_for_end(record);
     }
     let table = table::current(record);

@@ -3,7 +3,7 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps, rights};
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, ends, front, locks, maps, rights};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -141,6 +141,10 @@ pub(crate) type Tickets = Vec<Ticket>;
 pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     if !alone {
         take_locks();
+        if ends::has_begun() {
+            release_locks();
+            ends::wait_for_end(record);
+        }
     }
     let mut tickets = Vec::new();
     let Some(front) = front() else { return tickets };
@@ -171,12 +175,23 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     tickets
 }
 
-/// So that the child finds none held by a thread that it does not have.
-fn take_locks() {
+/// Does something while no thread forks, nor opens a volume.
+pub(super) fn beside_forks(act: impl FnOnce()) {
+    wait_for_opening();
+    act();
+    OPENING.store(0, Ordering::Release);
+}
+
+fn wait_for_opening() {
     while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
+}
+
+/// So that the child finds none held by a thread that it does not have.
+fn take_locks() {
+    wait_for_opening();
     maps::around_fork(true);
     crate::objects::around_fork(true);
     asynchronous::around_fork(true);

@@ -120,6 +120,10 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
         memory::write_value(address, &answer).map_err(|_| Errno::FAULT)?;
         return done(0);
     }
+    if call.in_child && !of_description && exclusive.is_none() {
+        // A `vfork` child has no locks of its own, and its parent keeps those it has.
+        return done(0);
+    }
     match exclusive {
         Some(true) => data::check_writable(file)?,
         Some(false) => data::check_readable(file)?,

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -78,6 +79,30 @@ static void *uses(void *argument) {
     return 0;
 }
 
+static int numbers_had[400];
+
+/* What it finds it must have whole, as the kernel's children have. */
+static void *forks(void *argument) {
+    (void)argument;
+    for (;;) {
+        int pid = fork(), status = -1;
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            struct stat status;
+            for (int i = 0; i < 400; i++) CHECK(fstat(numbers_had[i], &status) == 0 && status.st_size == 5);
+            _exit(0);
+        }
+        CHECK(waitpid(pid, &status, 0) == pid && status == 0);
+    }
+    return 0;
+}
+
+static void looks(int signal) {
+    (void)signal;
+    struct stat status;
+    CHECK(fstat(numbers_had[0], &status) == 0 && status.st_size == 5);
+}
+
 static void end(void) {
     int file = open("file", O_CREAT | O_WRONLY | O_TRUNC, 0600);
     CHECK(file >= 0 && write(file, "bytes", 5) == 5 && close(file) == 0);
@@ -86,10 +111,14 @@ static void end(void) {
         CHECK(pid >= 0);
         if (pid == 0) {
             /* So that there is something to put away. */
-            for (int i = 0; i < 400; i++) CHECK(open("file", O_RDONLY) >= 0);
+            for (int i = 0; i < 400; i++) CHECK((numbers_had[i] = open("file", O_RDONLY)) >= 0);
+            struct sigaction action = {.sa_handler = looks, .sa_flags = SA_RESTART};
+            CHECK(sigaction(SIGALRM, &action, 0) == 0);
+            struct itimerval often = {{0, 50}, {0, 50}};
+            CHECK(setitimer(ITIMER_REAL, &often, 0) == 0);
             pthread_t threads[3];
-            for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], 0, uses, 0) == 0);
-            usleep(round * 30);
+            for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], 0, i && round % 2 ? forks : uses, 0) == 0);
+            for (int i = 0; i < round; i++) usleep(30);
             _exit(7);
         }
         CHECK(waitpid(pid, &status, 0) == pid);
