@@ -75,6 +75,7 @@ fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
 }
 
 /// A panic is a defect of ours; it must cost one call, not the program.
+#[unsafe(link_section = ".text.hot.gannet")]
 fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     exec::release_memory(record);
     catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO))

@@ -26,6 +26,10 @@ extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_cha
     unsafe { gannet_intercept::start(environment, open) };
 }
 
+// What every start and every fork runs begins where a stretch of 64 KiB does, which is what the kernel maps for one page fault. First
+// in the section, since this crate's objects are first to the linker.
+core::arch::global_asm!(".pushsection .text.hot.gannet_first, \"axR\", @progbits", ".p2align 16", "ret", ".popsection");
+
 /// An ELF note that says which sources the library was made from; the command looks at it before it injects the library.
 #[repr(C)]
 struct BuildNote {

@@ -121,10 +121,15 @@ fn forget_the_dead() {
 
 /// In a child, before anything else: closes what other threads of its parent had open of arenas' files when it was forked.
 /// `shares_memory`: with its parent, which waits or not (`vfork`), and whose list this is.
+#[inline]
 pub fn close_inherited(shares_memory: bool) {
-    if LIST.iter().all(|entry| entry.owner.load(Ordering::Acquire) == 0) {
-        return;
+    if LIST.iter().any(|entry| entry.owner.load(Ordering::Acquire) != 0) {
+        close_listed(shares_memory);
     }
+}
+
+#[cold]
+fn close_listed(shares_memory: bool) {
     let me = getpid().as_raw_pid() as u64;
     for entry in &LIST {
         let owner = entry.owner.load(Ordering::Acquire);

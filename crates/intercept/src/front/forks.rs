@@ -213,9 +213,19 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
     close_inherited(false);
     locks::after_fork_in_child();
     table::adopt_private(record);
+    let is_empty = tickets.is_empty() && !maps::any();
     // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)
     // SAFETY: the thread's own block.
-    unsafe { (*crate::entry::thread_state()).ends_empty = u8::from(tickets.is_empty() && !maps::any()) };
+    unsafe { (*crate::entry::thread_state()).ends_empty = u8::from(is_empty) };
+    if is_empty {
+        // No page of the library is touched without need, not even to drop nothing: each is a fault of the child's.
+        core::mem::forget(tickets);
+    } else {
+        take_what_was_given(tickets);
+    }
+}
+
+fn take_what_was_given(tickets: Tickets) {
     let mut given = Vec::new();
     for ticket in tickets {
         if ticket.place.child().is_ok() && ticket.with_maps {
