@@ -1,7 +1,8 @@
 //! `execve`: the new program gets the injection and our descriptors through its environment, even a cleared one.
 //!
-//! The call is made by the program's own instruction with changed arguments, so that a success leaves no busy thread behind in a
-//! `vfork` parent. The changed arguments live in a map that is free again at the thread's next call.
+//! A `vfork` child's call is made by the program's own instruction with changed arguments, so that a success leaves no busy thread behind
+//! in its parent; what it left is put away by the thread's next call. Others are made here, and a failure is settled at once. The changed
+//! arguments live in a map that is free again at the thread's next call.
 
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
@@ -9,7 +10,7 @@ use crate::memory;
 use crate::number::{EXECVE, MMAP, MUNMAP};
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
-use crate::{environment, front};
+use crate::{environment, front, signal};
 use environment::SEPARATOR;
 
 const EFAULT: isize = -14;
@@ -157,12 +158,23 @@ pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) ->
     match rewrite_environment(frame.arguments[position], record, in_child) {
         Ok(Some(environment)) => frame.arguments[position] = environment,
         Ok(None) => {}
-        Err(error) => return Outcome::Done(error),
+        Err(error) => {
+            release_memory(record);
+            return Outcome::Done(error);
+        }
     }
-    if !in_child {
-        front::ends::leave_before_exec(record);
+    if in_child || crate::process::is_shared() {
+        return Outcome::Pass;
     }
-    Outcome::Pass
+    front::ends::leave_before_exec(record);
+    if signal::has_deferred() {
+        // Their handlers run first, and see this program.
+        return Outcome::Pass;
+    }
+    // SAFETY: the program's own call, with arguments as it gave them or that live in a map of ours.
+    let error = unsafe { crate::raw::syscall6(frame.rax, frame.arguments) };
+    release_memory(record);
+    Outcome::Done(error)
 }
 
 /// Makes a copy of the environment that carries the injection. `None` if it does so already.

@@ -13,6 +13,7 @@ use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
+const CLONE_FILES: usize = 0x400;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_PARENT: usize = 0x8000;
 const CLONE_SETTLS: usize = 0x80000;
@@ -80,6 +81,9 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
         return false;
     }
     if process_id() != record.vfork_parent {
+        if !record.vfork_child_seen && !record.vfork_shares_descriptors {
+            front::forks::vfork_child_begins();
+        }
         record.vfork_child_seen = true;
         return true;
     }
@@ -119,6 +123,7 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             front::forks::before_vfork();
             record.vfork_child_seen = false;
             record.vfork_by_others = flags & CLONE_PARENT != 0;
+            record.vfork_shares_descriptors = flags & CLONE_FILES != 0;
             record.vfork_parent = process_id();
         } else {
             front::held::stop();
@@ -135,11 +140,11 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
         // The child would look for our state where there is none yet.
         return Outcome::Pass;
     }
-    fork(frame, record, arguments)
+    fork(frame, record, arguments, in_child)
 }
 
 #[unsafe(link_section = ".text.hot.gannet")]
-fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8]) -> Outcome {
+fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8], in_child: bool) -> Outcome {
     let number = frame.rax;
     let mut call = frame.arguments;
     let mut child_stack = 0;
@@ -160,6 +165,13 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
     // A thread alone finds every lock of ours free, and its child with it.
     let alone = thread::is_alone();
     let tickets = front::forks::before_fork(record, alone);
+    // A `vfork` child goes on when its parent ends.
+    let may_end = !alone && !in_child;
+    if may_end && !front::ends::begin_fork() {
+        front::forks::after_fork_in_parent(false, tickets, alone);
+        front::ends::wait_for_end(record);
+        return Outcome::Pass;
+    }
     if !alone {
         signal::before_fork();
         run_fork_hook(true);
@@ -169,6 +181,9 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
     if !alone {
         run_fork_hook(false);
         signal::after_fork();
+    }
+    if may_end {
+        front::ends::fork_is_over();
     }
     if result == 0 {
         front::ends::not_in_child();

@@ -414,6 +414,12 @@ unsafe fn send_again(signal: usize, information: *mut SignalInformation) {
     }
 }
 
+/// Whether a signal waits for the end of the call in hand.
+pub(crate) fn has_deferred() -> bool {
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).deferred.load(Ordering::Relaxed) != 0 }
+}
+
 /// Whether every handler of the signals that were deferred wants interrupted calls to be made again.
 pub(crate) fn deferred_restart() -> bool {
     // SAFETY: the thread's own block.

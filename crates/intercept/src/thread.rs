@@ -34,6 +34,8 @@ pub(crate) struct Record {
     pub(crate) vfork_child_seen: bool,
     /// Its child, or a child of that, may be another's to the kernel (`vfork` in a `vfork` child, `CLONE_PARENT`).
     pub(crate) vfork_by_others: bool,
+    /// Its child has the kernel's table of descriptors in common with it (`CLONE_FILES`).
+    pub(crate) vfork_shares_descriptors: bool,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
     /// An `execve` was begun: the next call has to put away what it left, if it comes back.

@@ -1,4 +1,4 @@
-//! Joining and leaving: first, beside others, last; again after a fork, or after an exec.
+//! Joining and leaving: first, beside others, last; again after a fork.
 //!
 //! All behind the gate (see `file`). The first participant builds a new arena and lets the volume's
 //! owner recover and initialise; the last one lets it write its summary and removes the arena, so
@@ -17,7 +17,7 @@ use crate::session::{
     ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
     VolumeGuard,
 };
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering as Plain;
 
@@ -32,7 +32,7 @@ impl Session {
             if let Some(gate) = path.gate()? {
                 if file::any_life(&gate.fd)? {
                     let layout = layout.compute_for(gate.bytes)?;
-                    return Self::attach_to_others(&path, &gate, layout, &identity, guard, None);
+                    return Self::attach_to_others(&path, &gate, layout, &identity, guard);
                 }
                 // Its last participant was killed.
                 let found = layout.compute_for(gate.bytes)?;
@@ -48,26 +48,6 @@ impl Session {
                 return Ok(session);
             }
         }
-    }
-
-    /// Attaches after an exec, in the place that [`Session::prepare_exec`] kept: `life` is the
-    /// descriptor it returned. `Detached` if there is no such place.
-    pub fn attach_after_exec(
-        identity: VolumeIdentity,
-        layout: &ArenaLayout,
-        guard: &mut dyn VolumeGuard,
-        id: ParticipantId,
-        life: OwnedFd,
-    ) -> Result<Arc<Self>> {
-        let path = ArenaPath::new(&identity);
-        let gate = path.gate()?.ok_or(Error::Detached)?;
-        if !path.leads_to(&life)? || !file::life(&gate.fd, id.index)? {
-            return Err(Error::Detached);
-        }
-        let lock = LifeLock::keep(&life)?;
-        drop(life);
-        let layout = layout.compute_for(gate.bytes)?;
-        Self::attach_to_others(&path, &gate, layout, &identity, guard, Some((id, lock)))
     }
 
     /// Whether an arena of this volume stands there whose users were all killed: attaching goes on with it if it can.
@@ -156,16 +136,10 @@ impl Session {
         layout: Computed,
         identity: &VolumeIdentity,
         guard: &mut dyn VolumeGuard,
-        kept: Option<(ParticipantId, LifeLock)>,
     ) -> Result<Arc<Self>> {
         let session = Self::open_existing(path, gate, layout, identity)?;
-        if kept.is_none() {
-            session.recall_caching()?;
-        }
-        match kept {
-            None => session.join(Some(gate))?,
-            Some((id, lock)) => session.become_participant(id, Some(lock), None)?,
-        }
+        session.recall_caching()?;
+        session.join(Some(gate))?;
         if let Err(error) = session.behind(gate, || guard.joined(&session, session.arena_identity())) {
             // Slots that the guard's threads took; a later participant may get our record.
             session.mark_own_threads_dead(None)?;
@@ -240,24 +214,46 @@ impl Session {
         Ok(())
     }
 
-    /// A record and its byte for `process`.
+    /// A record and its byte for `process`: this one, or one to come.
     pub(crate) fn take_record(
         &self,
         process: &Process,
         gate: Option<&Gate>,
-        inherited: bool,
+        is_to_come: bool,
     ) -> Result<(ParticipantId, Option<LifeLock>)> {
         let mut locked: Option<(u32, LifeLock)> = None;
-        let id = self.participants().join(process, gate.is_some(), |index| {
+        let mut take_byte = |index| {
             let Some(gate) = gate else { return Ok(true) };
             // The record was somebody else's after all: its byte must not stay locked by this open file.
             if let Some((index, lock)) = locked.take() {
                 gate.unlock_life(index, lock)?;
             }
-            locked = gate.lock_life(index, inherited)?.map(|lock| (index, lock));
+            locked = gate.lock_life(index, is_to_come)?.map(|lock| (index, lock));
             Ok(locked.is_some())
-        })?;
+        };
+        let id = if is_to_come {
+            self.join_for_another(gate.is_some(), &mut take_byte)?
+        } else {
+            self.participants().join(process, u32::MAX, gate.is_some(), &mut take_byte)?
+        };
         Ok((id, locked.map(|(_, lock)| lock)))
+    }
+
+    /// A record for a process to come, by one that has joined. Who comes by itself cannot settle the dead before it has joined: so
+    /// some records are left to it, as long as the dead have others.
+    pub(crate) fn join_for_another(
+        &self,
+        exclusive: bool,
+        take_byte: &mut dyn FnMut(u32) -> Result<bool>,
+    ) -> Result<ParticipantId> {
+        let all = self.participants().count();
+        match self.participants().join(&Process::unknown(), all - all / 8, exclusive, take_byte) {
+            Err(Error::Full { .. }) => {
+                self.reap_dead()?;
+                self.participants().join(&Process::unknown(), all, exclusive, take_byte)
+            }
+            taken => taken,
+        }
     }
 
     /// Calls an owner's guard: while it runs, who looks for the dead looks through the gate's open file.

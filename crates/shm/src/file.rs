@@ -14,17 +14,19 @@ use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
 use crate::opened::{Coming, Opened};
 use crate::sys;
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use std::mem::ManuallyDrop;
 
 /// Where arenas live.
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
 
 const GATE_BYTE: u64 = 0;
 const FIRST_PARTICIPANT_BYTE: u64 = 1;
+/// Descriptors that are kept over an exec are above what programs number by hand, and above the standard ones at least.
+const KEPT_FROM: i32 = 240;
+const KEPT_AT_LEAST: i32 = 3;
 
 /// Which volume an arena belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,14 +110,18 @@ impl ArenaPath {
 
     /// Opens the arena's file; `None` if there is none.
     pub(crate) fn open(&self) -> Result<Option<Opened>> {
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        Ok(self.open_listed(OFlags::RDWR)?.map(|(fd, listed)| listed.is(fd)))
+    }
+
+    fn open_listed(&self, access: OFlags) -> Result<Option<(OwnedFd, Coming)>> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         loop {
             let named = match rustix::fs::lstat(self.path.as_str()) {
                 Ok(named) => named,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(Error::system("examine the arena")(errno)),
             };
-            let coming = Coming::new(named.st_ino);
+            let listed = Coming::new(named.st_ino);
             let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
                 Ok(fd) => fd,
                 Err(Errno::NOENT) => return Ok(None),
@@ -138,7 +144,7 @@ impl ArenaPath {
             if stat.st_mode & 0o7777 != 0o600 {
                 return Err(self.foreign("others have access to it"));
             }
-            return Ok(Some(coming.is(fd)));
+            return Ok(Some((fd, listed)));
         }
     }
 
@@ -219,6 +225,34 @@ impl ArenaPath {
         }
     }
 
+    /// Opens the file for keeping a participant's byte over an exec: nothing can be written by it, and its number is out of the way
+    /// of programs that use low ones without being asked.
+    pub(crate) fn open_to_keep(&self) -> Result<(OwnedFd, Coming)> {
+        let (low, mut listed) = self.open_listed(OFlags::RDONLY)?.ok_or(Error::Detached)?;
+        let keep = |number| rustix::io::fcntl_dupfd_cloexec(&low, number);
+        // Where the limit is lower than that.
+        let high = keep(KEPT_FROM).or_else(|_| keep(KEPT_AT_LEAST)).map_err(Error::system("keep a descriptor"))?;
+        drop(low);
+        listed.note(&high);
+        Ok((high, listed))
+    }
+
+    /// Locks the byte of participant `index` for this open file: `false` if somebody has it. The caller is behind the gate.
+    pub(crate) fn share_byte(fd: impl AsFd, index: u32) -> Result<bool> {
+        let (byte, doing) = (FIRST_PARTICIPANT_BYTE + u64::from(index), "lock the participant's byte");
+        // What can only be read cannot be locked but together with others who do no more: there must be none.
+        if sys::bytes_locked_by_others(&fd, byte, 1).map_err(Error::system(doing))? {
+            return Ok(false);
+        }
+        sys::share_bytes_try(&fd, byte, 1).map_err(Error::system(doing))
+    }
+
+    /// Gives up what [`ArenaPath::share_byte`] locked.
+    pub(crate) fn unshare_byte(fd: impl AsFd, index: u32) -> Result<()> {
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        sys::unlock_bytes(fd, byte, 1).map_err(Error::system("unlock the participant's byte"))
+    }
+
     /// Removes the name. The caller holds the gate of the file that it leads to.
     pub(crate) fn unlink(&self) -> Result<()> {
         match rustix::fs::unlink(self.path.as_str()) {
@@ -233,7 +267,8 @@ impl Gate {
     /// file, which lives on in the result when the gate is opened; only one byte may be kept by it. `inherited`: by
     /// children, too, until [`LifeLock::keep_from_children`].
     pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
-        if !self.lock_byte(index)? {
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        if !sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
             return Ok(None);
         }
         let lock = LifeLock::keep(&self.fd)?;
@@ -246,27 +281,7 @@ impl Gate {
     /// Gives up what [`Gate::lock_life`] locked.
     pub(crate) fn unlock_life(&self, index: u32, lock: LifeLock) -> Result<()> {
         drop(lock);
-        self.unlock_byte(index)
-    }
-
-    /// Locks the byte of participant `index` for as long as the gate's open file is kept: `false` if somebody has it.
-    pub(crate) fn lock_byte(&self, index: u32) -> Result<bool> {
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))
-    }
-
-    /// Gives up what [`Gate::lock_byte`] locked.
-    pub(crate) fn unlock_byte(&self, index: u32) -> Result<()> {
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        sys::unlock_bytes(&self.fd, byte, 1).map_err(Error::system("unlock the participant's byte"))
-    }
-
-    /// Opens the gate, and keeps its open file with whatever else that has locked.
-    pub(crate) fn keep_file(self) -> Result<Opened> {
-        sys::unlock_bytes(&self.fd, GATE_BYTE, 1).map_err(Error::system("open the arena's gate"))?;
-        let gate = ManuallyDrop::new(self);
-        // SAFETY: moved out once; what it is moved out of is not dropped.
-        Ok(unsafe { std::ptr::read(&gate.fd) })
+        ArenaPath::unshare_byte(&self.fd, index)
     }
 }
 

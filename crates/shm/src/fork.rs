@@ -15,15 +15,14 @@
 
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, fence};
-use crate::file::LifeLock;
-use crate::opened::Opened;
+use crate::file::{ArenaPath, LifeLock};
+use crate::opened::{Coming, forget_the_dead};
 use crate::participant::{ParticipantId, Process};
 use crate::session::Session;
 use crate::slot;
 use crate::thread::Thread;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::io::FdFlags;
-use std::mem::ManuallyDrop;
 
 /// A participant's place kept for the child of a coming fork. Dropped without use: given up.
 #[derive(Debug)]
@@ -59,35 +58,43 @@ impl Session {
 pub struct ExecTicket<'s> {
     session: &'s Session,
     id: ParticipantId,
-    life: Opened,
+    /// Dropped before its place on the list. `None`: another process's.
+    life: Option<OwnedFd>,
+    /// `None` where no other thread can fork a child that has it.
+    _listed: Option<Coming>,
 }
 
 impl Session {
     /// Prepares an exec: takes a place for the program to come, whose byte a descriptor keeps
     /// locked that exec does not close. Owners then add to it what shall live on. The new program
-    /// calls [`Session::attach_after_exec`], or attaches, takes over and calls [`Session::leave_place`]; this process's own
+    /// attaches, takes over ([`Session::is_place`]) and calls [`Session::leave_place`]; this process's own
     /// participation ends with its memory at exec. If exec fails, owners take back what they gave, and the ticket is dropped.
     /// Who is killed on the way leaves a dead participant, as any other does.
     ///
-    /// `None` for a private arena, which no exec survives.
-    pub fn prepare_exec(&self) -> Result<Option<ExecTicket<'_>>> {
+    /// `shares_memory`: the caller is a `vfork` child. `None` for a private arena, which no exec survives, and where this process may no
+    /// longer open the arena, as the new program may not.
+    pub fn prepare_exec(&self, shares_memory: bool) -> Result<Option<ExecTicket<'_>>> {
         self.joined()?;
         let Some(path) = self.file() else { return Ok(None) };
-        let gate = path.gate()?.ok_or(Error::Detached)?;
+        let gate = match path.gate() {
+            Err(Error::Foreign { .. }) => return Ok(None),
+            gate => gate?.ok_or(Error::Detached)?,
+        };
+        let (life, listed) = path.open_to_keep()?;
         let mut locked = None;
-        let id = self.participants().join(&Process::unknown(), true, |index| {
-            // The record was somebody else's after all: its byte must not stay locked by this open file.
+        let mut take_byte = |index| {
+            // The record was somebody else's after all.
             if let Some(index) = locked.take() {
-                gate.unlock_byte(index)?;
+                ArenaPath::unshare_byte(&life, index)?;
             }
-            let is_ours = gate.lock_byte(index)?;
+            let is_ours = ArenaPath::share_byte(&life, index)?;
             locked = is_ours.then_some(index);
             Ok(is_ours)
-        })?;
-        let ticket = ExecTicket { session: self, id, life: gate.keep_file()? };
-        rustix::io::fcntl_setfd(&ticket.life, FdFlags::empty())
-            .map_err(Error::system("keep a descriptor over exec"))?;
-        Ok(Some(ticket))
+        };
+        let id = self.join_for_another(true, &mut take_byte)?;
+        drop(gate);
+        rustix::io::fcntl_setfd(&life, FdFlags::empty()).map_err(Error::system("keep a descriptor over exec"))?;
+        Ok(Some(ExecTicket { session: self, id, life: Some(life), _listed: (!shares_memory).then_some(listed) }))
     }
 
     /// In the program after an exec: whether `life` is the descriptor that keeps `place` in this arena.
@@ -122,6 +129,7 @@ impl Session {
     /// it was killed inside an operation, what it held stands under the calling thread's slot.
     /// Settles that. The caller must have had nothing locked and nothing in hand when it forked.
     pub fn after_vfork(&self) -> Result<()> {
+        forget_the_dead();
         let me = self.thread()?;
         me.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
         let slot = me.slot();
@@ -163,20 +171,21 @@ impl ExecTicket<'_> {
 
     /// The descriptor that keeps the place; tell the new program its number.
     pub fn life(&self) -> BorrowedFd<'_> {
-        self.life.as_fd()
+        self.life.as_ref().expect("only who forgets the ticket takes it").as_fd()
     }
 
-    /// In the parent of a `vfork` child that took the ticket and executed a program, or is gone: the descriptor was the child's.
-    pub fn forget(self) {
-        let ticket = ManuallyDrop::new(self);
-        // SAFETY: moved out once; what it is moved out of is not dropped.
-        unsafe { std::ptr::read(&ticket.life) }.forget();
+    /// In the parent of a `vfork` child that took the ticket and executed a program, or is gone: the place is not ours, nor the
+    /// descriptor.
+    pub fn forget(mut self) {
+        let _ = self.life.take().map(IntoRawFd::into_raw_fd);
     }
 }
 
 impl Drop for ExecTicket<'_> {
     fn drop(&mut self) {
-        self.session.participants().leave(self.id);
+        if self.life.is_some() {
+            self.session.participants().leave(self.id);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A child inherits what other threads of its parent have open just then, one that holds the gate or keeps a byte locked among it. Its
 //! copy of the descriptor would keep that locked after its parent's death, for ever, even from the child itself. So each is on a list
-//! from before it exists, and a child first closes what its parent had there ([`close_inherited`]).
+//! from before it exists (but for a file that is being made, which has no name yet, so that nobody waits for it), and a child first
+//! closes what its parent had there ([`close_inherited`]).
 //!
 //! Touches descriptors of arenas' files and nothing else.
 
@@ -65,10 +66,15 @@ impl Coming {
 
     /// It is open.
     pub(crate) fn is(mut self, fd: OwnedFd) -> Opened {
-        let owner = self.owner & !u64::from(u32::MAX) | (fd.as_raw_fd() as u64 + 1);
-        LIST[self.entry].owner.store(owner, Ordering::Release);
-        self.owner = owner;
+        self.note(&fd);
         Opened { fd: ManuallyDrop::new(fd), _entry: self }
+    }
+
+    /// It is open, under this number.
+    pub(crate) fn note(&mut self, fd: impl AsFd) {
+        let number = fd.as_fd().as_raw_fd() as u64;
+        self.owner = self.owner & !u64::from(u32::MAX) | (number + 1);
+        LIST[self.entry].owner.store(self.owner, Ordering::Release);
     }
 }
 
@@ -76,15 +82,6 @@ impl Drop for Coming {
     fn drop(&mut self) {
         // Not where a child has a copy of this.
         let _ = LIST[self.entry].owner.compare_exchange(self.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-impl Opened {
-    /// Not ours to close: it is another process's, which had this memory.
-    pub(crate) fn forget(self) {
-        let mut opened = ManuallyDrop::new(self);
-        // SAFETY: dropped once, as nothing drops the rest.
-        unsafe { std::ptr::drop_in_place(&raw mut opened._entry) };
     }
 }
 
@@ -108,10 +105,9 @@ impl AsRawFd for Opened {
 }
 
 /// What `vfork` children that were killed left on the list.
-#[cold]
-fn forget_the_dead() {
+pub(crate) fn forget_the_dead() {
     for entry in &LIST {
-        let owner = entry.owner.load(Ordering::Acquire);
+        let owner = entry.owner.load(Ordering::Relaxed);
         let is_gone = Pid::from_raw((owner >> 32) as i32).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
         if is_gone {
             let _ = entry.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -119,8 +115,8 @@ fn forget_the_dead() {
     }
 }
 
-/// In a child, before anything else: closes what other threads of its parent had open of arenas' files when it was forked.
-/// `shares_memory`: with its parent, which waits or not (`vfork`), and whose list this is.
+/// In a child with a table of descriptors of its own, before anything else: closes what other threads of its parent had open of
+/// arenas' files when it was forked. `shares_memory`: with its parent (`vfork`), whose list this is.
 #[inline]
 pub fn close_inherited(shares_memory: bool) {
     if LIST.iter().any(|entry| entry.owner.load(Ordering::Acquire) != 0) {

@@ -175,15 +175,16 @@ impl<'a> Participants<'a> {
         (kind == LIVE).then_some(ParticipantId { index, generation })
     }
 
-    /// Takes a record for `process`. `take_byte` locks the byte of an index, or says that somebody
+    /// Takes a record below `limit` for `process`. `take_byte` locks the byte of an index, or says that somebody
     /// has it. `exclusive`: the caller is behind the gate, so a half-made record is a dead one's.
     pub(crate) fn join(
         &self,
         process: &Process,
+        limit: u32,
         exclusive: bool,
-        mut take_byte: impl FnMut(u32) -> Result<bool>,
+        take_byte: &mut dyn FnMut(u32) -> Result<bool>,
     ) -> Result<ParticipantId> {
-        for index in 0..self.count() {
+        for index in 0..limit.min(self.count()) {
             let words = self.words(index);
             let found = words[STATE].load(Ordering::Acquire);
             let (kind, generation) = (found >> KIND_SHIFT, found & GENERATION_MASK);

@@ -1,11 +1,11 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{forks, front, maps, over_exec, table};
+use super::{front, maps, over_exec, table};
 use crate::number;
 use crate::process::is_shared;
 use crate::raw::syscall;
 use crate::thread::{self, Record};
-use core::sync::atomic::{AtomicI32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
@@ -68,6 +68,24 @@ pub(crate) fn wait_for_end(record: &Record) {
     }
 }
 
+/// A thread has the kernel fork the process.
+static FORKING: AtomicBool = AtomicBool::new(false);
+
+/// Before the call that forks, with the locks that let only one do so. `false`: the process ends, and nobody may see the child of half of it.
+pub(crate) fn begin_fork() -> bool {
+    FORKING.store(true, Ordering::SeqCst);
+    let may = ENDED_BY.load(Ordering::SeqCst) == 0;
+    if !may {
+        fork_is_over();
+    }
+    may
+}
+
+/// Behind the call that forked, in both processes.
+pub(crate) fn fork_is_over() {
+    FORKING.store(false, Ordering::SeqCst);
+}
+
 /// The child of a fork goes on.
 pub(crate) fn not_in_child() {
     if has_begun() {
@@ -94,11 +112,13 @@ fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {
-        // A fork under way has its child made first; one that comes later sees this.
-        forks::beside_forks(|| {
-            let _ = ENDED_BY.compare_exchange(0, record.thread, Ordering::SeqCst, Ordering::Relaxed);
-        });
+        let _ = ENDED_BY.compare_exchange(0, record.thread, Ordering::SeqCst, Ordering::Relaxed);
         wait_for_end(record);
+        // A fork that did not see this has its child made first.
+        while FORKING.load(Ordering::SeqCst) {
+            // SAFETY: gives the processor away.
+            unsafe { syscall(number::SCHED_YIELD, []) };
+        }
     }
     let table = table::current(record);
     if !in_child {

@@ -3,7 +3,7 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, ends, front, locks, maps, rights};
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps, rights};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -25,6 +25,11 @@ pub(crate) fn before_vfork() {
             let _ = fs.shared().process_owner();
         }
     }
+}
+
+/// The first call of a `vfork` child with descriptors of its own.
+pub(crate) fn vfork_child_begins() {
+    close_inherited(true);
 }
 
 /// A call of a `vfork` child: see [`act_for_parent`].
@@ -79,7 +84,6 @@ impl Drop for DiesWithParent {
 /// the child is killed too, which otherwise could wait for ever for a lock of this memory that another thread had. An error if it has
 /// been killed before. `parent` is 0 where the child's parent is another than the process that waits.
 pub(crate) fn act_for_parent(parent: i32) -> Result<Acting, ()> {
-    close_inherited(true);
     let dies = DiesWithParent::begin(parent).ok_or(())?;
     Ok(Acting { _volumes: act_in_volumes()?, _dies: dies })
 }
@@ -141,10 +145,6 @@ pub(crate) type Tickets = Vec<Ticket>;
 pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     if !alone {
         take_locks();
-        if ends::has_begun() {
-            release_locks();
-            ends::wait_for_end(record);
-        }
     }
     let mut tickets = Vec::new();
     let Some(front) = front() else { return tickets };
@@ -175,23 +175,12 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     tickets
 }
 
-/// Does something while no thread forks, nor opens a volume.
-pub(super) fn beside_forks(act: impl FnOnce()) {
-    wait_for_opening();
-    act();
-    OPENING.store(0, Ordering::Release);
-}
-
-fn wait_for_opening() {
+/// So that the child finds none held by a thread that it does not have.
+fn take_locks() {
     while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
-}
-
-/// So that the child finds none held by a thread that it does not have.
-fn take_locks() {
-    wait_for_opening();
     maps::around_fork(true);
     crate::objects::around_fork(true);
     asynchronous::around_fork(true);

@@ -6,10 +6,10 @@
 //! kernel closed the descriptor on exec, and then lets go of it.
 
 use super::open_names::OpenName;
-use super::over_exec::{self, Place};
+use super::over_exec::{self, Place, Wanted};
 use super::placeholder::{self, O_PATH};
 use super::table::OpenFile;
-use super::{Front, table};
+use super::{Front, locks, table};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
@@ -95,6 +95,14 @@ fn make_template() -> Option<i32> {
     }
 }
 
+fn closes_on_exec(descriptor: usize) -> bool {
+    const F_GETFD: usize = 1;
+    const FD_CLOEXEC: isize = 1;
+    // SAFETY: asks about a descriptor.
+    let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) };
+    !is_error(flags) && flags & FD_CLOEXEC != 0
+}
+
 impl Front {
     /// Enters what the program before this one left open.
     #[unsafe(link_section = ".text.hot.gannet")]
@@ -102,22 +110,25 @@ impl Front {
         let mut parts = text.split(|byte| *byte == b';').skip(1);
         let mut directory = numbers(parts.next().unwrap_or_default());
         let table = table::of_process();
+        let mut directory_used = None;
         if let (Some(mount), Some(number), Some(generation)) = (directory.next(), directory.next(), directory.next())
             && (mount as usize) < self.mounts.len()
         {
             table.set_directory(Some((mount as usize, NodeId::new(number, generation as u32))));
             if let Some(word) = directory.next() {
                 self.adopt_directory(mount as usize, word);
+                directory_used = Description::from_word(word).map(|description| (mount as usize, description));
             }
         }
         let mut entries = numbers(parts.next().unwrap_or_default());
-        let mut adopted: Vec<(OpenFile, bool)> = Vec::new();
+        let (mut uses, mut closed) = (Vec::from_iter(directory_used), Vec::new());
         while let (Some(descriptor), Some(mount), Some(word)) = (entries.next(), entries.next(), entries.next()) {
+            uses.extend(Description::from_word(word).map(|description| (mount as usize, description)));
             let Some(file) = self.adopt(mount as usize, word) else { continue };
-            let is_open = placeholder::is_one(descriptor as usize, self.template(), file.flags);
-            adopted.push((file, is_open));
-            if is_open {
+            if placeholder::is_one(descriptor as usize, self.template(), file.flags) {
                 table.set(descriptor as usize, &file);
+            } else {
+                closed.push(file);
             }
         }
         let mut words = parts.next().unwrap_or_default().split(|byte| *byte == b' ');
@@ -128,11 +139,11 @@ impl Front {
         }
         let mut places = numbers(parts.next().unwrap_or_default());
         while let Some(place) = Place::read(&mut places) {
-            place.take_over(self);
+            place.take_over(self, &uses);
         }
-        for (file, _) in adopted.iter().filter(|(_, is_open)| !is_open) {
+        for file in closed {
             // Closed on exec.
-            self.let_go(table, file);
+            self.let_go(table, &file);
         }
     }
 
@@ -162,20 +173,25 @@ impl Front {
         let table = table::current(record);
         let mut text = String::with_capacity(128);
         let _ = write!(text, "{};", self.template());
-        let mut removed = None;
+        let with_locks = !in_child && locks::has_some();
+        let mut wanted = Wanted { descriptions: Vec::new(), has_directory: false, with_locks };
         if let Some((mount, node)) = table.directory() {
             let _ = write!(text, "{mount} {} {}", node.number, node.generation);
-            removed = self.removed_directory(table).map(|description| (mount, description));
-            if let Some((_, description)) = removed {
+            if let Some(description) = self.removed_directory(table) {
                 let _ = write!(text, " {}", description.word());
+                wanted.descriptions.push((mount, description));
+                wanted.has_directory = true;
             }
         }
         text.push(';');
-        for (descriptor, file) in table.iter() {
+        // With locks also those that exec closes, which ends the locks on their files.
+        let is_inherited = |descriptor| with_locks || !closes_on_exec(descriptor);
+        for (descriptor, file) in table.iter().filter(|(descriptor, _)| is_inherited(*descriptor)) {
             let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
+            wanted.descriptions.push((file.mount, file.description));
         }
         text.push(';');
-        for (descriptor, file) in table.iter() {
+        for (descriptor, file) in table.iter().filter(|(descriptor, _)| is_inherited(*descriptor)) {
             // The kernel bounds a variable of the environment.
             const TEXT_BYTES_MAX: usize = 64 << 10;
             if let Some(name) = table.open_name(descriptor, &file).filter(|_| text.len() < TEXT_BYTES_MAX) {
@@ -185,7 +201,7 @@ impl Front {
             }
         }
         text.push(';');
-        over_exec::keep(self, record, table, removed, in_child, &mut text)?;
+        over_exec::keep(self, record, &wanted, in_child, &mut text)?;
         Ok(text.into_bytes())
     }
 }

@@ -4,7 +4,6 @@ use super::call::{Answer, Call, done};
 use super::data;
 use super::table::OpenFile;
 use crate::dispatch::Outcome;
-use crate::entry;
 use crate::memory;
 use crate::process::known_process_id;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +18,10 @@ const LOCK_UNLOCK: usize = 8;
 /// This process may hold POSIX locks: then closing a descriptor must drop them.
 static HAS_LOCKS: AtomicBool = AtomicBool::new(false);
 
-/// Whether a signal was deferred, which ends a wait.
-fn interrupted() -> bool {
-    // SAFETY: the thread's own block.
-    unsafe { (*entry::thread_state()).deferred.load(Ordering::Relaxed) != 0 }
-}
-
 fn take(fs: &dyn FileSystem, request: &LockRequest, waits: bool) -> Result<(), Errno> {
     let shared = fs.shared();
-    let result = if waits { shared.lock(fs, request, &mut interrupted) } else { shared.try_lock(fs, request) };
+    let result =
+        if waits { shared.lock(fs, request, &mut crate::signal::has_deferred) } else { shared.try_lock(fs, request) };
     result.map_err(|error| error.errno())
 }
 

@@ -2,8 +2,7 @@
 //! close. The place has the open descriptions, a working directory that was removed, and the POSIX locks, until the new program has taken
 //! them over ([`super::inherit`]). Whoever is killed on the way leaves a dead participant, which others settle as any other.
 
-use super::table::Table;
-use super::{Front, locks, rights};
+use super::{Front, locks, rights, table};
 use crate::number::*;
 use crate::process::process_id;
 use crate::raw::syscall;
@@ -20,7 +19,15 @@ pub(crate) struct OverExec {
     has_directory: bool,
     /// POSIX locks are among it.
     with_locks: bool,
-    places: Vec<(usize, ExecTicket<'static>)>,
+    shares_descriptors: bool,
+    places: Vec<Kept>,
+}
+
+/// A place in a volume, and all that it uses.
+struct Kept {
+    mount: usize,
+    ticket: ExecTicket<'static>,
+    descriptions: Vec<Description>,
 }
 
 /// A place, as the new program is told of it.
@@ -45,15 +52,16 @@ impl Place {
         let _ = write!(text, "{mount} {} {} {life} {inode} ", id.index, id.generation);
     }
 
-    /// In the new program, which has made itself a user of what the place has.
-    pub(super) fn take_over(&self, front: &Front) {
+    /// In the new program, which has made itself a user of what it inherited of `uses`, all that places use.
+    pub(super) fn take_over(&self, front: &Front, uses: &[(usize, Description)]) {
         if inode_of(self.life) != Some(self.inode) {
             return;
         }
+        let uses: Vec<_> = uses.iter().filter(|(mount, _)| *mount == self.mount).map(|(_, used)| *used).collect();
         if let Ok(fs) = front.file_system(self.mount) {
             // SAFETY: open, as its inode says.
             let life = unsafe { BorrowedFd::borrow_raw(self.life) };
-            if fs.shared().take_over(self.id, life).unwrap_or(false) {
+            if fs.shared().take_over(fs, self.id, life, &uses).unwrap_or(false) {
                 locks::note_some();
             }
         }
@@ -71,32 +79,42 @@ fn inode_of(descriptor: i32) -> Option<u64> {
     (result == 0 && status[3] as u32 == REGULAR_FOR_OWNER).then_some(status[1])
 }
 
-/// Keeps for the new program what this one has of the volumes, and writes down where. Should that fail, so does the `execve`.
+/// What is kept for the new program: the descriptions by mount, written down where.
+pub(super) struct Wanted {
+    pub(super) descriptions: Vec<(usize, Description)>,
+    /// Among them is the working directory's.
+    pub(super) has_directory: bool,
+    pub(super) with_locks: bool,
+}
+
+/// Keeps for the new program what it shall have of the volumes, and writes down where. Should that fail, so does the `execve`.
 pub(super) fn keep(
     front: &'static Front,
     record: &mut Record,
-    table: &Table,
-    directory: Option<(usize, Description)>,
+    wanted: &Wanted,
     in_child: bool,
     text: &mut String,
 ) -> Result<(), Errno> {
-    let with_locks = !in_child && locks::has_some();
-    let has_directory = directory.is_some();
-    let mut kept = OverExec { process: process_id(), has_directory, with_locks, places: Vec::new() };
+    if wanted.descriptions.is_empty() && !wanted.with_locks {
+        return Ok(());
+    }
+    let Wanted { has_directory, with_locks, .. } = *wanted;
+    let shares_descriptors = in_child && record.vfork_shares_descriptors;
+    let mut kept =
+        OverExec { process: process_id(), has_directory, with_locks, shares_descriptors, places: Vec::new() };
     let mut result = Ok(());
     for mount in (0..front.mounts.len()).filter(|mount| front.mounts[*mount].is_open()) {
+        let of_mount = wanted.descriptions.iter().filter(|(of, _)| *of == mount);
+        let descriptions: Vec<_> = of_mount.map(|(_, description)| *description).collect();
         // Not at the cost of placeholders, of which one would not find its number again.
-        let attempt = rights::with_room(front, table, false, || {
-            let opened = table.iter().filter(|(_, file)| file.mount == mount).map(|(_, file)| file.description);
-            let removed = directory.iter().filter(|(of, _)| *of == mount).map(|(_, description)| *description);
-            front.file_system(mount)?.shared().keep_over_exec(&mut opened.chain(removed), with_locks)
+        let attempt = rights::with_room(front, table::current(record), false, || {
+            front.file_system(mount)?.shared().keep_over_exec(&descriptions, with_locks, in_child)
         });
         match attempt {
             Ok(Some(ticket)) => {
                 let life = ticket.life().as_raw_fd();
-                let inode = inode_of(life).unwrap_or(0);
-                Place { mount, id: ticket.participant(), life, inode }.write(text);
-                kept.places.push((mount, ticket));
+                Place { mount, id: ticket.participant(), life, inode: inode_of(life).unwrap_or(0) }.write(text);
+                kept.places.push(Kept { mount, ticket, descriptions });
             }
             Ok(None) => {}
             Err(error) => {
@@ -123,10 +141,18 @@ pub(crate) fn after_exec(record: &mut Record) {
     // SAFETY: made by `keep`; taken away here, so nobody else has it.
     let kept = unsafe { Box::from_raw(core::mem::take(&mut record.over_exec) as *mut OverExec) };
     let failed = kept.process == process_id();
-    for (mount, ticket) in kept.places {
+    for Kept { mount, ticket, descriptions } in kept.places {
         match super::front().map(|front| front.file_system(mount)) {
-            Some(Ok(fs)) if failed => _ = fs.shared().exec_failed(ticket, kept.with_locks),
-            _ => ticket.forget(),
+            Some(Ok(fs)) if failed => {
+                let _ = fs.shared().exec_failed(fs, ticket, &descriptions, kept.with_locks);
+            }
+            _ => {
+                if kept.shares_descriptors {
+                    // SAFETY: it was the child's, who no longer has this table.
+                    unsafe { syscall(CLOSE, [ticket.life().as_raw_fd() as usize]) };
+                }
+                ticket.forget();
+            }
         }
     }
 }

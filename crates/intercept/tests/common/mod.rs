@@ -1,8 +1,11 @@
 //! What the tests share: the injected library, volumes, and commands under interception.
 
-#![allow(dead_code, reason = "each test program uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
+mod afterwards;
 pub(crate) mod ordinary;
+
+pub(crate) use afterwards::{in_directory, nothing_is_left};
 
 use gannet_logfs::{FurtherOptions, MakeOptions, make_spanning};
 use gannet_media::{CreateOptions, Medium};

@@ -155,8 +155,8 @@ fn child() {
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
             std::mem::forget(session.thread().unwrap().lock(lock).unwrap());
-            drop(session.prepare_exec().unwrap().unwrap());
-            let ticket = session.prepare_exec().unwrap().unwrap();
+            drop(session.prepare_exec(false).unwrap().unwrap());
+            let ticket = session.prepare_exec(false).unwrap().unwrap();
             let (life, id) = (ticket.life().as_raw_fd(), ticket.participant());
             let place = format!("{life} {} {}", id.index, id.generation);
             let error = command("adopt", nonce.parse().unwrap()).env(PLACE, place).exec();
@@ -167,8 +167,13 @@ fn child() {
             // SAFETY: the descriptor that the program before us kept for this purpose.
             let life = unsafe { rustix::fd::OwnedFd::from_raw_fd(place[0] as i32) };
             let place = crate::ParticipantId { index: place[1] as u32, generation: place[2] };
-            let session = Session::attach_after_exec(id, &layout(), &mut guard, place, life).unwrap();
-            assert_eq!(session.participant(), place);
+            let session = attach(&mut guard);
+            assert!(session.participant_is_alive(place).unwrap() && session.is_place(place, &life).unwrap());
+            assert!(!session.is_place(place, std::io::stdout()).unwrap());
+            rustix::io::write(&life, b"x").expect_err("it is for keeping only");
+            session.leave_place(place);
+            assert!(!session.is_place(place, &life).unwrap());
+            drop(life);
             let lock = session.arena().region("test").unwrap().start;
             session.thread().unwrap().lock(lock).unwrap().unlock();
             // Not inherited any more.

@@ -31,7 +31,7 @@ impl VolumeGuard for Stays {
 /// In a child process: one thread is behind the gate for good, another one forks; the child waits until its parent is gone.
 pub(super) fn fork_beside_the_gate(session: &Session, id: VolumeIdentity, kept_over_exec: bool) -> ! {
     let parent = rustix::process::getpid();
-    let ticket = kept_over_exec.then(|| session.prepare_exec().unwrap().unwrap());
+    let ticket = kept_over_exec.then(|| session.prepare_exec(false).unwrap().unwrap());
     let (send, behind) = channel();
     std::thread::spawn(move || Session::attach(id, &layout(), &mut Stays(send)));
     behind.recv().unwrap();

@@ -256,7 +256,12 @@ impl Shared {
     /// Ends this process's use of a description: its last descriptor for it is closed. With the last user `flock` and OFD
     /// locks go, and an inode without names. `EBADF` if it is gone.
     pub fn close(&self, fs: &dyn FileSystem, description: Description) -> Result<()> {
-        let index = self.session().participant().index;
+        self.close_for(fs, self.session().participant(), description)
+    }
+
+    /// Likewise, for a participant whose uses are this process's to end.
+    pub(super) fn close_for(&self, fs: &dyn FileSystem, who: ParticipantId, description: Description) -> Result<()> {
+        let index = who.index;
         self.drop_use(fs, description, |shared, thread, object| {
             let (word, bit) = shared.tables.user(thread, object, index)?;
             word.store(word.load(Ordering::Relaxed) & !bit, Ordering::Release);

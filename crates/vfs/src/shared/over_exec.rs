@@ -2,44 +2,59 @@
 //! already, has made itself a user of the same ([`Shared::adopt`]) and takes over the rest.
 
 use super::{Description, Shared, error_of};
-use crate::Result;
+use crate::{FileSystem, Result};
 use gannet_shm::{ExecTicket, ParticipantId};
 use rustix::fd::AsFd;
 
 impl Shared {
     /// Before an exec: a place that uses `descriptions` and, with `locks`, has this process's POSIX locks. `None` if there is nothing
-    /// to keep, or the arena is one that no exec survives. `EMFILE` or `ENFILE` where a descriptor more is too many.
+    /// to keep, or nothing can be kept: in an arena that no exec survives, or that this process may no longer open.
+    /// `shares_memory`: the caller is a `vfork` child. `EMFILE` or `ENFILE` where a descriptor more is too many.
     pub fn keep_over_exec(
         &self,
-        descriptions: &mut dyn Iterator<Item = Description>,
+        descriptions: &[Description],
         locks: bool,
+        shares_memory: bool,
     ) -> Result<Option<ExecTicket<'_>>> {
-        let mut descriptions = descriptions.peekable();
         let session = self.session();
         let locks = locks && session.has_joined() && self.has_process_locks(session.participant())?;
-        if descriptions.peek().is_none() && !locks {
+        if descriptions.is_empty() && !locks {
             return Ok(None);
         }
-        let Some(ticket) = session.prepare_exec().map_err(error_of)? else { return Ok(None) };
-        self.give(ticket.participant(), &mut descriptions)?;
+        let Some(ticket) = session.prepare_exec(shares_memory).map_err(error_of)? else { return Ok(None) };
+        self.give(ticket.participant(), &mut descriptions.iter().copied())?;
         if locks && let Err(error) = self.move_process_locks(session.participant(), ticket.participant()) {
-            self.exec_failed(ticket, true)?;
+            self.take_back(ticket.participant())?;
             return Err(error);
         }
         Ok(Some(ticket))
     }
 
-    /// The exec failed: what was kept is this process's again.
-    pub fn exec_failed(&self, ticket: ExecTicket<'_>, locks: bool) -> Result<()> {
-        if locks {
-            self.move_process_locks(ticket.participant(), self.session().participant())?;
-        }
-        self.take_back(ticket.participant())
+    /// The exec failed: what was kept is this process's alone again.
+    pub fn exec_failed(
+        &self,
+        fs: &dyn FileSystem,
+        ticket: ExecTicket<'_>,
+        descriptions: &[Description],
+        locks: bool,
+    ) -> Result<()> {
+        let moved = match locks {
+            true => self.move_process_locks(ticket.participant(), self.session().participant()),
+            false => Ok(()),
+        };
+        self.end_use(fs, ticket.participant(), descriptions);
+        moved
     }
 
-    /// In the new program, which has adopted the descriptions: the rest is taken over, and the place given up if it is one that
-    /// `life` keeps. The caller closes that. Whether there were POSIX locks.
-    pub fn take_over(&self, place: ParticipantId, life: impl AsFd) -> Result<bool> {
+    /// In the new program, which has adopted what it inherited of `descriptions`, all that the place uses: the rest is taken over, and
+    /// the place given up if it is one that `life` keeps. The caller closes that. Whether there were POSIX locks.
+    pub fn take_over(
+        &self,
+        fs: &dyn FileSystem,
+        place: ParticipantId,
+        life: impl AsFd,
+        descriptions: &[Description],
+    ) -> Result<bool> {
         let session = self.session();
         session.thread().map_err(error_of)?;
         if !session.is_place(place, life).map_err(error_of)? {
@@ -49,8 +64,15 @@ impl Shared {
         if locks {
             self.move_process_locks(place, session.participant())?;
         }
-        self.take_back(place)?;
+        self.end_use(fs, place, descriptions);
         session.leave_place(place);
         Ok(locks)
+    }
+
+    /// A place no longer uses these. What is gone already is none of its.
+    fn end_use(&self, fs: &dyn FileSystem, place: ParticipantId, descriptions: &[Description]) {
+        for description in descriptions {
+            let _ = self.close_for(fs, place, *description);
+        }
     }
 }
