@@ -108,13 +108,13 @@ impl ArenaPath {
         Self { path: format!("{ARENA_DIRECTORY}/gannet-{uid}-{uuid}-{:016x}", identity.nonce), uid }
     }
 
-    /// Opens the arena's file; `None` if there is none.
-    pub(crate) fn open(&self) -> Result<Option<Opened>> {
-        Ok(self.open_listed(OFlags::RDWR)?.map(|(fd, listed)| listed.is(fd)))
+    /// Opens the arena's file, to map it or to look at locks; `None` if there is none.
+    pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
+        Ok(self.open_for(OFlags::RDWR)?.map(|(fd, _)| fd))
     }
 
+    /// Opens the arena's file for locking by it: no child keeps it.
     fn open_listed(&self, access: OFlags) -> Result<Option<(OwnedFd, Coming)>> {
-        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         loop {
             let named = match rustix::fs::lstat(self.path.as_str()) {
                 Ok(named) => named,
@@ -122,30 +122,36 @@ impl ArenaPath {
                 Err(errno) => return Err(Error::system("examine the arena")(errno)),
             };
             let listed = Coming::new(named.st_ino);
-            let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) => return Ok(None),
-                Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
-                Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
-                Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
-                Err(errno) => return Err(Error::system("open the arena")(errno)),
-            };
-            let stat = self.stat(&fd)?;
-            if stat.st_ino != named.st_ino {
+            match self.open_for(access)? {
+                None => return Ok(None),
+                Some((fd, stat)) if stat.st_ino == named.st_ino => return Ok(Some((fd, listed))),
                 // Somebody has made another one in between.
-                continue;
+                Some(_) => {}
             }
-            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-                return Err(self.foreign("not a regular file"));
-            }
-            if stat.st_uid != self.uid {
-                return Err(self.foreign("belongs to another user"));
-            }
-            if stat.st_mode & 0o7777 != 0o600 {
-                return Err(self.foreign("others have access to it"));
-            }
-            return Ok(Some((fd, listed)));
         }
+    }
+
+    fn open_for(&self, access: OFlags) -> Result<Option<(OwnedFd, Stat)>> {
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
+            Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
+            Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
+            Err(errno) => return Err(Error::system("open the arena")(errno)),
+        };
+        let stat = self.stat(&fd)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.foreign("not a regular file"));
+        }
+        if stat.st_uid != self.uid {
+            return Err(self.foreign("belongs to another user"));
+        }
+        if stat.st_mode & 0o7777 != 0o600 {
+            return Err(self.foreign("others have access to it"));
+        }
+        Ok(Some((fd, stat)))
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {
@@ -159,7 +165,8 @@ impl ArenaPath {
     /// Waits for the gate of the file that the name leads to; `None` if there is no file.
     pub(crate) fn gate(&self) -> Result<Option<Gate>> {
         loop {
-            let Some(fd) = self.open()? else { return Ok(None) };
+            let Some((fd, listed)) = self.open_listed(OFlags::RDWR)? else { return Ok(None) };
+            let fd = listed.is(fd);
             sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
             let status = self.stat(&fd)?;
             let gate = Gate { fd, bytes: status.st_size as u64 };
@@ -170,8 +177,10 @@ impl ArenaPath {
         }
     }
 
-    /// The gate of an open file if nobody has it.
-    pub(crate) fn gate_if_open(fd: Opened) -> Result<Option<Gate>> {
+    /// The gate of the file that the name leads to, if there is one and nobody has it.
+    pub(crate) fn gate_if_open(&self) -> Result<Option<Gate>> {
+        let Some((fd, listed)) = self.open_listed(OFlags::RDWR)? else { return Ok(None) };
+        let fd = listed.is(fd);
         let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
         let bytes = size(&fd)?;
         Ok(locked.then_some(Gate { fd, bytes }))

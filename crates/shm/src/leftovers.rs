@@ -94,8 +94,7 @@ fn volume_of_meeting_place(name: &str, uid: u32) -> Option<String> {
 /// Removes an arena if nobody has it open and its volume is gone.
 fn remove_arena(path: &str, uid: u32) -> bool {
     let path = ArenaPath { path: path.to_owned(), uid };
-    let Ok(Some(fd)) = path.open() else { return false };
-    let Ok(Some(gate)) = ArenaPath::gate_if_open(fd) else { return false };
+    let Ok(Some(gate)) = path.gate_if_open() else { return false };
     let is_dead = file::any_life(&gate.fd).is_ok_and(|alive| !alive) && path.leads_to(&gate.fd).unwrap_or(false);
     is_dead && (volume_is_gone(&gate.fd) || is_old_and_nameless(&gate.fd)) && path.unlink().is_ok()
 }

@@ -9,13 +9,12 @@ use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
 use crate::file::{self, ArenaPath};
 use crate::layout::PARTICIPANT_BYTES;
-use crate::opened::Opened;
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
 use crate::slot::{self, Kind};
 use crate::sys;
 use crate::thread::load_state;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
@@ -127,7 +126,7 @@ pub(crate) enum View<'a> {
     /// To be opened when it is needed.
     None,
     /// Opened for this.
-    Own(Opened),
+    Own(OwnedFd),
     /// The gate's, which the caller holds: it locks no participant's byte.
     Lent(BorrowedFd<'a>),
 }
