@@ -70,6 +70,7 @@ fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
     match front::forks::act_for_parent(parent) {
         Ok(_acting) => handle_caught(frame, record, true),
         Err(()) if matches!(frame.rax, EXIT | EXIT_GROUP) => Outcome::Pass,
+        Err(()) if frame.rax == entry::NOT_EXECUTED => exec::return_to_program(frame, record),
         Err(()) => Outcome::Done(EIO),
     }
 }
@@ -77,7 +78,9 @@ fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
 /// A panic is a defect of ours; it must cost one call, not the program.
 #[unsafe(link_section = ".text.hot.gannet")]
 fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
-    exec::release_memory(record);
+    if frame.rax != entry::NOT_EXECUTED {
+        exec::release_memory(record);
+    }
     catch_unwind(AssertUnwindSafe(|| handle(frame, record, in_child))).unwrap_or(Outcome::Done(EIO))
 }
 
@@ -92,6 +95,7 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
             Outcome::Pass
         }
         EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
+        entry::NOT_EXECUTED => exec::failed(frame, record),
         entry::FAULTED => Outcome::Done(front::faulted(frame, record, in_child) as isize),
         MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),
         _ => front::handle(frame, record, in_child),

@@ -1,16 +1,17 @@
 //! `execve`: the new program gets the injection and our descriptors through its environment, even a cleared one.
 //!
-//! A `vfork` child's call is made by the program's own instruction with changed arguments, so that a success leaves no busy thread behind
-//! in its parent; what it left is put away by the thread's next call. Others are made here, and a failure is settled at once. The changed
-//! arguments live in a map that is free again at the thread's next call.
+//! The handler only prepares it: the call is made outside, with the program's stack and signal mask, where a success leaves no busy
+//! thread behind in a `vfork` parent; one that fails comes back into the handler, which settles it (`entry::NOT_EXECUTED`). The changed
+//! arguments live in a map until then, or until the next call of the thread whose `vfork` child it was.
 
 use crate::dispatch::Outcome;
-use crate::entry::Frame;
+use crate::entry::{self, Frame};
 use crate::memory;
-use crate::number::{EXECVE, MMAP, MUNMAP};
+use crate::number::{EXECVE, MMAP, MUNMAP, NANOSLEEP};
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
 use crate::{environment, front, signal};
+use core::sync::atomic::{AtomicI32, Ordering};
 use environment::SEPARATOR;
 
 const EFAULT: isize = -14;
@@ -30,10 +31,27 @@ fn close_program(record: &mut Record) {
     }
 }
 
-/// Frees what the thread's last `execve` left, if it failed or was a `vfork` child's.
+/// The call as the program made it, while an `execve` is under way.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct Given {
+    /// The process that makes it; 0: none.
+    process: i32,
+    number: usize,
+    arguments: [usize; 6],
+    continuation: usize,
+    /// How often it was begun anew for a signal's sake.
+    repeats: u32,
+}
+
+/// More are not made: a timer can be faster than the preparation.
+const REPEATS_MAX: u32 = 16;
+
+/// Frees what the `execve` of a `vfork` child left, which succeeded or was killed, or one that did not come back. Not where a signal's
+/// handler has interrupted one that is yet to be made.
 #[inline]
 pub(crate) fn release_memory(record: &mut Record) {
-    if record.exec_pending {
+    if record.exec_pending && record.exec_given.process != crate::process::process_id() {
         release_now(record);
     }
 }
@@ -41,6 +59,8 @@ pub(crate) fn release_memory(record: &mut Record) {
 #[cold]
 fn release_now(record: &mut Record) {
     record.exec_pending = false;
+    record.exec_given.process = 0;
+    let _ = EXECUTES.compare_exchange(record.thread, 0, Ordering::AcqRel, Ordering::Relaxed);
     if record.exec_descriptor.0 != 0 {
         close_program(record);
     }
@@ -145,10 +165,54 @@ impl Scratch {
 
 /// `execve` and `execveat`.
 pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    if record.exec_pending {
+        // A signal's handler left one behind by a jump, or makes one itself.
+        release_now(record);
+    }
     if !in_child {
         front::held::flush();
+        take_turn(record);
     }
+    let (number, arguments) = (frame.rax, frame.arguments);
     record.exec_pending = true;
+    let outcome = prepare(frame, record, in_child);
+    let again = outcome == Outcome::Pass && signal::has_deferred() && record.exec_given.repeats < REPEATS_MAX;
+    if outcome == Outcome::Pass && !again {
+        record.exec_given = Given {
+            process: crate::process::process_id(),
+            number,
+            arguments,
+            continuation: core::mem::replace(&mut frame.continuation, entry::execute_address()),
+            repeats: 0,
+        };
+        return outcome;
+    }
+    release_now(record);
+    (frame.rax, frame.arguments) = (number, arguments);
+    if again {
+        // Their handlers run first, and see what they would have seen.
+        record.exec_given.repeats += 1;
+        return Outcome::Again;
+    }
+    outcome
+}
+
+/// An `execve` came back.
+pub(crate) fn failed(frame: &mut Frame, record: &mut Record) -> Outcome {
+    let outcome = return_to_program(frame, record);
+    release_now(record);
+    outcome
+}
+
+/// The program goes on behind its own call, with that call's result.
+pub(crate) fn return_to_program(frame: &mut Frame, record: &mut Record) -> Outcome {
+    let result = frame.arguments[0] as isize;
+    let Given { number, arguments, continuation, .. } = core::mem::take(&mut record.exec_given);
+    (frame.rax, frame.arguments, frame.continuation) = (number, arguments, continuation);
+    Outcome::Done(result)
+}
+
+fn prepare(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     match front::before_exec(frame, record, in_child) {
         Outcome::Pass => {}
         done => return done,
@@ -158,23 +222,38 @@ pub(crate) fn execute(frame: &mut Frame, record: &mut Record, in_child: bool) ->
     match rewrite_environment(frame.arguments[position], record, in_child) {
         Ok(Some(environment)) => frame.arguments[position] = environment,
         Ok(None) => {}
-        Err(error) => {
-            release_memory(record);
-            return Outcome::Done(error);
+        Err(error) => return Outcome::Done(error),
+    }
+    if !in_child {
+        front::ends::leave_before_exec(record);
+    }
+    Outcome::Pass
+}
+
+/// The thread whose `execve` is under way, but for `vfork` children; 0: none. One that succeeds ends the others, and its program must not
+/// inherit what they kept for theirs.
+static EXECUTES: AtomicI32 = AtomicI32::new(0);
+
+/// Waits for another thread's `execve`, but not for ever: a signal's handler may have left that by a jump.
+fn take_turn(record: &Record) {
+    const TURNS: u32 = 1000;
+    const TURN_NANOSECONDS: u64 = 20_000;
+    for _ in 0..TURNS {
+        if EXECUTES.compare_exchange(0, record.thread, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
         }
+        let time = [0u64, TURN_NANOSECONDS];
+        // SAFETY: a pointer to a timespec of ours.
+        unsafe { syscall(NANOSLEEP, [time.as_ptr() as usize, 0]) };
     }
-    if in_child || crate::process::is_shared() {
-        return Outcome::Pass;
+    EXECUTES.store(record.thread, Ordering::Release);
+}
+
+/// In the child of a fork no other thread is at it.
+pub(crate) fn after_fork_in_child() {
+    if EXECUTES.load(Ordering::Relaxed) != 0 {
+        EXECUTES.store(0, Ordering::Relaxed);
     }
-    front::ends::leave_before_exec(record);
-    if signal::has_deferred() {
-        // Their handlers run first, and see this program.
-        return Outcome::Pass;
-    }
-    // SAFETY: the program's own call, with arguments as it gave them or that live in a map of ours.
-    let error = unsafe { crate::raw::syscall6(frame.rax, frame.arguments) };
-    release_memory(record);
-    Outcome::Done(error)
 }
 
 /// Makes a copy of the environment that carries the injection. `None` if it does so already.

@@ -140,11 +140,13 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
         // The child would look for our state where there is none yet.
         return Outcome::Pass;
     }
-    fork(frame, record, arguments, in_child)
+    // A `vfork` child goes on when its parent ends; and the end cannot wait until a child has executed something.
+    let is_short = !in_child && flags & CLONE_VFORK == 0;
+    fork(frame, record, arguments, is_short)
 }
 
 #[unsafe(link_section = ".text.hot.gannet")]
-fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8], in_child: bool) -> Outcome {
+fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8], is_short: bool) -> Outcome {
     let number = frame.rax;
     let mut call = frame.arguments;
     let mut child_stack = 0;
@@ -165,8 +167,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
     // A thread alone finds every lock of ours free, and its child with it.
     let alone = thread::is_alone();
     let tickets = front::forks::before_fork(record, alone);
-    // A `vfork` child goes on when its parent ends.
-    let may_end = !alone && !in_child;
+    let may_end = !alone && is_short;
     if may_end && !front::ends::begin_fork() {
         front::forks::after_fork_in_parent(false, tickets, alone);
         front::ends::wait_for_end(record);
@@ -187,6 +188,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
     }
     if result == 0 {
         front::ends::not_in_child();
+        crate::exec::after_fork_in_child();
         thread::note_fork_in_child();
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(GETTID, []) as i32 };

@@ -38,8 +38,10 @@ pub(crate) struct Record {
     pub(crate) vfork_shares_descriptors: bool,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
-    /// An `execve` was begun: the next call has to put away what it left, if it comes back.
+    /// An `execve` was begun, and what was made for it is there.
     pub(crate) exec_pending: bool,
+    /// How the program made it.
+    pub(crate) exec_given: crate::exec::Given,
     /// Memory of an `execve` in progress.
     pub(crate) exec_memory: [crate::exec::ExecMemory; 2],
     /// What is kept over an `execve` under way: a [`crate::front::over_exec::OverExec`], or 0.

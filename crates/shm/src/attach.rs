@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
 use crate::layout::{ArenaLayout, Computed};
-use crate::opened::close_inherited;
+use crate::opened::close_inherited_once;
 use crate::participant::{ParticipantId, Process};
 use crate::private::next_incarnation;
 use crate::session::{
@@ -30,7 +30,7 @@ impl Session {
         let path = ArenaPath::new(&identity);
         loop {
             if let Some(gate) = path.gate()? {
-                if file::any_life(&gate.fd)? {
+                if file::any_life(gate.fd())? {
                     let layout = layout.compute_for(gate.bytes)?;
                     return Self::attach_to_others(&path, &gate, layout, &identity, guard);
                 }
@@ -63,7 +63,7 @@ impl Session {
     pub fn remove_stale(identity: VolumeIdentity) -> Result<bool> {
         let path = ArenaPath::new(&identity);
         let Some(gate) = path.gate()? else { return Ok(false) };
-        if file::any_life(&gate.fd)? {
+        if file::any_life(gate.fd())? {
             return Ok(false);
         }
         path.unlink().map(|()| true)
@@ -258,7 +258,7 @@ impl Session {
 
     /// Calls an owner's guard: while it runs, who looks for the dead looks through the gate's open file.
     fn behind<T>(&self, gate: &Gate, call: impl FnOnce() -> T) -> T {
-        self.held_gate.store(gate.fd.as_raw_fd(), Plain::Relaxed);
+        self.held_gate.store(gate.fd().as_raw_fd(), Plain::Relaxed);
         let result = call();
         self.held_gate.store(-1, Plain::Relaxed);
         result
@@ -335,12 +335,11 @@ impl Session {
             match &self.file {
                 None => self.join(None)?,
                 Some(path) => {
-                    // As others' list, since the caller can be a `vfork` child of such a child.
-                    close_inherited(true);
+                    close_inherited_once();
                     let gate = path.gate()?.ok_or(Error::Detached)?;
                     // The same arena still? Another one at that name means that all had left ours.
                     let ours = self.arena_identity();
-                    if !file::any_life(&gate.fd)? || read_identity(&gate.fd)? != ours {
+                    if !file::any_life(gate.fd())? || read_identity(gate.fd())? != ours {
                         return Err(Error::Detached);
                     }
                     self.join(Some(&gate))?;

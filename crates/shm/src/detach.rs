@@ -6,7 +6,6 @@ use crate::participant::View;
 use crate::session::{Detached, Session, VolumeGuard};
 use crate::slot::Kind;
 use crate::thread::{load_state, mark_dead};
-use rustix::fd::AsFd;
 use std::sync::atomic::Ordering as Plain;
 
 impl Session {
@@ -61,7 +60,7 @@ impl Session {
             self.reap_threads_of(&me, self.participant())?;
             self.tell_gone(&me, self.participant())
         })();
-        let mut view = gate.map_or(View::None, |gate| View::Lent(gate.fd.as_fd()));
+        let mut view = gate.map_or(View::None, |gate| View::Lent(gate.fd()));
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
             if id != self.participant() && self.participants().is_alive(id, self.namespace(), &mut view)? {

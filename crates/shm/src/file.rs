@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
 use crate::opened::{Coming, Opened};
 use crate::sys;
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
@@ -47,7 +47,8 @@ pub(crate) struct ArenaPath {
 /// The gate, held. Dropped: open.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    pub(crate) fd: Opened,
+    /// `None` once it is [opened](Gate::open_keeping).
+    opened: Option<Opened>,
     /// Size of the file.
     pub(crate) bytes: u64,
 }
@@ -55,7 +56,9 @@ pub(crate) struct Gate {
 impl Drop for Gate {
     fn drop(&mut self) {
         // Explicitly, since a child forked meanwhile has the same open file.
-        let _ = sys::unlock_bytes(&self.fd, GATE_BYTE, 1);
+        if let Some(opened) = &self.opened {
+            let _ = sys::unlock_bytes(opened, GATE_BYTE, 1);
+        }
     }
 }
 
@@ -169,7 +172,7 @@ impl ArenaPath {
             let fd = listed.is(fd);
             sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
             let status = self.stat(&fd)?;
-            let gate = Gate { fd, bytes: status.st_size as u64 };
+            let gate = Gate { opened: Some(fd), bytes: status.st_size as u64 };
             // Its last participant may have removed its only name, and somebody may have made another, while we waited.
             if status.st_nlink > 0 {
                 return Ok(Some(gate));
@@ -183,7 +186,7 @@ impl ArenaPath {
         let fd = listed.is(fd);
         let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
         let bytes = size(&fd)?;
-        Ok(locked.then_some(Gate { fd, bytes }))
+        Ok(locked.then_some(Gate { opened: Some(fd), bytes }))
     }
 
     /// Whether the name still leads to this open file.
@@ -215,16 +218,16 @@ impl ArenaPath {
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, head)
             .map_err(Error::system("get memory for the shared state in /dev/shm"))?;
         sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system(doing))?;
-        Ok(Gate { fd, bytes })
+        Ok(Gate { opened: Some(fd), bytes })
     }
 
     /// Gives a hidden file its name: `false` if somebody else was faster.
     pub(crate) fn reveal(&self, gate: &Gate) -> Result<bool> {
-        let by_number = format!("/proc/self/fd/{}", gate.fd.as_raw_fd());
+        let by_number = format!("/proc/self/fd/{}", gate.fd().as_raw_fd());
         let linked = rustix::fs::linkat(CWD, by_number, CWD, self.path.as_str(), AtFlags::SYMLINK_FOLLOW);
         let linked = match linked {
             // No /proc: newer kernels let the owner of the open file link it directly.
-            Err(Errno::NOENT) => rustix::fs::linkat(&gate.fd, "", CWD, self.path.as_str(), AtFlags::EMPTY_PATH),
+            Err(Errno::NOENT) => rustix::fs::linkat(gate.fd(), "", CWD, self.path.as_str(), AtFlags::EMPTY_PATH),
             other => other,
         };
         match linked {
@@ -236,14 +239,11 @@ impl ArenaPath {
 
     /// Opens the file for keeping a participant's byte over an exec: nothing can be written by it, and its number is out of the way
     /// of programs that use low ones without being asked.
-    pub(crate) fn open_to_keep(&self) -> Result<(OwnedFd, Coming)> {
-        let (low, mut listed) = self.open_listed(OFlags::RDONLY)?.ok_or(Error::Detached)?;
+    pub(crate) fn open_to_keep(&self) -> Result<OwnedFd> {
+        let (low, _) = self.open_for(OFlags::RDONLY)?.ok_or(Error::Detached)?;
         let keep = |number| rustix::io::fcntl_dupfd_cloexec(&low, number);
         // Where the limit is lower than that.
-        let high = keep(KEPT_FROM).or_else(|_| keep(KEPT_AT_LEAST)).map_err(Error::system("keep a descriptor"))?;
-        drop(low);
-        listed.note(&high);
-        Ok((high, listed))
+        keep(KEPT_FROM).or_else(|_| keep(KEPT_AT_LEAST)).map_err(Error::system("keep a descriptor"))
     }
 
     /// Locks the byte of participant `index` for this open file: `false` if somebody has it. The caller is behind the gate.
@@ -272,15 +272,32 @@ impl ArenaPath {
 }
 
 impl Gate {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.opened.as_ref().expect("only who opens the gate takes it").as_fd()
+    }
+
+    /// Before another descriptor of the same file is opened that is to be on the list.
+    pub(crate) fn expect_another(&mut self) {
+        self.opened.iter_mut().for_each(Opened::expect_another);
+    }
+
+    /// Opens the gate; its place on the list is another descriptor's, which was expected.
+    pub(crate) fn open_keeping(mut self, other: impl AsFd) -> Option<Coming> {
+        let _ = sys::unlock_bytes(self.fd(), GATE_BYTE, 1);
+        let mut listed = self.opened.take().map(Opened::close);
+        listed.iter_mut().for_each(|listed| listed.note(&other));
+        listed
+    }
+
     /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody has it. By the gate's own open
     /// file, which lives on in the result when the gate is opened; only one byte may be kept by it. `inherited`: by
     /// children, too, until [`LifeLock::keep_from_children`].
     pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
         let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        if !sys::lock_bytes_try(&self.fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
+        if !sys::lock_bytes_try(self.fd(), byte, 1).map_err(Error::system("lock the participant's byte"))? {
             return Ok(None);
         }
-        let lock = LifeLock::keep(&self.fd)?;
+        let lock = LifeLock::keep(self.fd())?;
         if !inherited {
             lock.keep_from_children()?;
         }
@@ -290,7 +307,7 @@ impl Gate {
     /// Gives up what [`Gate::lock_life`] locked.
     pub(crate) fn unlock_life(&self, index: u32, lock: LifeLock) -> Result<()> {
         drop(lock);
-        ArenaPath::unshare_byte(&self.fd, index)
+        ArenaPath::unshare_byte(self.fd(), index)
     }
 }
 

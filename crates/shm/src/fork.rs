@@ -76,11 +76,12 @@ impl Session {
     pub fn prepare_exec(&self, shares_memory: bool) -> Result<Option<ExecTicket<'_>>> {
         self.joined()?;
         let Some(path) = self.file() else { return Ok(None) };
-        let gate = match path.gate() {
+        let mut gate = match path.gate() {
             Err(Error::Foreign { .. }) => return Ok(None),
             gate => gate?.ok_or(Error::Detached)?,
         };
-        let (life, listed) = path.open_to_keep()?;
+        gate.expect_another();
+        let life = path.open_to_keep()?;
         let mut locked = None;
         let mut take_byte = |index| {
             // The record was somebody else's after all.
@@ -92,9 +93,11 @@ impl Session {
             Ok(is_ours)
         };
         let id = self.join_for_another(true, &mut take_byte)?;
-        drop(gate);
-        rustix::io::fcntl_setfd(&life, FdFlags::empty()).map_err(Error::system("keep a descriptor over exec"))?;
-        Ok(Some(ExecTicket { session: self, id, life: Some(life), _listed: (!shares_memory).then_some(listed) }))
+        let listed = gate.open_keeping(&life).filter(|_| !shares_memory);
+        let ticket = ExecTicket { session: self, id, life: Some(life), _listed: listed };
+        rustix::io::fcntl_setfd(ticket.life(), FdFlags::empty())
+            .map_err(Error::system("keep a descriptor over exec"))?;
+        Ok(Some(ticket))
     }
 
     /// In the program after an exec: whether `life` is the descriptor that keeps `place` in this arena.
@@ -164,7 +167,7 @@ impl Drop for ActingChild<'_> {
 }
 
 impl ExecTicket<'_> {
-    /// Who the new program will be.
+    /// The place.
     pub fn participant(&self) -> ParticipantId {
         self.id
     }

@@ -95,8 +95,8 @@ fn volume_of_meeting_place(name: &str, uid: u32) -> Option<String> {
 fn remove_arena(path: &str, uid: u32) -> bool {
     let path = ArenaPath { path: path.to_owned(), uid };
     let Ok(Some(gate)) = path.gate_if_open() else { return false };
-    let is_dead = file::any_life(&gate.fd).is_ok_and(|alive| !alive) && path.leads_to(&gate.fd).unwrap_or(false);
-    is_dead && (volume_is_gone(&gate.fd) || is_old_and_nameless(&gate.fd)) && path.unlink().is_ok()
+    let is_dead = file::any_life(gate.fd()).is_ok_and(|alive| !alive) && path.leads_to(gate.fd()).unwrap_or(false);
+    is_dead && (volume_is_gone(gate.fd()) || is_old_and_nameless(gate.fd())) && path.unlink().is_ok()
 }
 
 /// Whether an arena names no volume (an older version made it, or its maker died early) and nobody has touched it for long.

@@ -2,8 +2,10 @@
 //!
 //! A child inherits what other threads of its parent have open just then, one that holds the gate or keeps a byte locked among it. Its
 //! copy of the descriptor would keep that locked after its parent's death, for ever, even from the child itself. So each is on a list
-//! from before it exists (but for a file that is being made, which has no name yet, so that nobody waits for it), and a child first
-//! closes what its parent had there ([`close_inherited`]).
+//! from before it exists, and a child first closes what its parent had there ([`close_inherited`]). A file that is being made comes on
+//! the list when it has an inode: whoever forks beside threads that open volumes keeps the two apart, as `run` does.
+//!
+//! An entry may be held while its owner waits for the gate. So who has the gate never waits for an entry ([`Opened::expect_another`]).
 //!
 //! Touches descriptors of arenas' files and nothing else.
 
@@ -12,7 +14,6 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
-use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors of one process at a time; more wait.
@@ -42,8 +43,8 @@ pub(crate) struct Coming {
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Closed before the entry goes.
-    fd: ManuallyDrop<OwnedFd>,
-    _entry: Coming,
+    fd: OwnedFd,
+    listed: Coming,
 }
 
 impl Coming {
@@ -67,14 +68,34 @@ impl Coming {
     /// It is open.
     pub(crate) fn is(mut self, fd: OwnedFd) -> Opened {
         self.note(&fd);
-        Opened { fd: ManuallyDrop::new(fd), _entry: self }
+        Opened { fd, listed: self }
     }
 
     /// It is open, under this number.
     pub(crate) fn note(&mut self, fd: impl AsFd) {
-        let number = fd.as_fd().as_raw_fd() as u64;
-        self.owner = self.owner & !u64::from(u32::MAX) | (number + 1);
-        LIST[self.entry].owner.store(self.owner, Ordering::Release);
+        self.change(fd.as_fd().as_raw_fd() as u64 + 1);
+    }
+
+    fn change(&mut self, number: u64) {
+        let owner = self.owner & !u64::from(u32::MAX) | number;
+        // Unless it was taken for a dead process's.
+        if LIST[self.entry].owner.compare_exchange(self.owner, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.owner = owner;
+        }
+    }
+}
+
+impl Opened {
+    /// Another one of the same file is about to be opened: until its number is [noted](Coming::note) a child looks for all of them.
+    pub(crate) fn expect_another(&mut self) {
+        self.listed.change(NOT_YET);
+    }
+
+    /// Closes this one; what was expected remains on the list.
+    pub(crate) fn close(self) -> Coming {
+        let Self { fd, listed } = self;
+        drop(fd);
+        listed
     }
 }
 
@@ -82,13 +103,6 @@ impl Drop for Coming {
     fn drop(&mut self) {
         // Not where a child has a copy of this.
         let _ = LIST[self.entry].owner.compare_exchange(self.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        // SAFETY: once, here; nothing uses it afterwards.
-        unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
@@ -121,6 +135,16 @@ pub(crate) fn forget_the_dead() {
 pub fn close_inherited(shares_memory: bool) {
     if LIST.iter().any(|entry| entry.owner.load(Ordering::Acquire) != 0) {
         close_listed(shares_memory);
+    }
+}
+
+/// Likewise, in a process of which is not known whether it is such a child, or whether that was done. The entries stay, as those of
+/// others, since it can be a `vfork` child of such a child.
+pub(crate) fn close_inherited_once() {
+    static DONE_IN: AtomicU64 = AtomicU64::new(0);
+    let me = getpid().as_raw_pid() as u64;
+    if DONE_IN.swap(me, Ordering::Relaxed) != me {
+        close_inherited(true);
     }
 }
 

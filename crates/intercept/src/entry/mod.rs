@@ -161,6 +161,7 @@ unsafe extern "C" {
     fn gannet_entry_full();
     fn gannet_ask_about(address: usize) -> isize;
     fn gannet_thread_state() -> *mut ThreadState;
+    fn gannet_execute();
     fn gannet_thread_exit();
     fn gannet_deliver_lowered();
     fn gannet_deliver_stored();
@@ -252,6 +253,14 @@ pub(crate) const FAULTED: usize = 0x3_0000;
 pub(crate) fn ask_about(address: usize) -> bool {
     // SAFETY: comes through the entry as any call of the program does.
     unsafe { gannet_ask_about(address) == 1 }
+}
+
+/// The number by which an `execve` that failed comes back, with its result for an argument; the kernel knows none such.
+pub(crate) const NOT_EXECUTED: usize = 0x3_0001;
+
+/// Where an `execve` is made, which comes back by [`NOT_EXECUTED`].
+pub(crate) fn execute_address() -> usize {
+    gannet_execute as *const () as usize
 }
 
 /// Where a thread that exits goes on.

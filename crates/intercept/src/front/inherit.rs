@@ -95,7 +95,7 @@ fn make_template() -> Option<i32> {
     }
 }
 
-fn closes_on_exec(descriptor: usize) -> bool {
+pub(super) fn closes_on_exec(descriptor: usize) -> bool {
     const F_GETFD: usize = 1;
     const FD_CLOEXEC: isize = 1;
     // SAFETY: asks about a descriptor.

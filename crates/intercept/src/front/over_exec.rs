@@ -146,6 +146,7 @@ pub(crate) fn after_exec(record: &mut Record) {
             Some(Ok(fs)) if failed => {
                 let _ = fs.shared().exec_failed(fs, ticket, &descriptions, kept.with_locks);
             }
+            _ if failed => drop(ticket),
             _ => {
                 if kept.shares_descriptors {
                     // SAFETY: it was the child's, who no longer has this table.

@@ -115,7 +115,7 @@ fn prepare(
         let interpreter = interpreter_of(&head);
         let in_volume = matches!(program, Program::Volume(..));
         match interpreter {
-            Some(_) if in_volume && by_descriptor && prefix.is_empty() && closes_on_exec(directory) => {
+            Some(_) if in_volume && by_descriptor && prefix.is_empty() && super::inherit::closes_on_exec(directory) => {
                 return Err(Errno::NOENT);
             }
             // The kernel does it, unless the interpreter or the script is a volume's.
@@ -196,13 +196,6 @@ fn prepare(
 /// Whether a path begins in a volume: as text, or from a working directory there.
 fn leads_inside(front: &Front, call: &Call<'_>, path: &[u8]) -> bool {
     front.mount_of(path).is_some() || path.first() != Some(&b'/') && call.table().directory().is_some()
-}
-
-fn closes_on_exec(descriptor: usize) -> bool {
-    const F_GETFD: usize = 1;
-    // SAFETY: asks about a descriptor.
-    let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) };
-    flags == 1
 }
 
 fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut PathScratch) -> Result<Program, Errno> {

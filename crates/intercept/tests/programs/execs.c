@@ -3,6 +3,10 @@
  *   execs numbers    after an execve that failed the lowest free numbers are what they were
  *   execs settled    what a thread's failed execve kept is given back although the thread does nothing more
  *   execs many       more threads than a list has room for wait for children that share their memory and have executed a program
+ *   execs crowd      many threads spawn at once
+ *   execs signals    programs that execute themselves while a timer's handler looks at files
+ *   execs alternate  a handler on an alternate stack executes a program, which has the mask that the handler had
+ *   execs both       two threads execute something at once; the new program has nothing of the other's
  *   execs dropped    who gave up its rights executes a program with files open (root)
  *   execs writer     writes to the standard error
  *
@@ -11,13 +15,17 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHECK(x) do { if (!(x)) { printf("FAILED %s:%d %s (errno %d)\n", __func__, __LINE__, #x, errno); exit(1); } } while (0)
@@ -103,6 +111,134 @@ static void many(void) {
     printf("ok\n");
 }
 
+static void *spawns(void *argument) {
+    for (int i = 0; i < 4; i++) {
+        int status;
+        pid_t child;
+        char *arguments[] = {"true", 0};
+        CHECK(posix_spawn(&child, "/bin/true", 0, 0, arguments, environ) == 0);
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    return argument;
+}
+
+static void crowd(void) {
+    enum { CROWD = 200 };
+    pthread_t threads[CROWD];
+    pthread_attr_t small;
+    CHECK(open("file", O_CREAT | O_RDWR, 0600) >= 0);
+    CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 65536) == 0);
+    for (int i = 0; i < CROWD; i++) CHECK(pthread_create(&threads[i], &small, spawns, 0) == 0);
+    for (int i = 0; i < CROWD; i++) CHECK(pthread_join(threads[i], 0) == 0);
+    printf("ok\n");
+}
+
+static int looked_at;
+
+static void looks(int signal) {
+    struct stat status;
+    (void)signal;
+    CHECK(fstat(looked_at, &status) == 0 && status.st_size == 5);
+}
+
+static void nothing_is_blocked(void) {
+    sigset_t mask;
+    CHECK(sigprocmask(0, 0, &mask) == 0);
+    for (int signal = 1; signal < 65; signal++) CHECK(sigismember(&mask, signal) != 1);
+}
+
+static void signals(char *program, int left, char *number) {
+    char left_after[20], number_after[20];
+    struct flock whole = {.l_type = F_WRLCK};
+    if (number) {
+        looked_at = atoi(number);
+        nothing_is_blocked();
+        looks(0);
+    } else {
+        CHECK((looked_at = open("file", O_CREAT | O_RDWR, 0600)) >= 0 && write(looked_at, "bytes", 5) == 5);
+        CHECK(fcntl(looked_at, F_SETLK, &whole) == 0);
+    }
+    if (left == 0) {
+        int child = fork(), status;
+        CHECK(child >= 0);
+        if (child == 0) _exit(fcntl(looked_at, F_GETLK, &whole) || whole.l_type != F_WRLCK);
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+        printf("ok\n");
+        return;
+    }
+    /* Whoever has no handler for it ignores it. */
+    struct sigaction action = {.sa_handler = looks, .sa_flags = SA_RESTART};
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGURG};
+    struct itimerspec often = {{0, 40000}, {0, 20000 + left % 60 * 1000}};
+    timer_t timer;
+    snprintf(left_after, sizeof left_after, "%d", left - 1);
+    snprintf(number_after, sizeof number_after, "%d", looked_at);
+    CHECK(sigaction(SIGURG, &action, 0) == 0 && timer_create(CLOCK_MONOTONIC, &event, &timer) == 0);
+    CHECK(timer_settime(timer, 0, &often, 0) == 0);
+    execl(program, program, "signals", left_after, number_after, (char *)0);
+    CHECK(!"executed");
+}
+
+static char *self;
+
+static void executes(int signal) {
+    (void)signal;
+    execl(self, self, "mask", (char *)0);
+    _exit(9);
+}
+
+static void mask(void) {
+    sigset_t mask;
+    CHECK(sigprocmask(0, 0, &mask) == 0);
+    for (int signal = 1; signal < 65; signal++) if (sigismember(&mask, signal) == 1) printf("%d ", signal);
+    printf("blocked\n");
+}
+
+static void alternate(char *program) {
+    static char room[65536];
+    stack_t stack = {.ss_sp = room, .ss_size = sizeof room};
+    struct sigaction action = {.sa_handler = executes, .sa_flags = SA_ONSTACK};
+    self = program;
+    CHECK(open("file", O_CREAT | O_RDWR, 0600) >= 0);
+    CHECK(sigaltstack(&stack, 0) == 0 && sigaction(SIGUSR1, &action, 0) == 0 && raise(SIGUSR1) == 0);
+    CHECK(!"executed");
+}
+
+static pthread_barrier_t start;
+
+static void *counts(void *program) {
+    pthread_barrier_wait(&start);
+    execl(program, program, "count", (char *)0);
+    return 0;
+}
+
+static void count(void) {
+    char name[64], target[256];
+    for (int number = 0; number < NUMBERS; number++) {
+        snprintf(name, sizeof name, "/proc/self/fd/%d", number);
+        ssize_t length = readlink(name, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = 0;
+        if (strstr(target, "/dev/shm/gannet-0") || strstr(target, "/dev/shm/gannet-1")) exit(1);
+    }
+}
+
+static void both(char *program) {
+    CHECK(open("file", O_CREAT | O_RDWR, 0600) >= 0);
+    for (int i = 0; i < 60; i++) {
+        int child = fork(), status;
+        CHECK(child >= 0);
+        if (child == 0) {
+            pthread_t thread;
+            pthread_barrier_init(&start, 0, 2);
+            CHECK(pthread_create(&thread, 0, counts, program) == 0);
+            counts(program);
+            _exit(2);
+        }
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    printf("ok\n");
+}
+
 static void dropped(void) {
     int file = open("file", O_CREAT | O_RDWR, 0600);
     CHECK(file >= 0 && setresgid(65534, 65534, 65534) == 0 && setresuid(65534, 65534, 65534) == 0);
@@ -111,8 +247,14 @@ static void dropped(void) {
 }
 
 int main(int argc, char **argv) {
-    CHECK(argc == 2);
+    CHECK(argc >= 2);
     if (!strcmp(argv[1], "numbers")) numbers();
+    else if (!strcmp(argv[1], "crowd")) crowd();
+    else if (!strcmp(argv[1], "signals")) signals(argv[0], argc > 2 ? atoi(argv[2]) : 200, argc > 3 ? argv[3] : 0);
+    else if (!strcmp(argv[1], "alternate")) alternate(argv[0]);
+    else if (!strcmp(argv[1], "mask")) mask();
+    else if (!strcmp(argv[1], "both")) both(argv[0]);
+    else if (!strcmp(argv[1], "count")) count();
     else if (!strcmp(argv[1], "settled")) settled();
     else if (!strcmp(argv[1], "many")) many();
     else if (!strcmp(argv[1], "dropped")) dropped();

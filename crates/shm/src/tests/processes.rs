@@ -235,6 +235,8 @@ fn a_vforked_child_takes_nobody_of_its_parents_process_for_dead() {
     for (number, role) in [(70, "vfork_waits"), (71, "unlisted vfork_waits")] {
         let mut child = spawn(role, &identity(number));
         wait_for(&mut child, "waited");
+        drop(child);
+        assert!(Session::remove_stale(identity(number)).unwrap());
     }
 }
 

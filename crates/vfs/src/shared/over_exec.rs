@@ -24,6 +24,7 @@ impl Shared {
         let Some(ticket) = session.prepare_exec(shares_memory).map_err(error_of)? else { return Ok(None) };
         self.give(ticket.participant(), &mut descriptions.iter().copied())?;
         if locks && let Err(error) = self.move_process_locks(session.participant(), ticket.participant()) {
+            let _ = self.move_process_locks(ticket.participant(), session.participant());
             self.take_back(ticket.participant())?;
             return Err(error);
         }
