@@ -11,16 +11,17 @@
 
 use crate::file::ARENA_DIRECTORY;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::FileType;
+use rustix::fs::{FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Descriptors of one process at a time; more wait.
 const ENTRIES: usize = 64;
 /// Stands for the number of a descriptor that is being opened. Numbers stand one higher.
 const NOT_YET: u64 = 0;
-/// Above this no descriptor is looked for whose number is not known, which takes a kill and a fork within a microsecond.
+/// Above this no descriptor is looked for whose number is not known, where there is no `/proc`.
 const SEARCHED_MAX: RawFd = 1 << 16;
 
 /// A place on the list.
@@ -158,11 +159,26 @@ fn close_listed(shares_memory: bool) {
         }
         let inode = entry.inode.load(Ordering::Acquire);
         match owner & u64::from(u32::MAX) {
-            NOT_YET => (0..SEARCHED_MAX).for_each(|fd| close_if_it_is(fd, inode)),
+            NOT_YET => each_descriptor(|fd| close_if_it_is(fd, inode)),
             known => close_if_it_is((known - 1) as RawFd, inode),
         }
         if !shares_memory {
             let _ = entry.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The numbers of this process's descriptors, and others where there is no `/proc`.
+fn each_descriptor(mut look: impl FnMut(RawFd)) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = rustix::fs::open("/proc/self/fd", flags, Mode::empty()) else {
+        return (0..SEARCHED_MAX).for_each(look);
+    };
+    let mut buffer = [MaybeUninit::<u8>::uninit(); 2048];
+    let mut entries = RawDir::new(&directory, &mut buffer);
+    while let Some(Ok(entry)) = entries.next() {
+        if let Some(number) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) {
+            look(number);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What the child processes of these tests do. A child is this test binary again, told by the
 //! environment what to be; `child` is the test it runs, which does nothing elsewhere.
 
-use super::inherited::fork_beside_the_gate;
+use super::inherited::{fork_beside_the_gate, fork_while_opening};
 use super::{Calls, identity, layout};
 use crate::{Ordering, Session, Thread, VolumeIdentity};
 use std::io::{BufRead, BufReader};
@@ -150,6 +150,7 @@ fn child() {
         }
         "fork" | "fork_unprepared" => forking(&attach(&mut guard), role == "fork"),
         "fork_beside_the_gate" => fork_beside_the_gate(&attach(&mut guard), id, false),
+        "fork_while_opening" => fork_while_opening(&attach(&mut guard)),
         "fork_beside_an_exec" => fork_beside_the_gate(&attach(&mut guard), id, true),
         "exec" => {
             let session = attach(&mut guard);
@@ -314,8 +315,8 @@ unsafe extern "C" {
         ...
     ) -> i32;
     pub(super) fn fork() -> i32;
-    fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
-    fn _exit(status: i32) -> !;
+    pub(super) fn waitpid(pid: i32, status: *mut i32, options: i32) -> i32;
+    pub(super) fn _exit(status: i32) -> !;
 }
 
 /// In a child process: forks, uses the volume on both sides, and leaves a dead child behind.

@@ -1,9 +1,10 @@
 //! A child does not keep what other threads of its parent had open of the arena's file when it was forked.
 
-use super::child::{fork, say, sleep_forever, spawn, wait_for};
+use super::child::{_exit, fork, say, sleep_forever, spawn, wait_for, waitpid};
 use super::processes::attached;
 use super::{identity, layout, left_behind};
 use crate::{ArenaIdentity, Result, Session, VolumeGuard, VolumeIdentity, close_inherited};
+use rustix::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -54,6 +55,41 @@ pub(super) fn fork_beside_the_gate(session: &Session, id: VolumeIdentity, kept_o
     }
     std::mem::forget(ticket);
     sleep_forever();
+}
+
+/// In a child process: forks when one descriptor is open and another one is just being opened; the child looks for both.
+pub(super) fn fork_while_opening(session: &Session) -> ! {
+    let path = session.file().unwrap();
+    let mut gate = path.gate().unwrap().unwrap();
+    gate.expect_another();
+    let other = path.open().unwrap().unwrap();
+    let numbers = [gate.fd().as_raw_fd(), other.as_raw_fd()];
+    // SAFETY: the C library's fork; this process has one working thread.
+    let pid = unsafe { fork() };
+    if pid == 0 {
+        close_inherited(false);
+        // SAFETY: only asked about.
+        let is_open = |number: &i32| rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(*number) }).is_ok();
+        // SAFETY: ends this process.
+        unsafe { _exit(if numbers.iter().any(is_open) { 1 } else { 40 }) }
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child; `status` lives.
+    assert_eq!(unsafe { waitpid(pid, &raw mut status, 0) }, pid);
+    assert_eq!(status >> 8, 40);
+    assert!(rustix::io::fcntl_getfd(&other).is_ok());
+    say("closed");
+    sleep_forever();
+}
+
+#[test]
+fn a_child_looks_for_what_was_just_being_opened() {
+    let id = identity(75);
+    let (session, mut guard) = attached(&id);
+    let mut child = spawn("fork_while_opening", &id);
+    wait_for(&mut child, "closed");
+    drop(child);
+    assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
 }
 
 #[test]
