@@ -277,30 +277,23 @@ impl Session {
         fields.incarnation.store(next_incarnation(), Plain::Release);
     }
 
-    /// Takes a place that was kept for this process over a fork, by participant `parent`, or over an exec.
-    pub(crate) fn become_participant(
-        &self,
-        id: ParticipantId,
-        lock: Option<LifeLock>,
-        parent: Option<u32>,
-    ) -> Result<()> {
+    /// Takes a place that was kept for this process over a fork, by participant `parent`.
+    pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>, parent: u32) -> Result<()> {
         let _alone = self.page.exclusive();
         if self.participants().live(id.index) != Some(id) {
             return Err(Error::Detached);
         }
-        if let Some(lock) = &lock {
-            lock.keep_from_children()?;
-        }
-        match parent {
+        match &lock {
             // Most children execute something else, or end, before they do anything here.
-            Some(parent) if lock.is_some() => {
+            Some(byte) => {
+                byte.keep_from_children()?;
                 self.participants().describe_child(id.index, parent);
                 self.enter(id, lock, None);
             }
-            _ => {
-                let process = Process::current(self.file.is_none());
+            None => {
+                let process = Process::current(true);
                 self.participants().describe(id.index, &process);
-                self.enter(id, lock, Some(process.namespace()));
+                self.enter(id, None, Some(process.namespace()));
             }
         }
         Ok(())

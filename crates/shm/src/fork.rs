@@ -208,7 +208,7 @@ impl ForkTicket<'_> {
     pub fn child(mut self) -> Result<()> {
         self.used = true;
         let lock = self.lock.take();
-        self.session.become_participant(self.id, lock, Some(self.parent))
+        self.session.become_participant(self.id, lock, self.parent)
     }
 }
 

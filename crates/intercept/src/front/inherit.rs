@@ -186,15 +186,16 @@ impl Front {
         text.push(';');
         // With locks also those that exec closes, which ends the locks on their files.
         let is_inherited = |descriptor| with_locks || !closes_on_exec(descriptor);
-        for (descriptor, file) in table.iter().filter(|(descriptor, _)| is_inherited(*descriptor)) {
+        let inherited: Vec<_> = table.iter().filter(|(descriptor, _)| is_inherited(*descriptor)).collect();
+        for (descriptor, file) in &inherited {
             let _ = write!(text, "{descriptor} {} {} ", file.mount, file.description.word());
             wanted.descriptions.push((file.mount, file.description));
         }
         text.push(';');
-        for (descriptor, file) in table.iter().filter(|(descriptor, _)| is_inherited(*descriptor)) {
+        for (descriptor, file) in &inherited {
             // The kernel bounds a variable of the environment.
             const TEXT_BYTES_MAX: usize = 64 << 10;
-            if let Some(name) = table.open_name(descriptor, &file).filter(|_| text.len() < TEXT_BYTES_MAX) {
+            if let Some(name) = table.open_name(*descriptor, file).filter(|_| text.len() < TEXT_BYTES_MAX) {
                 let _ = write!(text, "{descriptor} {} {} n", name.directory.number, name.directory.generation);
                 name.name().iter().for_each(|byte| _ = write!(text, "{byte:02x}"));
                 text.push(' ');
