@@ -53,18 +53,15 @@ impl Map {
 
     fn store(self, commit: &mut Commit<'_>, words: impl Iterator<Item = u64>) -> Result<()> {
         let (mut at, count) = (self.start_block(commit.disk()) * BLOCK_BYTES, self.words(commit.disk()));
+        let mut padded = words.chain(core::iter::repeat(0)).take(count as usize).peekable();
         let mut buffer = Vec::with_capacity(BLOCK_BYTES as usize);
-        let padded = words.chain(core::iter::repeat(0)).take(count as usize);
-        for word in padded {
-            buffer.extend_from_slice(&word.to_le_bytes());
-            if buffer.len() == BLOCK_BYTES as usize {
-                // Unmet: maps of more than a block are those of larger volumes.
-                commit.write(at, &buffer)?;
-                at += BLOCK_BYTES;
-                buffer.clear();
-            }
+        while padded.peek().is_some() {
+            buffer.clear();
+            buffer.extend(padded.by_ref().take(BLOCK_BYTES as usize / 8).flat_map(u64::to_le_bytes));
+            commit.write(at, &buffer)?;
+            at += BLOCK_BYTES;
         }
-        commit.write(at, &buffer)
+        Ok(())
     }
 }
 

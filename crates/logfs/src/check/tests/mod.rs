@@ -7,7 +7,10 @@ mod flips;
 pub(crate) mod fuzz;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
+use crate::format::state::CLEAN_AT;
+use crate::mkfs::{MakeOptions, make};
 use gannet_media::{CreateOptions, Medium, MediumOffset};
+use gannet_vfs::{Owner, Time};
 
 pub(super) fn run(medium: &Medium, repair: bool) -> CheckReport {
     check(medium, CheckOptions { repair, threads: 1 }, &mut |_| {}).unwrap()
@@ -60,6 +63,31 @@ fn an_empty_volume_is_sound_and_is_closed_by_repair() {
     assert_eq!((report.outcome, report.closed_cleanly, report.inodes), (Outcome::Sound, false, 1));
     let report = repaired(&builder.medium);
     assert_eq!(report.recovery.map(|recovery| recovery.inodes), Some(1));
+}
+
+#[test]
+fn maps_of_several_blocks_are_saved_as_a_whole() {
+    let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
+    let medium = Medium::create_in_memory("gannet-check", 300 << 20, options).unwrap();
+    let options = MakeOptions {
+        label: String::new(),
+        copy_on_write: false,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [3; 24],
+        now: Time(1_000),
+    };
+    make(&medium, &options).unwrap();
+    // The replica of the superblock stands at the end, and in the last block of the map.
+    let sound = |closed_cleanly| {
+        let report = run(&medium, false);
+        assert_eq!((report.findings, report.closed_cleanly), (vec![], closed_cleanly));
+    };
+    sound(true);
+    medium.store_u64(MediumOffset(CLEAN_AT), 0).unwrap();
+    sound(false);
+    repaired(&medium);
 }
 
 #[test]
