@@ -397,7 +397,8 @@ impl FileGuard {
             // All who have it open only read: from now on it is open for writing.
             open_together(&core.disk, opening_number(arena.0))?;
             let mut commit = core.disk.begin();
-            // Unmet: it takes a process that has the volume open for reading only.
+            // Unmet: it takes another process that has the volume open for reading only, and a simulated medium is one process's. What
+            // stands here then, `handover` looks at.
             commit.store(CLEAN_AT, 0)?;
             commit.store(ARENA_AT, arena.0)?; // Unmet: as above.
             let _ = commit.fence(); // Unmet: as above.

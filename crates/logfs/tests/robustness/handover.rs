@@ -17,7 +17,8 @@ const VOLUME: &str = "GANNET_TEST_HANDOVER_VOLUME";
 const ROLE: &str = "GANNET_TEST_HANDOVER_ROLE";
 const READY: u8 = 7;
 
-/// Where a volume says which arena it is open in.
+/// Where a volume says whether it was closed, and which arena it is open in.
+const CLEAN_AT: u64 = 4096 + 64;
 const ARENA_AT: u64 = 4096 + 3 * 64;
 
 /// A volume's file; removed in the end, with whatever arena is left.
@@ -74,6 +75,12 @@ impl Volume {
         child
     }
 
+    fn word(&self, at: u64) -> u64 {
+        let mut word = [0; 8];
+        std::fs::File::open(&self.0).expect("the file").read_exact_at(&mut word, at).expect("read");
+        u64::from_le_bytes(word)
+    }
+
     fn assert_closed(&self, when: &str) {
         let medium = Medium::open(&self.0, OpenOptions::default()).expect("open the file");
         assert_sound(&medium, true, when);
@@ -109,9 +116,10 @@ fn forever() -> ! {
 #[test]
 fn child() {
     let (Ok(path), Ok(role)) = (std::env::var(VOLUME), std::env::var(ROLE)) else { return };
-    let fs = LogFs::open(Path::new(&path), false, options()).expect("open the volume");
+    let fs = LogFs::open(Path::new(&path), role == "reader", options()).expect("open the volume");
     let rig = Rig::new(&fs);
     match role.as_str() {
+        "reader" => assert!(rig.find(rig.root, "file").is_none()),
         "idle" => {
             let file = rig.find(rig.root, "file").unwrap_or_else(|| rig.file(rig.root, "file"));
             rig.try_write(file, WritePosition::Append, b"one more line\n").expect("write");
@@ -167,6 +175,24 @@ fn after_a_kill_between_operations_nothing_is_recovered() {
             rig.resize(rig.find(rig.root, "file").expect("the file"), 14 * round as u64).expect("resize");
         }
     }
+}
+
+#[test]
+fn who_joins_readers_to_write_says_that_the_volume_is_open() {
+    let volume = Volume::new("readers");
+    let mut reader = volume.spawn("reader");
+    assert!(volume.word(CLEAN_AT) != 0 && volume.word(ARENA_AT) == 0, "a reader changes nothing");
+    volume.kill_one("idle", Duration::ZERO);
+    assert!(volume.word(CLEAN_AT) == 0 && volume.word(ARENA_AT) != 0, "a writer says so");
+    reader.kill().expect("kill");
+    reader.wait().expect("wait");
+    let fs = volume.open();
+    assert!(fs.recovery().is_none(), "the arena is what the volume says");
+    let rig = Rig::new(&fs);
+    assert_eq!(rig.content(rig.find(rig.root, "file").expect("what was written")), b"one more line\n");
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    volume.assert_closed("by who came after readers and a writer");
 }
 
 #[test]
