@@ -143,7 +143,6 @@ fn make_with(
     for (index, range) in geometry.further_media().enumerate() {
         let header = span::header(&superblock, index + 1, &range).encode(key);
         for block in [range.start, range.end - 1] {
-            // Unmet: no workload makes a volume on several media under a fault.
             medium.write(MediumOffset(block * BLOCK_BYTES), &header).map_err(access_error)?;
             store(block * BLOCK_BYTES + AT_OPENING, key.0)?;
         }

@@ -186,7 +186,8 @@ pub(crate) const fn cached_links(file_type: FileType, holder: &Holder) -> u64 {
     }
 }
 
-fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> Result<()> {
+/// Frees a slot: what it held has no name, or was never whole.
+pub(crate) fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generation: u32) -> Result<()> {
     // Unnoticed [flush]: the next store goes to the same line.
     commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
     // Unnoticed [store, flush]: whoever is born there later does not take a head for its own that leads to no page of its own.

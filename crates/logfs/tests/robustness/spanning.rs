@@ -15,7 +15,8 @@ use std::time::Instant;
 const FIRST_BYTES: u64 = 2 << 20;
 const BYTES: u64 = 4 << 20;
 
-fn format(medium: &Medium, mode: Mode) {
+/// Makes an empty volume over both.
+pub(crate) fn format(medium: &Medium, mode: Mode) {
     let further = FurtherOptions { start_bytes: FIRST_BYTES, path: b"second".to_vec() };
     make_spanning(medium, &make_options(mode), &[further]).expect("mkfs");
 }

@@ -36,9 +36,7 @@ impl Volume {
         crowd(&fs);
         assert!(fs.detach().expect("detach"));
         drop(fs);
-        let mut image = vec![0; self.image.len()];
-        simulation.medium().read(MediumOffset(0), &mut image).expect("read");
-        Self::new(image)
+        Self::new(bytes_of(&simulation.medium(), self.image.len()))
     }
 
     /// It, open.
@@ -46,6 +44,13 @@ impl Volume {
         let (medium, simulation) = self.simulated();
         (attach(&medium).expect("attach"), simulation)
     }
+}
+
+/// What is on a medium.
+pub(crate) fn bytes_of(medium: &Medium, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    medium.read(MediumOffset(0), &mut bytes).expect("read");
+    bytes
 }
 
 /// Few free blocks are left, which makes those that are given up the next that are taken.

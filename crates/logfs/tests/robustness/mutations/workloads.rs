@@ -1,9 +1,11 @@
 //! All workloads: each passes without a fault, and panics if it notices the one it is given. They take the enumerations'
 //! operations, volumes, logs that grow, and ways to compare.
 
+use super::damages::{fixed_places, headers, left_open, logs_and_slots, with_many_names};
 use super::looks::{CROWDED, SESSION};
-use super::making::{making, repairs, with_many_names};
+use super::making::making;
 use super::others::{need, need_of_a_page, overtaken};
+use super::repairs::repairs;
 use super::special::{mapped, orphan, pages, torn_free, torn_page, unnamed};
 use super::takeovers::takeover;
 use super::usual::{and_reuse, one, recovery, session};
@@ -12,10 +14,9 @@ use crate::abandonment::steps_that_collect;
 use crate::churn::{CHURNS, Churn, churn};
 use crate::operations::{all, populate};
 use crate::state::Tear;
-use crate::volume::{MODES, Mode, image};
+use crate::volume::{MODES, Mode, format, image};
 use gannet_logfs::LogFs;
-use gannet_media::MediumOffset;
-use std::rc::Rc;
+use gannet_media::Medium;
 
 /// All workloads, those that cost least first; with `few` about a tenth of them.
 pub(crate) fn workloads(few: bool) -> Vec<Workload> {
@@ -27,11 +28,16 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         let (tree, crowded) = (volume(|fs| populate(fs)), volume(|fs| populate(fs)).crowded());
         let text = |how: &str, what: &str| format!("{mode:?}, {how}{what}");
         others.push(session(text("", SESSION), tree.clone()));
-        others.push(making(text("", "mkfs"), mode, tree.clone()));
+        others.push(making(text("", "mkfs"), tree.clone(), move |medium| format(medium, mode)));
         if mode == Mode::InPlace && !few {
             let volume = volume(with_many_names);
-            others.push(repairs(text("", "repairs"), volume.clone()));
-            others.push(repairs(text("", "repairs of what was not closed"), left_open(&volume)));
+            let open = left_open(&volume);
+            for (what, damages_of) in
+                [("fixed places", fixed_places as fn(&Volume) -> _), ("logs and slots", logs_and_slots)]
+            {
+                others.push(repairs(text("repairs of ", what), volume.clone(), damages_of));
+                others.push(repairs(text("repairs of what was not closed: ", what), open.clone(), damages_of));
+            }
         }
         others.push(orphan(text("", "orphans"), tree.clone()));
         others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
@@ -75,15 +81,9 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         return plain.into_iter().chain(others).chain(costly).collect();
     }
     let spanning = Volume::new(crate::spanning::image(Mode::InPlace, |fs| populate(fs)));
-    others.push(session(format!("{SESSION} on two media"), spanning));
+    others.push(session(format!("{SESSION} on two media"), spanning.clone()));
+    let make = |medium: &Medium| crate::spanning::format(medium, Mode::InPlace);
+    others.push(making("mkfs on two media".into(), spanning.clone(), make));
+    others.push(repairs("repairs of two media".into(), spanning, headers));
     plain.into_iter().chain(others).chain(costly).collect()
-}
-
-/// A volume as a crash leaves it.
-fn left_open(volume: &Volume) -> Rc<Volume> {
-    let (fs, simulation) = volume.open();
-    drop(fs);
-    let mut image = vec![0; volume.image.len()];
-    simulation.medium().read(MediumOffset(0), &mut image).expect("read");
-    Volume::new(image)
 }
