@@ -89,7 +89,6 @@ impl<'s> Op<'s> {
             self.core.access_times == AccessTimes::Always || accessed <= latest || now.saturating_sub(accessed) >= DAY;
         if moves && accessed != now {
             let at = self.slot_word(node.number as u32, AT_ACCESSED)?;
-            // Unmet: no workload looks at when something was last read; that time is never written back on purpose.
             self.disk().medium().store_u64(MediumOffset(at), now as u64).map_err(access_error)?;
             accessed = now;
         }

@@ -192,10 +192,14 @@ impl Disk {
         let mut bytes = [0; BLOCK_BYTES as usize];
         self.read_block(0, &mut bytes)?;
         let present = Superblock::decode(&bytes).unwrap_or(self.superblock.clone());
+        let copies = [0, self.geometry.replica()];
+        for block in copies {
+            self.restore_superblock(block, &present)?;
+        }
         let features_incompatible = present.features_incompatible | feature;
         let superblock = Superblock { features_incompatible, ..present };
-        for block in [0, self.geometry.replica()] {
-            self.write_superblock(block, &superblock)?;
+        for block in copies {
+            self.change_superblock(block, &superblock)?;
         }
         self.features.store(features_incompatible, Ordering::Relaxed);
         Ok(())
@@ -211,14 +215,28 @@ impl Disk {
         for block in [0, self.geometry.replica()] {
             self.read_block(block, &mut bytes)?;
             if superblock.may_become(&bytes) {
-                self.write_superblock(block, &superblock)?;
+                self.change_superblock(block, &superblock)?;
             }
         }
         Ok(())
     }
 
-    /// Stores what of a copy of the superblock is different, durably.
-    fn write_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
+    /// Writes a copy of the superblock that is damaged anew, durably: the other one is to be changed word by word, and where a crash tears
+    /// that there must be one that stands.
+    fn restore_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
+        let mut found = [0; BLOCK_BYTES as usize];
+        self.read_block(block, &mut found)?;
+        if superblock.may_become(&found) {
+            return Ok(());
+        }
+        let mut commit = self.begin();
+        commit.write(block * BLOCK_BYTES, &superblock.encode()[..])?;
+        let _ = commit.fence();
+        Ok(())
+    }
+
+    /// Stores the words of a copy of the superblock that features change, durably.
+    fn change_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
         let encoded = superblock.encode();
         let mut found = [0; BLOCK_BYTES as usize];
         self.read_block(block, &mut found)?;
@@ -226,13 +244,8 @@ impl Disk {
             return Ok(());
         }
         let mut commit = self.begin();
-        if superblock.may_become(&found) {
-            for at in [AT_FEATURES_INCOMPATIBLE, AT_CHECKSUM] {
-                commit.store(block * BLOCK_BYTES + at as u64, crate::format::get_u64(&encoded[..], at))?;
-            }
-        } else {
-            // Unmet: no workload opens a volume one superblock of which is damaged.
-            commit.write(block * BLOCK_BYTES, &encoded[..])?;
+        for at in [AT_FEATURES_INCOMPATIBLE, AT_CHECKSUM] {
+            commit.store(block * BLOCK_BYTES + at as u64, crate::format::get_u64(&encoded[..], at))?;
         }
         let _ = commit.fence();
         Ok(())

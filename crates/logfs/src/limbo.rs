@@ -166,7 +166,6 @@ impl<'s> Op<'s> {
     fn clear_limbo(&self, words: &[Word]) -> Result<()> {
         let mut commit = self.disk().begin();
         self.write_back(&mut commit, words)?;
-        // Unmet: no workload gives up so much, or closes the volume, before another fence of the same thread comes.
         let _ = commit.fence();
         self.free_limbo(words)
     }

@@ -10,11 +10,12 @@
 //! | `marks` | what the sources say |
 //! | `workload`, `workloads` | what is done meanwhile; all of it |
 //! | `looks` | what is looked at behind it |
-//! | `usual`, `takeovers`, `special`, `others`, `making`, `repairs` | the kinds of workloads |
+//! | `usual`, `takeovers`, `special`, `others`, `making`, `features`, `repairs` | the kinds of workloads |
 //! | `damages` | what is repaired |
 
 mod damages;
 mod fault;
+mod features;
 mod looks;
 mod making;
 mod marks;

@@ -39,9 +39,16 @@ pub(crate) fn need(text: String, volume: Rc<Volume>) -> Workload {
     })
 }
 
-/// A volume that seems to be full until the log page is taken that another thread's collection has just emptied. The slot that
+/// Who has emptied the log page that is needed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    ByAnother,
+    ByTheSame,
+}
+
+/// A volume that seems to be full until the log page is taken that a collection has just emptied. The slot that
 /// leads past it is not even written back then, and what is written at once to that very page must wait for it.
-pub(crate) fn need_of_a_page(text: String, volume: Rc<Volume>) -> Workload {
+pub(crate) fn need_of_a_page(text: String, volume: Rc<Volume>, emptied: Emptied) -> Workload {
     Workload::new(Kind::Special, text.clone(), move |fault| {
         let (fs, simulation) = volume.open();
         let rig = Rig::new(&fs);
@@ -59,8 +66,13 @@ pub(crate) fn need_of_a_page(text: String, volume: Rc<Volume>) -> Workload {
             }
             panic!("no page was emptied");
         };
-        fault.during(&simulation, || {
-            std::thread::scope(|scope| scope.spawn(collect).join().expect("pages are emptied"));
+        fault.during(&simulation, || match emptied {
+            Emptied::ByAnother => std::thread::scope(|scope| scope.spawn(collect).join().expect("pages are emptied")),
+            Emptied::ByTheSame => {
+                collect();
+                // More than there is: whoever asks for it gives up, and has looked for everything that can be had.
+                fs.allocate(ballast, AllocateMode::KeepSize, 1 << 30, 1 << 30).expect_err("more than there is");
+            }
         });
         // None continues another, so that each gets the first block that is free, and the emptied page comes before the reserve.
         fill(&fs, &simulation, fault, 40, 8192, &text);

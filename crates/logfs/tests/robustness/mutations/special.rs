@@ -1,4 +1,4 @@
-//! What no single operation shows: files without names, torn pages, log pages that were others', files that are mapped.
+//! What no single operation shows: files without names, torn pages, log pages that were others', files that are mapped or read.
 
 use super::looks::{be_born_anew, close, look, look_now, torn_lines};
 use super::usual::reuses;
@@ -187,6 +187,24 @@ pub(crate) fn mapped(text: String, volume: Rc<Volume>) -> Workload {
                 assert_sound(&simulation.medium(), true, &text);
                 look_now(&simulation, &state, &text);
             }
+        }
+    })
+}
+
+/// A file is read, which moves its time of access; a word that is durable with the next fence of that thread.
+pub(crate) fn read(text: String, volume: Rc<Volume>) -> Workload {
+    Workload::new(Kind::Special, text.clone(), move |fault| {
+        let (fs, simulation) = volume.open();
+        let rig = Rig::new(&fs);
+        let node = at(&rig, "/a").expect("a file");
+        let before = rig.attributes(node).accessed;
+        rig.tick();
+        fault.during(&simulation, || fs.note_access(node));
+        if fault.looks() {
+            assert!(rig.attributes(node).accessed > before, "{text}");
+            rig.file(rig.root, "next");
+            look_now(&simulation, &capture(&fs).expect("the state"), &text);
+            close(fs, &simulation, &text);
         }
     })
 }

@@ -2,11 +2,12 @@
 //! operations, volumes, logs that grow, and ways to compare.
 
 use super::damages::{fixed_places, headers, left_open, logs_and_slots, with_many_names};
+use super::features::{noted, without_features};
 use super::looks::{CROWDED, SESSION};
 use super::making::making;
-use super::others::{need, need_of_a_page, overtaken};
+use super::others::{Emptied, need, need_of_a_page, overtaken};
 use super::repairs::repairs;
-use super::special::{mapped, orphan, pages, torn_free, torn_page, unnamed};
+use super::special::{mapped, orphan, pages, read, torn_free, torn_page, unnamed};
 use super::takeovers::takeover;
 use super::usual::{and_reuse, one, recovery, session};
 use super::workload::{Kind, Volume, Workload};
@@ -42,12 +43,15 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(orphan(text("", "orphans"), tree.clone()));
         others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
         others.push(mapped(text("", "maps"), tree.clone()));
+        others.push(read(text("", "times of access"), tree.clone()));
+        others.push(noted(text("", "a feature is noted"), volume(without_features)));
         others.push(torn_free(text("", "recovery of a torn slot"), tree.clone()));
         others.push(torn_page(text("", "recovery of a torn page"), tree.clone()));
         others.push(pages(text(CROWDED, "pages"), crowded.clone()));
         others.push(need(text(CROWDED, "need"), crowded.clone()));
         others.push(overtaken(text(CROWDED, "overtaken"), crowded.clone()));
-        others.push(need_of_a_page(text(CROWDED, "need of an emptied page"), crowded.clone()));
+        others.push(need_of_a_page(text(CROWDED, "need of an emptied page"), crowded.clone(), Emptied::ByAnother));
+        others.push(need_of_a_page(text(CROWDED, "need of its own emptied page"), crowded.clone(), Emptied::ByTheSame));
         let operations = all(mode).into_iter().step_by(every);
         let operations = operations.map(|operation| (tree.clone(), crowded.clone(), operation));
         let collecting = steps_that_collect(mode).into_iter();
