@@ -43,8 +43,6 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(orphan(text("", "orphans"), tree.clone()));
         others.push(unnamed(text("", "a file that is named by another"), tree.clone()));
         others.push(mapped(text("", "maps"), tree.clone()));
-        others.push(read(text("", "times of access"), tree.clone()));
-        others.push(noted(text("", "a feature is noted"), volume(without_features)));
         others.push(torn_free(text("", "recovery of a torn slot"), tree.clone()));
         others.push(torn_page(text("", "recovery of a torn page"), tree.clone()));
         others.push(pages(text(CROWDED, "pages"), crowded.clone()));
@@ -52,6 +50,8 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(overtaken(text(CROWDED, "overtaken"), crowded.clone()));
         others.push(need_of_a_page(text(CROWDED, "need of an emptied page"), crowded.clone(), Emptied::ByAnother));
         others.push(need_of_a_page(text(CROWDED, "need of its own emptied page"), crowded.clone(), Emptied::ByTheSame));
+        others.push(read(text("", "times of access"), tree.clone()));
+        others.push(noted(text("", "a feature is noted"), volume(without_features)));
         let operations = all(mode).into_iter().step_by(every);
         let operations = operations.map(|operation| (tree.clone(), crowded.clone(), operation));
         let collecting = steps_that_collect(mode).into_iter();
