@@ -147,7 +147,7 @@ fn make_with(
             store(block * BLOCK_BYTES + AT_OPENING, key.0)?;
         }
     }
-    // Unnoticed [fence]: what is half made cannot be opened either way; it is not to be called a volume either.
+    // Before there is a superblock: what is half made, without headers of all media even, is no volume.
     medium.fence();
 
     let encoded = superblock.encode();
