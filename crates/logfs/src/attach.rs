@@ -405,7 +405,7 @@ impl FileGuard {
         }
         self.core = Some(core);
         // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
-        session.reap_dead().map(drop).map_err(shared_error)
+        session.reap_evidently_dead().map(drop).map_err(shared_error)
     }
 }
 

@@ -208,10 +208,15 @@ impl Session {
     /// Takes a participant's record for this process and a new incarnation. Behind the gate, if
     /// there is one.
     fn join(&self, gate: Option<&Gate>) -> Result<()> {
-        let process = Process::current(self.file.is_none());
+        let process = self.own_process();
         let (id, lock) = self.take_record(&process, gate, false)?;
         self.enter(id, lock, Some(process.namespace()));
         Ok(())
+    }
+
+    /// What the record of this process says at first.
+    fn own_process(&self) -> Process {
+        if self.file.is_none() { Process::current_and_birth() } else { Process::current() }
     }
 
     /// A record and its byte for `process`: this one, or one to come.
@@ -264,7 +269,8 @@ impl Session {
         result
     }
 
-    /// This process is participant `id` from here on. `namespace`: `None` if the record does not say yet who it is.
+    /// This process is participant `id` from here on. `namespace`: what the record says, 0 for nothing yet; `None` if it does not even
+    /// say who it is.
     fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, namespace: Option<u64>) {
         let fields = self.page.fields();
         // A child forked while another thread was behind the gate has not got that.
@@ -274,6 +280,7 @@ impl Session {
         fields.generation.store(id.generation, Plain::Relaxed);
         fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
         fields.is_described.store(u64::from(namespace.is_some()), Plain::Relaxed);
+        fields.has_said_namespace.store(u64::from(namespace.is_some_and(|said| said != 0)), Plain::Relaxed);
         fields.incarnation.store(next_incarnation(), Plain::Release);
     }
 
@@ -291,7 +298,7 @@ impl Session {
                 self.enter(id, lock, None);
             }
             None => {
-                let process = Process::current(true);
+                let process = Process::current_and_birth();
                 self.participants().describe(id.index, &process);
                 self.enter(id, None, Some(process.namespace()));
             }
@@ -307,9 +314,7 @@ impl Session {
         }
         let _alone = self.page.exclusive();
         if fields.is_described.load(Plain::Relaxed) == 0 {
-            let process = Process::current(self.file.is_none());
-            self.participants().describe(self.participant().index, &process);
-            self.namespace.store(process.namespace(), Plain::Relaxed);
+            self.participants().describe(self.participant().index, &self.own_process());
             fields.is_described.store(1, Plain::Release);
         }
     }

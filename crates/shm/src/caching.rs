@@ -107,7 +107,7 @@ impl Session {
         let me = self.participant();
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != me && self.participants().is_alive(id, self.namespace(), &mut View::None)? {
+            if id != me && self.participants().is_alive(id, || self.namespace(), &mut View::None)? {
                 return Ok(false);
             }
         }
@@ -172,7 +172,7 @@ impl Session {
             let owner = self.participants().live(u32::from(index));
             let owner = owner.filter(|id| word_of(kind, *id) == word);
             let alive = match owner {
-                Some(id) => self.participants().is_alive(id, self.namespace(), &mut View::None)?,
+                Some(id) => self.participants().is_alive(id, || self.namespace(), &mut View::None)?,
                 None => false,
             };
             match kind {
@@ -182,7 +182,7 @@ impl Session {
                         self.sleep_on_caching(word, LOOK.min(FIRM_PATIENCE - waited));
                         continue;
                     }
-                    let pid = owner.map_or(0, |id| self.participants().info(id, self.namespace()).pid);
+                    let pid = owner.map_or(0, |id| self.participants().info(id, || self.namespace()).pid);
                     return Err(Error::Exclusive { pid });
                 }
                 // What a dead one's clients remember they believe for the lease, so the wait goes on.

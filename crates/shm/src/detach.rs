@@ -63,7 +63,7 @@ impl Session {
         let mut view = gate.map_or(View::None, |gate| View::Lent(gate.fd()));
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != self.participant() && self.participants().is_alive(id, self.namespace(), &mut view)? {
+            if id != self.participant() && self.participants().seems_alive(id, || self.namespace(), &mut view)? {
                 // Those who stay find the dead.
                 return settled.map(|()| Detached::OthersRemain);
             }

@@ -3,7 +3,7 @@
 //! refused instead of misreading. Touches no memory.
 //!
 //! ```text
-//! header 4 KiB | participants | thread slots | life pages | region 0 | region 1 | …
+//! header 4 KiB | participants | thread slots | region 0 | region 1 | …
 //! ```
 
 use crate::error::{Error, Result};
@@ -61,12 +61,13 @@ impl Region {
 }
 
 /// Bumped with every change of the meaning of a shared word.
-const FORMAT: u64 = 5;
+const FORMAT: u64 = 6;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;
 pub(crate) const PARTICIPANT_BYTES: u64 = 64;
-pub(crate) const SLOT_BYTES: u64 = 640;
+/// A page for each thread, since its life word stands at the end of one ([`crate::life`]).
+pub(crate) const SLOT_BYTES: u64 = PAGE_BYTES;
 /// Bound on the size of one arena: 1 TiB of sparse address space.
 const ARENA_BYTES_MAX: u64 = 1 << 40;
 
@@ -138,8 +139,7 @@ impl ArenaLayout {
     fn compute_with(&self, arena_bytes: Option<u64>) -> Result<Computed> {
         let participants_at = HEADER_BYTES;
         let slots_at = align_up(participants_at + u64::from(self.participants) * PARTICIPANT_BYTES, PAGE_BYTES);
-        let lives_at = align_up(slots_at + u64::from(self.threads) * SLOT_BYTES, PAGE_BYTES);
-        let mut end = lives_at + u64::from(self.threads) * PAGE_BYTES;
+        let mut end = slots_at + u64::from(self.threads) * SLOT_BYTES;
         let mut entries: Vec<Entry> = Vec::with_capacity(self.wanted.len());
         for (name, bytes, align) in self.wanted.iter().chain(&self.tail) {
             let bad = || Error::Region(name.clone());
@@ -179,7 +179,6 @@ impl ArenaLayout {
             threads: self.threads,
             participants_at,
             slots_at,
-            lives_at,
             bytes,
             checksum: checksum.0,
             entries,
@@ -194,7 +193,6 @@ pub(crate) struct Computed {
     pub(crate) threads: u32,
     pub(crate) participants_at: u64,
     pub(crate) slots_at: u64,
-    pub(crate) lives_at: u64,
     /// Size of the arena, a multiple of the page size.
     pub(crate) bytes: u64,
     pub(crate) checksum: u64,

@@ -5,11 +5,11 @@
 //! stands 24 bytes behind the start of the mutex, the futex word at its start, and the distance
 //! from `next` to the word is registered as -32 with the kernel for the whole thread. glibc stores
 //! pointers into neighbours' nodes, so a node must not be in shared memory while the word must be.
-//! So each thread maps two pages side by side: the slot's life page, the word at its very end, and
+//! So each thread maps two pages side by side: the slot's, the word at its very end, and
 //! a private page, the node at its very start:
 //!
 //! ```text
-//!   … shared life page … | word:4 pad:4 || 16 unused | prev:8 | next:8 | … private page …
+//!   … shared slot …      | word:4 pad:4 || 16 unused | prev:8 | next:8 | … private page …
 //!                          ^ page end - 8                         ^ word + 32
 //! ```
 //!
@@ -86,10 +86,10 @@ impl RobustNode {
         Some(node)
     }
 
-    /// The slot's life page a second time, and a private page behind it.
+    /// The slot a second time, and a private page behind it.
     fn map(arena: &Arena, slot: u32) -> Option<Self> {
         let page = PAGE_BYTES as usize;
-        let life_page = arena.address(slot::life_at(arena, slot) & !(PAGE_BYTES - 1)).cast::<c_void>();
+        let shared = arena.address(slot::slot_at(arena, slot)).cast::<c_void>();
         // SAFETY: fresh mappings. A `mremap` of length 0 duplicates a shared mapping at the address
         // given, which is a page of our own fresh reservation.
         unsafe {
@@ -98,7 +98,7 @@ impl RobustNode {
                 mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, flags).ok()?;
             let private = pair.byte_add(page);
             let mapped = madvise(private, page, Advice::LinuxWipeOnFork)
-                .and_then(|()| mremap_fixed(life_page, 0, page, MremapFlags::MAYMOVE, pair));
+                .and_then(|()| mremap_fixed(shared, 0, page, MremapFlags::MAYMOVE, pair));
             if mapped.is_err() {
                 let _ = munmap(pair, 2 * page);
                 return None;

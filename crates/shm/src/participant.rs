@@ -62,12 +62,16 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// The calling process. `birth`: also find what tells it from a later one of the same id.
-    pub(crate) fn current(birth: bool) -> Self {
-        let pid = rustix::process::getpid();
-        let namespace = sys::pid_namespace();
-        let birth = if birth { birth_of(pid).unwrap_or(0) } else { 0 };
-        Self { pid: pid.as_raw_pid() as u32, namespace, birth }
+    /// The calling process, by its number.
+    pub(crate) fn current() -> Self {
+        Self { pid: rustix::process::getpid().as_raw_pid() as u32, ..Self::unknown() }
+    }
+
+    /// Likewise, with its PID namespace and what tells it from a later one of the same number: all that a private arena
+    /// knows of who lives.
+    pub(crate) fn current_and_birth() -> Self {
+        let birth = birth_of(rustix::process::getpid()).unwrap_or(0);
+        Self { namespace: sys::pid_namespace(), birth, ..Self::current() }
     }
 
     /// Its PID namespace, 0 if unknown.
@@ -81,8 +85,12 @@ impl Process {
     }
 
     /// `Some(false)` if it is certainly gone, `Some(true)` if it certainly exists.
-    fn exists(&self, own_namespace: u64) -> Option<bool> {
-        if self.namespace == 0 || self.namespace != own_namespace {
+    fn exists(&self, own_namespace: impl FnOnce() -> u64) -> Option<bool> {
+        if self.namespace == 0 {
+            return None;
+        }
+        let own_namespace = own_namespace();
+        if self.namespace != own_namespace {
             return None;
         }
         // A `vfork` child can be in another namespace than the process whose memory it has, and see nobody.
@@ -91,7 +99,7 @@ impl Process {
 
     /// Likewise, as the caller's PID namespace has it.
     fn is_seen(&self) -> Option<bool> {
-        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Some(false) };
+        let Some(pid) = pid_of(u64::from(self.pid)) else { return Some(false) };
         if test_kill_process(pid) == Err(Errno::SRCH) {
             return Some(false);
         }
@@ -104,6 +112,11 @@ impl Process {
             Err(_) => None,
         }
     }
+}
+
+/// A process id, if a word is one.
+fn pid_of(word: u64) -> Option<Pid> {
+    i32::try_from(word).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw)
 }
 
 /// A number that the kernel gives each process once: the inode of its pidfd, where those have
@@ -220,9 +233,12 @@ impl<'a> Participants<'a> {
         words[NAMESPACE].store(process.namespace, Ordering::Release);
     }
 
-    /// Writes down who has a record that was taken over a fork: the process id, and its parent's name. Not its namespace, which costs
-    /// a walk through `/proc` and counts for nothing before the process does something: until then its byte alone says
-    /// whether it lives.
+    /// Writes down in which PID namespace the process of a record is.
+    pub(crate) fn say_namespace(&self, index: u32, namespace: u64) {
+        self.words(index)[NAMESPACE].store(namespace, Ordering::Release);
+    }
+
+    /// Writes down who has a record that was taken over a fork: the process id, and its parent's name.
     pub(crate) fn describe_child(&self, index: u32, parent: u32) {
         let words = self.words(index);
         words[PID].store(u64::from(rustix::process::getpid().as_raw_pid() as u32), Ordering::Release);
@@ -240,8 +256,34 @@ impl<'a> Participants<'a> {
         let _ = self.words(id.index)[STATE].compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Whether `id` has the volume open. In doubt it has.
-    pub(crate) fn is_alive(&self, id: ParticipantId, own_namespace: u64, view: &mut View<'_>) -> Result<bool> {
+    /// Whether `id` seems to have the volume open: by its byte alone, which the `vfork` child of one that was killed keeps locked
+    /// while it lives.
+    pub(crate) fn seems_alive(
+        &self,
+        id: ParticipantId,
+        own_namespace: impl FnOnce() -> u64,
+        view: &mut View<'_>,
+    ) -> Result<bool> {
+        if self.file.is_some() { self.has_byte(id, view) } else { self.is_alive(id, own_namespace, view) }
+    }
+
+    fn has_byte(&self, id: ParticipantId, view: &mut View<'_>) -> Result<bool> {
+        let Some(path) = self.file else { return Ok(true) };
+        if self.live(id.index) != Some(id) {
+            return Ok(false);
+        }
+        let is_locked = byte_is_locked(path, id.index, view)?;
+        // In doubt it lives.
+        Ok(is_locked.unwrap_or_else(|| self.live(id.index) == Some(id)))
+    }
+
+    /// Whether `id` has the volume open. In doubt it has. `own_namespace` is asked for only where the record says one.
+    pub(crate) fn is_alive(
+        &self,
+        id: ParticipantId,
+        own_namespace: impl FnOnce() -> u64,
+        view: &mut View<'_>,
+    ) -> Result<bool> {
         if self.live(id.index) != Some(id) {
             return Ok(false);
         }
@@ -262,10 +304,7 @@ impl<'a> Participants<'a> {
             Some(true) if self.file.is_none() => return Ok(self.live(id.index) == Some(id)),
             _ => {}
         }
-        let Some(path) = self.file else { return Ok(true) };
-        let is_locked = byte_is_locked(path, id.index, view)?;
-        // In doubt it lives.
-        Ok(is_locked.unwrap_or_else(|| self.live(id.index) == Some(id)))
+        self.has_byte(id, view)
     }
 
     /// No slot at or above this has ever been used.
@@ -298,10 +337,8 @@ impl<'a> Participants<'a> {
             return Ok(false);
         }
         let Some(path) = self.file else {
-            let child = Pid::from_raw(child as i32).filter(|_| i32::try_from(child).is_ok());
-            return Ok(
-                child.is_some_and(|child| !matches!(birth_of(child), Err(Errno::SRCH | Errno::INVAL | Errno::NOENT)))
-            );
+            let is_there = |child| !matches!(birth_of(child), Err(Errno::SRCH | Errno::INVAL | Errno::NOENT));
+            return Ok(pid_of(child).is_some_and(is_there));
         };
         let participant = self.participant_of(slot).min(self.count() - 1);
         Ok(byte_is_locked(path, participant, &mut View::None)?.unwrap_or(true))
@@ -312,8 +349,9 @@ impl<'a> Participants<'a> {
         self.words(id.index)[PID].load(Ordering::Relaxed) as u32
     }
 
-    pub(crate) fn info(&self, id: ParticipantId, own_namespace: u64) -> ParticipantInfo {
+    pub(crate) fn info(&self, id: ParticipantId, own_namespace: impl FnOnce() -> u64) -> ParticipantInfo {
         let words = self.words(id.index);
+        let namespace = words[NAMESPACE].load(Ordering::Relaxed);
         let name: Vec<u8> = [NAME, NAME + 1]
             .iter()
             .flat_map(|word| words[*word].load(Ordering::Relaxed).to_le_bytes())
@@ -322,7 +360,7 @@ impl<'a> Participants<'a> {
         ParticipantInfo {
             id,
             pid: self.pid(id),
-            same_namespace: own_namespace != 0 && words[NAMESPACE].load(Ordering::Relaxed) == own_namespace,
+            same_namespace: namespace != 0 && namespace == own_namespace(),
             name: String::from_utf8_lossy(&name).into_owned(),
         }
     }

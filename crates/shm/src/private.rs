@@ -20,8 +20,10 @@ pub(crate) struct Fields {
     pub(crate) generation: AtomicU64,
     /// Address of the mapping that keeps our byte locked, or 0.
     pub(crate) byte_lock: AtomicU64,
-    /// 1: our record says who we are, and the session knows our namespace.
+    /// 1: our record says who we are.
     pub(crate) is_described: AtomicU64,
+    /// 1: it says in which PID namespace.
+    pub(crate) has_said_namespace: AtomicU64,
     /// 1: the process is about to end.
     pub(crate) is_ending: AtomicU64,
 }

@@ -258,10 +258,10 @@ impl Session {
             let processes = [caller, self.participants().pid(id)];
             return Ok(state.kind == Kind::Live && self.is_gone(&processes, thread));
         }
-        if !self.participants().is_alive(id, self.namespace(), &mut View::None)? {
+        if !self.participants().is_alive(id, || self.namespace(), &mut View::None)? {
             return Ok(true);
         }
-        let info = self.participants().info(id, self.namespace());
+        let info = self.participants().info(id, || self.namespace());
         Ok(state.kind == Kind::Live && info.same_namespace && self.is_gone(&[info.pid], thread))
     }
 
@@ -302,6 +302,15 @@ impl Session {
     /// Looks for dead threads and dead participants and settles what they left. For whoever has
     /// time; locks of the dead are taken over without it.
     pub fn reap_dead(&self) -> Result<Reaped> {
+        self.reap(&mut |id, view| self.participants().is_alive(id, || self.namespace(), view))
+    }
+
+    /// Likewise by who joins: participants that seem to live are not looked at closely, which would take a walk through `/proc`.
+    pub fn reap_evidently_dead(&self) -> Result<Reaped> {
+        self.reap(&mut |id, view| self.participants().seems_alive(id, || self.namespace(), view))
+    }
+
+    fn reap(&self, is_alive: &mut dyn FnMut(ParticipantId, &mut View<'_>) -> Result<bool>) -> Result<Reaped> {
         let me = self.thread()?;
         let mut reaped = Reaped::default();
         let mut view = match self.held_gate.load(Plain::Relaxed) {
@@ -311,7 +320,7 @@ impl Session {
         };
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
-            if id != self.participant() && !self.participants().is_alive(id, self.namespace(), &mut view)? {
+            if id != self.participant() && !is_alive(id, &mut view)? {
                 reaped.threads += self.reap_participant(&me, id)?;
                 reaped.participants += 1;
             }
@@ -371,7 +380,7 @@ impl Session {
     }
 
     pub(crate) fn tell_gone(&self, me: &Thread<'_>, id: ParticipantId) -> Result<()> {
-        let gone = GoneParticipant { reaper: *me, info: self.participants().info(id, self.namespace()) };
+        let gone = GoneParticipant { reaper: *me, info: self.participants().info(id, || self.namespace()) };
         self.for_reapers(|reaper| reaper.participant_gone(&gone))
     }
 }

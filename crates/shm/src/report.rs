@@ -5,7 +5,7 @@ use crate::facade::Ordering;
 use crate::layout::ArenaOffset;
 use crate::lock::coarse_ns;
 use crate::lock_word;
-use crate::participant::ParticipantInfo;
+use crate::participant::{ParticipantId, ParticipantInfo};
 use crate::session::Session;
 use crate::slot::{self, Kind, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS};
 use crate::thread::load_state;
@@ -88,10 +88,25 @@ impl Session {
         let words = slot::words(self.arena(), slot);
         let participant = words[PARTICIPANT].load(Ordering::Relaxed) as u32;
         let id = self.participants().live(participant);
-        let process = id.map(|id| self.participants().info(id, self.namespace()));
+        let process = id.map(|id| self.info_for_people(id));
         let seen = process.as_ref().filter(|process| process.same_namespace);
         let stopped = seen.and_then(|process| is_stopped(process.pid));
         ThreadInfo { slot, tid: words[TID].load(Ordering::Relaxed) as u32, process, stopped }
+    }
+}
+
+impl Session {
+    /// Who a participant is. Where its record does not say in which PID namespace: whether we see a process of that number that has the
+    /// arena mapped.
+    pub(crate) fn info_for_people(&self, id: ParticipantId) -> ParticipantInfo {
+        let mut info = self.participants().info(id, || self.namespace());
+        info.same_namespace = info.same_namespace || self.has_mapped_the_arena(info.pid);
+        info
+    }
+
+    fn has_mapped_the_arena(&self, pid: u32) -> bool {
+        let Some(path) = self.path() else { return false };
+        std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(path))
     }
 }
 

@@ -5,11 +5,12 @@ use crate::arena::Arena;
 use crate::error::Result;
 use crate::facade::{Ordering, Word};
 use crate::file::{ArenaPath, LifeLock};
-use crate::layout::{ArenaOffset, HEADER_BYTES, PAGE_BYTES, SLOT_BYTES};
+use crate::layout::{ArenaOffset, HEADER_BYTES, SLOT_BYTES};
 use crate::participant::{ParticipantId, ParticipantInfo, Participants, View};
 use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
 use crate::slot;
+use crate::sys;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering as Plain};
 use std::sync::{Arc, RwLock, Weak};
@@ -187,13 +188,18 @@ impl Session {
         if self.incarnation() != 0 && id == self.participant() {
             return Ok(true);
         }
-        self.participants().is_alive(id, self.namespace(), &mut View::None)
+        self.participants().is_alive(id, || self.namespace(), &mut View::None)
     }
 
     /// All processes that have the volume open, dead ones not yet reaped included.
-    pub fn participant_list(&self) -> Vec<ParticipantInfo> {
+    pub fn participant_ids(&self) -> impl Iterator<Item = ParticipantId> {
         let table = self.participants();
-        (0..table.used()).filter_map(|i| table.live(i)).map(|id| table.info(id, self.namespace())).collect()
+        (0..table.used()).filter_map(move |index| table.live(index))
+    }
+
+    /// Likewise, for people: reads what `/proc` says of some.
+    pub fn participant_list(&self) -> Vec<ParticipantInfo> {
+        self.participant_ids().map(|id| self.info_for_people(id)).collect()
     }
 
     /// Registers an owner, before the session is used by others. Owners are called by stage, then
@@ -217,8 +223,34 @@ impl Session {
         self.page.fields().incarnation.load(Plain::Relaxed)
     }
 
+    /// This process's PID namespace; 0: not known. Looked up when it is first asked for, since that is a walk through `/proc`;
+    /// never by a `vfork` child, which can be in another one and has another number.
     pub(crate) fn namespace(&self) -> u64 {
-        self.namespace.load(Plain::Relaxed)
+        let known = self.namespace.load(Plain::Relaxed);
+        if known != 0 || self.incarnation() == 0 {
+            return known;
+        }
+        let caller = rustix::process::getpid().as_raw_pid() as u32;
+        if self.participants().pid(self.participant()) != caller {
+            return 0;
+        }
+        let found = sys::pid_namespace();
+        self.namespace.store(found, Plain::Relaxed);
+        found
+    }
+
+    /// Says in this participant's record in which PID namespace it is: from then on others ask the kernel for its processes and threads,
+    /// too. Before a thread lends its memory to a `vfork` child, which keeps the participant's byte locked after its parent's death,
+    /// and where the kernel marks no life words. What is said once costs a load.
+    pub fn say_namespace(&self) -> Result<()> {
+        self.joined()?;
+        self.describe_self();
+        let fields = self.page.fields();
+        if fields.has_said_namespace.load(Plain::Relaxed) == 0 {
+            self.participants().say_namespace(self.participant().index, self.namespace());
+            fields.has_said_namespace.store(1, Plain::Relaxed);
+        }
+        Ok(())
     }
 
     pub(crate) fn weak(&self) -> Weak<Session> {
@@ -245,9 +277,7 @@ impl Session {
     /// Gets memory for a slot that was never used, and raises the mark.
     pub(crate) fn reserve_slot(&self, slot: u32) -> Result<()> {
         if slot >= self.slots_used() {
-            let at = ArenaOffset::new(self.arena.layout().slots_at + u64::from(slot) * SLOT_BYTES);
-            self.arena.reserve(at, SLOT_BYTES)?;
-            self.arena.reserve(ArenaOffset::new(slot::life_at(&self.arena, slot) & !(PAGE_BYTES - 1)), PAGE_BYTES)?;
+            self.arena.reserve(ArenaOffset::new(slot::slot_at(&self.arena, slot)), SLOT_BYTES)?;
             self.arena.fixed(SLOTS_USED_AT).fetch_max(u64::from(slot) + 1, Ordering::AcqRel);
         }
         Ok(())

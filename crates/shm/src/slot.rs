@@ -7,7 +7,7 @@
 
 use crate::arena::Arena;
 use crate::facade::Word;
-use crate::layout::{PAGE_BYTES, SLOT_BYTES};
+use crate::layout::SLOT_BYTES;
 
 /// Number of locks that a thread can hold at once.
 pub const LOCKS_MAX: usize = 16;
@@ -35,8 +35,8 @@ pub(crate) const LOCK_INTENTS: usize = 8;
 /// Hands: kind, a, b each. A hand is in use exactly while its kind is not 0.
 pub(crate) const HANDS: usize = LOCK_INTENTS + LOCKS_MAX;
 pub(crate) const HAND_WORDS: usize = 3;
-/// Words of a slot, padding included.
-pub(crate) const SLOT_WORDS: usize = SLOT_BYTES as usize / 8;
+/// Words of a slot before its life word, padding included.
+pub(crate) const SLOT_WORDS: usize = 80;
 /// Counts of the threads that had the slot: locks that were not free, and waits that ended asleep, and those in nanoseconds.
 pub(crate) const WAITS: usize = HANDS + HANDS_MAX * HAND_WORDS;
 pub(crate) const SLEEPS: usize = WAITS + 1;
@@ -45,13 +45,13 @@ pub(crate) const SLEPT_NS: usize = WAITS + 2;
 pub(crate) const WAITING_SINCE: usize = WAITS + 3;
 /// The `vfork` child that acts in the thread's name, in the thread's PID namespace; 0: none. See [`crate::fork`].
 pub(crate) const ACTING_CHILD: usize = WAITS + 4;
-const _: () = assert!(ACTING_CHILD < SLOT_WORDS);
+const _: () = assert!(ACTING_CHILD < SLOT_WORDS && SLOT_WORDS * 8 <= LIFE_IN_SLOT as usize);
 
 /// The bit of the life word that says that the thread is dead: the kernel's FUTEX_OWNER_DIED.
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
-/// Where in its page the life word stands: at the end, so that glibc's list pointers of the
+/// Where in its slot, which is a page, the life word stands: at the end, so that glibc's list pointers of the
 /// robust entry fall into the private page mapped behind it.
-pub(crate) const LIFE_IN_PAGE: u64 = PAGE_BYTES - 8;
+pub(crate) const LIFE_IN_SLOT: u64 = SLOT_BYTES - 8;
 
 const GENERATION_BITS: u32 = 22;
 const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
@@ -121,14 +121,20 @@ impl State {
 #[inline(always)]
 pub(crate) fn words(arena: &Arena, index: u32) -> &[Word; SLOT_WORDS] {
     debug_assert!(index < arena.layout().threads);
-    let at = arena.layout().slots_at + u64::from(index) * SLOT_BYTES;
-    // SAFETY: the slot table lies inside the mapping and slots are aligned to 64; words are atomics.
+    let at = slot_at(arena, index);
+    // SAFETY: the slot table lies inside the mapping and slots are aligned to pages; words are atomics.
     unsafe { &*arena.address(at).cast::<[Word; SLOT_WORDS]>() }
+}
+
+/// Arena offset of slot `index`.
+#[inline(always)]
+pub(crate) fn slot_at(arena: &Arena, index: u32) -> u64 {
+    arena.layout().slots_at + u64::from(index) * SLOT_BYTES
 }
 
 /// Arena offset of the life word of slot `index`.
 pub(crate) fn life_at(arena: &Arena, index: u32) -> u64 {
-    arena.layout().lives_at + u64::from(index) * PAGE_BYTES + LIFE_IN_PAGE
+    slot_at(arena, index) + LIFE_IN_SLOT
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, Word32};
-use crate::layout::{ArenaOffset, SLOT_BYTES};
+use crate::layout::ArenaOffset;
 use crate::life::RobustNode;
 use crate::session::Session;
 use crate::slot::{self, Kind, OWNER_DIED, SLOT_WORDS, State};
@@ -237,13 +237,13 @@ pub(crate) fn mark_dead(arena: &Arena, slot: u32) {
 
 pub(crate) fn life(arena: &Arena, slot: u32) -> &Word32 {
     let address = arena.address(slot::life_at(arena, slot));
-    // SAFETY: inside the life pages of the mapping, aligned to 8.
+    // SAFETY: inside the slot table of the mapping, aligned to 8.
     unsafe { &*address.cast::<Word32>() }
 }
 
 pub(crate) fn load_state(arena: &Arena, slot: u32) -> Result<State> {
     let value = slot::words(arena, slot)[slot::STATE].load(Ordering::Acquire);
-    let at = arena.layout().slots_at + u64::from(slot) * SLOT_BYTES;
+    let at = slot::slot_at(arena, slot);
     State::decode(value).ok_or(Error::Corrupt { what: "thread slot", at })
 }
 
@@ -276,6 +276,9 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         life(arena, slot).store(tid, Ordering::Relaxed);
         // Not for the few steps of a process's end: should it be killed in them, its byte tells.
         let node = if session.is_ending() { None } else { RobustNode::enlist(arena, slot) };
+        if node.is_none() && !session.is_ending() {
+            session.say_namespace()?;
+        }
         let words = slot::words(arena, slot);
         words[slot::LIFE_KIND].store(u64::from(node.is_some()), Ordering::Relaxed);
         words[slot::TID].store(u64::from(tid), Ordering::Relaxed);

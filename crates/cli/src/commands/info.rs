@@ -47,12 +47,11 @@ pub(crate) fn run(arguments: &Info) -> Result<u8, Failure> {
 fn live(path: &Path) -> Result<Live, String> {
     let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
     let volume = gannet_open::open_volume(path, options).map_err(|error| error.to_string())?;
-    let mine = std::process::id();
     let session = volume.session();
     let participants = session
         .participant_list()
         .into_iter()
-        .filter(|info| !info.same_namespace || info.pid != mine)
+        .filter(|info| info.id != session.participant())
         .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
         .collect();
     let thread = |tid: u32, process: Option<String>, stopped: Option<bool>| {

@@ -23,6 +23,7 @@ pub(crate) fn before_vfork() {
         }
         if let Ok(fs) = front.file_system(index) {
             let _ = fs.shared().process_owner();
+            let _ = fs.shared().session().say_namespace();
         }
     }
 }

@@ -262,6 +262,7 @@ fn acting_for_parent(session: &Arc<Session>) {
         unsafe { _exit(0) }
     }
     session.thread().unwrap();
+    session.say_namespace().unwrap();
     share_memory(act, &**session, 0);
     say("not killed");
 }

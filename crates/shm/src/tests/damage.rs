@@ -59,7 +59,12 @@ fn damaged_tables_cause_errors_only() {
             let (start, bytes) = match random.next() % 4 {
                 0 => (64, HEADER_BYTES - 64),
                 1 => (HEADER_BYTES, participants),
-                2 => (layout.slots_at, 8 * crate::layout::SLOT_BYTES),
+                // Words of one of the first slots, its life word as one of them.
+                2 => {
+                    let slot = crate::slot::slot_at(session.arena(), (random.next() % 8) as u32);
+                    let life = random.next().is_multiple_of(16);
+                    (slot + if life { crate::slot::LIFE_IN_SLOT } else { 0 }, if life { 8 } else { 640 })
+                }
                 _ => (slab_region.start.get(), slab_region.bytes & !7),
             };
             let at = ArenaOffset::new(start + random.next() % (bytes / 8) * 8);

@@ -292,8 +292,8 @@ impl Shared {
 
     /// Whether all these participants live: what a dead one noted means nothing.
     fn are_alive(&self, indexes: &[u32]) -> Result<bool> {
-        for info in self.session().participant_list() {
-            if indexes.contains(&info.id.index) && !self.session().participant_is_alive(info.id).map_err(error_of)? {
+        for id in self.session().participant_ids() {
+            if indexes.contains(&id.index) && !self.session().participant_is_alive(id).map_err(error_of)? {
                 self.session().reap_dead().map_err(error_of)?;
                 return Ok(false);
             }

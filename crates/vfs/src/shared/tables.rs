@@ -55,7 +55,6 @@ const RELEASES: u64 = 32;
 const SLEEPERS: u64 = 40;
 const EXECUTED: u64 = 48;
 
-const CONTROL_READY: u64 = 0;
 const CONTROL_LOOKED: u64 = 8;
 const CONTROL_SWEEP: u64 = 64;
 const CONTROL_BYTES: u64 = 128;
@@ -154,11 +153,9 @@ impl Tables {
         };
         arena.reserve_first(tables.control.start, CONTROL_BYTES)?;
         // The rest gets its memory once for all processes; in a private arena it may come page by page.
-        let ready = arena.word(tables.control.at(CONTROL_READY)?)?;
-        if ready.load(Ordering::Acquire) == 0 && session.path().is_some() {
-            arena.reserve(tables.buckets.start, tables.buckets.bytes)?;
-            arena.reserve(tables.waits.start, tables.waits.bytes)?;
-            ready.store(1, Ordering::Release);
+        if session.path().is_some() {
+            arena.reserve_first(tables.buckets.start, tables.buckets.bytes)?;
+            arena.reserve_first(tables.waits.start, tables.waits.bytes)?;
         }
         Ok(tables)
     }

@@ -21,9 +21,8 @@ pub(super) struct Look {
 impl Look {
     /// Looks.
     pub(super) fn at(volume: &LogFs) -> Result<Self, Error> {
-        let mine = std::process::id();
         let session = volume.session();
-        let others = session.participant_list().into_iter().filter(|one| !one.same_namespace || one.pid != mine);
+        let others = session.participant_list().into_iter().filter(|one| one.id != session.participant());
         let memory = volume.memory()?;
         let waiting = session.waiting().into_iter().map(|one| {
             format!(
