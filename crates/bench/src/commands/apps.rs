@@ -126,8 +126,6 @@ pub(crate) fn run(bench: &mut Bench<'_>) -> Vec<Table> {
         notes: vec![
             "one client, each operation a transaction of its own, synced unless said otherwise; fewer of them through servers and on disks"
                 .into(),
-            "PostgreSQL: all rounds of a file system one after the other, since making a database takes longer than measuring it"
-                .into(),
         ],
         unit: Unit::Rate,
         x_name: None,

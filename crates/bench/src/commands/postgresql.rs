@@ -1,8 +1,10 @@
 //! PostgreSQL, which refuses to work for root: then everything is done as the user postgres, on a volume that is that user's.
+//!
+//! Each file system has a server of its own, which waits while the others are measured: so they are compared in turns.
 
 use crate::bench::Bench;
 use crate::commands::apps::{lacks, rate};
-use crate::commands::programs::{Ran, run as run_program, shell};
+use crate::commands::programs::Conversation;
 use crate::model::Table;
 use crate::statistics::spread;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -11,8 +13,10 @@ use std::process::Command;
 
 const NAME: &str = "PostgreSQL, pgbench";
 const USER: &str = "postgres";
+const ROUNDS: u32 = 7;
 
-/// `$1` is a directory, `$2` seconds, `$3` a directory of the host for the socket, `$4` the one with the programs, `$5` rounds.
+/// `$1` is a directory, `$2` seconds, `$3` a directory of the host for the socket, `$4` the one with the programs. Says when it is
+/// ready; then for each line that it is told it prints a rate.
 const SCRIPT: &str = r#"set -e
 rm -rf "$1/pg"
 "$4/initdb" -D "$1/pg" -A trust -N -U bench > /dev/null
@@ -26,10 +30,10 @@ until "$4/pg_isready" -q -h "$3" -p 5999; do
 done
 "$4/createdb" -h "$3" -p 5999 -U bench bench
 "$4/pgbench" -h "$3" -p 5999 -U bench -i -q -s 1 bench > /dev/null 2>&1
-round=0
-while [ $round -lt "$5" ]; do
-    "$4/pgbench" -h "$3" -p 5999 -U bench -c 1 -T "$2" bench 2> /dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
-    round=$((round + 1))
+echo ready
+while read -r line; do
+    "$4/pgbench" -h "$3" -p 5999 -U bench -c 1 -T "$2" bench < /dev/null 2> /dev/null \
+        | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 done"#;
 
 /// For root: a volume that is the user's, as is a directory on it, and the script on it as that user. `$1` says whether memory (`$2`)
@@ -43,7 +47,7 @@ mkdir -p "$directory/host"
 chown -R "$user" "$directory"
 "$gannet" run "$directory/volume:/volume" -- /bin/sh -c 'mkdir /volume/bench && chown "$1" /volume/bench' bench "$user"
 runuser -u "$user" -- "$gannet" run "$directory/volume:/volume" -- \
-    /bin/sh -c "$8" bench /volume/bench "$9" "$directory/host" "${10}" "${11}""#;
+    /bin/sh -c "$8" bench /volume/bench "$9" "$directory/host" "${10}""#;
 
 /// Measures.
 pub(super) fn run(bench: &mut Bench<'_>, table: &mut Table, names: &[String], host: &Path) {
@@ -64,15 +68,39 @@ pub(super) fn run(bench: &mut Bench<'_>, table: &mut Table, names: &[String], ho
         bench.skip(format!("apps: {NAME}"), why.to_string());
         return;
     }
-    for (done, name) in (0..).zip(names) {
-        bench.progress(&format!("apps: {NAME}"), done, names.len() as u64);
-        match once(bench, name, owner, &host, &programs) {
-            Ok(rates) => {
-                let row = bench.row(NAME, name, spread(&rates));
-                table.rows.push(row);
-            }
+    // A second each, of which some are disturbed.
+    let rounds = if bench.settings.quick { 1 } else { ROUNDS };
+    let mut servers = Vec::new();
+    for (done, name) in names.iter().enumerate() {
+        bench.progress(&format!("apps: {NAME}, {name}"), done as u64, names.len() as u64);
+        match start(bench, name, owner, &host.join(done.to_string()), &programs) {
+            Ok(server) => servers.push((name, server, Vec::new())),
             Err(why) => bench.skip(format!("apps: {NAME}, {name}"), why),
         }
+    }
+    let total = u64::from(rounds) * servers.len() as u64;
+    for round in 0..rounds {
+        let mut still = Vec::with_capacity(servers.len());
+        for (name, mut server, mut rates) in servers {
+            bench.progress(
+                &format!("apps: {NAME}"),
+                u64::from(round) * (total / u64::from(rounds)) + still.len() as u64,
+                total,
+            );
+            let said = server.talk.as_mut().ok_or(String::from("it has ended")).and_then(Conversation::ask);
+            match said.and_then(|line| rate(line.trim(), NAME)) {
+                Ok(found) => {
+                    rates.push(found);
+                    still.push((name, server, rates));
+                }
+                Err(why) => bench.skip(format!("apps: {NAME}, {name}"), why),
+            }
+        }
+        servers = still;
+    }
+    for (name, _, rates) in &servers {
+        let row = bench.row(NAME, name, spread(rates));
+        table.rows.push(row);
     }
 }
 
@@ -91,47 +119,72 @@ fn user(name: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// Transactions per second of each round.
-fn once(
+/// A server that waits to be measured.
+struct Server {
+    /// Ended before its directory goes.
+    talk: Option<Conversation>,
+    directory: Option<PathBuf>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.talk.take());
+        if let Some(directory) = &self.directory {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+/// Starts a server of a peer's, with its socket in `host`.
+fn start(
     bench: &mut Bench<'_>,
     name: &str,
     owner: Option<(u32, u32)>,
     host: &Path,
     programs: &Path,
-) -> Result<Vec<f64>, String> {
-    let keeper = bench.keeper.clone();
-    let (host, programs) = (host.to_string_lossy().into_owned(), programs.to_string_lossy().into_owned());
-    let (seconds, rounds) = ("1", if bench.settings.quick { "1" } else { "3" });
-    let arguments = [seconds, &host, &programs, rounds];
-    let rates = |ran: &Ran| ran.output.lines().map(|line| rate(line, NAME)).collect::<Result<Vec<_>, _>>();
-    let Some((user, group)) = owner else {
-        let script = format!("mkdir -p \"$1\"\n{SCRIPT}");
-        return rates(&shell(bench, name, &script, &arguments, "")?);
+) -> Result<Server, String> {
+    let made = |path: &Path| {
+        let made = std::fs::create_dir_all(path);
+        let made = made.and_then(|()| owner.map_or(Ok(()), |(user, group)| chown(path, Some(user), Some(group))));
+        made.map_err(|error| format!("{}: {error}", path.display()))
     };
+    made(host)?;
+    let (host, programs) = (host.to_string_lossy().into_owned(), programs.to_string_lossy().into_owned());
+    let seconds = "1";
     let is_run = bench.peer(name).is_some_and(|peer| peer.is_run());
-    if !is_run {
+    let (command, directory) = if owner.is_none() {
+        let peer = bench.peer(name).ok_or("not ready")?;
+        let directory = peer.directory().join(format!("postgresql-{}", std::process::id()));
+        let mut command = peer.command(Path::new("/bin/sh"));
+        command.args(["-c", &format!("mkdir -p \"$1\"\n{SCRIPT}"), "bench"]).arg(directory);
+        command.args([seconds, &host, &programs]);
+        (command, None)
+    } else if is_run {
+        let directory = bench.medium_directory().join(format!("{name}-postgresql"));
+        let memory = &bench.settings.memory;
+        // Whose volume it is must also be able to make what is shared. Where /dev/shm is root's alone, it gets one of its own.
+        let is_open = std::fs::metadata(memory).is_ok_and(|about| about.mode() & 0o002 != 0);
+        let mut command = Command::new(if is_open { "/bin/sh" } else { "unshare" });
+        if !is_open {
+            command.args(["--mount", "--propagation", "private", "/bin/sh"]);
+        }
+        let kind = if name == "gannet" || name == "gannet-dax" { "--data=inplace" } else { "--emulate-pmem" };
+        let data = if name.ends_with("cow") { "--data=cow" } else { "--label=bench" };
+        command.args(["-c", AS_USER, "bench"]).arg(if is_open { "" } else { "own" }).arg(memory).arg(&directory);
+        command.arg(&bench.settings.gannet).args([USER, kind, data, SCRIPT, seconds, &programs]);
+        (command, Some(directory))
+    } else {
         let directory = bench.peer(name).ok_or("not ready")?.directory().join("postgresql");
-        std::fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
-        chown(&directory, Some(user), Some(group)).map_err(|error| error.to_string())?;
+        made(&directory)?;
         let mut command = Command::new("runuser");
-        command.args(["-u", USER, "--", "/bin/sh", "-c", SCRIPT, "bench"]).arg(&directory).args(arguments);
-        let ran = run_program(command, "", &keeper);
-        let _ = std::fs::remove_dir_all(&directory);
-        return rates(&ran?);
+        command.args(["-u", USER, "--", "/bin/sh", "-c", SCRIPT, "bench"]).arg(&directory);
+        command.args([seconds, &host, &programs]);
+        (command, Some(directory))
+    };
+    let mut server = Server { talk: None, directory };
+    let talk = server.talk.insert(Conversation::begin(command, &bench.keeper)?);
+    match talk.hear()?.trim() {
+        "ready" => Ok(server),
+        other => Err(format!("it says {other:?} instead of being ready")),
     }
-    let directory = bench.medium_directory().join(format!("{name}-postgresql"));
-    let memory = &bench.settings.memory;
-    // Whose volume it is must also be able to make what is shared. Where /dev/shm is root's alone, it gets one of its own.
-    let is_open = std::fs::metadata(memory).is_ok_and(|about| about.mode() & 0o002 != 0);
-    let mut command = Command::new(if is_open { "/bin/sh" } else { "unshare" });
-    if !is_open {
-        command.args(["--mount", "--propagation", "private", "/bin/sh"]);
-    }
-    let kind = if name == "gannet" || name == "gannet-dax" { "--data=inplace" } else { "--emulate-pmem" };
-    let data = if name.ends_with("cow") { "--data=cow" } else { "--label=bench" };
-    command.args(["-c", AS_USER, "bench"]).arg(if is_open { "" } else { "own" }).arg(memory).arg(&directory);
-    command.arg(&bench.settings.gannet).args([USER, kind, data, SCRIPT]).args([seconds, &programs, rounds]);
-    let outcome = run_program(command, "", &keeper).and_then(|ran| rates(&ran));
-    let _ = std::fs::remove_dir_all(directory);
-    outcome
 }

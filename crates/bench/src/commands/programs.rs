@@ -2,9 +2,10 @@
 
 use crate::bench::Bench;
 use crate::keeper::Keeper;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// A program that ran.
@@ -60,11 +61,81 @@ pub(crate) fn run(mut command: Command, input: &str, keeper: &Keeper) -> Result<
     let wall_ns = begun.elapsed().as_nanos() as f64;
     keeper.ended(&child);
     let (status, said) = (status?, errors.join().unwrap_or_default());
-    if !status.success() {
-        let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word why").to_owned();
-        return Err(format!("{status}: {last}"));
-    }
+    outcome(status, &said)?;
     Ok(Ran { wall_ns, cpu_ns: children_cpu_ns() - cpu, output })
+}
+
+/// A program that measures when it is told to, a line for a line.
+pub(crate) struct Conversation {
+    program: String,
+    child: Child,
+    /// `None` once it has been told that this was all.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    errors: Option<JoinHandle<String>>,
+    keeper: Keeper,
+}
+
+impl Conversation {
+    /// Starts a command.
+    pub(crate) fn begin(mut command: Command, keeper: &Keeper) -> Result<Self, String> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = keeper.spawn(&mut command)?;
+        let input = child.stdin.take();
+        let output = BufReader::new(child.stdout.take().ok_or("no pipe for what it prints")?);
+        let errors = child.stderr.take();
+        let errors = Some(std::thread::spawn(move || all(errors)));
+        Ok(Self { program, child, input, output, errors, keeper: keeper.clone() })
+    }
+
+    /// The next line that it prints.
+    ///
+    /// # Errors
+    /// Why it ended instead.
+    pub(crate) fn hear(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line) {
+            Ok(1..) => Ok(line),
+            _ => Err(self.over().err().unwrap_or("it said nothing more".into())),
+        }
+    }
+
+    /// Tells it to measure: what it says then.
+    ///
+    /// # Errors
+    /// As for [`Conversation::hear`].
+    pub(crate) fn ask(&mut self) -> Result<String, String> {
+        if let Some(input) = &mut self.input {
+            // One that has ended says itself why.
+            let _ = input.write_all(b"\n");
+        }
+        self.hear()
+    }
+
+    /// Waits for its end, which the end of what it is told brings about.
+    fn over(&mut self) -> Result<(), String> {
+        self.input = None;
+        let status = self.child.wait().map_err(|error| format!("{}: {error}", self.program));
+        self.keeper.ended(&self.child);
+        let said = self.errors.take().and_then(|errors| errors.join().ok()).unwrap_or_default();
+        outcome(status?, &said)
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let _ = self.over();
+    }
+}
+
+/// Why a program failed, if it did.
+fn outcome(status: ExitStatus, said: &str) -> Result<(), String> {
+    if status.success() {
+        return Ok(());
+    }
+    let last = said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no word why");
+    Err(format!("{status}: {last}"))
 }
 
 /// All that a program prints to a pipe.
