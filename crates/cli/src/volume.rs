@@ -2,12 +2,14 @@
 
 use crate::failure::Failure;
 use crate::output::size_text;
-use gannet_logfs::{open_medium, open_medium_to_check};
+use gannet_logfs::{LogFs, open_medium, open_medium_to_check};
 use gannet_media::{Medium, Member};
+use gannet_open::OpenError;
 use gannet_shm::{claim_volume_first, volume_is_claimed};
 use gannet_vfs::Error;
 use rustix::io::Errno;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long somebody who is ending may still have a volume open: `umount` returns before the mount's server has closed it.
@@ -49,6 +51,18 @@ pub(crate) fn media(medium: &Medium) -> Vec<String> {
         format!("{}, {}, {node}: {}", member.kind.name(), size_text(member.length), member.path.display())
     };
     members.iter().zip(medium.nodes()).map(one).collect()
+}
+
+/// Joins those who have a volume open, to look at what they do: to write if that is allowed, since who leaves last closes the volume,
+/// and who only reads cannot.
+pub(crate) fn join(path: &Path) -> Result<Arc<LogFs>, OpenError> {
+    let options = gannet_open::Options::default();
+    match gannet_open::open_volume(path, options) {
+        Err(error) if matches!(error.errno(), Errno::ACCESS | Errno::PERM | Errno::ROFS) => {
+            gannet_open::open_volume(path, gannet_open::Options { read_only: true, ..options })
+        }
+        opened => opened,
+    }
 }
 
 /// Whether somebody has the volume on a medium open.

@@ -121,4 +121,8 @@ fn what_a_program_did_is_told_at_its_end() {
     };
     assert_eq!((calls("create"), calls("write")), (3, 3), "{told}");
     assert!(calls("read") >= 3 && told.contains("written 6 B") && told.contains(" fences"), "{told}");
+    // Who only looks, and leaves last, closes the volume.
+    let about = gannet(&["info", "--json", &volume]);
+    let about: Value = serde_json::from_slice(&about.stdout).unwrap();
+    assert_eq!(about["closed_cleanly"], true, "{about}");
 }

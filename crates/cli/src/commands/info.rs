@@ -45,8 +45,7 @@ pub(crate) fn run(arguments: &Info) -> Result<u8, Failure> {
 
 /// Joins those who have the volume open, and asks.
 fn live(path: &Path) -> Result<Live, String> {
-    let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
-    let volume = gannet_open::open_volume(path, options).map_err(|error| error.to_string())?;
+    let volume = volume::join(path).map_err(|error| error.to_string())?;
     let session = volume.session();
     let participants = session
         .participant_list()

@@ -81,12 +81,11 @@ struct Account {
 
 /// Of each volume that has a file: what one of memory does nobody else can look at.
 fn accounts(mounts: &[MountedAt]) -> Result<Vec<Account>, Failure> {
-    let options = gannet_open::Options { read_only: true, ..Default::default() };
     let files = mounts.iter().filter(|mount| mount.volume != "memory:");
     files
         .map(|mount| {
             let name = mount.volume.to_string_lossy().into_owned();
-            let volume = gannet_open::open_volume(Path::new(&mount.volume), options).map_err(Failure::new)?;
+            let volume = crate::volume::join(Path::new(&mount.volume)).map_err(Failure::new)?;
             let failed = |error: gannet_vfs::Error| Failure::new(format_args!("{name}: {error}"));
             let (counters, operations) = (volume.counters().map_err(failed)?, volume.operations().map_err(failed)?);
             Ok(Account { name, volume, begun: Instant::now(), counters, operations })

@@ -152,6 +152,30 @@ fn several_volumes_and_where_they_are() {
     );
 }
 
+/// Programs tell files apart by device and inode, PostgreSQL those of other processes: each volume is a device of its own, and the same one
+/// wherever it is.
+#[test]
+fn volumes_are_devices() {
+    let place = Place::new();
+    let (one, two) = (place.volume("one"), place.volume("two"));
+    let device = |volume: &str, at: &str| {
+        let mounted = format!("{volume}:{at}");
+        let output = run(&["run", &mounted, "--", "stat", "-c", "%d", at]);
+        text(&output.stdout).parse::<u64>().unwrap_or_else(|_| panic!("{output:?}"))
+    };
+    let both = [device(&one, "/gannet"), device(&two, "/gannet")];
+    assert_ne!(both[0], both[1]);
+    assert_eq!(device(&one, "/elsewhere"), both[0]);
+    let second = format!("{two}:/two");
+    let numbers = format!("{}\n{}", both[0], both[1]);
+    says(&["run", &one, "-v", &second, "--", "stat", "-c", "%d", "/gannet", "/two"], 0, &numbers);
+    // The same one twice is two, since no name leads from one to the other.
+    let again = format!("{one}:/again");
+    let output = run(&["run", &one, "-v", &again, "--", "stat", "-c", "%d", "/gannet", "/again"]);
+    let numbers: Vec<_> = text(&output.stdout).lines().collect();
+    assert!(numbers.len() == 2 && numbers[0] != numbers[1], "{output:?}");
+}
+
 #[test]
 fn a_volume_in_memory() {
     says(&["run", "memory:", "--", "sh", "-c", "cd /gannet; echo x > f; read y < f; echo $y"], 0, "x");

@@ -70,6 +70,8 @@ pub(crate) struct Mount {
     pub(crate) place: Vec<u8>,
     /// What the volume is opened by.
     volume: Vec<u8>,
+    /// Minor number of the device that its files are on.
+    minor: u32,
     /// The opened volume.
     opened: AtomicPtr<Arc<dyn FileSystem>>,
     /// It could not be opened.
@@ -121,6 +123,7 @@ pub(crate) fn initialise(open: OpenVolume) {
         mounts.push(Mount {
             place: normal,
             volume: volume.to_vec(),
+            minor: status::minor_of(volume, |minor| mounts.iter().any(|mount| mount.minor == minor)),
             opened: AtomicPtr::new(core::ptr::null_mut()),
             failed: AtomicU32::new(0),
         });

@@ -1,9 +1,9 @@
 //! What files are: the stat family, `statfs`, `access`, and reading directories.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::credentials;
 use super::paths::AT_FDCWD;
 use super::table::OpenFile;
+use super::{credentials, front};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -17,10 +17,33 @@ pub(crate) const AT_EMPTY_PATH: usize = 0x1000;
 
 /// Major number that devices of volumes appear under; one that Linux leaves to local use.
 const DEVICE_MAJOR: u64 = 240;
+/// Minor numbers have so many bits.
+const MINOR_BITS: u32 = 20;
 
-/// `st_dev` of a mount.
+/// `st_dev` of a mount: the same in every program, another for other volumes as a rule, since programs tell files apart by it, those of
+/// other processes too.
 pub(crate) fn device_of(mount: usize) -> u64 {
-    DEVICE_MAJOR << 8 | (mount as u64 + 1) & 0xff
+    let minor = front().and_then(|front| front.mounts.get(mount)).map_or(0, |mount| u64::from(mount.minor));
+    DEVICE_MAJOR << 8 | minor & 0xff | (minor & !0xff) << 12
+}
+
+/// Major and minor number, as `statx` has them in one word.
+fn parts_of(device: u64) -> u64 {
+    let (major, minor) = ((device >> 8) & 0xfff, device & 0xff | (device >> 12) & 0xfff00);
+    major | minor << 32
+}
+
+/// The minor number of a volume that is opened by this path, and which none of the `others` has.
+pub(crate) fn minor_of(volume: &[u8], others: impl Fn(u32) -> bool) -> u32 {
+    // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv/, folded.
+    let hash = volume
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let folded = (hash ^ hash >> MINOR_BITS ^ hash >> (2 * MINOR_BITS)) as u32;
+    (0..)
+        .map(|step| folded.wrapping_add(step) & ((1 << MINOR_BITS) - 1))
+        .find(|&minor| !others(minor))
+        .unwrap_or(folded)
 }
 
 /// How the last component is walked, by a call's flags.
@@ -181,10 +204,8 @@ fn write_statx(address: usize, mount: usize, all: &Attributes) -> Answer {
     put_time(80, all.created);
     put_time(96, all.changed);
     put_time(112, all.modified);
-    let (major, minor) = ((all.device >> 8) & 0xfff, all.device & 0xff | (all.device >> 12) & 0xfff00);
-    put(128, major | minor << 32);
-    let device = device_of(mount);
-    put(136, device >> 8 | (device & 0xff) << 32);
+    put(128, parts_of(all.device));
+    put(136, parts_of(device_of(mount)));
     memory::write_value(address, &words).map_err(|_| Errno::FAULT)?;
     done(0)
 }

@@ -34,8 +34,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     let kind = crate::commands::mkfs::kind_text(&medium);
     let media = volume::media(&medium);
     drop(medium);
-    let options = gannet_open::Options { read_only: true, ..gannet_open::Options::default() };
-    let volume = gannet_open::open_volume(&arguments.volume, options).map_err(Failure::new)?;
+    let volume = volume::join(&arguments.volume).map_err(Failure::new)?;
     let look =
         || Look::at(&volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())));
     let now = look()?;
