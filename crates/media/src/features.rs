@@ -1,45 +1,15 @@
 //! What this processor can do, without asking it.
 //!
-//! `CPUID` leaves a virtual machine for its host, 20 µs each time, and a process that opens a volume for a moment would spend half of
-//! its attach on it. The C library has asked already and tells (glibc 2.33); only without it the processor is asked.
+//! The C library has asked already and tells ([`processor::told`]); only without it the processor is asked.
 
-use std::arch::global_asm;
 use std::arch::x86_64::{__cpuid, __cpuid_count};
 
-/// glibc's `struct cpuid_feature`: registers eax to edx of a leaf, as the processor gives them, and what of them can be used.
-#[repr(C)]
-struct Leaf {
-    processor: [u32; 4],
-    usable: [u32; 4],
-}
+use gannet_usermem::processor;
 
 /// glibc's number for leaf 7, subleaf 0.
 const LEAF_7: u32 = 1;
 const EBX: usize = 1;
 const ECX: usize = 2;
-
-// gannet_media_leaf(number: edi) -> leaf or null. By a weak reference: a library without the function is no obstacle.
-global_asm!(
-    ".pushsection .text.gannet_media,\"ax\",@progbits",
-    ".weak __x86_get_cpuid_feature_leaf",
-    ".balign 16",
-    ".globl gannet_media_leaf",
-    ".hidden gannet_media_leaf",
-    ".type gannet_media_leaf, @function",
-    "gannet_media_leaf:",
-    "mov rax, qword ptr [rip + __x86_get_cpuid_feature_leaf@GOTPCREL]",
-    "test rax, rax",
-    "je 2f",
-    "jmp rax",
-    "2:",
-    "ret",
-    ".size gannet_media_leaf, . - gannet_media_leaf",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    fn gannet_media_leaf(number: u32) -> *const Leaf;
-}
 
 /// Instructions that the copy loops and write-backs are chosen by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,12 +27,7 @@ pub(crate) fn features() -> Features {
 }
 
 fn told() -> Option<Features> {
-    // SAFETY: takes a number and returns null or a structure that stays.
-    let leaf = unsafe { gannet_media_leaf(LEAF_7).as_ref() }?;
-    // A library that knows the function but nothing of this processor.
-    if leaf.processor == [0; 4] {
-        return None;
-    }
+    let leaf = processor::told(LEAF_7)?;
     let bit = |registers: &[u32; 4], register: usize, bit: u32| registers[register] & 1 << bit != 0;
     Some(Features {
         avx2: bit(&leaf.usable, EBX, 5),

@@ -9,6 +9,7 @@
 //! * [`Source`], [`Destination`]: a list of ranges with a cursor, to copy from and to copy to.
 //! * [`Fault`]: how far a copy got.
 //! * [`MappedFile`]: a file mapped as programs do it, for measuring.
+//! * [`processor`]: what kind of processor this is, where instructions are chosen by it.
 //! * [`FaultRange`], [`register`], [`fixup`]: which instructions may fault, and where to go on when they do. Other crates
 //!   with copy loops of their own (the media) register theirs.
 
@@ -19,6 +20,7 @@ pub mod copy;
 mod cursor;
 mod fault;
 mod mapped;
+pub mod processor;
 mod slice;
 
 pub use copy::{CStringError, Fault};

@@ -131,7 +131,7 @@ fn long_copies_cut_at_every_place_near_the_end() {
     }
 }
 
-/// Copies that go page by page: of every number of pages and any rest, whole, and cut by a bad source or a bad target.
+/// Copies that go page by page, or at once: of every number of pages and any rest, whole, and cut by a bad source or a bad target.
 #[test]
 fn copies_of_many_pages_whole_and_cut() {
     install_fault_handler().unwrap();
@@ -155,7 +155,14 @@ fn copies_of_many_pages_whole_and_cut() {
     };
     source.iter_mut().enumerate().for_each(|(index, byte)| *byte = pattern(index));
     let lengths = (3..=PAGES).flat_map(|pages| [0, 1, 63, 2048, 4095].map(|less| pages * PAGE_BYTES - less));
-    for (length, skew) in lengths.flat_map(|length| [0, 1, 40].map(|skew| (length, skew))) {
+    let cases = lengths.flat_map(|length| [0, 1, 40].map(|skew| (length, skew)));
+    // As the processor wants it, and in both ways.
+    for ((length, skew), at_once) in
+        [None, Some(false), Some(true)].into_iter().flat_map(|way| cases.clone().map(move |case| (case, way)))
+    {
+        if let Some(at_once) = at_once {
+            copy::long_copies_at_once(at_once);
+        }
         let length = length - skew;
         target.fill(0);
         // SAFETY: both are inside.
