@@ -196,16 +196,18 @@ impl<'s> Op<'s> {
     /// The index key of an extended attribute, and whether it exists. If not, the key is free for it.
     pub(crate) fn xattr_place(&self, tree: &Tree<'_>, name: &[u8]) -> Result<(u64, bool)> {
         let first = xattr_key(self.disk().key(), name);
-        let mut free = first;
+        // How many ranks are taken, without one between them that is free.
+        let mut ranks = 0;
         let mut found = None;
         let mut failed = None;
         tree.for_each_from(first, &mut |at, value| {
-            if at >= first + crate::replay::RANKS {
+            // The last keys of all are attributes' keys: nothing is added to `first`.
+            if at.wrapping_sub(first) >= crate::replay::RANKS {
                 return false;
             }
             match self.xattr_entry(LinePlace(value), |entry_name, _| entry_name == name) {
                 Ok(true) => found = Some(at),
-                Ok(false) if at == free => free += 1,
+                Ok(false) if at == first + ranks => ranks += 1,
                 Ok(false) => {}
                 Err(error) => failed = Some(error),
             }
@@ -215,7 +217,7 @@ impl<'s> Op<'s> {
         match (failed, found) {
             (Some(error), _) => Err(error),
             (None, Some(at)) => Ok((at, true)),
-            (None, None) if free < first + crate::replay::RANKS => Ok((free, false)),
+            (None, None) if ranks < crate::replay::RANKS => Ok((first + ranks, false)),
             (None, None) => Err(Error::because(Errno::NOSPC, "65536 attribute names share one hash")),
         }
     }

@@ -156,9 +156,7 @@ impl Repair<'_, '_> {
         let added = self.added.entry(directory).or_default();
         let is_taken = |rank: u64| {
             examined.names.contains_key(&(first + rank))
-                || added.iter().any(|other| {
-                    other.rank as u64 == rank && other.name.len() == name.len() && name_key(key, &other.name) == first
-                })
+                || added.iter().any(|other| other.rank as u64 == rank && name_key(key, &other.name) == first)
         };
         let rank = (0..RANKS).find(|&rank| !is_taken(rank)).ok_or(Error::new(Errno::NOSPC))? as u16;
         added.push(AddedName { name, rank, inode, generation, file_type });

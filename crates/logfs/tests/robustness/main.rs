@@ -11,6 +11,7 @@
 //! | `operations` | the operations that the enumerations go through |
 //! | `enumeration` | one workload, its crash images, each recovered, compared, checked and used |
 //! | `churn` | logs that grow and are collected |
+//! | `collisions` | names that share one hash |
 //! | `crashes` | sequences of one, two and three operations |
 //! | `remounts` | opening and closing |
 //! | `spanning` | volumes over two media |
@@ -18,6 +19,7 @@
 //! | `abandonment` | threads that end after any store |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
+//! | `large` | directories of very many entries |
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
@@ -26,12 +28,14 @@
 mod abandonment;
 mod bystander;
 mod churn;
+mod collisions;
 mod concurrency;
 mod crashes;
 mod enumeration;
 mod eviction;
 mod handover;
 mod kills;
+mod large;
 mod mutations;
 mod operations;
 mod remounts;
