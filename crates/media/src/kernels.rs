@@ -375,7 +375,12 @@ pub(crate) fn kernels() -> &'static Kernels {
         }
         gannet_usermem::register(&RANGES_WORDS);
         gannet_usermem::register(&crate::processor::RANGES);
-        executable().last().unwrap_or(&SSE2)
+        let best = executable().last().unwrap_or(&SSE2);
+        if std::ptr::eq(best, &raw const AVX512) {
+            // SAFETY: it can be executed; the routines of that set use those registers, too.
+            unsafe { gannet_usermem::copy::allow_wide_registers() };
+        }
+        best
     })
 }
 

@@ -55,6 +55,10 @@ global_asm!(
     // more than it need. (With the source in the cache that costs a twentieth, without it saves a tenth to a quarter; below
     // 16 KiB it costs more than it saves. Intel.) Where the string instruction asks ahead by itself (AMD), two pages are asked for
     // and all goes by one: page by page would cost a third more with the source in the cache, a twelfth more without.
+    //
+    // Where wide registers may be used, copies from 512 bytes to 8 KiB ask for all of their source at once and go by those: 4 KiB
+    // take a seventh less time than by the string instruction where calls do not overlap (AMD EPYC), a read of a file a twentieth.
+    // The registers are those that nothing compiled for the baseline holds, so nobody has to keep them.
     "gannet_usermem_begin gannet_usermem_copy",
     "cmp rdx, 256",
     "ja 7f",
@@ -134,8 +138,43 @@ global_asm!(
     "xor eax, eax",
     "ret",
     "gannet_usermem_copy_end:",
-    "gannet_usermem_copy_fixup:",
     "7:",
+    "cmp rdx, 8192",
+    "ja 16f",
+    "cmp rdx, 512",
+    "jb 10f",
+    "cmp byte ptr [rip + {wide}], 0",
+    "je 10f",
+    "lea r8, [rsi + rdx]",
+    "mov rax, rsi",
+    "13:",
+    "prefetcht0 [rax]",
+    "prefetcht0 [rax + 64]",
+    "prefetcht0 [rax + 128]",
+    "prefetcht0 [rax + 192]",
+    "add rax, 256",
+    "cmp rax, r8",
+    "jb 13b",
+    "gannet_usermem_begin_inner gannet_usermem_copy_wide",
+    "vmovdqu64 zmm16, [rsi]",
+    "vmovdqu64 zmm17, [rsi + 64]",
+    "vmovdqu64 zmm18, [rsi + 128]",
+    "vmovdqu64 zmm19, [rsi + 192]",
+    "vmovdqu64 [rdi], zmm16",
+    "vmovdqu64 [rdi + 64], zmm17",
+    "vmovdqu64 [rdi + 128], zmm18",
+    "vmovdqu64 [rdi + 192], zmm19",
+    "add rsi, 256",
+    "add rdi, 256",
+    "sub rdx, 256",
+    "cmp rdx, 256",
+    "jae gannet_usermem_copy_wide",
+    "gannet_usermem_copy_wide_end:",
+    "jmp gannet_usermem_copy",
+    // Everything before these pointers is copied.
+    "gannet_usermem_copy_wide_fixup:",
+    "gannet_usermem_copy_fixup:",
+    "16:",
     "cmp rdx, 16384",
     "jae 9f",
     "10:",
@@ -246,6 +285,7 @@ global_asm!(
     long = sym LONG,
     page_by_page = const PAGE_BY_PAGE,
     choose = sym choose,
+    wide = sym WIDE,
 );
 
 /// How long copies go: not known yet (0), page by page, or at once.
@@ -267,6 +307,18 @@ pub fn long_copies_at_once(at_once: bool) {
     LONG.store(if at_once { AT_ONCE } else { PAGE_BY_PAGE }, Ordering::Relaxed);
 }
 
+/// 1 where copies may go by 512-bit registers.
+static WIDE: AtomicU8 = AtomicU8::new(0);
+
+/// From now on copies of some sizes go by the registers `zmm16` to `zmm19`.
+///
+/// # Safety
+/// The processor has AVX-512F, the system has enabled it, and nobody who calls into this process's file systems expects those
+/// registers to be kept (the System V calling convention keeps none).
+pub unsafe fn allow_wide_registers() {
+    WIDE.store(1, Ordering::Relaxed);
+}
+
 #[repr(C)]
 struct Loaded {
     value: u64,
@@ -277,6 +329,7 @@ unsafe extern "C" {
     fn gannet_usermem_copy(to: *mut u8, from: *const u8, count: usize) -> usize;
     fn gannet_usermem_copy_string();
     fn gannet_usermem_copy_page();
+    fn gannet_usermem_copy_wide();
     fn gannet_usermem_zero(to: *mut u8, count: usize) -> usize;
     fn gannet_usermem_load8(from: usize) -> Loaded;
     fn gannet_usermem_load32(from: usize) -> Loaded;
@@ -299,9 +352,10 @@ macro_rules! range {
 }
 
 /// The routines of this crate.
-pub(crate) static RANGES: [FaultRange; 9] = [
+pub(crate) static RANGES: [FaultRange; 10] = [
     range!(gannet_usermem_copy, gannet_usermem_copy_end, gannet_usermem_copy_fixup),
     range!(gannet_usermem_copy_string, gannet_usermem_copy_string_end, gannet_usermem_copy_string_fixup),
+    range!(gannet_usermem_copy_wide, gannet_usermem_copy_wide_end, gannet_usermem_copy_wide_fixup),
     range!(gannet_usermem_copy_page, gannet_usermem_copy_page_end, gannet_usermem_copy_page_fixup),
     range!(gannet_usermem_zero, gannet_usermem_zero_end, gannet_usermem_zero_fixup),
     range!(gannet_usermem_load8, gannet_usermem_load8_end, gannet_usermem_load8_fixup),

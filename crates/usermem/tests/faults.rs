@@ -111,6 +111,34 @@ fn every_alignment() {
     }
 }
 
+/// By 512-bit registers where there are any: every rest behind whole steps of them, cut at every place on either side.
+#[test]
+fn wide_copies_at_every_cut() {
+    if is_x86_feature_detected!("avx512f") {
+        // SAFETY: the processor has them, and the system has enabled them.
+        unsafe { copy::allow_wide_registers() };
+    }
+    let mut cliff = Cliff::new();
+    let data: Vec<u8> = (0..PAGE_BYTES).map(pattern).collect();
+    for length in (500..=1040).step_by(13).chain([512, 768, 1024, 4095, 4096]) {
+        for good in (0..=length).step_by(if length > 1040 { 7 } else { 1 }).chain([length]) {
+            cliff.page().fill(0xEE);
+            // SAFETY: the page is not otherwise used meanwhile.
+            let mut destination = unsafe { Destination::from_user(cliff.range(good, length)) };
+            let expected = if good == length { Ok(()) } else { Err(Fault { copied: good }) };
+            assert_eq!(destination.write_from(&data[..length]), expected, "length {length} good {good}");
+            let page = cliff.page();
+            assert_eq!(page[PAGE_BYTES - good..], data[..good]);
+            assert!(page[..PAGE_BYTES - good].iter().all(|&byte| byte == 0xEE));
+            // SAFETY: as above.
+            let mut source = unsafe { Source::from_user(cliff.range(good, length)) };
+            let mut buffer = vec![0xEE; length + 1];
+            assert_eq!(source.read_into(&mut buffer[..length]), expected);
+            assert_eq!((&buffer[..good], buffer[length]), (&data[..good], 0xEE));
+        }
+    }
+}
+
 #[test]
 fn long_copies_cut_at_every_place_near_the_end() {
     let mut cliff = Cliff::new();
