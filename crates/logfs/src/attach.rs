@@ -5,10 +5,11 @@
 //! An open volume names its arena in the state block, and every participant claims the volume itself: who finds it claimed
 //! and no arena (another container's `/dev/shm`) is refused.
 
+use crate::adopt::LeftBehind;
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::shares::SharedRun;
-use crate::format::state::{ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary, is_repairing};
+use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
@@ -148,6 +149,8 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         // Unnoticed [store, flush]: only who finds the volume open asks for it, and these tests are alone with theirs (`handover`
         // is not). What a power loss takes, it takes with the arena.
         commit.store(ARENA_AT, arena)?;
+        // Unnoticed [store, flush]: as above.
+        commit.store(ADOPTIONS_AT, 0)?;
         let _ = commit.fence();
     }
     epoch_word(core, session)?.store(disk.epoch() as u64, Ordering::Relaxed);
@@ -343,25 +346,22 @@ impl FileGuard {
         Ok((core, threads))
     }
 
-    /// Whether the arena is of the volume as it is: nobody else opened it since, nor recovered or repaired it.
-    fn is_current(&self, session: &Session, arena: ArenaIdentity) -> Result<bool> {
-        let Some(disk) = &self.disk else { return Ok(false) };
-        disk.refresh_epoch()?;
-        let places = Places::of(session.arena(), disk.geometry())?;
-        let epoch = session.word(places.control(CONTROL_EPOCH)).map_err(shared_error)?.load(Ordering::Relaxed);
-        Ok(disk.load(ARENA_AT)? == arena.0 && disk.load(CLEAN_AT)? == 0 && epoch == disk.epoch() as u64)
-    }
-
     fn adopt(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<bool> {
-        if !self.is_current(session, arena)? {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        let left = LeftBehind::of(disk, session, arena)?;
+        if !left.is_named()? {
             return Ok(false);
         }
-        let Some(disk) = &self.disk else { return Ok(false) };
         recover::refuse_read_only(disk)?;
         // Children of the dead that never used the volume still have it claimed for this very arena.
         if !claim(disk, false)? {
             return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
         }
+        if !left.fits()? {
+            return Ok(false);
+        }
+        open_together(disk, opening_number(arena.0))?;
+        left.count()?;
         let medium = disk.medium().clone();
         let (core, _) = self.take_disk(session)?;
         if session.reap_dead().is_err() {
@@ -400,6 +400,7 @@ impl FileGuard {
             // Unmet: it takes another process that has the volume open for reading only, and a simulated medium is one process's. What
             // stands here then, `handover` looks at.
             commit.store(CLEAN_AT, 0)?;
+            commit.store(ADOPTIONS_AT, 0)?; // Unmet: as above.
             commit.store(ARENA_AT, arena.0)?; // Unmet: as above.
             let _ = commit.fence(); // Unmet: as above.
         }

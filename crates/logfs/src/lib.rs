@@ -16,12 +16,14 @@
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
 //! counters, samples what has been done, for people
-//! reap, attach      the dead settled; the volume opened and closed
+//! reap, attach, adopt
+//!                   the dead settled; the volume opened and closed, or gone on with where all were killed
 //! file_system       all of it behind the trait
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod append;
 mod attach;
 mod attributes;

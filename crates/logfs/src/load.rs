@@ -73,9 +73,7 @@ impl<'s> Op<'s> {
             (true, 1..) => parent as u32,
             _ => 0,
         });
-        record.set_tail(end.tail.map(|tail| (tail.block, tail.line)));
-        record.set_sequence(end.next_sequence);
-        record.set_log_use(end.pages as u32, end.lines as u32);
+        record.set_end(&end);
         // What the last entry covers is not known here: everything is.
         record.set_unsealed_start(0);
         record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 });

@@ -116,6 +116,31 @@ pub(crate) fn walk(
     }
 }
 
+/// Where a log ends, by the headers of its pages and the entries of the last: what [`walk`] says of a log that is whole, for
+/// the price of a line for each page. `tail`, `next_sequence` and `pages`.
+pub(crate) fn find_end(disk: &Disk, owned: Owned, head: u64) -> Result<(Option<Tail>, u64, u64)> {
+    let Some((mut link, mut header)) = first_page(disk, owned, head)? else { return Ok((None, 1, 0)) };
+    let mut pages = 1;
+    // Sequences that rise end the loop, whatever stands there.
+    while let Some((next_link, next_header)) =
+        first_page(disk, owned, disk.load(link.block * BLOCK_BYTES + crate::format::page::AT_NEXT)?)?
+            .filter(|(_, next)| next.first_sequence > header.first_sequence)
+    {
+        (link, header) = (next_link, next_header);
+        pages += 1;
+    }
+    let mut page: Block = [0; BLOCK_BYTES as usize];
+    disk.read_block(link.block, &mut page)?;
+    let (mut line, mut next_sequence) = (1, header.first_sequence);
+    while line < LINES {
+        let entry = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]);
+        let Some(entry) = entry.filter(|entry| entry.sequence == next_sequence) else { break };
+        next_sequence += 1;
+        line += entry.lines;
+    }
+    Ok((Some(Tail { block: link.block, line }), next_sequence, pages))
+}
+
 fn next_of(disk: &Disk, owned: Owned, next: u64, end: &LogEnd) -> Result<Option<(Link, PageHeader)>> {
     Ok(first_page(disk, owned, next)?
         .filter(|(_, header)| header.first_sequence == end.next_sequence && header.epoch >= end.epoch))

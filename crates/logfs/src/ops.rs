@@ -141,7 +141,7 @@ impl PoolHost for Op<'_> {
         let is_current = record.epoch() == epoch;
         if is_current {
             // Everything but what maps did is known from the log, and that is kept.
-            record.unload();
+            record.unload_but_end();
         }
         guard.unlock();
         is_current
@@ -177,8 +177,7 @@ impl<'s> Op<'s> {
 
     #[inline]
     fn record_of(&self, inode: u32) -> Option<Record<'s>> {
-        let start = self.core.places.backed_words as usize + inode as usize * RECORD_WORDS as usize;
-        self.records.get(start..start + RECORD_WORDS as usize).map(Record::new)
+        record_in(&self.core.places, self.records, inode)
     }
 
     /// The record of an inode, loaded or not. `ESTALE` for a number that cannot be.
@@ -205,21 +204,7 @@ impl<'s> Op<'s> {
 
     /// Calls `visit` with the number and the record of all inodes whose records have memory.
     pub(crate) fn for_each_backed_record(&self, visit: &mut dyn FnMut(u32, &Record<'s>) -> Result<()>) -> Result<()> {
-        let words = self.core.places.backed_words as usize;
-        for (index, word) in self.records.iter().take(words).enumerate() {
-            let mut groups = word.load(Ordering::Acquire);
-            while groups != 0 {
-                let group = index as u64 * 64 + groups.trailing_zeros() as u64;
-                groups &= groups - 1;
-                let first = group * RECORDS_BACKED_TOGETHER;
-                for inode in first.max(1)..first + RECORDS_BACKED_TOGETHER {
-                    if let Some(record) = self.record_of(inode as u32) {
-                        visit(inode as u32, &record)?;
-                    }
-                }
-            }
-        }
-        Ok(())
+        for_each_backed_record(&self.core.places, self.records, visit)
     }
 
     /// Gets memory for a record and its neighbours.
@@ -388,6 +373,35 @@ impl<'s> Op<'s> {
     pub(crate) fn slot_word(&self, inode: u32, word: u64) -> Result<u64> {
         Ok(self.disk().slot_at(inode)?.ok_or(Error::damaged("inode slot", inode as u64))? + word)
     }
+}
+
+/// The record of an inode among the words of the records' region; `None` for a number that cannot be.
+#[inline(always)]
+fn record_in<'s>(places: &Places, records: &'s [Word], inode: u32) -> Option<Record<'s>> {
+    let start = places.backed_words as usize + inode as usize * RECORD_WORDS as usize;
+    records.get(start..start + RECORD_WORDS as usize).map(Record::new)
+}
+
+/// Calls `visit` with the number and the record of all inodes whose records, among the words of their region, have memory.
+pub(crate) fn for_each_backed_record<'s>(
+    places: &Places,
+    records: &'s [Word],
+    visit: &mut dyn FnMut(u32, &Record<'s>) -> Result<()>,
+) -> Result<()> {
+    for (index, word) in records.iter().take(places.backed_words as usize).enumerate() {
+        let mut groups = word.load(Ordering::Acquire);
+        while groups != 0 {
+            let group = index as u64 * 64 + groups.trailing_zeros() as u64;
+            groups &= groups - 1;
+            let first = group * RECORDS_BACKED_TOGETHER;
+            for inode in first.max(1)..first + RECORDS_BACKED_TOGETHER {
+                if let Some(record) = record_in(places, records, inode as u32) {
+                    visit(inode as u32, &record)?;
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The number of an inode, which is 32 bits here.

@@ -59,7 +59,9 @@ pub(crate) const CONTROL_LIMBO: u64 = 7;
 pub(crate) const CONTROL_LEFT_BY_MAPS: u64 = 16;
 /// The chunk of the inode table in which a free slot was found last on a volume without room for more of them: a hint.
 pub(crate) const CONTROL_FREE_SLOTS: u64 = 17;
-const CONTROL_LINES: u64 = 18;
+/// How often the arena was adopted, as the medium says, too; or one less, by a kill between the two.
+pub(crate) const CONTROL_ADOPTIONS: u64 = 18;
+const CONTROL_LINES: u64 = 19;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of

@@ -54,8 +54,8 @@ struct Settled {
     blocks: HashSet<u64>,
     /// Inodes that their names refer to, with generation.
     named: HashSet<(u32, u32)>,
-    /// Next sequence number of each.
-    ends: HashMap<u32, (u32, u64)>,
+    /// Generation and end of each.
+    ends: HashMap<u32, (u32, LogEnd)>,
 }
 
 fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
@@ -78,7 +78,8 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
         settle_log(disk, inode, &locked, &mut settled)?;
     }
     let committed = hands.iter().any(|hand| {
-        hand.kind == HAND_COMMIT && settled.ends.get(&(hand.a as u32)).is_some_and(|&(_, next)| next > hand.b)
+        hand.kind == HAND_COMMIT
+            && settled.ends.get(&(hand.a as u32)).is_some_and(|(_, end)| end.next_sequence > hand.b)
     });
     let mut commit = disk.begin();
     for hand in &hands {
@@ -107,7 +108,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     }
     for hand in &hands {
         if hand.kind == HAND_INODES {
-            settle_birth(disk, &mut commit, hand.a, &mut settled)?;
+            settle_birth(&op, &mut commit, hand.a, &mut settled)?;
         }
     }
     // All that was written back, killed and wiped: the locks are still the dead thread's, so nobody has built on any of it, and a
@@ -128,7 +129,14 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     core.space.blocks(&op)?.settle(dead, &is_referenced).map_err(storage::error)?;
 
     for &inode in &locked {
-        op.record(inode)?.unload();
+        let record = op.record(inode)?;
+        match settled.ends.get(&inode) {
+            Some((generation, end)) if *generation == record.last_generation() => {
+                record.set_end(end);
+                record.unload_but_end();
+            }
+            _ => record.unload(),
+        }
     }
     Ok(())
 }
@@ -162,7 +170,8 @@ fn note_suspect(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
 }
 
 /// An inode that was being made: if no name became durable its slot is free again.
-fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, settled: &mut Settled) -> Result<()> {
+fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, settled: &mut Settled) -> Result<()> {
+    let disk = op.disk();
     let inode = (hand_a >> 24) as u32;
     let Some(at) = disk.slot_at(inode)? else { return Ok(()) };
     commit.flush(at, slot::SLOT_BYTES)?;
@@ -181,6 +190,8 @@ fn settle_birth(disk: &Disk, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
         }
         Slot::Used { .. } | Slot::Damaged => {
             let generation = disk.load(at)? as u32;
+            // It may have been filled already.
+            op.record(inode)?.unload();
             // Unnoticed [store, flush]: without it the number stays taken until the next attach counts.
             commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
             // Unnoticed [store, flush]: whoever is born there later does not take a head for its own that leads to no page of its own.
@@ -239,7 +250,7 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
     }
     settled.blocks.extend(values.blocks());
     settled.named.extend(names.into_values());
-    settled.ends.insert(inode, (generation, end.next_sequence));
+    settled.ends.insert(inode, (generation, end));
     Ok(())
 }
 

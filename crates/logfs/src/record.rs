@@ -6,6 +6,7 @@
 
 use crate::format::entry::LoggedAttributes;
 use crate::format::page::LinePlace;
+use crate::log::LogEnd;
 use crate::mapped::MapsWord;
 use crate::replay::{InodeState, owner_of, owner_word};
 use gannet_shm::{Ordering, Word};
@@ -48,6 +49,8 @@ const MAPS: usize = 22;
 
 const STATE_LOADED: u64 = 1 << 40;
 const STATE_ACCESS_LIST: u64 = 1 << 41;
+/// Not loaded, but for where the log ended: generation, tail, sequence and pages still hold.
+const STATE_END_KNOWN: u64 = 1 << 42;
 
 /// Place of the entry that holds a symbolic link's target.
 const TARGET: usize = 23;
@@ -230,6 +233,25 @@ impl<'s> Record<'s> {
         self.store(LAST_SAID, 0);
         self.words[STATE].store(self.last_generation() as u64, Ordering::Release);
         self.drop_index();
+    }
+
+    /// As [`Record::unload`], of a record that says where the log ends: that is still known, for who adopts the arena.
+    pub(crate) fn unload_but_end(&self) {
+        self.store(LAST_SAID, 0);
+        self.words[STATE].store(self.last_generation() as u64 | STATE_END_KNOWN, Ordering::Release);
+        self.drop_index();
+    }
+
+    /// Whether generation, tail, sequence number and pages of the log hold, if nobody has the lock.
+    pub(crate) fn knows_end(&self) -> bool {
+        self.load(STATE) & (STATE_LOADED | STATE_END_KNOWN) != 0
+    }
+
+    /// Stores where the log ends.
+    pub(crate) fn set_end(&self, end: &LogEnd) {
+        self.set_tail(end.tail.map(|tail| (tail.block, tail.line)));
+        self.set_sequence(end.next_sequence);
+        self.set_log_use(end.pages as u32, end.lines as u32);
     }
 
     /// The generation that the record was loaded for last: what maps did to the inode is known by the record alone, and

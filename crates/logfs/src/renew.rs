@@ -119,7 +119,7 @@ impl<'s> Op<'s> {
             new.give_back()?;
             return Err(error);
         }
-        let NewLog { commit, pages: new_pages, head, .. } = new;
+        let NewLog { commit, pages: new_pages, count, block, line, sequence, head, .. } = new;
         let _ = commit.fence();
         let mut commit = disk.begin();
         commit.store(head_at, head)?;
@@ -127,7 +127,10 @@ impl<'s> Op<'s> {
         new_pages.into_iter().flatten().try_for_each(|page| self.keep_held(page))?;
         self.free_log(locked, old_head, &durable)?;
         // Its next user reads the new log.
-        locked.record.unload();
+        locked.record.set_tail(Some((block, line)));
+        locked.record.set_sequence(sequence);
+        locked.record.set_log_use(count as u32, 0);
+        locked.record.unload_but_end();
         self.count(Counter::PagesCollected, u64::from(pages));
         Ok(true)
     }

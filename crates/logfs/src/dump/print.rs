@@ -6,7 +6,9 @@ use crate::format::entry::{Binding, Entry, Extents, LoggedAttributes, Owned, Pay
 use crate::format::member::AT_OPENING;
 use crate::format::page::{AT_NEXT, LinePlace, Link};
 use crate::format::slot::Slot;
-use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, OPENING_AT, OPENING_NEXT_AT, SUMMARY_AT, Summary};
+use crate::format::state::{
+    ADOPTIONS_AT, ARENA_AT, CLEAN_AT, EPOCH_AT, OPENING_AT, OPENING_NEXT_AT, SUMMARY_AT, Summary,
+};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::log::{LogEnd, Met, walk};
 use crate::recover::ROOT;
@@ -88,7 +90,7 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
         summary.inodes_used,
         summary.epoch
     )?;
-    line!(out, "  arena {:#018x}", disk.load(ARENA_AT)?)?;
+    line!(out, "  arena {:#018x}, adopted {} times", disk.load(ARENA_AT)?, disk.load(ADOPTIONS_AT)?)?;
     if geometry.is_spanning() {
         line!(out, "  opening {:#018x}, next {:#018x}", disk.load(OPENING_AT)?, disk.load(OPENING_NEXT_AT)?)?;
     }

@@ -23,8 +23,10 @@ pub(crate) const fn is_repairing(clean: u64) -> bool {
 const _: () = assert!(is_repairing(REPAIRING));
 /// The summary of a clean detach.
 pub(crate) const SUMMARY_AT: u64 = STATE_AT + 2 * LINE_BYTES;
-/// Identity of the arena of those who have the volume open: two words, boot and nonce; 0 when nobody has.
+/// Identity of the arena of those who have the volume open; 0 when nobody has.
 pub(crate) const ARENA_AT: u64 = STATE_AT + 3 * LINE_BYTES;
+/// How often that arena was adopted, by who came after all its users had been killed; the arena knows it, too. Of the same line.
+pub(crate) const ADOPTIONS_AT: u64 = ARENA_AT + 8;
 
 /// Where the volume spans several media: in which opening of the volume they are used, a number that each opening for writing
 /// makes anew, and the number that is just being made so. Two words of one line.

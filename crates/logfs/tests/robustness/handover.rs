@@ -2,7 +2,7 @@
 //! volume is closed as if nothing had happened. Where the arena is not the volume's any more, recovery.
 
 use crate::volume::{assert_sound, options};
-use crate::{Random, kills, long};
+use crate::{Random, kills, long, restored};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
@@ -22,13 +22,19 @@ const CLEAN_AT: u64 = 4096 + 64;
 const ARENA_AT: u64 = 4096 + 3 * 64;
 
 /// A volume's file; removed in the end, with whatever arena is left.
-struct Volume(PathBuf);
+pub(crate) struct Volume(pub(crate) PathBuf);
 
 impl Volume {
     fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/gannet-test-handover-{name}-{}", std::process::id()));
         let created = CreateOptions { force: true, huge_pages: false, ..CreateOptions::default() };
         let medium = Medium::create(&path, 32 << 20, created, &mut |_| {}).expect("a file");
+        make(&medium, &Self::made(name)).expect("mkfs");
+        Self(path)
+    }
+
+    /// How a volume is made that is this test's alone.
+    pub(crate) fn made(name: &str) -> MakeOptions {
         // An identifier of its own: other tests' volumes share one, and what is left behind is told apart by it.
         let mut random = [0; 24];
         random[..8]
@@ -36,7 +42,7 @@ impl Volume {
         random[8..16].copy_from_slice(
             &name.bytes().fold(7_u64, |mixed, byte| mixed.wrapping_mul(131) ^ byte as u64).to_le_bytes(),
         );
-        let made = MakeOptions {
+        MakeOptions {
             label: name.into(),
             copy_on_write: false,
             emulate_persistence: false,
@@ -44,24 +50,22 @@ impl Volume {
             mode: 0o755,
             random,
             now: Time::now(),
-        };
-        make(&medium, &made).expect("mkfs");
-        Self(path)
+        }
     }
 
-    fn open(&self) -> LogFs {
+    pub(crate) fn open(&self) -> LogFs {
         LogFs::open(&self.0, false, options()).expect("open the volume")
     }
 
     /// Starts a child, waits until it is ready, lets it work for a while and kills it.
-    fn kill_one(&self, role: &str, after: Duration) {
+    pub(crate) fn kill_one(&self, role: &str, after: Duration) {
         let mut child = self.spawn(role);
         std::thread::sleep(after);
         child.kill().expect("kill");
         child.wait().expect("wait");
     }
 
-    fn spawn(&self, role: &str) -> Child {
+    pub(crate) fn spawn(&self, role: &str) -> Child {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "handover::child", "--nocapture", "--test-threads=1"])
             .env(VOLUME, &self.0)
@@ -75,19 +79,19 @@ impl Volume {
         child
     }
 
-    fn word(&self, at: u64) -> u64 {
+    pub(crate) fn word(&self, at: u64) -> u64 {
         let mut word = [0; 8];
         std::fs::File::open(&self.0).expect("the file").read_exact_at(&mut word, at).expect("read");
         u64::from_le_bytes(word)
     }
 
-    fn assert_closed(&self, when: &str) {
+    pub(crate) fn assert_closed(&self, when: &str) {
         let medium = Medium::open(&self.0, OpenOptions::default()).expect("open the file");
         assert_sound(&medium, true, when);
     }
 
     /// Arenas of this volume.
-    fn arenas(&self) -> Vec<PathBuf> {
+    pub(crate) fn arenas(&self) -> Vec<PathBuf> {
         let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&self.0).expect("the file"));
         let names = std::fs::read_dir("/dev/shm").expect("/dev/shm").map(|entry| entry.expect("a name").path());
         // The nonce mixes device and inode; the device is the same for all.
@@ -102,7 +106,7 @@ impl Drop for Volume {
     }
 }
 
-fn ready() {
+pub(crate) fn ready() {
     rustix::io::write(std::io::stdout(), &[READY]).expect("say so");
 }
 
@@ -116,7 +120,7 @@ fn forever() -> ! {
 #[test]
 fn child() {
     let (Ok(path), Ok(role)) = (std::env::var(VOLUME), std::env::var(ROLE)) else { return };
-    let fs = LogFs::open(Path::new(&path), role == "reader", options()).expect("open the volume");
+    let fs = LogFs::open(Path::new(&path), role == "reader", restored::options_of(&role)).expect("open the volume");
     let rig = Rig::new(&fs);
     match role.as_str() {
         "reader" => assert!(rig.find(rig.root, "file").is_none()),
@@ -143,7 +147,7 @@ fn child() {
                 kills::perform(&rig, own, shared, life, index);
             }
         }
-        other => panic!("no such role: {other}"),
+        other => restored::act(other, &fs),
     }
     ready();
     forever();

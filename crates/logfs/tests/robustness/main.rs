@@ -23,6 +23,7 @@
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
+//! | `restored` | the same, where older bytes were put back |
 //! | `mutations` | stores, flushes and fences left out |
 
 mod abandonment;
@@ -39,6 +40,7 @@ mod large;
 mod mutations;
 mod operations;
 mod remounts;
+mod restored;
 mod spanning;
 mod state;
 mod stopped;

@@ -7,7 +7,7 @@ use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
-use crate::format::state::{ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
+use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, EPOCH_AT, SUMMARY_AT, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::log::{Met, walk};
 use crate::recover::ROOT;
@@ -53,6 +53,7 @@ fn fields() -> (Vec<u8>, Vec<Field>) {
         field(format!("summary word {word}"), SUMMARY_AT + word * 8, 8, false);
     }
     field("arena".into(), ARENA_AT, 8, true);
+    field("adoptions".into(), ADOPTIONS_AT, 8, true);
     field("state: unused".into(), ARENA_AT + 512, 8, true);
     for chunk in 0..2 {
         field(format!("map word {chunk}"), geometry.map_word_at(chunk), 8, false);
