@@ -10,7 +10,7 @@ use gannet_vfs::{AllocateMode, Errno, FileType, ModeChange, Owner, RemoveKind, R
 pub type Id = usize;
 
 /// An inode of the model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inode {
     /// Its type.
     pub file_type: FileType,
@@ -31,7 +31,7 @@ pub struct Inode {
 }
 
 /// The model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Model {
     inodes: BTreeMap<Id, Inode>,
     next: Id,
@@ -75,6 +75,11 @@ impl Model {
 
     fn inode_mut(&mut self, id: Id) -> &mut Inode {
         self.inodes.get_mut(&id).expect("the inode exists")
+    }
+
+    /// Whether an inode exists.
+    pub fn exists(&self, id: Id) -> bool {
+        self.inodes.contains_key(&id)
     }
 
     /// How many inodes exist.

@@ -2,7 +2,7 @@
 //!
 //! Two reasons for a type of our own. Under `cfg(loom)` the same lock and slab code runs in a model
 //! checker. And in test builds, or with the feature `abandon`, every store is counted, so that a
-//! test can abandon a thread after any single store (see [`crate::testing`]). In other builds a
+//! test can abandon a thread after any single store, or let it pause there (see [`crate::testing`]). In other builds a
 //! [`Word`] is an `AtomicU64` and nothing more.
 
 #[cfg(loom)]
@@ -13,7 +13,7 @@ use std::sync::atomic as imp;
 pub use imp::{Ordering, fence};
 
 #[cfg(all(not(loom), any(test, feature = "abandon")))]
-use crate::testing::{is_abandoned, store_point};
+use crate::testing::{is_abandoned, load_point, store_point};
 
 #[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
 #[inline(always)]
@@ -23,6 +23,9 @@ fn is_abandoned() -> bool {
 #[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
 #[inline(always)]
 fn store_point() {}
+#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[inline(always)]
+fn load_point() {}
 
 macro_rules! word {
     ($(#[$doc:meta])* $name:ident, $atomic:ident, $int:ident) => {
@@ -40,7 +43,9 @@ macro_rules! word {
             /// Atomic load.
             #[inline(always)]
             pub fn load(&self, order: Ordering) -> $int {
-                self.0.load(order)
+                let value = self.0.load(order);
+                load_point();
+                value
             }
 
             /// Atomic store.

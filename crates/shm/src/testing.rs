@@ -1,5 +1,6 @@
 //! Abandonment: a thread stops for ever after any one of its stores to shared state, as a kill
-//! would stop it, and another takes over.
+//! would stop it, and another takes over. And disturbance: a thread pauses after some of its stores and loads, so that others come in
+//! between where they hardly ever would.
 //!
 //! Stores to an arena are counted by `Word`; a medium's simulation calls [`store_point`] for its
 //! own. The thread is stopped by unwinding, and its later stores (of destructors) are swallowed.
@@ -19,6 +20,36 @@ const DEAD: u64 = u64::MAX - 1;
 thread_local! {
     /// Stores left until the thread is abandoned.
     static LEFT: Cell<u64> = const { Cell::new(OFF) };
+    /// Where the drawing of pauses stands; 0: there are none.
+    static PAUSES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// One in so many stores is followed by a pause of a thread that is disturbed, and one in so many loads.
+const STORES_PER_PAUSE: u64 = 24;
+const LOADS_PER_PAUSE: u64 = 128;
+
+/// From now on the calling thread pauses after some of its stores to shared state, and of its loads, for as short a time as the kernel
+/// knows (some 50 microseconds): which, follows from `seed` alone. 0: no more.
+pub fn disturb(seed: u64) {
+    PAUSES.set(seed);
+}
+
+/// To be called after every load from shared state.
+#[inline]
+pub(crate) fn load_point() {
+    let pauses = PAUSES.get();
+    if pauses != 0 {
+        pause_perhaps(pauses, LOADS_PER_PAUSE);
+    }
+}
+
+#[cold]
+fn pause_perhaps(state: u64, every: u64) {
+    let drawn = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    PAUSES.set(drawn.max(1));
+    if (drawn >> 33).is_multiple_of(every) {
+        std::thread::sleep(std::time::Duration::from_nanos(1));
+    }
 }
 
 /// What an abandoned thread unwinds with.
@@ -35,6 +66,10 @@ pub fn is_abandoned() -> bool {
 pub fn store_point() {
     let left = LEFT.get();
     if left >= DEAD {
+        let pauses = PAUSES.get();
+        if pauses != 0 {
+            pause_perhaps(pauses, STORES_PER_PAUSE);
+        }
         return;
     }
     if left > 1 {

@@ -124,7 +124,7 @@ impl InodeFlags {
 }
 
 /// Who owns a new inode.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Owner {
     /// User id.
     pub user: u32,

@@ -210,7 +210,8 @@ fn brief(trace: &Trace) -> Vec<String> {
     trace.iter().map(line).collect()
 }
 
-struct RemoveAtEnd(PathBuf);
+/// A file that is removed when the test ends, however it does.
+pub(crate) struct RemoveAtEnd(pub(crate) PathBuf);
 
 impl Drop for RemoveAtEnd {
     fn drop(&mut self) {

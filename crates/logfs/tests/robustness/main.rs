@@ -16,6 +16,7 @@
 //! | `remounts` | opening and closing |
 //! | `spanning` | volumes over two media |
 //! | `concurrency` | many threads at once |
+//! | `histories` | what several processes are told that use one tree at once |
 //! | `abandonment` | threads that end after any store |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
@@ -35,6 +36,7 @@ mod crashes;
 mod enumeration;
 mod eviction;
 mod handover;
+mod histories;
 mod kills;
 mod large;
 mod mutations;
