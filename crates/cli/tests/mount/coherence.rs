@@ -1,6 +1,6 @@
 //! Coherence: programs on the mount, under `run` and through the C library change and read the same files at random, one after the
 //! other; each must see at once what any other did. Participants come and go, so an automatic mount stops caching and begins
-//! again on the way.
+//! again on the way. Then all of them at once, each with a key in its hand while it looks and changes.
 //!
 //! An agent is this test program again, told by the environment what to be. It reads an order a line and answers with a line.
 //! `GANNET_LONG=1`: more steps and seeds.
@@ -42,6 +42,7 @@ fn digest(bytes: &[u8]) -> String {
 /// What an agent does, in either way.
 pub(crate) trait Ways {
     fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()>;
+    fn take(&mut self, name: &str) -> Option<()>;
     fn cut(&mut self, name: &str, size: u64) -> Option<()>;
     fn remove(&mut self, name: &str) -> Option<()>;
     fn rename(&mut self, from: &str, to: &str) -> Option<()>;
@@ -62,6 +63,9 @@ impl Ways for Paths {
     fn put(&mut self, name: &str, offset: u64, bytes: &[u8]) -> Option<()> {
         let file = File::options().write(true).create(true).truncate(false).open(self.root.join(name)).ok()?;
         file.write_all_at(bytes, offset).ok()
+    }
+    fn take(&mut self, name: &str) -> Option<()> {
+        File::options().write(true).create_new(true).open(self.root.join(name)).ok().map(drop)
     }
     fn cut(&mut self, name: &str, size: u64) -> Option<()> {
         File::options().write(true).open(self.root.join(name)).ok()?.set_len(size).ok()
@@ -119,8 +123,39 @@ fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
         }),
         "open" => ways.open(words[1], words[2]).map(|()| done),
         "read" => ways.read(words[1]).map(|bytes| digest(&bytes)),
+        "count" => Some(count(ways, number(1)).err().unwrap_or(done)),
         _ => unreachable!("{order}"),
     }
+}
+
+/// Takes the key, a name that only one can make, and counts one further, `times` times: in the bytes of a file, in the size of another,
+/// and in a name. What the one before has left is what must be there. (Not by renaming a name to one that others rename it to, too: a mount's
+/// kernel that sees it at both takes that for a rename of a file to itself.)
+fn count(ways: &mut dyn Ways, times: u64) -> Result<(), String> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    ways.open("0", "d0/count").ok_or("no file to count in")?;
+    for _ in 0..times {
+        while ways.take("d1/key").is_none() {
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        let kept = text(&ways.read("0").ok_or("the open file is gone")?);
+        let fresh = text(&ways.get("d0/count").ok_or("the file is gone")?);
+        let size = ways.size("d0/size").ok_or("the other file is gone")?;
+        let names = ways.list("d0").ok_or("the directory is gone")?;
+        let name: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("name-")).collect();
+        let seen = (kept.as_str(), fresh.as_str(), size.to_string(), name.join(" "));
+        let before: u64 = fresh.parse().map_err(|_| format!("{seen:?}"))?;
+        if seen != (&fresh, &fresh, fresh.clone(), fresh.clone()) {
+            return Err(format!("{seen:?}"));
+        }
+        let next = before + 1;
+        let done =
+            ways.put("d0/count", 0, next.to_string().as_bytes()).and_then(|()| ways.put("d0/size", before, b"x"));
+        done.and_then(|()| ways.rename(&format!("d0/name-{before}"), &format!("d0/name-{next}")))
+            .ok_or("not counted")?;
+        ways.remove("d1/key").ok_or("the key is gone")?;
+    }
+    Ok(())
 }
 
 /// The body of an agent; a test that does nothing unless the environment says so.
@@ -178,7 +213,15 @@ impl Agent {
     }
 
     fn ask(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer(order)
+    }
+
+    fn tell(&mut self, order: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
+    }
+
+    fn answer(&mut self, order: &str) -> String {
         let mut line = String::new();
         assert!(self.out.read_line(&mut line).unwrap() > 0, "the agent ended at {order}: {}", self.kind);
         line.trim().to_owned()
@@ -342,6 +385,48 @@ fn everybody_sees_what_anybody_did() {
     with_transports(|transport| {
         for cache in ["automatic", "coherent"] {
             (1..=seeds).for_each(|seed| play(transport, cache, seed, steps));
+        }
+    });
+}
+
+/// All at once: two on the mount begin, the others join while they are at it; then the mount is alone again, and once more.
+fn count_together(transport: &str, cache: &str, rounds: u64, times: u64) {
+    let bench = Bench::new();
+    let server = bench.mount(&format!("transport={transport},cache={cache}"));
+    (0..DIRECTORIES).for_each(|index| fs::create_dir(bench.on(&format!("d{index}"))).unwrap());
+    for (name, bytes) in [("d0/count", "0"), ("d0/size", ""), ("d0/name-0", "")] {
+        fs::write(bench.on(name), bytes).unwrap();
+    }
+    let order = format!("count {times}");
+    let mut mounted = [Agent::start(&bench, "mount"), Agent::start(&bench, "mount")];
+    for round in 1..=rounds {
+        mounted.iter_mut().for_each(|agent| agent.tell(&order));
+        let mut joined = ["run", "library", "run"].map(|kind| {
+            let mut agent = Agent::start(&bench, kind);
+            agent.tell(&order);
+            agent
+        });
+        for agent in mounted.iter_mut().chain(&mut joined) {
+            assert_eq!(agent.answer(&order), "done", "{cache}, round {round}: {}", agent.kind);
+        }
+        joined.into_iter().for_each(Agent::end);
+        assert_eq!(fs::read_to_string(bench.on("d0/count")).unwrap(), (5 * times * round).to_string());
+        if round < rounds {
+            std::thread::sleep(Duration::from_millis(1600));
+        }
+    }
+    mounted.into_iter().for_each(Agent::end);
+    server.end();
+    bench.check();
+}
+
+#[test]
+fn all_count_at_once() {
+    let long = std::env::var_os("GANNET_LONG").is_some();
+    let (rounds, times) = if long { (20, 200) } else { (2, 40) };
+    with_transports(|transport| {
+        for cache in ["automatic", "coherent"] {
+            count_together(transport, cache, rounds, times);
         }
     });
 }

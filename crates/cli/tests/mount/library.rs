@@ -73,6 +73,10 @@ impl Ways for Library {
         self.close(descriptor);
         (written == bytes.len() as i64).then_some(())
     }
+    fn take(&mut self, name: &str) -> Option<()> {
+        self.close(self.open_file(name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL)?);
+        Some(())
+    }
     fn cut(&mut self, name: &str, size: u64) -> Option<()> {
         let descriptor = self.open_file(name, libc::O_WRONLY)?;
         let outcome = c!(gannet_ftruncate(self.volume, descriptor, size as i64));

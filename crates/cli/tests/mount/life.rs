@@ -301,6 +301,15 @@ fn in_the_background_it_needs_nobody() {
     assert!(one_line(&again).contains("others have the volume open"));
     unmount(&bench.at());
     assert_eq!(bench.run("cat /gannet/file"), "kept");
+    // What the serving process has to say is said here.
+    bench.mount("").kill();
+    let mounted = gannet(["mount".as_ref(), bench.volume().as_os_str(), bench.at().as_os_str()]);
+    let said = String::from_utf8_lossy(&mounted.stderr).into_owned();
+    assert!(
+        mounted.status.success() && said.contains("an earlier mount is dead") && said.lines().count() == 1,
+        "{said}"
+    );
+    unmount(&bench.at());
     eventually("closed", || {
         let info = gannet(["info".as_ref(), bench.volume().as_os_str()]);
         String::from_utf8_lossy(&info.stdout).contains("closed cleanly")

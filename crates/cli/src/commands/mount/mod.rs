@@ -20,7 +20,7 @@ use gannet_fuse::{MountOptions, serve};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::sync::Arc;
 
 const READY: &[u8] = b"mounted\n";
@@ -122,6 +122,7 @@ fn in_background(task: &Task) -> Result<u8, Failure> {
     let mut said = [0; READY.len()];
     let ready = child.stdout.take().is_some_and(|mut out| out.read_exact(&mut said).is_ok());
     if ready && said == READY {
+        child.stderr.take().into_iter().for_each(pass_on);
         return Ok(0);
     }
     let mut why = String::new();
@@ -133,6 +134,16 @@ fn in_background(task: &Task) -> Result<u8, Failure> {
     let why = why.strip_prefix("gannet: ").unwrap_or(why);
     let why = if why.is_empty() { format!("the serving process ended: {status}") } else { why.to_owned() };
     Err(Failure::new(why))
+}
+
+/// Says what the serving process has said on its way. More may come, and is not waited for.
+fn pass_on(mut errors: ChildStderr) {
+    let mut said = Vec::new();
+    if rustix::io::ioctl_fionbio(&errors, true).is_ok() {
+        // Ends with an error where there is no more.
+        let _ = errors.read_to_end(&mut said);
+        let _ = std::io::stderr().write_all(&said);
+    }
 }
 
 /// Mounts in the background, as a helper of mount(8) does.
