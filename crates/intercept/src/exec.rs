@@ -64,6 +64,10 @@ fn release_now(record: &mut Record) {
     if record.exec_descriptor.0 != 0 {
         close_program(record);
     }
+    let nowhere = core::mem::take(&mut record.exec_nowhere_process);
+    if nowhere != 0 && nowhere == crate::process::process_id() {
+        front::nowhere::leave();
+    }
     if record.over_exec != 0 {
         front::over_exec::after_exec(record);
     }
@@ -226,6 +230,9 @@ fn prepare(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     }
     if !in_child {
         front::ends::leave_before_exec(record);
+    }
+    if record.exec_nowhere && front::nowhere::enter() {
+        record.exec_nowhere_process = crate::process::process_id();
     }
     Outcome::Pass
 }

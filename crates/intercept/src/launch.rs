@@ -149,7 +149,7 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
         && let Ok(head) = head_of(&path)
         && let Some(why) = why_not(path.as_os_str().as_bytes(), &head)
     {
-        loads = !cannot_load(path.as_os_str().as_bytes(), &head);
+        loads = !cannot_load(why);
         eprintln!(
             "gannet: {}: {why}: this program will not see the volume (`gannet mount` shows it to every program)",
             path.display()
@@ -212,18 +212,31 @@ fn head_of(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Why a program whose first bytes are `head` cannot be intercepted; `None` if it can, or is no program.
+/// Why a program of the host whose first bytes are `head` cannot be intercepted; `None` if it can, or is no program.
 pub(crate) fn why_not(path: &[u8], head: &[u8]) -> Option<&'static str> {
+    let gains_rights = || {
+        if !head.starts_with(ELF) {
+            None
+        } else if is_set_id(path) {
+            Some("set-user-id or set-group-id")
+        } else {
+            has_capabilities(path).then_some("has capabilities of its own")
+        }
+    };
+    why_not_itself(path, head).or_else(gains_rights)
+}
+
+const ELF: &[u8] = b"\x7fELF";
+
+/// Likewise of a program of a volume, which gains no rights: it runs from a copy.
+pub(crate) fn why_not_itself(path: &[u8], head: &[u8]) -> Option<&'static str> {
     use crate::plan::image::{u16_at, u32_at, u64_at};
     const PT_INTERP: u32 = 3;
-    if !head.starts_with(b"\x7fELF") || head.len() < 64 {
+    if !head.starts_with(ELF) || head.len() < 64 {
         return None;
     }
     if head[4] != 2 || u16_at(head, 18) != 62 {
         return Some("not an x86-64 program");
-    }
-    if is_set_id(path) {
-        return Some("set-user-id or set-group-id");
     }
     let (offset, size, count) = (u64_at(head, 32) as usize, u16_at(head, 54) as usize, u16_at(head, 56) as usize);
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -246,9 +259,24 @@ pub(crate) fn why_not(path: &[u8], head: &[u8]) -> Option<&'static str> {
 const MUSL_LOADER: &[u8] = b"/ld-musl";
 const MUSL: &str = "uses the C library musl";
 
-/// Whether a program's loader could not load the injected library, and would not start the program with it.
-pub(crate) fn cannot_load(path: &[u8], head: &[u8]) -> bool {
-    why_not(path, head) == Some(MUSL)
+/// Whether a program's loader could not load the injected library, and would not start the program with it: so it is for this reason of
+/// [`why_not`].
+pub(crate) fn cannot_load(why: &str) -> bool {
+    why == MUSL
+}
+
+/// Whether the kernel gives a program capabilities that its user does not have: its loader then preloads nothing. Root has them all.
+fn has_capabilities(path: &[u8]) -> bool {
+    use crate::number::{GETEUID, GETXATTR};
+    // SAFETY: no arguments.
+    if unsafe { crate::raw::syscall(GETEUID, []) } == 0 {
+        return false;
+    }
+    let mut text = path.to_vec();
+    text.push(0);
+    let name = c"security.capability".as_ptr() as usize;
+    // SAFETY: strings that end in zero; only asked for its length.
+    unsafe { crate::raw::syscall(GETXATTR, [text.as_ptr() as usize, name, 0, 0]) > 0 }
 }
 
 fn is_set_id(path: &[u8]) -> bool {

@@ -12,7 +12,7 @@
 //! | `objects` | which objects are rewritten, and when |
 //! | `entry`, `thread`, `signal`, `process`, `exec` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
-//! | `environment`, `start` | how a process learns what it is part of |
+//! | `environment`, `start`, `load_order` | how a process learns what it is part of, and where the library stands in it |
 //!
 //! Invariants: code that runs inside an operation makes system calls only through [`raw`] (or with instructions of its own) and
 //! never uses the program's allocator or locks; nothing is thread-local but the block in [`entry`].
@@ -25,6 +25,7 @@ mod environment;
 mod exec;
 mod front;
 mod launch;
+mod load_order;
 mod memory;
 mod number;
 mod objects;

@@ -15,11 +15,14 @@ pub unsafe fn start(environment: *mut *const u8, open: OpenVolume) {
     set_busy(true);
     // SAFETY: the caller's promises.
     unsafe {
+        crate::load_order::move_last();
         if on_valgrind() {
             if environment::variable(environment, "GANNET_RUN_LIBRARY").is_some() {
                 front::complain(&[
                     b"a program under valgrind will not see the volume (`gannet mount` shows it to every program)",
                 ]);
+                let inherited = environment::variable(environment, "GANNET_RUN_DESCRIPTORS");
+                front::nowhere::enter_if_inside(inherited.unwrap_or_default());
             }
         } else if environment::initialise(environment) {
             signal::initialise();
@@ -36,6 +39,8 @@ pub unsafe fn start(environment: *mut *const u8, open: OpenVolume) {
                     b"this program brings threads of its own (Go without the C library) and",
                     b" will not see the volume (`gannet mount` shows it to every program)",
                 ]);
+                let inherited = environment::settings().map_or(&b""[..], environment::Settings::descriptors);
+                front::nowhere::enter_if_inside(inherited);
             }
             // Only now: a volume that is opened for it may be mapped where the prepared copies want to be.
             front::inherit();

@@ -54,6 +54,10 @@ pub(crate) struct Record {
     pub(crate) exec_descriptor: (i32, i32),
     /// The program about to be executed is not to get the injected library.
     pub(crate) exec_without_library: bool,
+    /// It will not see the volume in which its working directory is.
+    pub(crate) exec_nowhere: bool,
+    /// The process that went nowhere for it; 0: none.
+    pub(crate) exec_nowhere_process: i32,
     /// Where the path of the program of a volume that is about to be executed stands, in `exec_memory`, and its length.
     pub(crate) exec_path: (usize, usize),
 }

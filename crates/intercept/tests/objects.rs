@@ -136,4 +136,9 @@ fn what_valgrind_interprets_is_left_alone_and_that_is_said() {
     // Its children run on the processor, and see the volume.
     assert_eq!(said, "inside\noutside\ninside\n", "{errors}");
     assert!(errors.contains("a program under valgrind will not see the volume"), "{errors}");
+    let script = "cd /gannet; valgrind -q sh -c 'echo x > gannet-test-valgrind'; ls";
+    let output = common::run(volume.command_with_time("bash", 60).arg("-c").arg(script));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!Path::new("/gannet-test-valgrind").exists() && errors.contains("irectory"), "{errors}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "file\n");
 }

@@ -284,6 +284,6 @@ fn on_a_terminal_and_under_seccomp() {
 #[test]
 fn sanitized_programs_and_their_own_preloads() {
     let volume = Volume::new(64);
-    volume.script("printf '#include <stdio.h>\\n#include <stdlib.h>\\nint main(int c, char **v) { FILE *f = fopen(\"out\", \"w\"); fputs(\"sanitized\\\\n\", f); fclose(f); char *p = malloc(4); if (c > 1) p[4] = 1; free(p); return 0; }\\n' > a.c; cc -g -fsanitize=address -o a a.c 2>/dev/null || { echo none; exit 0; }; ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 ./a; cat out; ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 ./a bad 2>&1 | grep -c ERROR; printf 'int getpid(void) { return 4711; }\\n' > l.c; cc -shared -fPIC -o l.so l.c; cp l.so /tmp/gannet-l.so; LD_PRELOAD=/tmp/gannet-l.so python3 -c 'import os; print(os.getpid(), open(\"out\").read().strip())'; rm /tmp/gannet-l.so",
+    volume.script("printf '#include <stdio.h>\\n#include <stdlib.h>\\nint main(int c, char **v) { FILE *f = fopen(\"out\", \"w\"); fputs(\"sanitized\\\\n\", f); fclose(f); char *p = malloc(4); if (c > 1) p[4] = 1; free(p); return 0; }\\n' > a.c; cc -g -fsanitize=address -o a a.c 2>/dev/null || { echo none; exit 0; }; ./a; cat out; ./a bad 2>&1 | grep -c ERROR; printf 'int getpid(void) { return 4711; }\\n' > l.c; cc -shared -fPIC -o l.so l.c; cp l.so /tmp/gannet-l.so; LD_PRELOAD=/tmp/gannet-l.so python3 -c 'import os; print(os.getpid(), open(\"out\").read().strip())'; rm /tmp/gannet-l.so",
         "sanitized\n1\n4711 sanitized");
 }

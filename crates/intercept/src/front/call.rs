@@ -263,6 +263,8 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
             Ok(Outcome::Done(super::limits::set(call.number, call.arguments)))
         }
         IO_URING_SETUP => Err(Errno::NOSYS),
+        LANDLOCK_CREATE_RULESET => refused(call.number),
+        PIDFD_GETFD => super::passing::take_from_process(call),
         IO_SUBMIT => asynchronous::submit(call),
         IO_GETEVENTS | IO_PGETEVENTS => asynchronous::events(call),
         IO_DESTROY => asynchronous::destroy(call),

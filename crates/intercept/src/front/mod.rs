@@ -35,6 +35,7 @@ pub(crate) mod listing;
 pub(crate) mod locks;
 pub(crate) mod maps;
 pub(crate) mod names;
+pub(crate) mod nowhere;
 pub(crate) mod open_names;
 pub(crate) mod over_exec;
 pub(crate) mod passing;

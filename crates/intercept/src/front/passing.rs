@@ -250,3 +250,16 @@ fn put_placeholder(call: &Call<'_>, descriptor: usize, file: &OpenFile) -> bool 
     let closes = unsafe { syscall(FCNTL, [descriptor, F_GETFD]) } & 1 != 0;
     placeholder::put(call.front, file.flags, descriptor, closes)
 }
+
+/// `pidfd_getfd`: what another process has open of a volume is refused, since only its own table says what it is.
+pub(crate) fn take_from_process(call: &Call<'_>) -> Answer {
+    // SAFETY: the program's call.
+    let taken = unsafe { crate::raw::syscall6(call.number, call.arguments) };
+    // Whatever it was opened with.
+    if is_error(taken) || !placeholder::is_one(taken as usize, call.front.template(), placeholder::O_PATH) {
+        return Ok(Outcome::Done(taken));
+    }
+    // SAFETY: a descriptor that was made just now.
+    unsafe { syscall(CLOSE, [taken as usize]) };
+    Err(Errno::PERM)
+}

@@ -51,6 +51,7 @@ fn prepare(
         _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
     };
     record.exec_without_library = false;
+    record.exec_nowhere = false;
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let mut room = [0u8; HEAD_BYTES];
     let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
@@ -122,7 +123,7 @@ fn prepare(
             Some((name, _)) if !in_volume && !leads_inside(front, &call, name) => {
                 let mut head = vec![0u8; HEAD_BYTES];
                 if let Some(length) = read_host(name, &mut head) {
-                    judge(call.record, name, &head[..length]);
+                    judge(&mut call, name, crate::launch::why_not(name, &head[..length]));
                 }
                 break;
             }
@@ -143,12 +144,8 @@ fn prepare(
             }
             None => {
                 match &program {
-                    Program::Host(path) => judge(call.record, path, &head),
-                    Program::Volume(_, _, path) => {
-                        if crate::launch::cannot_load(path, &head) {
-                            judge(call.record, path, &head);
-                        }
-                    }
+                    Program::Host(path) => judge(&mut call, path, crate::launch::why_not(path, &head)),
+                    Program::Volume(_, _, path) => judge(&mut call, path, crate::launch::why_not_itself(path, &head)),
                 }
                 break;
             }
@@ -419,15 +416,12 @@ fn put_arguments(
     Ok(Arguments { path, list: words.as_ptr() as usize })
 }
 
-/// Says that a program will not see the volumes, if so; one that could not even start with the injected library does not get it.
-fn judge(record: &mut Record, path: &[u8], head: &[u8]) {
-    record.exec_without_library = crate::launch::cannot_load(path, head);
-    if let Some(why) = crate::launch::why_not(path, head) {
-        complain(&[
-            path,
-            b": ",
-            why.as_bytes(),
-            b": this program will not see the volume (`gannet mount` shows it to every program)",
-        ]);
-    }
+/// Says that a program will not see the volumes, if there is a reason why, and has it start [`nowhere`] if the working directory is in one.
+/// A program that could not even start with the injected library does not get it.
+fn judge(call: &mut Call<'_>, path: &[u8], why: Option<&str>) {
+    let Some(why) = why else { return };
+    call.record.exec_without_library = crate::launch::cannot_load(why);
+    call.record.exec_nowhere = call.table().directory().is_some();
+    let sees = b": this program will not see the volume (`gannet mount` shows it to every program)";
+    complain(&[path, b": ", why.as_bytes(), sees]);
 }

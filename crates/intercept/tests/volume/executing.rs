@@ -1,6 +1,6 @@
 //! Programs and libraries of a volume, and what goes over an `execve`.
 
-use crate::common::{Volume, have, run};
+use crate::common::{Volume, have, is_root_who_can, run};
 
 #[test]
 fn shared_libraries_of_the_volume() {
@@ -110,6 +110,69 @@ fn what_cannot_be_seen_is_said() {
     assert_eq!(output.status.code(), Some(3));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("statically linked") && said.contains("gannet mount"), "{said}");
+    let host = program.display();
+    let script = format!(
+        "cp {host} /gannet/own; /gannet/own; cd /gannet; ./own; printf '#!/gannet/own\\n' > s; chmod +x s; ./s; echo $?"
+    );
+    let output = run(volume.command("bash").arg("-c").arg(&script));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "3\n");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.matches("/own: statically linked: this program will not see the volume").count(), 3, "{said}");
+}
+
+#[test]
+fn a_program_that_does_not_see_its_working_directory_is_nowhere() {
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let source = r#"#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+int main(void) { int made = open("gannet-test-nowhere", O_CREAT | O_RDWR, 0600); printf("%s %d\n", made < 0 ? "not made" : "made", errno); return 0; }
+"#;
+    let at = |name: &str| directory.path().join(name);
+    std::fs::write(at("s.c"), source).expect("s.c");
+    let built = std::process::Command::new("cc").arg("-static").arg("-o").arg(at("static")).arg(at("s.c")).status();
+    assert!(built.expect("cc").success());
+    let host = at("static").display().to_string();
+    // By fork, by the program of the volume, and by what a failed execve leaves; on the host it is where it was.
+    let script = format!(
+        "cd /gannet; {host}; cp {host} own; ./own; cp {host} {host}-broken; printf '\\0' | dd of={host}-broken bs=1 seek=16 conv=notrunc status=none; shopt -s execfail; (exec {host}-broken) 2>/dev/null; exec {host}-broken 2>/dev/null; sh -c 'readlink /proc/$PPID/cwd; echo back > here; cat here'; cd {}; {host}; rm gannet-test-nowhere; ls /dev/shm | grep -c gannet-nowhere",
+        directory.path().display()
+    );
+    let output = run(volume.command("bash").arg("-c").arg(&script));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "not made 2\nnot made 2\n/\nback\nmade 0\n0\n", "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!std::path::Path::new("/gannet-test-nowhere").exists());
+    if have("python3") {
+        // Python's children share its memory until they execute something.
+        let script = format!(
+            "cd /gannet; python3 -c 'import subprocess, os; subprocess.run([\"{host}\"]); subprocess.run([\"sh\", \"-c\", \"readlink /proc/$PPID/cwd\"])'"
+        );
+        let output = run(volume.command("bash").arg("-c").arg(&script));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "not made 2\n/\n");
+    }
+}
+
+#[test]
+fn programs_that_gain_capabilities_are_named() {
+    if !have("python3") || !is_root_who_can("give a program capabilities") {
+        return;
+    }
+    let volume = Volume::new(64);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = directory.path().join("cat").display().to_string();
+    let script = format!(
+        "chmod 755 {0}; cp /bin/cat {program}; python3 -c 'import os, struct; os.setxattr(\"{program}\", \"security.capability\", struct.pack(\"<5I\", 0x2000001, 1 << 13, 0, 0, 0))' || exit 77; echo seen > f; echo outside > {0}/f; {program} f; setpriv --reuid=65534 --clear-groups {program} {0}/f",
+        directory.path().display()
+    );
+    let output = run(volume.command("bash").arg("-c").arg(format!("cd /gannet; {script}")));
+    if output.status.code() == Some(77) {
+        eprintln!("left out: capabilities cannot be given: {}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "seen\noutside\n", "{said}");
+    assert_eq!(said.matches("has capabilities of its own: this program will not see the volume").count(), 1, "{said}");
 }
 
 #[test]

@@ -185,3 +185,28 @@ fn random_work_by_several_processes() {
         check(&output, &format!("seed {seed}, {processes} processes"), "same");
     }
 }
+
+#[test]
+fn nobody_takes_a_descriptor_of_a_volume_out_of_another_process() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        r#"python3 -u - <<'P'
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def take(process, descriptor):
+    taken = libc.syscall(438, os.pidfd_open(process), descriptor, 0)
+    return errno.errorcode[ctypes.get_errno()] if taken < 0 else os.read(taken, 5)
+ours, path = os.open('f', os.O_RDWR | os.O_CREAT), os.open('.', os.O_PATH)
+host, end = os.pipe()
+os.write(end, b'pipes')
+child = os.fork()
+if child == 0: os.read(os.pipe()[0], 1)
+print(take(child, ours), take(child, path), take(os.getpid(), ours), take(child, host), take(child, 99))
+os.kill(child, 9)
+P"#,
+        "EPERM EPERM EPERM b'pipes' EBADF",
+    );
+}
