@@ -233,7 +233,10 @@ impl<'a> Tree<'a> {
         }
         let old = leaf.node.value(found - 1);
         let alone = self.root.load(Relaxed) == leaf.number;
-        if leaf.count - 1 > if alone { 0 } else { MERGE_ENTRIES_MAX / 2 } {
+        if alone && leaf.count == 1 {
+            self.root.store(0, Release);
+            release(leaf.number);
+        } else if alone || leaf.count - 1 > MERGE_ENTRIES_MAX / 2 {
             leaf.node.remove_at(0, leaf.count, found - 1);
         } else {
             let path = self.path_to(key)?.ok_or(Torn)?;
