@@ -5,7 +5,7 @@
 //! [`Durable`]; what must happen only after the fence (publishing, releasing space) takes a `&Durable`, so that the
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
-use crate::format::geometry::Geometry;
+use crate::format::geometry::{Geometry, SLOTS_PER_BLOCK};
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
@@ -32,6 +32,15 @@ pub(crate) struct Disk {
     /// Where chunks of the inode table begin that this process has looked up: `chunk + 1:32 · first block:32`, at the chunk's
     /// number modulo the length. Chunks never move.
     chunks: Box<[AtomicU64; CHUNKS_KNOWN]>,
+}
+
+/// A chunk of the inode table that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    /// Its number.
+    pub(crate) number: u32,
+    /// Its first block.
+    pub(crate) block: u32,
 }
 
 /// Stores that are on their way to the medium, of one operation of one thread.
@@ -287,14 +296,50 @@ impl Disk {
         if word >> 32 == chunk + 1 {
             return Ok(Some(word & u32::MAX as u64));
         }
+        let word = self.load(self.geometry.map_word_at(chunk))?;
+        let Some(block) = self.chunk_in(chunk, word)? else { return Ok(None) };
+        known.store((chunk + 1) << 32 | block, Ordering::Relaxed);
+        Ok(Some(block))
+    }
+
+    /// The first block of a chunk as a word of the inode map says it.
+    fn chunk_in(&self, chunk: u64, word: u64) -> Result<Option<u64>> {
         let at = self.geometry.map_word_at(chunk);
-        let found = slot::decode_map_word(self.key(), chunk, self.load(at)?);
+        let found = slot::decode_map_word(self.key(), chunk, word);
         let Some(block) = found.map_err(|()| Error::damaged("inode map word", at))? else { return Ok(None) };
         if !self.geometry.is_allocatable_run(block, self.geometry.chunk_blocks) {
             return Err(Error::damaged("inode map word: chunk outside the volume", at));
         }
-        known.store((chunk + 1) << 32 | block, Ordering::Relaxed);
         Ok(Some(block))
+    }
+
+    /// All chunks of the inode table, ascending.
+    pub(crate) fn chunks(&self) -> Result<Vec<Chunk>> {
+        let mut chunks = Vec::new();
+        let mut words = [0; BLOCK_BYTES as usize];
+        let per_block = BLOCK_BYTES / 8;
+        for first in (0..self.geometry.chunks).step_by(per_block as usize) {
+            self.read(self.geometry.map_word_at(first), &mut words)?;
+            let numbers = first..(first + per_block).min(self.geometry.chunks);
+            for (number, word) in numbers.zip(words.as_chunks::<8>().0) {
+                if let Some(block) = self.chunk_in(number, u64::from_le_bytes(*word))? {
+                    chunks.push(Chunk { number: number as u32, block: block as u32 });
+                }
+            }
+        }
+        Ok(chunks)
+    }
+
+    /// The slots that stand in a block of the inode table, of which `first` is the first inode, with their inodes' numbers. 0 is
+    /// nobody's, nor are numbers behind the last.
+    pub(crate) fn slots(&self, block: u64, first: u64) -> Result<impl Iterator<Item = (u32, Slot)> + use<'_>> {
+        let mut bytes = [0; BLOCK_BYTES as usize];
+        self.read_block(block, &mut bytes)?;
+        let inodes = first..(first + SLOTS_PER_BLOCK).min(self.geometry.inodes());
+        Ok(inodes.enumerate().filter(|&(_, inode)| inode != 0).map(move |(index, inode)| {
+            let slot = &bytes.as_chunks::<{ SLOT_BYTES as usize }>().0[index];
+            (inode as u32, Slot::decode(self.key(), inode as u32, slot))
+        }))
     }
 
     /// Reads and checks an inode's slot; one that does not exist yet is free with generation 1.

@@ -100,6 +100,11 @@ impl FileMap {
         (file_block - start < run.count).then(|| run.block + (file_block - start))
     }
 
+    /// How many runs there are.
+    pub(crate) fn runs(&self) -> usize {
+        self.runs.len()
+    }
+
     /// All runs in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = FileExtent> + '_ {
         self.runs.iter().map(|(&file_block, &Run { block, count, shared })| FileExtent {

@@ -4,7 +4,8 @@
 //! format            every bit on the medium; nothing else
 //! disk, log         slots, pages and entries on a medium: checked loads, stores that a fence makes durable
 //! replay, file_map  what entries mean
-//! survey, recover   the whole volume read once; what a crash leaves put in order
+//! survey, scan      an inode read; the whole volume read once by several threads (used, holders: what comes of it)
+//! halves, recover   what was in flight decided; what a crash leaves put in order
 //! mkfs, check, dump tools that need no arena
 //! places, record    the arena: where things stand, what is known of each inode
 //! index, space      trees of names and blocks; free blocks and inode numbers
@@ -41,6 +42,8 @@ mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod halves;
+mod holders;
 #[doc(hidden)]
 pub mod index;
 mod limbo;
@@ -62,6 +65,7 @@ mod renew;
 mod replay;
 mod resize;
 mod samples;
+mod scan;
 mod shares;
 #[doc(hidden)]
 pub mod space;
@@ -69,6 +73,7 @@ mod span;
 mod storage;
 mod survey;
 mod sync;
+mod used;
 mod write;
 mod write_copy;
 mod write_entry;

@@ -5,13 +5,13 @@
 //! rise with every page, so a walk ends.
 
 use crate::disk::{Block, Disk};
-use crate::format::entry::{Entry, Owned};
-use crate::format::page::{LINES, LinePlace, Link, PageHeader};
+use crate::format::entry::{AT_LINES, Entry, Owned};
+use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use gannet_vfs::{Error, Result};
 
 /// Where a log ends, and what it ends with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogEnd {
     /// The next entry's place, or `None` for a log without pages. Its line may be [`LINES`]: the page is full.
     pub(crate) tail: Option<Tail>,
@@ -56,6 +56,62 @@ pub(crate) enum Met<'a> {
     },
 }
 
+/// Room for a page that is being read. Of most logs, which are short, only some lines are ever copied out.
+pub(crate) struct PageRoom {
+    bytes: Block,
+    block: u64,
+    /// Lines that have been copied.
+    lines: u32,
+}
+
+/// Lines copied at first: header, and the entries of a file that was written once.
+const LINES_AT_FIRST: u32 = 4;
+
+impl Default for PageRoom {
+    fn default() -> Self {
+        Self { bytes: [0; BLOCK_BYTES as usize], block: 0, lines: 0 }
+    }
+}
+
+impl PageRoom {
+    /// Begins to read a page.
+    fn begin(&mut self, disk: &Disk, block: u64) -> Result<()> {
+        (self.block, self.lines) = (block, 0);
+        self.extend(disk, LINES_AT_FIRST)
+    }
+
+    /// Copies lines up to `lines` at least: four times as many as there are, so that a long page takes three steps.
+    fn extend(&mut self, disk: &Disk, lines: u32) -> Result<()> {
+        const LINE: usize = LINE_BYTES as usize;
+        if lines > self.lines {
+            let (from, to) = (self.lines as usize, lines.max(self.lines * 4).min(LINES) as usize);
+            let at = self.block * BLOCK_BYTES + (from * LINE) as u64;
+            disk.read(at, &mut self.bytes[from * LINE..to * LINE])?;
+            self.lines = to as u32;
+        }
+        Ok(())
+    }
+
+    /// The page from `line` on, as far as the entry that begins there claims to reach.
+    fn entry(&mut self, disk: &Disk, line: u32) -> Result<&[u8]> {
+        const LINE: usize = LINE_BYTES as usize;
+        self.extend(disk, line + 1)?;
+        let claimed = self.bytes[line as usize * LINE + AT_LINES] as u32;
+        self.extend(disk, (line + claimed).min(LINES))?;
+        Ok(&self.bytes[line as usize * LINE..self.lines as usize * LINE])
+    }
+
+    /// The room, for something else.
+    pub(crate) fn bytes_mut(&mut self) -> &mut Block {
+        &mut self.bytes
+    }
+
+    /// The link word, behind all entries.
+    fn next(&self) -> u64 {
+        crate::format::get_u64(&self.bytes, AT_NEXT as usize)
+    }
+}
+
 /// The first page of a log, if its head link is set. Errors if the link does not lead to a page of this inode.
 pub(crate) fn first_page(disk: &Disk, owned: Owned, head: u64) -> Result<Option<(Link, PageHeader)>> {
     let Some(link) = Link::decode(head) else { return Ok(None) };
@@ -77,20 +133,30 @@ pub(crate) fn walk(
     head: u64,
     visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
-    let mut end = LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0, dangling: false };
+    walk_in(&mut PageRoom::default(), disk, owned, head, visit)
+}
+
+/// The same for who walks through many logs, with room that need not be made for each.
+pub(crate) fn walk_in(
+    page: &mut PageRoom,
+    disk: &Disk,
+    owned: Owned,
+    head: u64,
+    visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
+) -> Result<LogEnd> {
+    let mut end = LogEnd { next_sequence: 1, ..LogEnd::default() };
     let Some((mut link, mut header)) = first_page(disk, owned, head)? else { return Ok(end) };
     end.next_sequence = header.first_sequence;
-    let mut page: Block = [0; BLOCK_BYTES as usize];
     loop {
         if header.epoch > disk.epoch() {
             return Err(Error::damaged("log page: epoch of the future", link.block * BLOCK_BYTES));
         }
-        disk.read_block(link.block, &mut page)?;
+        page.begin(disk, link.block)?;
         end.pages += 1;
         visit(Met::Page { block: link.block, header: &header })?;
         let mut line = 1;
         while line < LINES {
-            let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
+            let Some(entry) = Entry::decode(owned, page.entry(disk, line)?) else { break };
             if entry.sequence != end.next_sequence || entry.epoch < end.epoch || entry.epoch > disk.epoch() {
                 break;
             }
@@ -104,7 +170,7 @@ pub(crate) fn walk(
         }
         end.tail = Some(Tail { block: link.block, line });
         // A page without entries ends the log: the links behind it are of the past.
-        let next = crate::format::get_u64(&page, crate::format::page::AT_NEXT as usize);
+        let next = page.next();
         let next_page = if line == 1 { None } else { next_of(disk, owned, next, &end)? };
         match next_page {
             Some((next_link, next_header)) => (link, header) = (next_link, next_header),

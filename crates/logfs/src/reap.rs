@@ -15,6 +15,7 @@ use crate::format::entry::{Owned, Payload};
 use crate::format::page::{LINES, LinePlace};
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::halves::{Half, decide_half};
 use crate::log::{self, LogEnd, Met};
 use crate::ops::{Core, Op};
 use crate::places::{CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};
@@ -22,7 +23,7 @@ use crate::recover::kill;
 use crate::rename::HAND_PARENT;
 use crate::space::HAND_BLOCKS;
 use crate::storage::{self, HAND_INODES};
-use crate::survey::{Half, Values, data_is_whole, decide_half};
+use crate::survey::{Values, data_is_whole};
 use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
@@ -297,7 +298,7 @@ fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePla
         Ok(())
     })?;
     debug_assert!(end.last == Some(last));
-    if !data_is_whole(disk, owned, last, size_before, &map)? {
+    if !data_is_whole(disk, owned, last, size_before, &map, &mut [0; BLOCK_BYTES as usize])? {
         return Ok(false);
     }
     // The data that a hash covers was stored by the dead thread too.

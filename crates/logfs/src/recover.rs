@@ -1,23 +1,21 @@
 //! What a crash leaves is put in order: before the first operation on a volume that was not closed cleanly.
 //!
-//! Reads the volume (`survey`), decides what was in flight, kills what was not whole, completes births, recomputes the
+//! Reads the volume (`scan`), decides what was in flight, kills what was not whole, completes births, recomputes the
 //! cached link counts and parents from the directories, frees what nothing refers to, and raises the epoch. Every step
 //! may itself be cut by a crash: done again, it comes to the same end. So none waits for another, and all are durable before the
 //! epoch is raised.
 
 use crate::bits::Bits;
 use crate::disk::Disk;
-use crate::format::entry::Owned;
-use crate::format::geometry::Geometry;
-use crate::format::page::{AT_NEXT, LinePlace};
+use crate::format::page::LinePlace;
 use crate::format::shares::SharedRun;
-use crate::format::slot::{self, Identity, Slot};
+use crate::format::slot::{self, Identity, SLOT_BYTES, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
-use crate::log;
-use crate::shares::Counts;
-use crate::survey::{Half, Survey, Surveyed, decide_halves, survey_inode};
+use crate::halves::{Half, decide_halves};
+use crate::log::PageRoom;
+use crate::scan::{Found, Volume, is_born};
+use crate::survey::Surveyed;
 use gannet_vfs::{Errno, Error, FileType, Result};
-use std::collections::HashSet;
 
 /// Inode number of the root directory.
 pub(crate) const ROOT: u32 = 1;
@@ -49,124 +47,42 @@ pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
 }
 
-/// Blocks that are in use on any volume: superblocks, maps, chunks of the inode table.
-pub(crate) fn mark_fixed(disk: &Disk, blocks: &Bits) -> Result<()> {
-    let geometry = disk.geometry();
-    geometry.fixed().for_each(|block| drop_bool(blocks.set(block)));
-    for chunk in 0..geometry.chunks {
-        if let Some(first) = disk.chunk_block(chunk)? {
-            (first..first + geometry.chunk_blocks).for_each(|block| drop_bool(blocks.set(block)));
-        }
-    }
-    Ok(())
-}
-
-const fn drop_bool(_: bool) {}
-
-/// Blocks in use, and how often those that are shared are referred to.
-struct Used {
-    blocks: Bits,
-    shared: Counts,
-}
-
-fn data_blocks(surveyed: &Surveyed) -> impl Iterator<Item = u64> + '_ {
-    surveyed.map.iter().flat_map(|extent| extent.block..extent.block + extent.count as u64)
-}
-
-impl Used {
-    fn mark(&self, surveyed: &Surveyed) {
-        surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.set(page)));
-        surveyed.values.blocks().for_each(|block| drop_bool(self.blocks.set(block)));
-        for block in data_blocks(surveyed) {
-            if self.blocks.set(block) {
-                self.shared.again(block);
-            }
-        }
-    }
-
-    fn unmark(&self, surveyed: &Surveyed) {
-        surveyed.pages.iter().for_each(|&page| drop_bool(self.blocks.clear(page)));
-        surveyed.values.blocks().for_each(|block| drop_bool(self.blocks.clear(block)));
-        for block in data_blocks(surveyed) {
-            if !self.shared.take(block) {
-                drop_bool(self.blocks.clear(block));
-            }
-        }
-    }
-}
-
 /// Recovers the volume with `threads` threads. `EUCLEAN` where it is damaged beyond what a crash can do: then nothing has
-/// been changed.
+/// been changed, but for last entries that were killed and births that were completed.
 pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
-    let geometry: &Geometry = disk.geometry();
-    let used = Used { blocks: Bits::new(geometry.blocks), shared: Counts::default() };
-    let inodes = Bits::new(geometry.inodes());
-    mark_fixed(disk, &used.blocks)?;
-    let mut survey = Survey::of(disk, threads, &|surveyed| {
-        used.mark(surveyed);
-        surveyed.pages = Vec::new();
-        surveyed.map = Default::default();
-        surveyed.values = Default::default();
-    })?;
-    if let Some(problem) = survey.problems.first() {
-        return Err(problem.error);
+    let volume = Volume::of(disk)?;
+    let mut found = volume.scan(threads);
+    if let Some((_, error)) = found.problem {
+        return Err(error);
     }
     let mut report = RecoveryReport::default();
+    decide(&volume, &mut found, &mut report)?;
+    complete_births(&volume, &mut found, &mut report)?;
 
-    let killed = decide(disk, &survey, &mut report)?;
-    let born = complete_births(disk, &survey, &killed, &mut report)?;
-    let mut added = Vec::new();
-    for &inode in &born {
-        if let Slot::Used { generation, birth, links, parent, .. } = disk.slot(inode)? {
-            let surveyed = survey_inode(disk, inode, generation, birth, links, parent)?;
-            used.mark(&surveyed);
-            added.push(surveyed);
-        }
-    }
-    survey.add(added);
-    survey.damaged_slots.retain(|inode| !born.contains(inode));
-
-    let derived = Derived::from_names(&survey, &killed)?;
-    if !derived.is_held(&survey, ROOT) {
-        return Err(Error::damaged("the root directory is missing", 0));
-    }
+    let inodes = Bits::new(disk.geometry().inodes());
+    let judged = judge(&volume, threads, &inodes)?;
+    report.inodes = judged.inodes;
+    report.words_corrected = judged.corrections.len() as u64;
+    report.orphans_freed = judged.orphans.len() as u64;
     let mut commit = disk.begin();
-    for surveyed in &survey.whole {
-        if let Some(tail) =
-            surveyed.end.tail.filter(|_| surveyed.end.dangling && derived.is_held(&survey, surveyed.inode))
-        {
-            // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
-            commit.store(tail.block * BLOCK_BYTES + AT_NEXT, 0)?;
-        }
+    for &(_, at) in found.dangling.iter().filter(|(inode, _)| inodes.has(*inode as u64)) {
+        // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
+        commit.store(at, 0)?;
     }
-    for (brief, holder) in survey.inodes.iter().zip(&derived.holders) {
-        let at = disk.slot_at(brief.inode)?.ok_or(Error::damaged("slot", 0))?;
-        if !holder.holds {
-            let Slot::Used { birth, .. } = disk.slot(brief.inode)? else { continue };
-            free_slot(&mut commit, at, brief.generation)?;
-            report.orphans_freed += 1;
-            let again = survey_inode(disk, brief.inode, brief.generation, birth, 0, 0)?;
-            used.unmark(&again);
-            continue;
-        }
-        drop_bool(inodes.set(brief.inode as u64));
-        report.inodes += 1;
-        let links = cached_links(brief.file_type, holder);
-        if brief.links_cached != links {
-            commit.store(at + slot::AT_LINKS, links)?;
-            report.words_corrected += 1;
-        }
-        if brief.file_type == FileType::Directory && brief.parent_cached != holder.parent as u64 {
-            commit.store(at + slot::AT_PARENT, holder.parent as u64)?;
-            report.words_corrected += 1;
-        }
+    for &(at, word) in &judged.corrections {
+        commit.store(at, word)?;
     }
-    for &inode in &survey.damaged_slots {
-        // A birth that never became whole, and that no directory knows of.
-        if derived.is_held(&survey, inode) {
-            return Err(Error::damaged("inode slot", disk.slot_at(inode)?.unwrap_or(0)));
-        }
-        let at = disk.slot_at(inode)?.ok_or(Error::damaged("slot", 0))?;
+    let mut room = PageRoom::default();
+    for &inode in &judged.orphans {
+        let Slot::Used { generation, birth, .. } = disk.slot(inode)? else { continue };
+        let mut again = Surveyed::read(disk, inode, generation, birth, &mut room)?;
+        again.look_at_data(disk, &mut room)?;
+        volume.used.unmark(&again);
+        free_slot(&mut commit, slot_of(disk, inode)?, generation)?;
+    }
+    // Births that never became whole, and that no directory knows of.
+    for &inode in &judged.damaged {
+        let at = slot_of(disk, inode)?;
         free_slot(&mut commit, at, disk.load(at)? as u32)?;
     }
     // Unnoticed [fence]: a crash that leaves the new epoch and not all of this is recovered from once more, to the same end. It
@@ -174,15 +90,111 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
     let _ = commit.fence();
     disk.settle_superblock()?;
     disk.raise_epoch()?;
-    Ok(Recovered { shares: used.shared.runs(), blocks: used.blocks, inodes, report })
+    Ok(Recovered { shares: volume.used.shared.runs(), blocks: volume.used.blocks, inodes, report })
+}
+
+fn slot_of(disk: &Disk, inode: u32) -> Result<u64> {
+    disk.slot_at(inode)?.ok_or(Error::damaged("slot", 0))
+}
+
+/// What the names make of the inodes.
+#[derive(Default)]
+struct Judged {
+    problem: Option<(u32, Error)>,
+    /// How many are held by names.
+    inodes: u64,
+    has_root: bool,
+    /// Words of slots that are to be stored: where, and what.
+    corrections: Vec<(u64, u64)>,
+    /// Inodes in use without names.
+    orphans: Vec<u32>,
+    /// Slots whose checksum fails.
+    damaged: Vec<u32>,
+}
+
+impl Judged {
+    fn slot(&mut self, volume: &Volume<'_>, at: u64, inode: u32, slot: &Slot) -> bool {
+        let holder = volume.holders.holder(inode);
+        let problem = match *slot {
+            Slot::Used { generation, .. } if holder.links > 0 && holder.generation != generation => NO_INODE,
+            Slot::Free { .. } if holder.links > 0 => NO_INODE,
+            Slot::Damaged if holder.links > 0 => "inode slot",
+            Slot::Free { .. } => return false,
+            Slot::Damaged => {
+                self.damaged.push(inode);
+                return false;
+            }
+            Slot::Used { birth, .. } if !holder.holds(inode, birth.file_type) => {
+                self.orphans.push(inode);
+                return false;
+            }
+            Slot::Used { birth, links: links_cached, parent: parent_cached, .. } => {
+                self.inodes += 1;
+                self.has_root |= inode == ROOT;
+                let links = cached_links(birth.file_type, holder.links as u64);
+                if links_cached != links {
+                    self.corrections.push((at + slot::AT_LINKS, links));
+                }
+                if birth.file_type == FileType::Directory && parent_cached != holder.parent as u64 {
+                    self.corrections.push((at + slot::AT_PARENT, holder.parent as u64));
+                }
+                return true;
+            }
+        };
+        self.note(inode, Error::damaged(problem, at));
+        false
+    }
+
+    fn note(&mut self, inode: u32, error: Error) {
+        if self.problem.as_ref().is_none_or(|&(least, _)| inode < least) {
+            self.problem = Some((inode, error));
+        }
+    }
+}
+
+const NO_INODE: &str = "a name leads to no inode";
+
+/// Compares all slots with the names, once these are decided, and adds the inodes that stay in use to `inodes`. Changes nothing.
+fn judge(volume: &Volume<'_>, threads: usize, inodes: &Bits) -> Result<Judged> {
+    let parts = volume.by_blocks(threads, |part: &mut Judged, block, first| match volume.disk.slots(block, first) {
+        Ok(slots) => {
+            for (inode, slot) in slots {
+                let at = block * BLOCK_BYTES + (inode as u64 - first) * SLOT_BYTES;
+                if part.slot(volume, at, inode, &slot) {
+                    inodes.set(inode as u64);
+                }
+            }
+        }
+        Err(error) => part.note(first as u32, error),
+    });
+    let mut judged = Judged::default();
+    for part in parts {
+        part.problem.into_iter().for_each(|(inode, error)| judged.note(inode, error));
+        judged.inodes += part.inodes;
+        judged.has_root |= part.has_root;
+        judged.corrections.extend(part.corrections);
+        judged.orphans.extend(part.orphans);
+        judged.damaged.extend(part.damaged);
+    }
+    if let Some((_, error)) = judged.problem {
+        return Err(error);
+    }
+    if !judged.has_root {
+        return Err(Error::damaged("the root directory is missing", 0));
+    }
+    // In an order that does not depend on the threads.
+    judged.corrections.sort_unstable();
+    judged.orphans.sort_unstable();
+    judged.damaged.sort_unstable();
+    Ok(judged)
 }
 
 /// What an inode's slot says of its links: a directory's are derived from its log whenever it is loaded, so its slot says
 /// only that it has a name.
-pub(crate) const fn cached_links(file_type: FileType, holder: &Holder) -> u64 {
+pub(crate) const fn cached_links(file_type: FileType, links: u64) -> u64 {
     match file_type {
         FileType::Directory => 2,
-        _ => holder.links,
+        _ => links,
     }
 }
 
@@ -194,47 +206,42 @@ pub(crate) fn free_slot(commit: &mut crate::disk::Commit<'_>, at: u64, generatio
     commit.store(at + slot::AT_HEAD, 0)
 }
 
-/// Decides every log's last entry; kills what was not whole. Returns the directories whose last entry is killed.
-fn decide(disk: &Disk, survey: &Survey, report: &mut RecoveryReport) -> Result<HashSet<u32>> {
-    let mut killed = HashSet::new();
-    let mut places: Vec<LinePlace> = Vec::new();
-    let mut halves = Vec::new();
-    for surveyed in &survey.whole {
-        let Some(place) = surveyed.end.last else { continue };
-        if surveyed.last.torn_data {
-            places.push(place);
-        }
-        if let Some((partner, sequence)) = surveyed.last.partner {
-            halves.push((partner, surveyed, sequence, place));
-        }
-    }
+/// Decides every log's last entry; kills what was not whole. What stands may make an inode.
+fn decide(volume: &Volume<'_>, found: &mut Found, report: &mut RecoveryReport) -> Result<()> {
+    let disk = volume.disk;
+    let mut halves = std::mem::take(&mut found.halves);
     // By partner, so that each log is read once, however many refer to it.
-    halves.sort_by_key(|(partner, ..)| partner.inode);
-    for group in halves.chunk_by(|(one, ..), (two, ..)| one.inode == two.inode) {
-        let asked: Vec<_> = group
-            .iter()
-            .map(|&(partner, surveyed, sequence, _)| ((surveyed.inode, surveyed.generation, sequence), partner))
-            .collect();
-        for (half, &(_, surveyed, _, place)) in decide_halves(disk, &asked)?.into_iter().zip(group) {
-            match half {
-                Half::Committed => {}
-                Half::Torn => {
-                    places.push(place);
-                    killed.insert(surveyed.inode);
-                }
+    halves.sort_by_key(|half| half.partner.inode);
+    for group in halves.chunk_by(|one, two| one.partner.inode == two.partner.inode) {
+        let asked: Vec<_> =
+            group.iter().map(|half| ((half.inode, half.generation, half.sequence), half.partner)).collect();
+        for (decision, half) in decide_halves(disk, &asked)?.into_iter().zip(group) {
+            let stands = match decision {
+                Half::Committed => true,
+                Half::Torn => false,
                 Half::Damaged => {
-                    return Err(Error::damaged("rename across directories: its halves disagree", place.offset_bytes()));
+                    let what = "rename across directories: its halves disagree";
+                    return Err(Error::damaged(what, half.place.offset_bytes()));
                 }
+            };
+            let names = if stands { &half.after } else { &half.before };
+            names.iter().flatten().try_for_each(|change| volume.bind(half.inode, change))?;
+            match half.birth {
+                Some((birth, target)) if stands && !is_born(disk, &birth, &target)? => {
+                    found.unborn.push((half.inode, birth, target));
+                }
+                _ if stands => {}
+                _ => found.torn.push(half.place),
             }
         }
     }
     let mut commit = disk.begin();
-    for &place in &places {
+    for &place in &found.torn {
         kill(&mut commit, place)?;
     }
     commit.without_fence();
-    report.entries_killed += places.len() as u64;
-    Ok(killed)
+    report.entries_killed += found.torn.len() as u64;
+    Ok(())
 }
 
 /// Makes an entry invalid for good, by one word.
@@ -247,110 +254,24 @@ pub(crate) fn kill(commit: &mut crate::disk::Commit<'_>, place: LinePlace) -> Re
 }
 
 /// Writes the slots of inodes that a directory's last entry makes and that did not become durable with it.
-fn complete_births(
-    disk: &Disk,
-    survey: &Survey,
-    killed: &HashSet<u32>,
-    report: &mut RecoveryReport,
-) -> Result<HashSet<u32>> {
-    let mut born = HashSet::new();
+fn complete_births(volume: &Volume<'_>, found: &mut Found, report: &mut RecoveryReport) -> Result<()> {
+    let disk = volume.disk;
     let mut commit = disk.begin();
-    for surveyed in &survey.whole {
-        let Some((birth, target)) = surveyed.last.birth else { continue };
-        if killed.contains(&surveyed.inode) {
-            continue;
-        }
-        match disk.slot(target.inode)? {
-            // The head stands outside of the checksum, so that it may be what the slot held before. A log that an inode is born with
-            // never goes away, and its pages were durable first.
-            Slot::Used { generation, birth: found, .. } if generation == target.generation => {
-                let owned = Owned { key: disk.key(), inode: target.inode, generation };
-                if birth.head == 0 || log::first_page(disk, owned, found.head)?.is_some() {
-                    continue;
-                }
-            }
-            Slot::Used { .. } => {
-                return Err(Error::damaged("a birth whose slot is another's", target.place.offset_bytes()));
-            }
-            // The name's inode was freed after the entry: its removal follows in this very log, so it cannot be last.
-            Slot::Free { .. } | Slot::Damaged => {}
-        }
-        let at = disk
-            .slot_at(target.inode)?
-            .ok_or(Error::damaged("a birth outside the inode table", target.place.offset_bytes()))?;
+    let unborn = std::mem::take(&mut found.unborn);
+    for (directory, birth, target) in &unborn {
         let links = if birth.file_type == FileType::Directory { 2 } else { 1 };
-        let bytes = birth.encode(disk.key(), target.inode, target.generation, links, surveyed.inode);
-        commit.write(at, &bytes)?;
-        born.insert(target.inode);
+        let bytes = birth.encode(disk.key(), target.inode, target.generation, links, *directory);
+        commit.write(slot_of(disk, target.inode)?, &bytes)?;
     }
     commit.without_fence();
-    report.births_completed += born.len() as u64;
-    Ok(born)
-}
-
-/// What the directories say of each inode.
-struct Derived {
-    /// In the order of the survey's inodes.
-    holders: Vec<Holder>,
-}
-
-/// How an inode is held.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Holder {
-    /// Its link count.
-    pub(crate) links: u64,
-    /// For a directory, the one that holds it.
-    pub(crate) parent: u32,
-    /// Whether it is reachable by a name, or the root.
-    pub(crate) holds: bool,
-}
-
-impl Derived {
-    /// Counts names. Errors name a binding that leads to nothing.
-    fn from_names(survey: &Survey, killed: &HashSet<u32>) -> Result<Self> {
-        let mut holders = vec![Holder::default(); survey.inodes.len()];
-        if let Some(root) = survey.place_of(ROOT) {
-            holders[root] = Holder { links: 2, parent: ROOT, holds: true };
-        }
-        for directory in &survey.whole {
-            if directory.state.birth.file_type != FileType::Directory {
-                continue;
-            }
-            let mut subdirectories = 0;
-            for (_, target) in directory.settled_names(!killed.contains(&directory.inode)) {
-                let found =
-                    survey.place_of(target.inode).filter(|&at| survey.inodes[at].generation == target.generation);
-                let Some(at) = found else {
-                    return Err(Error::damaged("a name leads to no inode", target.place.offset_bytes()));
-                };
-                let holder = &mut holders[at];
-                holder.holds = true;
-                if target.file_type == FileType::Directory {
-                    if holder.parent != 0 {
-                        return Err(Error::damaged("a directory has two names", target.place.offset_bytes()));
-                    }
-                    holder.parent = directory.inode;
-                    holder.links += 2;
-                    subdirectories += 1;
-                } else {
-                    holder.links += 1;
-                }
-            }
-            if let Some(at) = survey.place_of(directory.inode) {
-                holders[at].links += subdirectories;
-            }
-        }
-        // A directory that is bound as something else has no parent: it counts as nameless.
-        for (brief, holder) in survey.inodes.iter().zip(&mut holders) {
-            holder.holds &= brief.inode == ROOT || brief.file_type != FileType::Directory || holder.parent != 0;
-        }
-        Ok(Self { holders })
+    let mut room = PageRoom::default();
+    for (_, birth, target) in &unborn {
+        let mut surveyed = Surveyed::read(disk, target.inode, target.generation, *birth, &mut room)?;
+        surveyed.look_at_data(disk, &mut room)?;
+        volume.take(&mut surveyed, found)?;
     }
-
-    /// Whether an inode is reachable by a name, or the root.
-    fn is_held(&self, survey: &Survey, inode: u32) -> bool {
-        survey.place_of(inode).is_some_and(|at| self.holders[at].holds)
-    }
+    report.births_completed += unborn.len() as u64;
+    Ok(())
 }
 
 /// Its shared state belongs to others.

@@ -1,6 +1,6 @@
 //! Renames: within a directory one entry with two bindings, across directories an entry in each that names the other.
 //!
-//! Whether a half pair counts after a crash is decided by sequence order (`survey::decide_half`); nothing is written to
+//! Whether a half pair counts after a crash is decided by sequence order (`halves::decide_half`); nothing is written to
 //! settle it.
 
 use crate::create::Newborn;

@@ -1,22 +1,20 @@
-//! The whole volume, read once, in private memory: what is used, what refers to what, what is wrong. Crash recovery and
-//! fsck both begin here; neither trusts anything it has not seen here.
+//! One inode in use, read from its slot and its log into private memory: the blocks it refers to, the names it binds, and what
+//! its last entry, which alone can have been in flight, needs to be decided. Crash recovery reads all of them so.
 //!
-//! Reads the medium and changes nothing. Runs on as many threads as it is given.
+//! Reads the medium and changes nothing.
 
-use crate::disk::Disk;
+use crate::disk::{Block, Disk};
 use crate::file_map::{FileMap, hashed_ranges};
-use crate::format::entry::{Entry, Owned, Partner, Payload};
+use crate::format::entry::{Entry, Extents, Owned, Partner, Payload};
 use crate::format::page::LinePlace;
-use crate::format::slot::{Birth, Slot};
-use crate::format::{BLOCK_BYTES, Tag};
-use crate::log::{self, LogEnd, Met};
+use crate::format::slot::Birth;
+use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::log::{self, LogEnd, Met, PageRoom};
 use crate::replay::{InodeState, RANKS, binding_key};
 use crate::xattrs::is_sound_value;
-use gannet_media::DataHash;
+use gannet_media::{DataHash, MediumOffset};
 use gannet_vfs::{Error, FileType, Result};
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeMap;
 
 /// An inode that is in use.
 #[derive(Debug)]
@@ -27,14 +25,8 @@ pub(crate) struct Surveyed {
     pub(crate) generation: u32,
     /// Its attributes, its last entry applied.
     pub(crate) state: InodeState,
-    /// Cached link count in the slot.
-    pub(crate) links_cached: u64,
-    /// Cached parent in the slot.
-    pub(crate) parent_cached: u64,
     /// Where its log ends.
     pub(crate) end: LogEnd,
-    /// Sequence number that its log begins with.
-    pub(crate) first_sequence: u64,
     /// What its last entry needs to be decided, if anything.
     pub(crate) last: Last,
     /// Names, if it is a directory.
@@ -84,14 +76,24 @@ impl Values {
     }
 }
 
-/// The bindings of a directory by index key, after all entries but the last, and the last one apart, since it may have to
-/// be killed.
+/// What a directory's log says of names: what was changed by all entries but the last, and the last one's changes apart, since it may
+/// have to be killed.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    /// Key to what it names.
-    pub(crate) bound: HashMap<u64, Target>,
+    /// In the order of the log, but for the first `settled`, which are ascending by key, one for each name that is bound.
+    changes: Vec<Change>,
+    settled: usize,
     /// What the last entry changes.
-    pub(crate) last: Vec<(u64, Option<Target>)>,
+    pub(crate) last: [Option<Change>; 2],
+}
+
+/// A name that is bound or taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Change {
+    /// Its key.
+    pub(crate) key: u64,
+    /// What it names from now on.
+    pub(crate) target: Option<Target>,
 }
 
 /// What a name names.
@@ -103,8 +105,60 @@ pub(crate) struct Target {
     pub(crate) generation: u32,
     /// Its type.
     pub(crate) file_type: FileType,
-    /// Where the binding stands.
-    pub(crate) place: LinePlace,
+}
+
+/// So many changes are put together at least, and twice as many as names were left when this was done before: so it takes no longer for
+/// each of them in a long log.
+const CHANGES_TOGETHER: usize = 1024;
+
+impl Names {
+    fn change(&mut self, change: Change) {
+        if self.changes.len() >= CHANGES_TOGETHER.max(2 * self.settled) {
+            let _ = self.bound();
+        }
+        self.changes.push(change);
+    }
+
+    /// The last entry stands.
+    pub(crate) fn keep_last(&mut self) {
+        for change in std::mem::take(&mut self.last).into_iter().flatten() {
+            self.change(change);
+        }
+    }
+
+    /// The names that are bound, ascending by key, before the last entry.
+    pub(crate) fn bound(&mut self) -> &[Change] {
+        if self.settled < self.changes.len() {
+            // Stable: of one key the latest stays last.
+            self.changes.sort_by_key(|change| change.key);
+            let mut kept = 0;
+            for at in 0..self.changes.len() {
+                let change = self.changes[at];
+                let is_latest = self.changes.get(at + 1).is_none_or(|next| next.key != change.key);
+                if is_latest && change.target.is_some() {
+                    self.changes[kept] = change;
+                    kept += 1;
+                }
+            }
+            self.changes.truncate(kept);
+            self.settled = kept;
+        }
+        &self.changes
+    }
+
+    /// What was bound before the last entry under the keys that it changes.
+    pub(crate) fn before_last(&mut self) -> [Option<Change>; 2] {
+        let keys = self.last.map(|change| change.map(|change| change.key));
+        let bound = self.bound();
+        let mut before = keys.map(|key| {
+            let at = bound.binary_search_by_key(&key?, |change| change.key).ok()?;
+            bound.get(at).copied()
+        });
+        if before[0] == before[1] {
+            before[1] = None;
+        }
+        before
+    }
 }
 
 /// What is to be decided about a log's last entry, which alone can have been in flight at a crash.
@@ -114,293 +168,97 @@ pub(crate) struct Last {
     pub(crate) partner: Option<(Partner, u64)>,
     /// An inode that it makes.
     pub(crate) birth: Option<(Birth, Target)>,
+    /// It has a hash of data; the size of the file before it.
+    hashed_after_bytes: Option<u64>,
     /// Its data did not become durable with it.
     pub(crate) torn_data: bool,
 }
 
-/// Something that is wrong: errors of the structures themselves, not what a crash leaves.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
-    /// The inode, or 0.
-    pub(crate) inode: u32,
-    /// What, where.
-    pub(crate) error: Error,
-}
-
-/// What is kept of every inode.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Brief {
-    /// Its number.
-    pub(crate) inode: u32,
-    /// Its generation.
-    pub(crate) generation: u32,
-    /// Cached link count in the slot.
-    pub(crate) links_cached: u64,
-    /// Cached parent in the slot.
-    pub(crate) parent_cached: u64,
-    /// Its type.
-    pub(crate) file_type: FileType,
-}
-
-/// All inodes in use, and what is wrong.
-pub(crate) struct Survey {
-    /// Inodes in use, ascending. Little of each, for there can be many millions.
-    pub(crate) inodes: Vec<Brief>,
-    /// Those of which more is needed, ascending: directories, and whose last entry or page is to be decided.
-    pub(crate) whole: Vec<Surveyed>,
-    /// Slots and structures that cannot be read.
-    pub(crate) problems: Vec<Problem>,
-    /// Slots whose checksum fails: a birth that was in flight, or damage.
-    pub(crate) damaged_slots: Vec<u32>,
-    /// The numbers of the inodes alone, to be searched.
-    numbers: Vec<u32>,
-    /// Where in `inodes` each chunk begins.
-    starts: Vec<usize>,
-    slots_per_chunk: u64,
-}
-
-/// Chunks of the inode table that a thread takes upon itself.
-const CHUNKS_AT_A_TIME: u64 = 16;
-
-/// What one thread has read.
-#[derive(Default)]
-struct Part {
-    inodes: Vec<Brief>,
-    whole: Vec<Surveyed>,
-    problems: Vec<Problem>,
-    damaged_slots: Vec<u32>,
-}
-
-impl Survey {
-    /// Reads the volume with `threads` threads. `each` sees every inode once, and may take from it what need not be kept.
-    pub(crate) fn of(disk: &Disk, threads: usize, each: &(dyn Fn(&mut Surveyed) + Sync)) -> Result<Self> {
-        let next_chunk = AtomicU64::new(0);
-        let parts = Mutex::new(Vec::new());
-        let read = || {
-            let mut part = Part::default();
-            loop {
-                let first = next_chunk.fetch_add(CHUNKS_AT_A_TIME, Ordering::Relaxed);
-                let end = (first + CHUNKS_AT_A_TIME).min(disk.geometry().chunks);
-                if first >= end {
-                    break;
-                }
-                (first..end).for_each(|chunk| part.chunk(disk, chunk, each));
-            }
-            parts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).push(part);
-        };
-        // The calling thread is one of them.
-        std::thread::scope(|scope| {
-            (1..threads).for_each(|_| drop(scope.spawn(read)));
-            read();
-        });
-        let mut all = Part::default();
-        for part in parts.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner()) {
-            all.inodes.extend(part.inodes);
-            all.whole.extend(part.whole);
-            all.problems.extend(part.problems);
-            all.damaged_slots.extend(part.damaged_slots);
-        }
-        // Stable, since these are quick where there are long runs already.
-        all.inodes.sort_by_key(|brief| brief.inode);
-        all.whole.sort_by_key(|surveyed| surveyed.inode);
-        all.problems.sort_by_key(|problem| (problem.inode, problem.error.place()));
-        all.damaged_slots.sort_unstable();
-        let Part { inodes, whole, problems, damaged_slots } = all;
-        let slots_per_chunk = disk.geometry().slots_per_chunk();
-        let (numbers, starts) = (Vec::new(), Vec::new());
-        let mut survey = Self { inodes, whole, problems, damaged_slots, numbers, starts, slots_per_chunk };
-        survey.number();
-        Ok(survey)
-    }
-
-    /// Notes where each inode is.
-    fn number(&mut self) {
-        self.numbers = self.inodes.iter().map(|brief| brief.inode).collect();
-        let chunks = self.numbers.last().map_or(0, |&last| last as u64 / self.slots_per_chunk + 1);
-        let mut at = 0;
-        self.starts = (0..=chunks)
-            .map(|chunk| {
-                while self.numbers.get(at).is_some_and(|&number| (number as u64) < chunk * self.slots_per_chunk) {
-                    at += 1;
-                }
-                at
-            })
-            .collect();
-    }
-
-    /// Takes inodes in, in place of what is known of them.
-    pub(crate) fn add(&mut self, added: Vec<Surveyed>) {
-        for surveyed in added {
-            let brief = surveyed.brief();
-            match self.inodes.binary_search_by_key(&brief.inode, |other| other.inode) {
-                Ok(at) => self.inodes[at] = brief,
-                Err(at) => self.inodes.insert(at, brief),
-            }
-            match self.whole.binary_search_by_key(&brief.inode, |other| other.inode) {
-                Ok(at) => self.whole[at] = surveyed,
-                Err(at) => self.whole.insert(at, surveyed),
-            }
-        }
-        self.number();
-    }
-
-    /// Where in `inodes` an inode in use is.
-    pub(crate) fn place_of(&self, inode: u32) -> Option<usize> {
-        let chunk = (inode as u64 / self.slots_per_chunk) as usize;
-        let (start, end) = (*self.starts.get(chunk)?, *self.starts.get(chunk + 1)?);
-        self.numbers[start..end].binary_search(&inode).ok().map(|within| start + within)
-    }
-}
-
-impl Part {
-    fn chunk(&mut self, disk: &Disk, chunk: u64, each: &(dyn Fn(&mut Surveyed) + Sync)) {
-        let slots = disk.geometry().slots_per_chunk();
-        match disk.chunk_block(chunk) {
-            Ok(Some(_)) => {}
-            Ok(None) => return,
-            Err(error) => return self.problems.push(Problem { inode: 0, error }),
-        }
-        for inode in chunk * slots..((chunk + 1) * slots).min(disk.geometry().inodes()) {
-            let inode = inode as u32;
-            match disk.slot(inode) {
-                Ok(Slot::Free { .. }) => {}
-                Ok(Slot::Damaged) => self.damaged_slots.push(inode),
-                Ok(Slot::Used { generation, birth, links, parent, .. }) => {
-                    match survey_inode(disk, inode, generation, birth, links, parent) {
-                        Ok(mut surveyed) => {
-                            each(&mut surveyed);
-                            self.inodes.push(surveyed.brief());
-                            if surveyed.is_needed() {
-                                self.whole.push(surveyed);
-                            }
-                        }
-                        Err(error) => self.problems.push(Problem { inode, error }),
-                    }
-                }
-                Err(error) => self.problems.push(Problem { inode, error }),
-            }
-        }
-    }
-}
-
-/// Reads one inode: its log, its map or its names, and its last entry's evidence.
-pub(crate) fn survey_inode(
-    disk: &Disk,
-    inode: u32,
-    generation: u32,
-    birth: Birth,
-    links_cached: u64,
-    parent_cached: u64,
-) -> Result<Surveyed> {
-    let owned = Owned { key: disk.key(), inode, generation };
-    let mut surveyed = Surveyed {
-        inode,
-        generation,
-        state: InodeState::new(&birth),
-        links_cached,
-        parent_cached,
-        end: LogEnd { tail: None, next_sequence: 1, epoch: 0, last: None, pages: 0, lines: 0, dangling: false },
-        first_sequence: 1,
-        last: Last::default(),
-        names: Names::default(),
-        map: FileMap::default(),
-        pages: Vec::new(),
-        values: Values::default(),
-    };
-    let mut size_before = 0;
-    surveyed.end = log::walk(disk, owned, birth.head, &mut |met| {
-        match met {
-            Met::Page { block, header } => {
-                if surveyed.pages.is_empty() {
-                    surveyed.first_sequence = header.first_sequence;
-                }
-                surveyed.pages.push(block);
-            }
-            Met::Entry { place, entry } => {
-                size_before = surveyed.state.logged.size_bytes;
-                surveyed.state.apply(entry);
-                surveyed.take(disk, place, entry)?;
-            }
-        }
-        Ok(())
-    })?;
-    if let Some(last) = surveyed.end.last {
-        surveyed.last.torn_data = !data_is_whole(disk, owned, last, size_before, &surveyed.map)?;
-    }
-    if surveyed.last.torn_data {
-        return survey_without_last(disk, owned, surveyed, birth);
-    }
-    Ok(surveyed)
-}
-
-/// Surveys again, leaving the last entry out: its data is not there, so neither is it.
-fn survey_without_last(disk: &Disk, owned: Owned, torn: Surveyed, birth: Birth) -> Result<Surveyed> {
-    let mut surveyed = Surveyed {
-        state: InodeState::new(&birth),
-        map: FileMap::default(),
-        names: Names::default(),
-        values: Values::default(),
-        ..torn
-    };
-    surveyed.pages.clear();
-    let last = surveyed.end.last;
-    log::walk(disk, owned, birth.head, &mut |met| {
-        match met {
-            Met::Page { block, .. } => surveyed.pages.push(block),
-            Met::Entry { place, .. } if Some(place) == last => {}
-            Met::Entry { place, entry } => {
-                surveyed.state.apply(entry);
-                surveyed.take(disk, place, entry)?;
-            }
-        }
-        Ok(())
-    })?;
-    surveyed.last.torn_data = true;
-    Ok(surveyed)
-}
-
 impl Surveyed {
-    /// What is kept of it in any case.
-    const fn brief(&self) -> Brief {
-        Brief {
-            inode: self.inode,
-            generation: self.generation,
-            links_cached: self.links_cached,
-            parent_cached: self.parent_cached,
-            file_type: self.state.birth.file_type,
-        }
+    /// Reads one inode. Its last entry's data is looked at by [`Surveyed::look_at_data`].
+    pub(crate) fn read(disk: &Disk, inode: u32, generation: u32, birth: Birth, room: &mut PageRoom) -> Result<Self> {
+        Self::read_without(disk, inode, generation, birth, None, room)
     }
 
-    /// Whether there is anything to be decided or derived from it.
-    fn is_needed(&self) -> bool {
-        self.state.birth.file_type == FileType::Directory
-            || self.last.torn_data
-            || self.last.partner.is_some()
-            || self.last.birth.is_some()
-            || self.end.dangling
+    fn read_without(
+        disk: &Disk,
+        inode: u32,
+        generation: u32,
+        birth: Birth,
+        without: Option<LinePlace>,
+        room: &mut PageRoom,
+    ) -> Result<Self> {
+        let mut surveyed = Self {
+            inode,
+            generation,
+            state: InodeState::new(&birth),
+            end: LogEnd::default(),
+            last: Last::default(),
+            names: Names::default(),
+            map: FileMap::default(),
+            pages: Vec::new(),
+            values: Values::default(),
+        };
+        surveyed.end = log::walk_in(room, disk, surveyed.owned(disk), birth.head, &mut |met| match met {
+            Met::Page { block, .. } => {
+                surveyed.pages.push(block);
+                Ok(())
+            }
+            Met::Entry { place, .. } if Some(place) == without => Ok(()),
+            Met::Entry { place, entry } => surveyed.take(disk, place, entry),
+        })?;
+        Ok(surveyed)
+    }
+
+    fn owned(&self, disk: &Disk) -> Owned {
+        Owned { key: disk.key(), inode: self.inode, generation: self.generation }
+    }
+
+    /// Asks for the data that [`Surveyed::look_at_data`] will read, and says whether there is any.
+    pub(crate) fn expect_data(&self, disk: &Disk) -> bool {
+        let Some(size_before) = self.last.hashed_after_bytes else { return false };
+        // All of the first block of it: the processor itself would ask for some lines only, and stop where the block ends.
+        if let Some(block) = self.map.get(size_before / BLOCK_BYTES) {
+            let (start, end) = (size_before % BLOCK_BYTES, (size_before / BLOCK_BYTES + 1) * BLOCK_BYTES);
+            let length = self.state.logged.size_bytes.min(end).saturating_sub(size_before);
+            let lines = (start..start + length).step_by(LINE_BYTES as usize);
+            lines.for_each(|at| disk.medium().expect_load(MediumOffset(block * BLOCK_BYTES + at)));
+        }
+        true
+    }
+
+    /// Compares the data that the last entry made visible with its hash. If it is not there, neither is the entry: the inode is read
+    /// again without it.
+    pub(crate) fn look_at_data(&mut self, disk: &Disk, room: &mut PageRoom) -> Result<()> {
+        let (Some(last), Some(size_before)) = (self.end.last, self.last.hashed_after_bytes) else { return Ok(()) };
+        if data_is_whole(disk, self.owned(disk), last, size_before, &self.map, room.bytes_mut())? {
+            return Ok(());
+        }
+        let (inode, generation, birth) = (self.inode, self.generation, self.state.birth);
+        *self = Self::read_without(disk, inode, generation, birth, Some(last), room)?;
+        // The entry before it was not the last.
+        self.names.keep_last();
+        self.last = Last { torn_data: true, ..Last::default() };
+        Ok(())
     }
 
     fn take(&mut self, disk: &Disk, place: LinePlace, entry: &Entry<'_>) -> Result<()> {
-        for (key, target) in self.names.last.drain(..) {
-            match target {
-                Some(target) => self.names.bound.insert(key, target),
-                None => self.names.bound.remove(&key),
-            };
-        }
+        let size_before = self.state.logged.size_bytes;
+        self.state.apply(entry);
+        self.names.keep_last();
         self.last = Last::default();
-        self.values.apply(&entry.payload);
         match entry.payload {
             Payload::Bind { first, second, birth, partner } => {
-                for binding in [Some(first), second].into_iter().flatten() {
+                for (last, binding) in self.names.last.iter_mut().zip([Some(first), second]) {
+                    let Some(binding) = binding else { continue };
                     let key = binding_key(disk.key(), &binding);
                     debug_assert!((binding.rank as u64) < RANKS);
                     let target = binding.file_type.map(|file_type| Target {
                         inode: binding.inode,
                         generation: binding.generation,
                         file_type,
-                        place,
                     });
-                    self.names.last.push((key, target));
+                    *last = Some(Change { key, target });
                     if let (Some(birth), Some(target)) = (birth, target)
                         && self.last.birth.is_none()
                     {
@@ -408,6 +266,7 @@ impl Surveyed {
                     }
                 }
                 self.last.partner = partner.map(|partner| (partner, entry.sequence));
+                return Ok(());
             }
             Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                 for extent in extents.iter() {
@@ -418,7 +277,6 @@ impl Surveyed {
                         return Err(Error::damaged("extent outside the volume", place.offset_bytes()));
                     }
                 }
-                self.map.apply(&entry.payload);
             }
             Payload::LargeXattr { value, .. } if !is_sound_value(disk, &value) => {
                 return Err(Error::damaged("value of an extended attribute", place.offset_bytes()));
@@ -426,42 +284,39 @@ impl Surveyed {
             Payload::Shift { file_block, distance, .. } if file_block.max(distance) >= FILE_BLOCKS_MAX => {
                 return Err(Error::damaged("shift beyond the largest file", place.offset_bytes()));
             }
-            ref other => self.map.apply(other),
+            _ => {}
         }
+        let is_hashed = matches!(
+            entry.payload,
+            Payload::Write { hash: Some(_), .. }
+                | Payload::Size { hash: Some(_), .. }
+                | Payload::Resize { hash: Some(_), .. }
+        );
+        self.last.hashed_after_bytes = is_hashed.then_some(size_before);
+        self.values.apply(&entry.payload);
+        self.map.apply(&entry.payload);
         Ok(())
-    }
-
-    /// The names with the last entry taken (`keep_last`) or killed.
-    pub(crate) fn settled_names(&self, keep_last: bool) -> impl Iterator<Item = (u64, Target)> + '_ {
-        let last = if keep_last { &self.names.last[..] } else { &[] };
-        let overridden = move |key: u64| last.iter().any(|&(changed, _)| changed == key);
-        let before = self.names.bound.iter().map(|(&key, &target)| (key, target));
-        before
-            .filter(move |&(key, _)| !overridden(key))
-            .chain(last.iter().filter_map(|&(key, target)| Some((key, target?))))
     }
 }
 
 /// The largest file, in blocks: 2^51 bytes short of nothing that fits a volume, and of index keys.
 pub(crate) const FILE_BLOCKS_MAX: u64 = 1 << 51;
 
-/// Whether the data that a log's last entry made visible is what its hash says; true where it has none.
+/// Whether the data that a log's last entry made visible is what its hash says; true where it has none. `room` is for the entry.
 pub(crate) fn data_is_whole(
     disk: &Disk,
     owned: Owned,
     last: LinePlace,
     size_before_bytes: u64,
     map: &FileMap,
+    room: &mut Block,
 ) -> Result<bool> {
-    let mut block = [0; BLOCK_BYTES as usize];
-    let bytes = disk.read_entry(last, &mut block)?;
+    let bytes = disk.read_entry(last, room)?;
     let Some(entry) = Entry::decode(owned, bytes) else { return Ok(false) };
     let (size_bytes, expected, extents) = match entry.payload {
         Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
-        Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, crate::format::entry::Extents::List(&[])),
-        Payload::Resize { attributes, hash: Some(hash) } => {
-            (attributes.size_bytes, hash, crate::format::entry::Extents::List(&[]))
-        }
+        Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, Extents::List(&[])),
+        Payload::Resize { attributes, hash: Some(hash) } => (attributes.size_bytes, hash, Extents::List(&[])),
         _ => return Ok(true),
     };
     let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
@@ -475,60 +330,41 @@ pub(crate) fn data_is_whole(
     Ok(hash.value() == expected)
 }
 
-/// What a half of a rename across directories is worth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Half {
-    /// The rename happened.
-    Committed,
-    /// The other half never became durable: this one is killed.
-    Torn,
-    /// Both stand and do not speak of each other.
-    Damaged,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A half of a rename: inode, generation and sequence of its entry.
-pub(crate) type HalfName = (u32, u32, u64);
-
-/// Decides a last entry with a partner by sequence order: a partner's log that has moved past the partner's sequence, or
-/// whose inode was freed since, proves that both halves were durable.
-pub(crate) fn decide_half(disk: &Disk, this: HalfName, partner: Partner) -> Result<Half> {
-    Ok(decide_halves(disk, &[(this, partner)])?.pop().unwrap_or(Half::Damaged))
-}
-
-/// The same for several that have their partners in one log, which is read once.
-pub(crate) fn decide_halves(disk: &Disk, asked: &[(HalfName, Partner)]) -> Result<Vec<Half>> {
-    let Some(&(_, Partner { inode, .. })) = asked.first() else { return Ok(Vec::new()) };
-    let (generation, birth) = match disk.slot(inode)? {
-        Slot::Used { generation, birth, .. } => (generation, birth),
-        _ => return Ok(vec![Half::Committed; asked.len()]),
-    };
-    let owned = Owned { key: disk.key(), inode, generation };
-    let wanted: HashSet<u64> = asked.iter().map(|(_, partner)| partner.sequence).collect();
-    let mut found: HashMap<u64, Option<HalfName>> = HashMap::new();
-    let mut first_sequence = None;
-    let end = log::walk(disk, owned, birth.head, &mut |met| {
-        match met {
-            Met::Page { header, .. } => {
-                first_sequence.get_or_insert(header.first_sequence);
+    #[test]
+    fn names_are_those_of_the_latest_changes() {
+        let mut state = 5_u64;
+        let mut random = |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        };
+        // Few names that change often, so that they are put together again and again; then many.
+        for keys in [3, 300, 5000] {
+            let (mut names, mut table) = (Names::default(), BTreeMap::new());
+            for inode in 0..20_000 {
+                let bound = (random(3) > 0).then_some(Target { inode, generation: 1, file_type: FileType::Regular });
+                let first = Change { key: random(keys), target: bound };
+                let second = (random(9) == 0).then(|| Change { key: random(keys), target: None });
+                names.last = [Some(first), second];
+                if inode % 1999 == 0 {
+                    let before = names.before_last();
+                    assert_eq!(before[0], table.get(&first.key).copied());
+                    let other = second.filter(|second| second.key != first.key);
+                    assert_eq!(before[1], other.and_then(|second| table.get(&second.key).copied()));
+                }
+                for change in names.last.into_iter().flatten() {
+                    match change.target {
+                        Some(_) => table.insert(change.key, change),
+                        None => table.remove(&change.key),
+                    };
+                }
+                names.keep_last();
+                assert!(names.changes.len() <= CHANGES_TOGETHER.max(2 * keys as usize));
             }
-            Met::Entry { entry, .. } if wanted.contains(&entry.sequence) => {
-                let back = match entry.payload {
-                    Payload::Bind { partner: Some(back), .. } => Some((back.inode, back.generation, back.sequence)),
-                    _ => None,
-                };
-                found.insert(entry.sequence, back);
-            }
-            Met::Entry { .. } => {}
+            assert_eq!(names.bound(), table.into_values().collect::<Vec<_>>());
         }
-        Ok(())
-    })?;
-    let decide = |&(this, partner): &(HalfName, Partner)| match found.get(&partner.sequence) {
-        _ if partner.generation != generation => Half::Committed,
-        Some(back) if *back == Some(this) => Half::Committed,
-        Some(_) => Half::Damaged,
-        None if partner.sequence < first_sequence.unwrap_or(1) => Half::Committed,
-        None if partner.sequence >= end.next_sequence => Half::Torn,
-        None => Half::Damaged,
-    };
-    Ok(asked.iter().map(decide).collect())
+    }
 }

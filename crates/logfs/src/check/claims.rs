@@ -185,6 +185,7 @@ impl Model<'_> {
     fn check_data(&mut self, overlapping: &HashSet<u32>) -> Result<bool> {
         let disk = self.ground.disk;
         let mut torn = Vec::new();
+        let mut room = [0; BLOCK_BYTES as usize];
         for examined in self.inodes.values() {
             let (Some(place), Some(size_before)) = (examined.last.place, examined.last.hashed_after_bytes) else {
                 continue;
@@ -192,7 +193,7 @@ impl Model<'_> {
             let owned = Owned { key: disk.key(), inode: examined.inode, generation: examined.generation };
             if !examined.lossy
                 && !overlapping.contains(&examined.inode)
-                && !data_is_whole(disk, owned, place, size_before, &examined.map)?
+                && !data_is_whole(disk, owned, place, size_before, &examined.map, &mut room)?
             {
                 torn.push((examined.inode, place));
             }

@@ -4,7 +4,7 @@
 use super::examine::Bound;
 use super::model::Model;
 use crate::format::slot::{AT_LINKS, AT_PARENT};
-use crate::recover::{Holder, ROOT, cached_links};
+use crate::recover::{ROOT, cached_links};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
 
@@ -149,7 +149,7 @@ impl Model<'_> {
     pub(super) fn words_of(&self, inode: u32) -> Option<(u64, u32)> {
         let file_type = self.inodes.get(&inode)?.birth.file_type;
         let &(links, parent) = self.held.get(&inode)?;
-        Some((cached_links(file_type, &Holder { links, parent, holds: true }), parent))
+        Some((cached_links(file_type, links), parent))
     }
 
     /// Compares the slots' counts with the names; only a clean detach promises that they agree.

@@ -24,6 +24,8 @@ use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u64};
 use gannet_vfs::NAME_BYTES_MAX;
 use payload::{BINDING_BYTES, BIRTH_BYTES, EXTENT_BYTES, PARTNER_BYTES, REMAP_BYTES};
 
+/// Offset of the number of lines.
+pub(crate) const AT_LINES: usize = 2;
 const AT_EPOCH: usize = 4;
 const AT_CHECKSUM: usize = 8;
 const AT_SEQUENCE: usize = 16;
@@ -152,7 +154,7 @@ impl<'a> Entry<'a> {
 
 /// How many lines the entry that begins `bytes` claims to take, if that can be.
 pub(crate) fn claimed_lines(bytes: &[u8]) -> Option<u32> {
-    let lines = *bytes.get(2)? as u32;
+    let lines = *bytes.get(AT_LINES)? as u32;
     (lines > 0 && lines < LINES && bytes.len() as u64 >= lines as u64 * LINE_BYTES).then_some(lines)
 }
 
