@@ -1,5 +1,7 @@
 //! Path walks where the kernel is no oracle: out of the volume, and at the limits.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use gannet_memfs::{Limits, MemoryFs};
 use gannet_vfs::namespace::{
     Access, Boundary, Capabilities, Credentials, Last, LastMode, Left, Namespace, OpenFlags, PathBuffer, Place,
@@ -244,4 +246,41 @@ fn the_right_capability_opens_the_right_door() {
     // Kept open without any right: a description is not a check.
     let description = fs.shared().open(&fs, node, AccessMode::PATH, 0).unwrap();
     fs.shared().close(&fs, description).unwrap();
+}
+
+/// Where two make the same rename, one of them is told that the file is gone.
+#[test]
+fn one_of_two_renames_a_file() {
+    const FILES: usize = 20_000;
+    let fs = volume();
+    let (from, to) = (directory(&fs, fs.root(), "from"), directory(&fs, fs.root(), "to"));
+    let names: Vec<String> = (0..FILES).map(|number| number.to_string()).collect();
+    let place =
+        |directory, text| Place { directory, last: Last::Name(name(text)), found: None, wants_directory: false };
+    names.iter().for_each(|text| _ = fs.create(from, name(text), &NewNode::regular(0o644, Owner::default())).unwrap());
+    let reached = [AtomicUsize::new(0), AtomicUsize::new(0)];
+    let work = &|me: usize| {
+        let namespace = Namespace::new(&fs, ROOT);
+        let mut renamed = 0;
+        for (number, text) in names.iter().enumerate() {
+            // Both begin together, one now and then a little later.
+            reached[me].store(number, Ordering::SeqCst);
+            for look in 0.. {
+                if reached[1 - me].load(Ordering::SeqCst) >= number {
+                    break;
+                }
+                if look > 1000 { std::thread::yield_now() } else { std::hint::spin_loop() }
+            }
+            (0..number % 64 * me).for_each(|_| std::hint::spin_loop());
+            match namespace.rename(&place(from, text), &place(to, text), RenameFlags::empty()) {
+                Ok(()) => renamed += 1,
+                Err(error) => assert_eq!(error.errno(), Errno::NOENT),
+            }
+        }
+        reached[me].store(usize::MAX, Ordering::SeqCst);
+        renamed
+    };
+    let renamed =
+        std::thread::scope(|scope| [0, 1].map(|me| scope.spawn(move || work(me))).map(|one| one.join().unwrap()));
+    assert_eq!(renamed.iter().sum::<usize>(), FILES, "{renamed:?}");
 }

@@ -123,9 +123,34 @@ fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
         }),
         "open" => ways.open(words[1], words[2]).map(|()| done),
         "read" => ways.read(words[1]).map(|bytes| digest(&bytes)),
+        "claim" => Some(claim(ways, number(1), number(2), number(3))),
         "count" => Some(count(ways, number(1)).err().unwrap_or(done)),
         _ => unreachable!("{order}"),
     }
+}
+
+/// How far apart claims of files are.
+const CLAIM_PAUSE: Duration = Duration::from_micros(400);
+
+/// Claims file after file by renaming it, each at its time (on the monotonic clock, from `start_ns` on) and up to `late_ns` later. Says
+/// which it got.
+fn claim(ways: &mut dyn Ways, files: u64, start_ns: u64, late_ns: u64) -> String {
+    let now_ns = || {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    };
+    let mut random = Random(start_ns | 1);
+    let mut claimed = Vec::new();
+    for file in 0..files {
+        let time_ns = start_ns + file * CLAIM_PAUSE.as_nanos() as u64 + random.below(late_ns + 1);
+        while now_ns() < time_ns {
+            std::hint::spin_loop();
+        }
+        if ways.rename(&format!("d0/{file}"), &format!("d1/{file}")).is_some() {
+            claimed.push(file.to_string());
+        }
+    }
+    claimed.join(" ")
 }
 
 /// Takes the key, a name that only one can make, and counts one further, `times` times: in the bytes of a file, in the size of another,
@@ -428,5 +453,31 @@ fn all_count_at_once() {
         for cache in ["automatic", "coherent"] {
             count_together(transport, cache, rounds, times);
         }
+    });
+}
+
+/// A rename is made by one: where two make the same one, through a mount and under `run`, one of them is told that the file is gone.
+#[test]
+fn one_of_two_renames_a_file() {
+    const FILES: u64 = 400;
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let server = bench.mount(&format!("transport={transport}"));
+        (0..DIRECTORIES).for_each(|index| fs::create_dir(bench.on(&format!("d{index}"))).unwrap());
+        (0..FILES).for_each(|file| fs::write(bench.on(&format!("d0/{file}")), "").unwrap());
+        let mut agents = ["mount", "run"].map(|kind| Agent::start(&bench, kind));
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let start_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + 50_000_000;
+        // What takes long through the mount takes no time under `run`: so it comes at some moment of the other's.
+        let orders = [0, 100_000].map(|late_ns| format!("claim {FILES} {start_ns} {late_ns}"));
+        agents.iter_mut().zip(&orders).for_each(|(agent, order)| agent.tell(order));
+        let claimed: Vec<String> = agents.iter_mut().zip(&orders).map(|(agent, order)| agent.answer(order)).collect();
+        let mut all: Vec<u64> =
+            claimed.iter().flat_map(|words| words.split_whitespace()).map(|word| word.parse().unwrap()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..FILES).collect::<Vec<_>>(), "each by one: {claimed:?}");
+        agents.into_iter().for_each(Agent::end);
+        server.end();
+        bench.check();
     });
 }

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `mod.rs` | [`Dispatcher`]: entry points for both transports, the great match |
 //! | `names.rs` | lookup, create, link, remove, rename, forget |
+//! | `moved.rs` | files that others move while a program here renames them |
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, seek, copy |
 //! | `directory.rs` | readdir, readdirplus |
@@ -27,6 +28,7 @@ mod closing;
 mod data;
 mod directory;
 mod locks;
+mod moved;
 mod names;
 mod nodes;
 mod room;
@@ -50,6 +52,7 @@ use caching::Caching;
 pub(crate) use caching::Kernel;
 use locks::Locks;
 pub(crate) use locks::Wait;
+use moved::Moved;
 use nodes::Nodes;
 use room::Room;
 use users::Users;
@@ -112,6 +115,7 @@ pub(crate) struct Dispatcher {
     caching: Caching,
     kernel: OnceLock<Arc<dyn Kernel>>,
     room: Room,
+    moved: Moved,
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
@@ -131,6 +135,7 @@ impl Dispatcher {
             caching: Caching::default(),
             kernel: OnceLock::new(),
             room: Room::default(),
+            moved: Moved::default(),
         }
     }
 

@@ -73,9 +73,21 @@ impl Dispatcher {
         // Between lookup and attributes the inode may go; then the name is another's, or nobody's.
         for _ in 0..3 {
             match self.file_system.lookup(directory, name) {
-                Ok(found) => match self.entry(found.node) {
+                Ok(found) => match self.hold(found.node) {
                     Err(error) if error.errno() == Errno::STALE => {}
-                    outcome => return outcome,
+                    Err(error) => return Err(error),
+                    Ok((id, attributes)) => {
+                        let validity = self.name_validity();
+                        if validity == Validity::NONE
+                            && attributes.links == 1
+                            && attributes.file_type != FileType::Directory
+                            && self.moved.finds(header.process, header.node, name.bytes(), id)
+                        {
+                            self.forget(id, 1);
+                            return Err(Error::because(Errno::STALE, "another has renamed it meanwhile"));
+                        }
+                        return Ok(reply::entry(id, &attributes, validity, self.attribute_validity(id)));
+                    }
                 },
                 Err(error) if error.errno() == Errno::NOENT => {
                     let validity = self.name_validity();
@@ -238,6 +250,7 @@ impl Dispatcher {
             Err(error) => return Err(error),
         };
         self.file_system.rename(from_directory, from, to_directory, to, flags)?;
+        self.moved.renamed();
         if let Some(keeper) = replaced {
             keeper.removed();
         }
@@ -251,6 +264,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.file_system.link(node, directory, Name::new(name)?)?;
+        self.moved.renamed();
         self.another_entry(node)
     }
 

@@ -9,6 +9,9 @@ use crate::{
     Result,
 };
 
+/// How often names are looked at that others move meanwhile.
+const LOOKS_MAX: u32 = 100;
+
 const fn fail<T>(errno: Errno) -> Result<T> {
     Err(Error::new(errno))
 }
@@ -220,8 +223,20 @@ impl Namespace<'_, '_> {
             (Last::Name(_), _) if flags.contains(RenameFlags::NO_REPLACE) => return fail(Errno::EXIST),
             _ => return fail(Errno::BUSY),
         };
-        let source = self.fs.lookup(from.directory, old)?;
-        let target = self.look(to.directory, new)?;
+        let mut source = self.fs.lookup(from.directory, old)?;
+        let mut target = self.look(to.directory, new)?;
+        let mut looks = 1;
+        while target.is_some_and(|target| target.node == source.node)
+            && !self.has_both_names(source, (from.directory, old), (to.directory, new))?
+        {
+            // Another has moved it from here to there between the two looks. Who believes that one would tell both that they moved it.
+            if looks == LOOKS_MAX {
+                return Err(Error::because(Errno::BUSY, "the names change faster than they can be renamed"));
+            }
+            looks += 1;
+            source = self.fs.lookup(from.directory, old)?;
+            target = self.look(to.directory, new)?;
+        }
         if flags.contains(RenameFlags::NO_REPLACE) && target.is_some() {
             return fail(Errno::EXIST);
         }
@@ -249,6 +264,15 @@ impl Namespace<'_, '_> {
             }
         })?;
         self.fs.rename(from.directory, old, to.directory, new, flags)
+    }
+
+    /// Whether an inode that was found under `one` and then under `other` is there under both. Whoever does anything but look leaves that to
+    /// the file system.
+    fn has_both_names(&self, found: Found, one: (NodeId, Name<'_>), other: (NodeId, Name<'_>)) -> Result<bool> {
+        Ok(one == other
+            || found.file_type != FileType::Directory
+                && self.fs.attributes(found.node)?.links > 1
+                && self.fs.lookup(one.0, one.1)?.node == found.node)
     }
 
     /// Checks that an entry may be moved.
