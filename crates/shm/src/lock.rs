@@ -16,18 +16,20 @@ use crate::lock_word;
 use crate::reap::Verdict;
 use crate::session::Session;
 use crate::slot::{
-    self, LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, SLEEPS, SLEPT_NS, WAITERS, WAITING_ON, WAITING_SINCE, WAITS,
+    self, LATE_WAKES, LIFE_KIND, LIFE_WAITERS, LOCK_INTENTS, LOCKS_MAX, LOCKS_USED, OWNER_DIED, SLEEPS, SLEPT_NS,
+    WAITERS, WAITING_ON, WAITING_SINCE, WAITS,
 };
-use crate::thread::{Thread, load_state};
+use crate::thread::{Thread, life, load_state};
+use rustix::io::Errno;
 use rustix::thread::futex;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
 /// How long a waiter spins before it looks at the owner and sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long it sleeps at most before it looks again: wakers die, and a releaser that checks for
-/// sleepers without a full fence can miss one.
-const SLEEP_NS: i64 = 1_000_000;
+/// How long it sleeps at most before it looks again: wakers die, a releaser that checks for sleepers
+/// without a full fence can miss one, and older kernels do not wake who waits for a dead owner.
+const SLEEP_NS: u64 = 1_000_000;
 
 /// A lock held by the calling thread. Dropped: released; if the thread is panicking the lock
 /// stays and the slot counts as dead, so that what it left half done is settled by the next to come.
@@ -135,6 +137,8 @@ fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Re
     let mut began = first;
     count(&me, WAITS, 1);
     let mut spins = 0u32;
+    // Somebody is dead: there is nothing to spin for.
+    let mut is_marked = false;
     loop {
         let found = match lock_word::try_acquire(word, slot) {
             Ok(held) => {
@@ -163,15 +167,16 @@ fn lock_slowly(session: &Session, slot: u32, word: &Word, at: ArenaOffset) -> Re
             return Err(Error::Abandoned);
         }
         spins = spins.wrapping_add(1);
-        if !spins.is_multiple_of(32) || began.elapsed() < SPIN {
+        if !is_marked && (!spins.is_multiple_of(32) || began.elapsed() < SPIN) {
             std::hint::spin_loop();
             continue;
         }
+        let was_marked = std::mem::take(&mut is_marked);
         if session.reap_slot(&me, owner, slept)? == Verdict::Alive {
             if !slept {
                 me.words()[WAITING_SINCE].store(coarse_ns(), Ordering::Relaxed);
             }
-            sleep(&me, word, at, found, owner);
+            is_marked = sleep(&me, word, at, found, owner, was_marked);
             slept = true;
         }
         if !can_own(session, owner, at) && word.load(Ordering::Acquire) == found {
@@ -202,15 +207,73 @@ fn can_own(session: &Session, owner: u32, at: ArenaOffset) -> bool {
         && intents.iter().any(|intent| intent.load(Ordering::Acquire) == at.get())
 }
 
-/// Sleeps until the word changes, somebody wakes us, or a millisecond has passed.
-fn sleep(me: &Thread<'_>, word: &Word, at: ArenaOffset, found: u64, owner: u32) {
+/// Sleeps until the word changes, its owner dies, somebody wakes us, or a millisecond has passed. Whether the owner is marked
+/// dead now. If it `was_marked` before, somebody else acts in its name, or is settling it: then only the word is waited for.
+///
+/// The kernel marks the owner's life word and wakes one who waits for it, if the word says that somebody does. Who is woken
+/// settles the dead thread, and releases its locks, which wakes the others.
+fn sleep(me: &Thread<'_>, word: &Word, at: ArenaOffset, found: u64, owner: u32, was_marked: bool) -> bool {
+    let owned = slot::words(me.arena(), owner);
+    let life = life(me.arena(), owner);
+    let alive = life.load(Ordering::Acquire);
+    if alive & OWNER_DIED != 0 && !was_marked {
+        return true;
+    }
     let mine = &me.words()[WAITING_ON];
     mine.store(at.get(), Ordering::Relaxed);
-    slot::words(me.arena(), owner)[WAITERS].store(1, Ordering::Relaxed);
-    let timeout = futex::Timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-    // Woken, changed, timed out, interrupted: all mean look again.
-    let _ = futex::wait(low_half(word), futex::Flags::empty(), found as u32, Some(&timeout));
+    owned[WAITERS].store(1, Ordering::Relaxed);
+    // In the slot of a thread that has come since, the mark costs a needless look of the kernel's at its end.
+    let is_listed = owned[LIFE_KIND].load(Ordering::Relaxed) != 0
+        && alive & OWNER_DIED == 0
+        && (alive & LIFE_WAITERS != 0
+            || life.compare_exchange(alive, alive | LIFE_WAITERS, Ordering::Relaxed, Ordering::Relaxed).is_ok());
+    let lock = (low_half(word), found as u32);
+    let timed_out = if is_listed { sleep_on(&[lock, (life.futex(), alive | LIFE_WAITERS)]) } else { sleep_on(&[lock]) };
     mine.store(0, Ordering::Relaxed);
+    let is_marked = life.load(Ordering::Acquire) & OWNER_DIED != 0;
+    if timed_out && (is_marked && !was_marked || word.load(Ordering::Relaxed) != found) {
+        count(me, LATE_WAKES, 1);
+    }
+    is_marked
+}
+
+/// Sleeps while all words have these values; where the kernel cannot wait for several (before Linux 5.16), while the first has.
+/// Whether only time ended it.
+fn sleep_on(words: &[(&AtomicU32, u32)]) -> bool {
+    static CANNOT: AtomicBool = AtomicBool::new(false);
+    let sleep_ns = sleep_ns();
+    if words.len() > 1 && !CANNOT.load(Ordering::Relaxed) {
+        let mut waits = [futex::Wait::new(); 2];
+        for (wait, (word, value)) in waits.iter_mut().zip(words) {
+            wait.val = u64::from(*value);
+            wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+            wait.flags = futex::WaitFlags::SIZE_U32;
+        }
+        let clock = rustix::time::ClockId::Monotonic;
+        let now = rustix::time::clock_gettime(clock);
+        let until = now.tv_nsec as u64 + sleep_ns;
+        let until = futex::Timespec {
+            tv_sec: now.tv_sec + (until / 1_000_000_000) as i64,
+            tv_nsec: (until % 1_000_000_000) as i64,
+        };
+        // Woken, changed, timed out, interrupted: all mean look again.
+        match futex::waitv(&waits[..words.len().min(2)], futex::WaitvFlags::empty(), Some(&until), clock) {
+            Err(Errno::NOSYS | Errno::PERM) => CANNOT.store(true, Ordering::Relaxed),
+            other => return other == Err(Errno::TIMEDOUT),
+        }
+    }
+    let (word, value) = words[0];
+    let timeout = futex::Timespec { tv_sec: 0, tv_nsec: sleep_ns.min(999_999_999) as i64 };
+    futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) == Err(Errno::TIMEDOUT)
+}
+
+/// [`SLEEP_NS`], or what a test wants.
+fn sleep_ns() -> u64 {
+    #[cfg(any(test, feature = "abandon"))]
+    if let Some(sleep_ns) = crate::testing::sleep_ns() {
+        return sleep_ns;
+    }
+    SLEEP_NS
 }
 
 impl<'s> Guard<'s> {

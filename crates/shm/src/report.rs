@@ -7,7 +7,7 @@ use crate::lock::coarse_ns;
 use crate::lock_word;
 use crate::participant::{ParticipantId, ParticipantInfo};
 use crate::session::Session;
-use crate::slot::{self, Kind, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS};
+use crate::slot::{self, Kind, LATE_WAKES, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS};
 use crate::thread::load_state;
 
 /// A thread, for people.
@@ -45,6 +45,8 @@ pub struct LockCounters {
     pub sleeps: u64,
     /// How long those took together, in nanoseconds.
     pub slept_ns: u64,
+    /// How often one slept on, up to a millisecond, though the lock was free or its owner dead.
+    pub late_wakes: u64,
 }
 
 impl Session {
@@ -80,6 +82,7 @@ impl Session {
             sum.waits = sum.waits.wrapping_add(load(WAITS));
             sum.sleeps = sum.sleeps.wrapping_add(load(SLEEPS));
             sum.slept_ns = sum.slept_ns.wrapping_add(load(SLEPT_NS));
+            sum.late_wakes = sum.late_wakes.wrapping_add(load(LATE_WAKES));
         }
         sum
     }

@@ -45,10 +45,17 @@ pub(crate) const SLEPT_NS: usize = WAITS + 2;
 pub(crate) const WAITING_SINCE: usize = WAITS + 3;
 /// The `vfork` child that acts in the thread's name, in the thread's PID namespace; 0: none. See [`crate::fork`].
 pub(crate) const ACTING_CHILD: usize = WAITS + 4;
-const _: () = assert!(ACTING_CHILD < SLOT_WORDS && SLOT_WORDS * 8 <= LIFE_IN_SLOT as usize);
+/// Counts sleeps that only time ended though the lock was free, or its owner dead.
+pub(crate) const LATE_WAKES: usize = WAITS + 5;
+const _: () = assert!(LATE_WAKES < SLOT_WORDS && SLOT_WORDS * 8 <= LIFE_IN_SLOT as usize);
 
 /// The bit of the life word that says that the thread is dead: the kernel's FUTEX_OWNER_DIED.
 pub(crate) const OWNER_DIED: u32 = 0x4000_0000;
+/// The bit that has the kernel wake one who waits for that: its FUTEX_WAITERS.
+pub(crate) const LIFE_WAITERS: u32 = 0x8000_0000;
+/// The bits of the life word that name the thread: the kernel's FUTEX_TID_MASK.
+#[cfg(any(test, feature = "abandon"))]
+pub(crate) const LIFE_TID: u32 = !(OWNER_DIED | LIFE_WAITERS);
 /// Where in its slot, which is a page, the life word stands: at the end, so that glibc's list pointers of the
 /// robust entry fall into the private page mapped behind it.
 pub(crate) const LIFE_IN_SLOT: u64 = SLOT_BYTES - 8;

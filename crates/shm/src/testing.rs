@@ -22,6 +22,29 @@ thread_local! {
     static LEFT: Cell<u64> = const { Cell::new(OFF) };
     /// Where the drawing of pauses stands; 0: there are none.
     static PAUSES: Cell<u64> = const { Cell::new(0) };
+    static SLEEP_NS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// How long the calling thread sleeps at most, in nanoseconds, before it looks again whether it can have a lock. `None`: as ever.
+pub fn sleep_at_most(sleep_ns: Option<u64>) {
+    SLEEP_NS.set(sleep_ns);
+}
+
+/// Whether the kernel can wake who waits for a dead owner (Linux 5.16).
+#[cfg(test)]
+pub(crate) fn kernel_waits_for_several() -> bool {
+    let word = std::sync::atomic::AtomicU32::new(1);
+    let mut wait = rustix::thread::futex::Wait::new();
+    wait.uaddr = rustix::thread::futex::WaitPtr::new(word.as_ptr().cast());
+    wait.flags = rustix::thread::futex::WaitFlags::SIZE_U32;
+    let flags = rustix::thread::futex::WaitvFlags::empty();
+    let clock = rustix::time::ClockId::Monotonic;
+    // Its value is another: whoever knows the call says so.
+    rustix::thread::futex::waitv(&[wait], flags, None, clock) == Err(rustix::io::Errno::AGAIN)
+}
+
+pub(crate) fn sleep_ns() -> Option<u64> {
+    SLEEP_NS.get()
 }
 
 /// One in so many stores is followed by a pause of a thread that is disturbed, and one in so many loads.

@@ -218,7 +218,7 @@ impl Session {
 pub(crate) fn mark_own_dead(session: &Session) {
     let tid = rustix::thread::gettid().as_raw_pid() as u32;
     for slot in 0..session.slots_used() {
-        if life(session.arena(), slot).load(Ordering::Relaxed) == tid {
+        if life(session.arena(), slot).load(Ordering::Relaxed) & slot::LIFE_TID == tid {
             mark_dead(session.arena(), slot);
         }
     }

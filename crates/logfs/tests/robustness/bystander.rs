@@ -15,11 +15,17 @@ use std::time::{Duration, Instant};
 /// What nobody who is killed may make others wait.
 pub(crate) const PROMISED: Duration = Duration::from_millis(10);
 
-/// How long the longest operation took, in three ways.
+/// How long one who waits sleeps at most, though the lock is free or its owner dead.
+const LATE_WAKE: Duration = Duration::from_millis(1);
+
+/// How long the longest operation took, in four ways.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stall {
     /// Of the processor: what it does itself, taking over from the dead included, and spinning.
     pub(crate) processor: Duration,
+    /// That, and the time in which it may have slept on though it could have gone on: what Gannet takes, whatever the machine does. Late
+    /// wakes of all threads of the volume are counted as its own.
+    pub(crate) ours: Duration,
     /// Without the time in which the thread could have run and had no processor.
     pub(crate) net: Duration,
     /// By the clock.
@@ -31,6 +37,7 @@ impl Stall {
     pub(crate) fn max(self, other: Stall) -> Stall {
         Stall {
             processor: self.processor.max(other.processor),
+            ours: self.ours.max(other.ours),
             net: self.net.max(other.net),
             wall: self.wall.max(other.wall),
         }
@@ -42,6 +49,7 @@ impl Stall {
 pub(crate) struct Bystander {
     stop: AtomicBool,
     processor_ns: AtomicU64,
+    ours_ns: AtomicU64,
     net_ns: AtomicU64,
     wall_ns: AtomicU64,
     operations: AtomicU64,
@@ -50,9 +58,9 @@ pub(crate) struct Bystander {
 impl Bystander {
     /// The longest operation that ended since this was asked last.
     pub(crate) fn take(&self) -> Stall {
-        let words = [&self.processor_ns, &self.net_ns, &self.wall_ns];
-        let [processor, net, wall] = words.map(|word| Duration::from_nanos(word.swap(0, Ordering::Relaxed)));
-        Stall { processor, net, wall }
+        let words = [&self.processor_ns, &self.ours_ns, &self.net_ns, &self.wall_ns];
+        let [processor, ours, net, wall] = words.map(|word| Duration::from_nanos(word.swap(0, Ordering::Relaxed)));
+        Stall { processor, ours, net, wall }
     }
 
     /// How many operations it has done.
@@ -63,11 +71,15 @@ impl Bystander {
     fn work(&self, fs: &LogFs, directory: NodeId) {
         let rig = Rig::new(fs);
         let waited = Waited::of_this_thread();
+        let late_wakes = || fs.session().lock_counters().late_wakes;
         let measured = |operation: &dyn Fn()| {
+            let late = late_wakes();
             let (before, used, began) = (waited.get(), processor_time(), Instant::now());
             operation();
             let (wall, processor) = (began.elapsed(), processor_time() - used);
             let net = wall.saturating_sub(waited.get() - before);
+            let ours = processor + LATE_WAKE * (late_wakes() - late) as u32;
+            self.ours_ns.fetch_max(ours.as_nanos() as u64, Ordering::Relaxed);
             self.wall_ns.fetch_max(wall.as_nanos() as u64, Ordering::Relaxed);
             self.net_ns.fetch_max(net.as_nanos() as u64, Ordering::Relaxed);
             self.processor_ns.fetch_max(processor.as_nanos() as u64, Ordering::Relaxed);

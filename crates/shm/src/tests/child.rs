@@ -205,13 +205,18 @@ fn child() {
             sleep_forever();
         }
         "vfork_acts" => acting_for_parent(&attach(&mut guard)),
-        "thread_exit" => {
+        "thread_exit" | "thread_exit_later" => {
+            let later = role == "thread_exit_later";
             let session = attach(&mut guard);
             let lock = session.arena().region("test").unwrap().start;
             let inner = session.clone();
             std::thread::spawn(move || {
                 std::mem::forget(inner.thread().unwrap().lock(lock).unwrap());
                 say("held");
+                if later {
+                    // Until the parent closes it.
+                    let _ = std::io::stdin().read_line(&mut String::new());
+                }
                 // Ends this thread alone, without any destructor; 60 is `exit`.
                 // SAFETY: nothing on this stack is needed by others.
                 unsafe { std::arch::asm!("syscall", in("rax") 60, in("rdi") 0, options(noreturn)) }

@@ -48,6 +48,68 @@ fn a_killed_owners_lock_is_taken_over_soon() {
     assert!(left_behind(&id).is_empty());
 }
 
+/// The kernel wakes who waits for a dead owner: nobody sleeps until it is time to look again, here a minute.
+#[test]
+fn the_kernel_wakes_who_waits_for_a_dead_owner() {
+    if !crate::testing::kernel_waits_for_several() {
+        return;
+    }
+    let id = identity(24);
+    let (session, mut guard) = attached(&id);
+    crate::testing::sleep_at_most(Some(60_000_000_000));
+    let mut took = Vec::new();
+    for round in 0..if std::env::var_os("GANNET_LONG").is_some() { 200 } else { 10 } {
+        let mut child = spawn(if round % 2 == 0 { "hold" } else { "thread_exit_later" }, &id);
+        wait_for(&mut child, "held");
+        let me = rustix::thread::gettid().as_raw_pid();
+        let killer = std::thread::spawn(move || {
+            // Not before the waiter sleeps.
+            while !asleep(me) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let at = Instant::now();
+            if round % 2 == 0 {
+                child.kill().unwrap();
+            } else {
+                drop(child.stdin.take());
+            }
+            (at, child)
+        });
+        let used = processor_time();
+        time_to_lock(&session);
+        let (locked, used) = (Instant::now(), processor_time() - used);
+        let (died, child) = killer.join().unwrap();
+        drop(child);
+        assert!(locked - died < Duration::from_secs(50), "who waited was not woken: {:?}", locked - died);
+        took.push((locked - died, used));
+    }
+    crate::testing::sleep_at_most(None);
+    took.sort();
+    let (median, longest) = (took[took.len() / 2], took[took.len() - 1]);
+    let used = took.iter().map(|(_, used)| *used).max().unwrap();
+    println!(
+        "a dead owner's lock is had {:?} (median), {:?} (longest) after its death is asked for;",
+        median.0, longest.0
+    );
+    println!("of that the waiter runs for {:?}, at most {used:?}, what it spins before it sleeps included", median.1);
+    session.reap_dead().unwrap();
+    assert_eq!(session.lock_counters().late_wakes, 0);
+    session.detach(&mut guard).unwrap();
+    assert!(left_behind(&id).is_empty());
+}
+
+/// Whether a thread of this process sleeps.
+fn asleep(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('S'))
+}
+
+/// How long this thread has run.
+fn processor_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 #[test]
 fn a_stopped_owner_is_alive() {
     let id = identity(21);
