@@ -323,3 +323,45 @@ fn a_volume_that_was_not_closed_is_recovered_by_repair() {
     assert!(success(&["info", copy]).contains("closed cleanly"));
     assert!(success(&["fsck", volume]).contains("sound"));
 }
+
+const USER_OF: &str = "GANNET_TEST_COMMANDS_USER_OF";
+
+/// A process that has a volume open; nothing in any other run of the tests.
+#[test]
+fn user_of_a_volume() {
+    let Some(volume) = std::env::var_os(USER_OF) else { return };
+    let _open = gannet_open::open_volume(Path::new(&volume), gannet_open::Options::default()).unwrap();
+    loop {
+        std::thread::sleep(std::time::Duration::from_secs(3600));
+    }
+}
+
+/// Nobody comes back to what killed users left of a volume that is repaired, or that another takes the place of.
+#[test]
+fn what_killed_users_left_goes_with_a_repair_and_with_a_new_volume() {
+    use std::os::unix::fs::MetadataExt;
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let arenas = || {
+        let file = fs::metadata(&path).unwrap();
+        let nonce = format!("-{:016x}", file.dev().rotate_left(32) ^ file.ino());
+        let names = fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("gannet-") && name.ends_with(&nonce)).count()
+    };
+    for last in [&["fsck", "--repair", volume][..], &["mkfs", volume, "--size", "4M", "--force"]] {
+        let mut user = Command::new(std::env::current_exe().unwrap());
+        user.args(["--exact", "user_of_a_volume"]).env(USER_OF, volume).stdout(std::process::Stdio::null());
+        let mut user = user.spawn().unwrap();
+        let began = std::time::Instant::now();
+        while arenas() == 0 {
+            assert!(began.elapsed().as_secs() < 60, "nobody opened the volume");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        user.kill().unwrap();
+        user.wait().unwrap();
+        assert_eq!(arenas(), 1, "a killed user leaves it");
+        success(last);
+        assert_eq!(arenas(), 0, "{last:?}");
+    }
+}

@@ -468,7 +468,7 @@ fn note_volume(disk: &Disk, session: &Session) {
     let Some(descriptor) = disk.medium().descriptor() else { return };
     let path = rustix::fs::readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new());
     if let (Ok(path), Ok(status)) = (path, rustix::fs::fstat(descriptor)) {
-        session.note_volume(path.as_bytes(), status.st_dev, status.st_ino);
+        session.note_volume(path.as_bytes(), status.st_dev, status.st_ino, ARENA_AT);
     }
 }
 
@@ -479,9 +479,19 @@ pub fn is_left_open(medium: &gannet_media::Medium) -> bool {
         && identity(&disk).is_ok_and(|identity| Session::is_left_behind(identity).unwrap_or(false))
 }
 
+/// Removes the arenas that killed users of this medium left behind, other users' as far as that is allowed: for who has repaired or
+/// made a volume there, which is open in none of them. Returns how many.
+pub fn remove_left_open(medium: &gannet_media::Medium) -> usize {
+    nonce(medium).map_or(0, gannet_shm::remove_leftovers_of)
+}
+
 /// Which volume an arena belongs to: its identifier and the file that holds it, so that a copy has another.
 pub(crate) fn identity(disk: &Disk) -> Result<VolumeIdentity> {
-    let file = disk.medium().identity().map_err(|_| Error::because(Errno::IO, "examining the volume's file"))?;
-    let nonce = file.map_or(0, |file| file.device.rotate_left(32) ^ file.inode);
-    Ok(VolumeIdentity { uuid: disk.superblock().uuid, nonce })
+    Ok(VolumeIdentity { uuid: disk.superblock().uuid, nonce: nonce(disk.medium())? })
+}
+
+/// What tells a volume's file from others.
+fn nonce(medium: &gannet_media::Medium) -> Result<u64> {
+    let file = medium.identity().map_err(|_| Error::because(Errno::IO, "examining the volume's file"))?;
+    Ok(file.map_or(0, |file| file.device.rotate_left(32) ^ file.inode))
 }

@@ -79,7 +79,7 @@ mod write_copy;
 mod write_entry;
 mod xattrs;
 
-pub use attach::{AccessTimes, AttachOptions, is_left_open};
+pub use attach::{AccessTimes, AttachOptions, is_left_open, remove_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};

@@ -44,7 +44,8 @@ impl Session {
                 path.unlink()?;
             }
             if let Some(session) = Self::attach_first(&path, layout.compute()?, &identity, guard)? {
-                crate::leftovers::remove_leftovers();
+                // Where another user had it open before, the arena has another name.
+                crate::leftovers::remove_leftovers_of(identity.nonce);
                 return Ok(session);
             }
         }

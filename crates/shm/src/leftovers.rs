@@ -2,7 +2,8 @@
 //! volume, for all volumes of the same user.
 //!
 //! * An **arena** without participants is kept for the next who opens the volume; but not if the volume's file is gone
-//!   (removed, replaced), or not known for an hour. To remove one too many costs a recovery, nothing else.
+//!   (removed, replaced), says that it is open in another arena or in none, or is not known for an hour. To remove one too many costs
+//!   a recovery, nothing else. Whoever has a volume alone removes all others of that file; root also other users'.
 //! * **Meeting places**: the kernel's pipes and sockets that stand for FIFOs and sockets of a volume
 //!   (`gannet-fifo-UID-VOLUME-…`, `gannet-socket-…`). They go when no arena of their volume is left.
 //!
@@ -11,10 +12,11 @@
 
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
 use crate::session::{
-    MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT,
+    ARENA_ID_AT, MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX,
+    VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT,
 };
 use rustix::fd::AsFd;
-use rustix::fs::{CWD, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 
@@ -28,19 +30,31 @@ const NAMELESS_SECONDS: i64 = 3600;
 /// Names looked at in one go; more are left to the next.
 const NAMES_MAX: usize = 4096;
 
-/// Removes arenas whose users were all killed and whose volume is gone, and meeting places of volumes that nobody has open.
-/// Returns how many names were removed.
+/// Removes arenas whose users were all killed and whose volume is gone or is not open in them, and meeting places of volumes that
+/// nobody has open. Returns how many names were removed.
 pub fn remove_leftovers() -> usize {
+    remove(None)
+}
+
+/// Likewise, and all arenas without participants of the volume's file that has this nonce
+/// ([`VolumeIdentity::nonce`](crate::VolumeIdentity)), other users' as far as this process may: for who knows that it is not open in
+/// them. Another user's in a directory with the sticky bit is left alone; it harms nobody, since the volume names another or none.
+pub fn remove_leftovers_of(nonce: u64) -> usize {
+    remove(Some(nonce))
+}
+
+fn remove(nonce: Option<u64>) -> usize {
     let uid = rustix::process::geteuid().as_raw();
-    let Some(names) = names(uid) else { return 0 };
+    let Some(names) = names(uid, nonce) else { return 0 };
     let mut removed = 0;
     let mut volumes: Vec<String> = Vec::new();
     for name in &names {
-        let Some(uuid) = uuid_of_arena(name, uid) else { continue };
-        if remove_arena(&format!("{ARENA_DIRECTORY}/{name}"), uid) {
+        let Some(arena) = ArenaName::of(name) else { continue };
+        let is_known_stale = nonce == Some(arena.nonce);
+        if remove_arena(&format!("{ARENA_DIRECTORY}/{name}"), arena.uid, is_known_stale) {
             removed += 1;
-        } else {
-            volumes.push(uuid.to_owned());
+        } else if arena.uid == uid {
+            volumes.push(arena.uuid.to_owned());
         }
     }
     for name in &names {
@@ -53,8 +67,8 @@ pub fn remove_leftovers() -> usize {
     removed
 }
 
-/// Names in the directory that can be ours.
-fn names(uid: u32) -> Option<Vec<String>> {
+/// Names in the directory that can be ours, or of arenas of the volume's file with this nonce.
+fn names(uid: u32, nonce: Option<u64>) -> Option<Vec<String>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::empty()).ok()?;
     let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
@@ -62,21 +76,36 @@ fn names(uid: u32) -> Option<Vec<String>> {
     let mut names = Vec::new();
     while let Some(Ok(entry)) = entries.next() {
         let Ok(name) = entry.file_name().to_str() else { continue };
-        let wanted = name.starts_with("gannet-")
-            && (uuid_of_arena(name, uid).is_some() || volume_of_meeting_place(name, uid).is_some());
-        if wanted && names.len() < NAMES_MAX {
+        let is_wanted = || match ArenaName::of(name) {
+            Some(arena) => arena.uid == uid || nonce == Some(arena.nonce),
+            None => volume_of_meeting_place(name, uid).is_some(),
+        };
+        if names.len() < NAMES_MAX && name.starts_with("gannet-") && is_wanted() {
             names.push(name.to_owned());
         }
     }
     Some(names)
 }
 
-/// The UUID in an arena's name, `gannet-UID-UUID-NONCE`.
-fn uuid_of_arena(name: &str, uid: u32) -> Option<&str> {
-    let rest = name.strip_prefix("gannet-")?.strip_prefix(&uid.to_string())?.strip_prefix('-')?;
-    let (uuid, nonce) = rest.split_once('-')?;
-    let is_hex = |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_hex(uuid, UUID_DIGITS) && is_hex(nonce, NONCE_DIGITS)).then_some(uuid)
+/// An arena's name, `gannet-UID-UUID-NONCE`.
+#[derive(Debug, PartialEq, Eq)]
+struct ArenaName<'n> {
+    uid: u32,
+    uuid: &'n str,
+    nonce: u64,
+}
+
+impl<'n> ArenaName<'n> {
+    fn of(name: &'n str) -> Option<Self> {
+        let (owner, rest) = name.strip_prefix("gannet-")?.split_once('-')?;
+        let (uuid, nonce) = rest.split_once('-')?;
+        let is_hex = |text: &str, digits| text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        if !is_hex(uuid, UUID_DIGITS) || !is_hex(nonce, NONCE_DIGITS) {
+            return None;
+        }
+        let uid = owner.parse().ok().filter(|uid: &u32| uid.to_string() == owner)?;
+        Some(Self { uid, uuid, nonce: u64::from_str_radix(nonce, 16).ok()? })
+    }
 }
 
 /// How the UUID of a meeting place's volume begins. Volumes without an identifier (in a process's memory) have no arena that
@@ -91,12 +120,14 @@ fn volume_of_meeting_place(name: &str, uid: u32) -> Option<String> {
     Some(start)
 }
 
-/// Removes an arena if nobody has it open and its volume is gone.
-fn remove_arena(path: &str, uid: u32) -> bool {
+/// Removes an arena if nobody has it open and its volume is gone, or known not to be open in it.
+fn remove_arena(path: &str, uid: u32, is_known_stale: bool) -> bool {
     let path = ArenaPath { path: path.to_owned(), uid };
     let Ok(Some(gate)) = path.gate_if_open() else { return false };
     let is_dead = file::any_life(gate.fd()).is_ok_and(|alive| !alive) && path.leads_to(gate.fd()).unwrap_or(false);
-    is_dead && (volume_is_gone(gate.fd()) || is_old_and_nameless(gate.fd())) && path.unlink().is_ok()
+    // What the arena says of its volume is asked of one's own alone: others could have any file opened by it.
+    let is_stale = || is_known_stale || volume_is_gone(gate.fd()) || is_old_and_nameless(gate.fd());
+    is_dead && is_stale() && path.unlink().is_ok()
 }
 
 /// Whether an arena names no volume (an older version made it, or its maker died early) and nobody has touched it for long.
@@ -107,7 +138,8 @@ fn is_old_and_nameless(arena: impl AsFd + Copy) -> bool {
     nameless && rustix::fs::fstat(arena).is_ok_and(|status| now.saturating_sub(status.st_mtime) > NAMELESS_SECONDS)
 }
 
-/// Whether the volume that the arena's header names is no longer where it was. In doubt it is there.
+/// Whether the volume that the arena's header names is no longer where it was, or says that it is open in another arena, or in none:
+/// it was opened by others, repaired, or made anew. In doubt it is there.
 fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     let word = |at: u64| {
         let mut bytes = [0u8; 8];
@@ -120,10 +152,21 @@ fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     if word(MAGIC_AT) != Some(MAGIC) || !read_exactly(arena, VOLUME_PATH_AT, &mut path) {
         return false;
     }
-    match rustix::fs::statat(CWD, path, rustix::fs::AtFlags::empty()) {
-        Ok(status) => word(VOLUME_DEVICE_AT) != Some(status.st_dev) || word(VOLUME_INODE_AT) != Some(status.st_ino),
-        Err(errno) => matches!(errno, Errno::NOENT | Errno::NOTDIR),
+    let is_it =
+        |status: &Stat| word(VOLUME_DEVICE_AT) == Some(status.st_dev) && word(VOLUME_INODE_AT) == Some(status.st_ino);
+    match rustix::fs::statat(CWD, path.as_slice(), AtFlags::empty()) {
+        Ok(status) if !is_it(&status) => return true,
+        Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::RegularFile => {}
+        Ok(_) => return false,
+        Err(errno) => return matches!(errno, Errno::NOENT | Errno::NOTDIR),
     }
+    let Some(word_at) = word(VOLUME_WORD_PLACE_AT).filter(|&at| at != 0) else { return false };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let Ok(volume) = rustix::fs::open(path.as_slice(), flags, Mode::empty()) else { return false };
+    let mut named = [0u8; 8];
+    rustix::fs::fstat(&volume).is_ok_and(|status| is_it(&status))
+        && read_exactly(&volume, word_at, &mut named)
+        && word(ARENA_ID_AT) != Some(u64::from_le_bytes(named))
 }
 
 fn read_exactly(fd: impl AsFd, at: u64, bytes: &mut [u8]) -> bool {
@@ -137,10 +180,11 @@ mod tests {
     #[test]
     fn only_names_of_these_forms_are_ours() {
         let arena = "gannet-1000-00112233445566778899aabbccddeeff-0123456789abcdef";
-        assert_eq!(uuid_of_arena(arena, 1000), Some("00112233445566778899aabbccddeeff"));
+        let parts = ArenaName { uid: 1000, uuid: "00112233445566778899aabbccddeeff", nonce: 0x0123_4567_89ab_cdef };
+        assert_eq!(ArenaName::of(arena), Some(parts));
         let others = ["gannet-1000-volume", "gannet-100", "gannet-fifo-1000-1-2-3", &arena[..arena.len() - 1]];
-        assert!(others.iter().all(|name| uuid_of_arena(name, 1000).is_none()));
-        assert_eq!(uuid_of_arena(arena, 100), None);
+        assert!(others.iter().all(|name| ArenaName::of(name).is_none()));
+        assert_eq!(ArenaName::of(&arena.replace("-1000-", "-+1000-")), None);
         let fifo =
             format!("gannet-fifo-1000-{:x}-17-1", u64::from_le_bytes([0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]));
         assert_eq!(volume_of_meeting_place(&fifo, 1000).as_deref(), Some(&arena[12..28]));

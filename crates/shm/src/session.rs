@@ -34,6 +34,8 @@ pub(crate) const BOOT_AT: u64 = 256;
 pub(crate) const VOLUME_DEVICE_AT: u64 = 264;
 pub(crate) const VOLUME_INODE_AT: u64 = 272;
 pub(crate) const VOLUME_PATH_LENGTH_AT: u64 = 280;
+/// Where in the volume's file its word stands that says which arena it is open in; 0 if that is not known.
+pub(crate) const VOLUME_WORD_PLACE_AT: u64 = 288;
 /// Whose readers may remember; and how long an answer may take, with the lease in the high half, both in milliseconds.
 pub(crate) const CACHING_AT: u64 = 320;
 pub(crate) const PATIENCE_AT: u64 = 328;
@@ -142,15 +144,18 @@ impl Session {
         ArenaIdentity(self.arena.fixed(ARENA_ID_AT).load(Ordering::Relaxed))
     }
 
-    /// Notes where the volume's file is: an arena whose users were all killed and whose volume is gone as well is removed by the
-    /// next who attaches anything ([`crate::remove_leftovers`]). Called by the first participant's guard.
-    pub fn note_volume(&self, path: &[u8], device: u64, inode: u64) {
+    /// Notes where the volume's file is, and at which byte of it the word stands that says which arena it is open in (its
+    /// [identity](Session::arena_identity), little-endian): an arena whose users were all killed, and whose volume is gone as well or
+    /// says otherwise, is removed by the next who attaches anything ([`crate::remove_leftovers`]). Called by the first participant's
+    /// guard.
+    pub fn note_volume(&self, path: &[u8], device: u64, inode: u64, word_at: u64) {
         let length = path.len() as u64;
         if length == 0 || length > VOLUME_PATH_BYTES_MAX {
             return;
         }
         self.arena.fixed(VOLUME_DEVICE_AT).store(device, Ordering::Relaxed);
         self.arena.fixed(VOLUME_INODE_AT).store(inode, Ordering::Relaxed);
+        self.arena.fixed(VOLUME_WORD_PLACE_AT).store(word_at, Ordering::Relaxed);
         for (index, chunk) in path.chunks(8).enumerate() {
             let mut word = [0u8; 8];
             word[..chunk.len()].copy_from_slice(chunk);

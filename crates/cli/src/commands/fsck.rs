@@ -4,7 +4,7 @@ use crate::arguments::Fsck;
 use crate::failure::{Failure, OPERATIONAL};
 use crate::output::{Progress, print};
 use crate::volume;
-use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, Severity, check};
+use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, Severity, check, remove_left_open};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -33,6 +33,10 @@ fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
     drop(progress);
     let report = report.map_err(|error| volume::failure(path, error))?;
     medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
+    if arguments.repair && report.outcome != Outcome::Damaged {
+        // What killed users have left is not of the volume as it is now.
+        remove_left_open(&medium);
+    }
     if arguments.json {
         let text = serde_json::to_string_pretty(&as_json(path, &report, in_use)).map_err(Failure::new)?;
         print(&(text + "\n"))?;

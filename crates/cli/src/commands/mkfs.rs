@@ -4,7 +4,7 @@ use crate::arguments::{Data, Mkfs};
 use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print, size_text};
 use crate::volume;
-use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning};
+use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_left_open};
 use gannet_media::{CreateOptions, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
 use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
@@ -51,6 +51,8 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
     };
     make_spanning(&medium, &options, &further).map_err(|error| volume::failure(path, error))?;
     medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
+    // What killed users of a volume that was there before have left is nobody's any more.
+    remove_left_open(&medium);
     made.0.clear();
     print(&summary(path, &medium, arguments))?;
     Ok(0)

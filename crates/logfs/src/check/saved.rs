@@ -5,7 +5,7 @@
 use crate::bits::Bits;
 use crate::disk::{Commit, Disk};
 use crate::format::shares::SharedRun;
-use crate::format::state::{CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
+use crate::format::state::{ARENA_AT, CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::shares::save_list;
 use gannet_media::DataHash;
@@ -85,6 +85,9 @@ pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary
 pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: &[SharedRun]) -> Result<()> {
     let geometry = *disk.geometry();
     let mut commit = disk.begin();
+    // Nobody has it open, and an arena that killed users left is of something else.
+    // Unnoticed [store, flush]: the epoch is another one as well. Only who looks for what is left in /dev/shm asks for this word alone.
+    commit.store(ARENA_AT, 0)?;
     Map::Blocks.store(&mut commit, blocks_used.words())?;
     Map::Inodes.store(&mut commit, inodes_used.words())?;
     let mut next = geometry.end();

@@ -8,7 +8,8 @@ use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
 use gannet_vfs::{FileSystem, NewNode, Owner, Time, WritePosition};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -66,10 +67,16 @@ impl Volume {
     }
 
     pub(crate) fn spawn(&self, role: &str) -> Child {
+        self.spawn_as(role, rustix::process::geteuid().as_raw())
+    }
+
+    /// Starts a child of another user, who owns the volume.
+    fn spawn_as(&self, role: &str, uid: u32) -> Child {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
             .args(["--exact", "handover::child", "--nocapture", "--test-threads=1"])
             .env(VOLUME, &self.0)
             .env(ROLE, role)
+            .uid(uid)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -92,10 +99,10 @@ impl Volume {
 
     /// Arenas of this volume.
     pub(crate) fn arenas(&self) -> Vec<PathBuf> {
-        let inode = std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(&self.0).expect("the file"));
+        let file = std::fs::metadata(&self.0).expect("the file");
+        let nonce = format!("-{:016x}", file.dev().rotate_left(32) ^ file.ino());
         let names = std::fs::read_dir("/dev/shm").expect("/dev/shm").map(|entry| entry.expect("a name").path());
-        // The nonce mixes device and inode; the device is the same for all.
-        names.filter(|path| path.to_string_lossy().ends_with(&format!("{:06x}", inode & 0xff_ffff))).collect()
+        names.filter(|path| path.to_string_lossy().ends_with(&nonce)).collect()
     }
 }
 
@@ -345,9 +352,16 @@ fn an_arena_without_a_volume_is_removed_by_the_next_of_any() {
     kept.kill_one("idle", Duration::ZERO);
     let kept_arena = kept.arenas().pop().expect("an arena");
     std::fs::remove_file(&gone.0).expect("remove");
+    let repaired = Volume::new("repaired");
+    repaired.kill_one("idle", Duration::ZERO);
+    let repaired_arena = repaired.arenas().pop().expect("an arena");
+    let medium = Medium::open(&repaired.0, OpenOptions::default()).expect("open the file");
+    check(&medium, gannet_logfs::CheckOptions { repair: true, threads: 1 }, &mut |_| {}).expect("fsck");
+    assert!(repaired.word(CLEAN_AT) != 0 && repaired_arena.exists());
     let other = Volume::new("other");
     let fs = other.open();
     assert!(!arena.exists(), "the arena of a volume that is gone");
+    assert!(!repaired_arena.exists(), "an arena that its volume does not name");
     assert!(kept_arena.exists(), "the arena of a volume that is there");
     // Meeting places of a volume go with its last user.
     let identity = fs.statistics().expect("statistics").identity;
@@ -361,4 +375,60 @@ fn an_arena_without_a_volume_is_removed_by_the_next_of_any() {
     assert!(fifo.exists() && !stale.exists());
     drop(fs);
     assert!(!fifo.exists());
+}
+
+/// An arena is its user's. What one left says nothing to another, who recovers the volume; root removes it, another user cannot, and
+/// its owner does not believe it.
+#[test]
+fn what_another_user_left_is_ignored_or_removed() {
+    const NOBODY: u32 = 65534;
+    const ALONE: &str = "GANNET_TEST_HANDOVER_ALONE";
+    const MOUNT: &str = "mount -t tmpfs -o mode=1777 none /dev/shm";
+    let unshare = |script: String| {
+        let mut shell = Command::new("unshare");
+        shell
+            .args(["--mount", "sh", "-c", &script])
+            .arg(std::env::current_exe().expect("this program"))
+            .env(ALONE, "1");
+        shell.status()
+    };
+    if std::env::var_os(ALONE).is_none() {
+        // With a directory for arenas in which any user can make one, whatever this machine's is like. Only root can have that.
+        if unshare(MOUNT.to_owned()).is_ok_and(|status| status.success()) {
+            let this = "handover::what_another_user_left_is_ignored_or_removed";
+            let status = unshare(format!("{MOUNT} && exec \"$0\" --exact {this} --nocapture")).expect("this program");
+            assert!(status.success());
+        }
+        return;
+    }
+    let volume = Volume::new("users");
+    std::os::unix::fs::chown(&volume.0, Some(NOBODY), None).expect("chown");
+    let end = |mut child: Child| {
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    };
+    let of = |uid: u32| {
+        let arenas = volume.arenas();
+        arenas.iter().filter(|path| path.to_string_lossy().contains(&format!("/gannet-{uid}-"))).count()
+    };
+    end(volume.spawn_as("idle", NOBODY));
+    assert_eq!((of(NOBODY), of(0)), (1, 0));
+    let fs = volume.open();
+    assert!(fs.recovery().is_some(), "root knows nothing of what a user had");
+    assert_eq!((of(NOBODY), of(0)), (0, 1), "root removes a user's arena");
+    drop(fs);
+    volume.assert_closed("by root");
+    volume.kill_one("idle", Duration::ZERO);
+    assert_eq!((of(NOBODY), of(0)), (0, 1));
+    end(volume.spawn_as("idle", NOBODY));
+    assert_eq!((of(NOBODY), of(0)), (1, 1), "a user cannot remove root's");
+    let fs = volume.open();
+    assert!(fs.recovery().is_some(), "root's own arena is not the volume's any more");
+    assert_eq!((of(NOBODY), of(0)), (0, 1));
+    let rig = Rig::new(&fs);
+    assert_eq!(rig.content(rig.find(rig.root, "file").expect("the file")), b"one more line\n".repeat(3));
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    volume.assert_closed("after both");
+    assert!(volume.arenas().is_empty());
 }
