@@ -26,6 +26,14 @@ fn singles(mode: Mode) {
     assert!(count.images > 1000);
 }
 
+/// Which of the sequences are gone through, where not all are: `GANNET_RANGE=FROM-TO`, to go on with a long run, or to do a part of it.
+fn range(chosen: usize) -> std::ops::Range<usize> {
+    let Ok(text) = std::env::var("GANNET_RANGE") else { return 0..chosen };
+    let parts = text.split_once('-').and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
+    let range: std::ops::Range<usize> = parts.expect("GANNET_RANGE=FROM-TO");
+    range.start.min(chosen)..range.end.min(chosen)
+}
+
 /// Sequences of `length` operations; `sample` of them, or all.
 fn sequences(mode: Mode, length: u32, sample: usize) {
     let began = Instant::now();
@@ -37,8 +45,17 @@ fn sequences(mode: Mode, length: u32, sample: usize) {
     let everything = long() && length == 2;
     let chosen = if everything { total } else { sample };
     let mut failed = Failures::default();
-    for index in 0..chosen {
-        let mut rest = if everything { index } else { random.below(total) };
+    let range = range(chosen);
+    for index in 0..range.end {
+        // Whatever the range, the same are drawn.
+        let drawn = if everything { index } else { random.below(total) };
+        if index < range.start {
+            continue;
+        }
+        if index % 1000 == 999 {
+            println!("{length} operations, {mode:?}: {} of {}", index + 1, range.end);
+        }
+        let mut rest = drawn;
         let sequence: Vec<&Operation> = (0..length)
             .map(|_| {
                 let operation = &operations[rest % operations.len()];
@@ -53,7 +70,7 @@ fn sequences(mode: Mode, length: u32, sample: usize) {
     }
     failed.conclude();
     count.print(&format!("{length} operations, {mode:?}"), began);
-    assert!(count.images > chosen as u64);
+    assert!(count.images > range.len() as u64);
 }
 
 #[test]

@@ -4,28 +4,28 @@
 //!
 //! `cargo run --release -p gannet-bench --bin costs -- [WORD…]`, words in any order: `copy-on-write` (else data is changed
 //! in place), `plain` (else persistent memory is emulated), `aged` (else the volume is new; aged: 90 % full, its free space
-//! in pieces), `rounds=N`, and parts of names of operations (else all).
+//! in pieces), `rounds=N`, and parts of names of operations (else all). Without the latter, or with `opening` alone, also what it costs to
+//! open a volume and to take over from the killed: of 100,000 files, or `files=N`, for which 4 KiB each must be free in `/dev/shm`.
+
+mod opening;
+mod subject;
 
 use gannet_logfs::{AttachOptions, LogFs, MakeOptions, NoUsers, make};
-use gannet_media::{Counters, CreateOptions, Medium, MediumOffset, OpenOptions};
+use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, SyncScope, Time, WriteFlags, WritePosition};
 use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use subject::{CALLS, Step, Subject, simple, subject};
 
 const VOLUME_BYTES: u64 = 1 << 30;
 const FILE_BYTES: u64 = 256 << 20;
 const BLOCK_BYTES: u64 = 4096;
 const MEBIBYTE: usize = 1 << 20;
 const ROUNDS: usize = 15;
-const CALLS: u32 = 4000;
-/// Single calls that are timed, in all rounds together: enough for one in ten thousand.
-const TIMED_CALLS: u32 = 60_000;
-/// A call that takes longer is looked at: was the thread off its processor meanwhile?
-const SLOW_NS: u64 = 1500;
+const FILES: u64 = 100_000;
 
 /// The thread's time on a processor, its system calls included: what other programs take meanwhile does not count.
 fn thread_nanoseconds() -> u64 {
@@ -39,96 +39,6 @@ impl Random {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % bound
-    }
-}
-
-/// What a subject is asked to do.
-#[derive(Clone, Copy, PartialEq)]
-enum Step {
-    Begin,
-    Call,
-    End,
-}
-
-/// Something that is timed.
-struct Subject<'a> {
-    name: &'static str,
-    step: Box<dyn FnMut(Step) + 'a>,
-    calls: u32,
-    nanoseconds: Vec<f64>,
-    singles: Vec<u64>,
-    counters: Counters,
-    calls_counted: u64,
-}
-
-fn subject<'a>(name: &'static str, calls: u32, step: impl FnMut(Step) + 'a) -> Subject<'a> {
-    let (nanoseconds, singles) = (Vec::new(), Vec::new());
-    Subject { name, step: Box::new(step), calls, nanoseconds, singles, counters: Counters::default(), calls_counted: 0 }
-}
-
-/// A subject that has nothing to prepare.
-fn simple<'a>(name: &'static str, calls: u32, mut call: impl FnMut() + 'a) -> Subject<'a> {
-    subject(name, calls, move |step| {
-        if step == Step::Call {
-            call();
-        }
-    })
-}
-
-impl Subject<'_> {
-    /// One round: all calls together, then counted, then some one by one.
-    fn round(&mut self, rounds: usize) {
-        (self.step)(Step::Begin);
-        let before = gannet_media::counters_thread();
-        let began = thread_nanoseconds();
-        for _ in 0..self.calls {
-            (self.step)(Step::Call);
-        }
-        self.nanoseconds.push((thread_nanoseconds() - began) as f64 / f64::from(self.calls));
-        let after = gannet_media::counters_thread();
-        self.counters.fences += after.fences - before.fences;
-        self.counters.lines_flushed += after.lines_flushed - before.lines_flushed;
-        self.counters.lines_streamed += after.lines_streamed - before.lines_streamed;
-        self.counters.bytes_stored += after.bytes_stored - before.bytes_stored;
-        self.calls_counted += u64::from(self.calls);
-        let singles = TIMED_CALLS * self.calls / CALLS / rounds as u32;
-        let (mut wall, mut processor) = (Instant::now(), thread_nanoseconds());
-        for _ in 0..singles {
-            let began = Instant::now();
-            (self.step)(Step::Call);
-            let mut took = began.elapsed().as_nanos() as u64;
-            if took > SLOW_NS {
-                // What the thread spent off its processor since the last look is not the call's.
-                let (wall_now, processor_now) = (Instant::now(), thread_nanoseconds());
-                let off = ((wall_now - wall).as_nanos() as u64).saturating_sub(processor_now - processor);
-                took = took.saturating_sub(if off > SLOW_NS { off } else { 0 });
-                (wall, processor) = (wall_now, processor_now);
-            }
-            self.singles.push(took);
-        }
-        (self.step)(Step::End);
-    }
-
-    fn print(&mut self) {
-        self.nanoseconds.sort_by(f64::total_cmp);
-        self.singles.sort_unstable();
-        let median = self.nanoseconds[self.nanoseconds.len() / 2];
-        let single = |part: f64| {
-            let last = self.singles.len().saturating_sub(1);
-            self.singles.get((last as f64 * part) as usize).copied().unwrap_or(0)
-        };
-        let each = |count: u64| count as f64 / self.calls_counted as f64;
-        println!(
-            "{:<42} {median:>8.0} {:>8} {:>8} {:>8} {:>7.2} {:>8.2} {:>8.2} {:>9.0}",
-            self.name,
-            single(0.5),
-            single(0.99),
-            single(0.9999),
-            each(self.counters.fences),
-            each(self.counters.lines_streamed),
-            each(self.counters.lines_flushed),
-            each(self.counters.bytes_stored)
-        );
     }
 }
 
@@ -154,30 +64,47 @@ struct Wish {
     plain: bool,
     aged: bool,
     rounds: usize,
+    files: u64,
+    opening: bool,
     parts: Vec<String>,
 }
 
 impl Wish {
     fn from_arguments() -> Self {
-        let mut wish = Self { copy_on_write: false, plain: false, aged: false, rounds: ROUNDS, parts: Vec::new() };
+        let mut wish = Self {
+            copy_on_write: false,
+            plain: false,
+            aged: false,
+            rounds: ROUNDS,
+            files: FILES,
+            opening: false,
+            parts: Vec::new(),
+        };
         for word in std::env::args().skip(1) {
-            match (word.as_str(), word.strip_prefix("rounds=")) {
+            match word.split_once('=').unwrap_or((&word, "")) {
                 ("in-place", _) => wish.copy_on_write = false,
                 ("copy-on-write", _) => wish.copy_on_write = true,
                 ("plain", _) => wish.plain = true,
                 ("emulated", _) => wish.plain = false,
                 ("aged", _) => wish.aged = true,
-                (_, Some(rounds)) => wish.rounds = rounds.parse::<usize>().expect("a number").max(1),
+                ("opening", _) => wish.opening = true,
+                ("rounds", rounds) => wish.rounds = rounds.parse::<usize>().expect("a number").max(1),
+                ("files", files) => wish.files = files.parse::<u64>().expect("a number").max(1),
                 _ => wish.parts.push(word),
             }
         }
         wish
     }
+
+    /// Whether operations are measured, and whether openings.
+    fn measures(&self) -> (bool, bool) {
+        (!self.opening || !self.parts.is_empty(), self.opening || self.parts.is_empty())
+    }
 }
 
-/// A new volume, opened.
-fn volume(path: &Path, wish: &Wish, create: CreateOptions) -> LogFs {
-    let medium = Medium::create(path, VOLUME_BYTES, create, &mut |_| {}).expect("a volume in /dev/shm");
+/// A new volume.
+fn make_volume(path: &Path, wish: &Wish, create: CreateOptions, bytes: u64) {
+    let medium = Medium::create(path, bytes, create, &mut |_| {}).expect("a volume in /dev/shm");
     let options = MakeOptions {
         label: String::new(),
         copy_on_write: wish.copy_on_write,
@@ -188,15 +115,16 @@ fn volume(path: &Path, wish: &Wish, create: CreateOptions) -> LogFs {
         now: Time::now(),
     };
     make(&medium, &options).expect("mkfs");
-    drop(medium);
-    let attach = AttachOptions {
+}
+
+fn attach_options() -> AttachOptions {
+    AttachOptions {
         index_bytes_max: 256 << 20,
         copy_on_write: None,
         access_times: Default::default(),
         threads: 2,
         users: Box::new(NoUsers),
-    };
-    LogFs::open(path, false, attach).expect("attach")
+    }
 }
 
 /// Fills a volume with small files and removes every other one at random, until what is free is in pieces and, with the
@@ -230,22 +158,30 @@ fn age(fs: &LogFs) {
 }
 
 fn main() {
+    opening::work_if_child();
     let wish = Wish::from_arguments();
     let path = PathBuf::from(format!("/dev/shm/gannet-costs-{}", std::process::id()));
     let peer = PathBuf::from(format!("/dev/shm/gannet-costs-peer-{}", std::process::id()));
-    std::fs::create_dir_all(peer.join("a/b/c/d")).expect("a directory on tmpfs");
     let create = CreateOptions {
         open: OpenOptions { emulate_persistence: !wish.plain, ..OpenOptions::default() },
         ..CreateOptions::default()
     };
-    let fs = volume(&path, &wish, create);
-    if wish.aged {
-        age(&fs);
+    let (operations, openings) = wish.measures();
+    if operations {
+        std::fs::create_dir_all(peer.join("a/b/c/d")).expect("a directory on tmpfs");
+        make_volume(&path, &wish, create, VOLUME_BYTES);
+        let fs = LogFs::open(&path, false, attach_options()).expect("attach");
+        if wish.aged {
+            age(&fs);
+        }
+        measure(&fs, &peer, create, &wish);
+        drop(fs);
+        let _ = std::fs::remove_file(&path);
+        let _ = std::fs::remove_dir_all(&peer);
     }
-    measure(&fs, &peer, create, &wish);
-    drop(fs);
-    let _ = std::fs::remove_file(&path);
-    let _ = std::fs::remove_dir_all(&peer);
+    if openings {
+        opening::measure(&path, create, &wish, wish.files);
+    }
 }
 
 fn measure(fs: &LogFs, peer: &Path, create: CreateOptions, wish: &Wish) {
@@ -386,8 +322,8 @@ fn measure(fs: &LogFs, peer: &Path, create: CreateOptions, wish: &Wish) {
         wish.rounds,
     );
     println!(
-        "{:<42} {:>8} {:>8} {:>8} {:>8} {:>7} {:>8} {:>8} {:>9}",
-        "per call", "ns", "p50", "p99", "p99.99", "fences", "streamed", "flushed", "bytes"
+        "{:<42} {:>8} {:>8} {:>8} {:>8} {:>5} {:>7} {:>8} {:>8} {:>9}",
+        "per call", "ns", "p50", "p99", "p99.99", "/p50", "fences", "streamed", "flushed", "bytes"
     );
     subjects.iter_mut().for_each(Subject::print);
     println!("p50 and up are of single calls, with what the clock costs (about 25 ns)");
