@@ -4,7 +4,7 @@
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::facade::{Ordering, Word};
-use crate::file::{ArenaPath, LifeLock};
+use crate::file::{ArenaPath, LifeLock, VolumeIdentity};
 use crate::layout::{ArenaOffset, HEADER_BYTES, SLOT_BYTES};
 use crate::participant::{ParticipantId, ParticipantInfo, Participants, View};
 use crate::private::PrivatePage;
@@ -142,6 +142,15 @@ impl Session {
     /// Which arena this is.
     pub fn arena_identity(&self) -> ArenaIdentity {
         ArenaIdentity(self.arena.fixed(ARENA_ID_AT).load(Ordering::Relaxed))
+    }
+
+    /// Which volume the arena belongs to; nothing but zeros for a [private](Session::private) one.
+    pub fn volume(&self) -> VolumeIdentity {
+        let word = |at| self.arena.fixed(at).load(Ordering::Relaxed);
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&word(UUID_AT).to_le_bytes());
+        uuid[8..].copy_from_slice(&word(UUID_AT + 8).to_le_bytes());
+        VolumeIdentity { uuid, nonce: word(NONCE_AT) }
     }
 
     /// Notes where the volume's file is, and at which byte of it the word stands that says which arena it is open in (its

@@ -1,8 +1,9 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
 //! `TEMPLATE;MOUNT NUMBER GENERATION [DESCRIPTION];FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
-//! the working directory is the host's, and has a description when it was removed ([`super::working_directory`]), the last but one has names ([`super::open_names`]) in hexadecimal with a letter in front, the last
-//! `MOUNT INDEX GENERATION LIFE INODE` of the places that keep all that ([`super::over_exec`]). The new program adopts each description, also when the
+//! the working directory is the host's, and has a description when it was removed ([`super::working_directory`]), the fourth has names ([`super::open_names`]) in hexadecimal with a letter in front, the fifth
+//! `MOUNT INDEX GENERATION LIFE INODE` of the places that keep all that ([`super::over_exec`]), the last `MOUNT IDENTITY` of the volumes that
+//! all that is of: where another has taken the place of one since, the new program can use neither. The new program adopts each description, also when the
 //! kernel closed the descriptor on exec, and then lets go of it.
 
 use super::open_names::OpenName;
@@ -108,6 +109,12 @@ impl Front {
     #[unsafe(link_section = ".text.hot.gannet")]
     pub(crate) fn take_inheritance(&self, text: &[u8]) {
         let mut parts = text.split(|byte| *byte == b';').skip(1);
+        let mut volumes = numbers(parts.clone().nth(4).unwrap_or_default());
+        while let (Some(mount), Some(identity)) = (volumes.next(), volumes.next()) {
+            if let Some(mount) = self.mounts.get(mount as usize) {
+                mount.expect(identity);
+            }
+        }
         let mut directory = numbers(parts.next().unwrap_or_default());
         let table = table::of_process();
         let mut directory_used = None;
@@ -203,6 +210,10 @@ impl Front {
         }
         text.push(';');
         over_exec::keep(self, record, &wanted, in_child, &mut text)?;
+        text.push(';');
+        for (index, mount) in self.mounts.iter().enumerate().filter(|(_, mount)| mount.identity() != 0) {
+            let _ = write!(text, "{index} {} ", mount.identity());
+        }
         Ok(text.into_bytes())
     }
 }

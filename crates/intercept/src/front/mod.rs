@@ -60,7 +60,7 @@ use crate::raw::syscall;
 use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
 use table::{OpenFile, Table};
@@ -77,6 +77,15 @@ pub(crate) struct Mount {
     opened: AtomicPtr<Arc<dyn FileSystem>>,
     /// It could not be opened.
     failed: AtomicU32,
+    /// Which volume the program before this one had open here, as [`identity_of`] has it; 0 if none. What was handed over is of no other.
+    expected: AtomicU64,
+}
+
+/// Which volume a file system is, in one number; 0 for one that has no file.
+pub(crate) fn identity_of(fs: &dyn FileSystem) -> u64 {
+    let volume = fs.shared().session().volume();
+    let half = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| volume.uuid[at + byte]));
+    half(0) ^ half(8).rotate_left(17) ^ volume.nonce.rotate_left(31)
 }
 
 impl Mount {
@@ -84,6 +93,24 @@ impl Mount {
     pub(crate) fn parent(&self) -> &[u8] {
         let end = self.place.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
         &self.place[..end]
+    }
+
+    /// Which volume this process has open here, or the program before it had.
+    pub(crate) fn identity(&self) -> u64 {
+        // SAFETY: published by `open_now`; freed at the end of the process only.
+        let opened = unsafe { self.opened.load(Ordering::Acquire).as_ref() };
+        opened.map_or_else(|| self.expected.load(Ordering::Relaxed), |fs| identity_of(&**fs))
+    }
+
+    /// The program before this one had this volume open.
+    pub(crate) fn expect(&self, identity: u64) {
+        self.expected.store(identity, Ordering::Relaxed);
+    }
+
+    /// Whether what was opened here is another volume than the program before this one had.
+    fn is_another(&self, fs: &dyn FileSystem) -> bool {
+        let expected = self.expected.load(Ordering::Relaxed);
+        expected != 0 && identity_of(fs) != expected
     }
 
     /// Whether the volume was opened.
@@ -127,6 +154,7 @@ pub(crate) fn initialise(open: OpenVolume) {
             minor: status::minor_of(volume, |minor| mounts.iter().any(|mount| mount.minor == minor)),
             opened: AtomicPtr::new(core::ptr::null_mut()),
             failed: AtomicU32::new(0),
+            expected: AtomicU64::new(0),
         });
     }
     if mounts.is_empty() {
@@ -188,7 +216,8 @@ impl Front {
         true
     }
 
-    /// The file system of a mount, opened now if it was not. `EIO` if it cannot be.
+    /// The file system of a mount, opened now if it was not. `EIO` if it cannot be, or is not the volume that the program before this
+    /// one had open there.
     #[inline]
     pub(crate) fn file_system(&self, mount: usize) -> Result<&'static dyn FileSystem, Errno> {
         let mount = self.mounts.get(mount).ok_or(Errno::BADF)?;
@@ -211,6 +240,15 @@ impl Front {
             entry::note_use();
             let before = internal::snapshot();
             match (self.open)(&mount.volume) {
+                Ok(fs) if mount.is_another(&*fs) => {
+                    drop(fs);
+                    complain(&[
+                        &mount.volume,
+                        b": another volume has taken the place of the one that the program which started this one has open;",
+                        b" end what was started before",
+                    ]);
+                    mount.failed.store(1, Ordering::Release);
+                }
                 Ok(fs) => {
                     internal::protect_new(before);
                     mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);

@@ -7,7 +7,7 @@
 use super::call::{Answer, Call, done};
 use super::links::RECHECK;
 use super::table::OpenFile;
-use super::{placeholder, sockets};
+use super::{identity_of, placeholder, sockets};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -22,8 +22,8 @@ const CONTROL_HEAD_BYTES: usize = 16;
 const CONTROL_BYTES_MAX: usize = 8192;
 /// The kernel passes no more in one message.
 const DESCRIPTORS_MAX: usize = 253;
-const MAGIC: u64 = u64::from_le_bytes(*b"GNTPASS1");
-const TRANSIT_BYTES: usize = 24;
+const MAGIC: u64 = u64::from_le_bytes(*b"GNTPASS2");
+const TRANSIT_BYTES: usize = 32;
 
 /// What the entry is given for a `recvmsg` that brought control messages; the result is in the upper half.
 pub(crate) const RECEIVED: usize = RECHECK + RECVMSG;
@@ -63,10 +63,10 @@ fn descriptor_at(control: &[u8], position: usize) -> usize {
     bytes.map_or(usize::MAX, |bytes| u32::from_le_bytes(bytes) as usize)
 }
 
-/// A memory file that names a description.
-fn transit_file(file: &OpenFile) -> Option<usize> {
+/// A memory file that names a description, and the volume that it is of.
+fn transit_file(file: &OpenFile, fs: &dyn FileSystem) -> Option<usize> {
     const MFD_CLOEXEC: usize = 1;
-    let words = [MAGIC, file.mount as u64, file.description.word()];
+    let words = [MAGIC, file.mount as u64, file.description.word(), identity_of(fs)];
     // SAFETY: a string that ends in zero; our own words.
     unsafe {
         let made = syscall(MEMFD_CREATE, [c"gannet-descriptor".as_ptr() as usize, MFD_CLOEXEC]);
@@ -127,7 +127,7 @@ fn replaced(call: &Call<'_>, address: usize, length: usize) -> Result<(Vec<u8>, 
         if fs.shared().hold_in_transit(file.description).is_err() {
             continue;
         }
-        let Some(transit) = transit_file(&file) else {
+        let Some(transit) = transit_file(&file, fs) else {
             let _ = fs.shared().release_in_transit(fs, file.description);
             put_away(call, &sent, true);
             return Err(Errno::MFILE);
@@ -199,7 +199,11 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
     }
     for position in descriptors_in(&control) {
         let descriptor = descriptor_at(&control, position);
-        let Some((mount, word)) = named_by(descriptor) else { continue };
+        let Some((mount, word, identity)) = named_by(descriptor) else { continue };
+        // Who sent it may have another volume there: then it names nothing here.
+        if !call.front.file_system(mount).is_ok_and(|fs| identity_of(fs) == identity) {
+            continue;
+        }
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
         let entered = enter(call, descriptor, &file, fs);
@@ -223,10 +227,10 @@ fn enter(call: &mut Call<'_>, descriptor: usize, file: &OpenFile, fs: &dyn FileS
     Ok(())
 }
 
-/// Mount and description that a received memory file names.
-fn named_by(descriptor: usize) -> Option<(usize, u64)> {
+/// Mount, description and volume that a received memory file names.
+fn named_by(descriptor: usize) -> Option<(usize, u64, u64)> {
     let mut status = [0u64; 18];
-    let mut words = [0u64; 3];
+    let mut words = [0u64; 4];
     // SAFETY: struct stat is 144 bytes; the words are our own.
     unsafe {
         let known = syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]);
@@ -239,7 +243,7 @@ fn named_by(descriptor: usize) -> Option<(usize, u64)> {
             return None;
         }
         let read = syscall(PREAD64, [descriptor, words.as_mut_ptr() as usize, TRANSIT_BYTES, 0]);
-        (read == TRANSIT_BYTES as isize && words[0] == MAGIC).then_some((words[1] as usize, words[2]))
+        (read == TRANSIT_BYTES as isize && words[0] == MAGIC).then_some((words[1] as usize, words[2], words[3]))
     }
 }
 
