@@ -14,6 +14,8 @@ fn main() {
     // Never unloaded: the program's code leads into it.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
-    // What every start and every fork runs lies together: a page fault maps the pages around it.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
+    // What every start runs lies together: a page fault maps the pages around it.
+    let order = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("start.ld");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-T,{}", order.display());
+    println!("cargo:rerun-if-changed=start.ld");
 }

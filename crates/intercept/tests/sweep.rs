@@ -23,6 +23,7 @@ const ARGUED: &[(&str, &str)] = &[
     ("fcntl 1033", "seals are a property of memory files"),
     ("fcntl 1034", "likewise"),
     ("path of device: open(name", "a volume is nodev"),
+    ("call 444 ", "Landlock is refused, as where the kernel has it disabled"),
 ];
 
 fn compare(volume: &Volume, program: &Path, rounds: &str, seed: u32) {

@@ -159,7 +159,10 @@ fn open_once(
             (mount, name.map(|(directory, name)| OpenName::new(directory, name)), opened)
         }
         // The kernel says what it says of a link in /proc.
-        Target::Descriptor(_) if flags.contains(OpenFlags::NOFOLLOW) && !flags.contains(OpenFlags::PATH) => {
+        Target::Descriptor(_)
+            if flags.contains(OpenFlags::NOFOLLOW) && !flags.contains(OpenFlags::PATH)
+                || flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) =>
+        {
             held::flush();
             return Ok(Outcome::Pass);
         }
@@ -448,6 +451,8 @@ pub(crate) fn link(
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {
             (mount, from.existing().map_err(|error| error.errno())?.node, to)
         }
+        // The link itself, which is not the volume's.
+        (Target::Descriptor(_), _) if flags & (AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) == 0 => return Err(Errno::XDEV),
         (Target::Descriptor(descriptor), Target::Place(other, to)) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
             check_linkable(call, &file)?;
