@@ -123,10 +123,38 @@ fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
         }),
         "open" => ways.open(words[1], words[2]).map(|()| done),
         "read" => ways.read(words[1]).map(|bytes| digest(&bytes)),
+        "replace" => Some(replace(ways, Duration::from_millis(number(1)))),
+        "look" => Some(look(ways, number(1)).err().unwrap_or(done)),
         "claim" => Some(claim(ways, number(1), number(2), number(3))),
         "count" => Some(count(ways, number(1)).err().unwrap_or(done)),
         _ => unreachable!("{order}"),
     }
+}
+
+/// Replaces a file and makes and removes another, as fast as that goes.
+fn replace(ways: &mut dyn Ways, for_long: Duration) -> String {
+    let (begin, mut times) = (std::time::Instant::now(), 0);
+    while begin.elapsed() < for_long {
+        let replaced = ways.put("d0/new", 0, b"content").and_then(|()| ways.rename("d0/new", "d0/file"));
+        replaced.expect("nobody else does that");
+        // The other makes it, too.
+        let _ = (ways.take("d0/now-and-then"), ways.remove("d0/now-and-then"));
+        times += 1;
+    }
+    times.to_string()
+}
+
+/// Looks at the one, which is always there, and makes the other, which can always be made.
+fn look(ways: &mut dyn Ways, times: u64) -> Result<(), String> {
+    for time in 0..times {
+        let bytes = ways.get("d0/file").ok_or(format!("time {time}: it cannot be read"))?;
+        let size = ways.size("d0/file").ok_or(format!("time {time}: it is not to be seen"))?;
+        ways.put("d0/now-and-then", 0, b"").ok_or(format!("time {time}: it cannot be made"))?;
+        if (bytes.as_slice(), size) != (b"content".as_slice(), 7) {
+            return Err(format!("time {time}: {bytes:?}, {size}"));
+        }
+    }
+    Ok(())
 }
 
 /// How far apart claims of files are.
@@ -476,6 +504,25 @@ fn one_of_two_renames_a_file() {
             claimed.iter().flat_map(|words| words.split_whitespace()).map(|word| word.parse().unwrap()).collect();
         all.sort_unstable();
         assert_eq!(all, (0..FILES).collect::<Vec<_>>(), "each by one: {claimed:?}");
+        agents.into_iter().for_each(Agent::end);
+        server.end();
+        bench.check();
+    });
+}
+
+/// A file that is replaced all the time is always there; one that comes and goes can be opened with `O_CREAT`.
+#[test]
+fn what_is_replaced_all_the_time_is_there() {
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let server = bench.mount(&format!("transport={transport}"));
+        (0..DIRECTORIES).for_each(|index| fs::create_dir(bench.on(&format!("d{index}"))).unwrap());
+        fs::write(bench.on("d0/file"), "content").unwrap();
+        let mut agents = ["run", "mount"].map(|kind| Agent::start(&bench, kind));
+        let orders = ["replace 1000", "look 2000"];
+        agents.iter_mut().zip(orders).for_each(|(agent, order)| agent.tell(order));
+        let answers: Vec<String> = agents.iter_mut().zip(orders).map(|(agent, order)| agent.answer(order)).collect();
+        assert_eq!(answers[1], "done", "{} times replaced", answers[0]);
         agents.into_iter().for_each(Agent::end);
         server.end();
         bench.check();

@@ -67,7 +67,8 @@ fn lease_after(alone_ms: u64, lease_ms_max: u64) -> u64 {
     (alone_ms / LEASE_SHARE).clamp(LEASE_MS_MIN, lease_ms_max)
 }
 
-fn now_ms() -> u64 {
+/// Milliseconds of the monotonic clock, as of its last tick.
+pub(super) fn now_ms() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the last close of an open file is waited for, not counting what a busy machine adds to each pause.
+/// How long the last close of an open file is waited for, and whatever else others are about to do; not counting what a busy machine adds to each pause.
 const PATIENCE: Duration = Duration::from_millis(250);
 const PAUSE_MIN: Duration = Duration::from_micros(200);
 const PAUSE_MAX: Duration = Duration::from_millis(20);
 
-/// Somebody who waits for a close, in pauses that grow.
+/// Somebody who waits for a close, or the like, in pauses that grow.
 pub(super) struct Patience {
     pause: Duration,
     waited: Duration,

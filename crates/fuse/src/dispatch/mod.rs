@@ -9,6 +9,7 @@
 //! | `mod.rs` | [`Dispatcher`]: entry points for both transports, the great match |
 //! | `names.rs` | lookup, create, link, remove, rename, forget |
 //! | `moved.rs` | files that others move while a program here renames them |
+//! | `again.rs` | files that others replace while a program here opens them |
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, seek, copy |
 //! | `directory.rs` | readdir, readdirplus |
@@ -22,6 +23,7 @@
 //! | `room.rs` | waiting for room in a full file system |
 
 mod acl;
+mod again;
 mod attributes;
 mod caching;
 mod closing;
@@ -48,6 +50,7 @@ use crate::protocol::init::{Agreement, Answer, Wishes, negotiate};
 use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::{BulkOperation, Header, InitRequest, Operation, Request};
 use crate::protocol::wire::{FixedReply, Malformed};
+use again::Again;
 use caching::Caching;
 pub(crate) use caching::Kernel;
 use locks::Locks;
@@ -116,6 +119,7 @@ pub(crate) struct Dispatcher {
     kernel: OnceLock<Arc<dyn Kernel>>,
     room: Room,
     moved: Moved,
+    again: Again,
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
@@ -136,6 +140,7 @@ impl Dispatcher {
             kernel: OnceLock::new(),
             room: Room::default(),
             moved: Moved::default(),
+            again: Again::default(),
         }
     }
 
@@ -231,10 +236,18 @@ impl Dispatcher {
         }
     }
 
+    /// The outcome of an error, and whether its caller tries again.
+    fn error(&self, header: &Header, error: &Error) -> Outcome {
+        if error.errno() == Errno::STALE {
+            self.again.told(header.process, caching::now_ms());
+        }
+        Outcome::Error(error.errno())
+    }
+
     /// Serves an operation with a reply of fixed size.
     fn fixed(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
         self.with_room(|| self.fixed_once(header, operation))
-            .unwrap_or_else(|error| FixedOutcome::Other(Outcome::Error(error.errno())))
+            .unwrap_or_else(|error| FixedOutcome::Other(self.error(header, &error)))
     }
 
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
@@ -327,12 +340,12 @@ impl Dispatcher {
                 self.ioctl(header, *command, input, *out_bytes, out)
             }
         };
-        result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
+        result.map_or_else(|error| self.error(header, &error), Outcome::Reply)
     }
 
     fn named_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Outcome {
         let result = self.get_xattr(header, size_bytes, name, out);
-        result.map_or_else(|error| Outcome::Error(error.errno()), Outcome::Reply)
+        result.map_or_else(|error| self.error(header, &error), Outcome::Reply)
     }
 
     /// The last descriptor of an open file is closed.
@@ -346,6 +359,7 @@ impl Dispatcher {
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn lose_patience(&self) {
         self.room.lose_patience();
+        self.again.lose_patience();
     }
 
     /// Drops everything the kernel held: the mount is gone.

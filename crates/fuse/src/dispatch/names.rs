@@ -1,17 +1,22 @@
 //! Operations on names, and the references that the kernel gains and drops by them.
 
 use gannet_vfs::{
-    Attributes, Errno, Error, FileType, InodeFlags, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, Result,
+    Attributes, Errno, Error, FileType, Found, InodeFlags, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags,
+    Result,
 };
 
 use super::Dispatcher;
 use super::acl::{self, AccessList};
+use super::caching::now_ms;
+use super::closing::Patience;
 use crate::protocol::reply::{self, Validity};
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
 
 const SET_GROUP_ID: u32 = 0o2000;
 const O_EXCL: u32 = 0o200;
+/// How often a name is looked at that others change meanwhile.
+const LOOKS_MAX: u32 = 1000;
 
 /// Why a file flagged so may not be changed.
 pub(super) const UNCHANGEABLE: Error = Error::because(Errno::PERM, "the file is immutable or append-only");
@@ -71,23 +76,11 @@ impl Dispatcher {
         }
         let name = Name::new(name)?;
         // Between lookup and attributes the inode may go; then the name is another's, or nobody's.
-        for _ in 0..3 {
+        for _ in 0..LOOKS_MAX {
             match self.file_system.lookup(directory, name) {
-                Ok(found) => match self.hold(found.node) {
+                Ok(found) => match self.found(header, name, found) {
                     Err(error) if error.errno() == Errno::STALE => {}
-                    Err(error) => return Err(error),
-                    Ok((id, attributes)) => {
-                        let validity = self.name_validity();
-                        if validity == Validity::NONE
-                            && attributes.links == 1
-                            && attributes.file_type != FileType::Directory
-                            && self.moved.finds(header.process, header.node, name.bytes(), id)
-                        {
-                            self.forget(id, 1);
-                            return Err(Error::because(Errno::STALE, "another has renamed it meanwhile"));
-                        }
-                        return Ok(reply::entry(id, &attributes, validity, self.attribute_validity(id)));
-                    }
+                    outcome => return outcome?.ok_or(Error::because(Errno::STALE, "another has renamed it meanwhile")),
                 },
                 Err(error) if error.errno() == Errno::NOENT => {
                     let validity = self.name_validity();
@@ -96,7 +89,23 @@ impl Dispatcher {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::new(Errno::NOENT))
+        Err(Error::because(Errno::STALE, "the name changes faster than it can be looked at"))
+    }
+
+    /// The reply that tells what was found under a name; nothing if the caller is to begin anew. `ESTALE` if it is gone.
+    fn found(&self, header: &Header, name: Name<'_>, found: Found) -> Result<Option<FixedReply>> {
+        let (id, attributes) = self.hold(found.node)?;
+        let validity = self.name_validity();
+        if validity == Validity::NONE && attributes.file_type != FileType::Directory {
+            if attributes.links == 1 && self.moved.finds(header.process, header.node, name.bytes(), id) {
+                self.forget(id, 1);
+                return Ok(None);
+            }
+            if self.again.finds(header.process, now_ms()) {
+                self.keep(found.node).inspect_err(|_| self.forget(id, 1))?.found();
+            }
+        }
+        Ok(Some(reply::entry(id, &attributes, validity, self.attribute_validity(id))))
     }
 
     /// The inode under `name`, if it may be removed from there: `EPERM` if it or the directory says no.
@@ -191,13 +200,22 @@ impl Dispatcher {
     }
 
     pub(super) fn create(&self, header: &Header, name: &[u8], flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
-        let new = NewNode::regular(mode & 0o7777, Owner::default());
-        match self.make(header, Some(name), new, umask) {
-            Ok(node) => self.opened_entry(node, flags),
-            // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
-            Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => Err(Error::new(Errno::STALE)),
-            Err(error) => Err(error),
+        // Who has looked again and saw no file once more will see none at another try: it comes and goes.
+        let mut patience = self.again.waits(header.process, now_ms()).then(Patience::new);
+        loop {
+            let new = NewNode::regular(mode & 0o7777, Owner::default());
+            match self.make(header, Some(name), new, umask).and_then(|node| self.opened_entry(node, flags)) {
+                // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
+                Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => {}
+                // Somebody else has removed it already.
+                Err(error) if error.errno() == Errno::STALE => {}
+                outcome => return outcome,
+            }
+            if !patience.as_mut().is_some_and(Patience::lasts) {
+                break;
+            }
         }
+        Err(Error::new(Errno::STALE))
     }
 
     pub(super) fn create_unnamed(&self, header: &Header, flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {

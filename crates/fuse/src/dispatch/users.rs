@@ -3,7 +3,8 @@
 //!
 //! On a coherent mount each open file is an open file description of `vfs::shared`, whose word is the handle that the kernel
 //! gets: others do not free the inode then, and locks have an owner. On an exclusive mount nobody else could. When this mount
-//! itself removes a name, it keeps the inode with a description for as long as the kernel does.
+//! itself removes a name, it keeps the inode with a description for as long as the kernel does; also one that a caller found at a
+//! second try.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -121,11 +122,22 @@ impl Keeper<'_> {
         if nameless {
             dispatcher.nodes.if_held(self.node, |id| {
                 dispatcher.room.note_removal();
-                let former = self.description.take().and_then(|kept| lock(&dispatcher.users.kept).insert(id, kept));
-                if let Some(former) = former {
-                    dispatcher.close_description(former.word());
-                }
+                self.until_forgotten(id);
             });
+        }
+    }
+
+    /// Others may take the name. The inode is kept until the kernel forgets it, if the kernel knows it.
+    pub(super) fn found(mut self) {
+        let dispatcher = self.dispatcher;
+        dispatcher.nodes.if_held(self.node, |id| self.until_forgotten(id));
+    }
+
+    fn until_forgotten(&mut self, id: u64) {
+        let dispatcher = self.dispatcher;
+        let former = self.description.take().and_then(|kept| lock(&dispatcher.users.kept).insert(id, kept));
+        if let Some(former) = former {
+            dispatcher.close_description(former.word());
         }
     }
 }

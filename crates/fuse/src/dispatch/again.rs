@@ -1,0 +1,88 @@
+//! Callers who try again, because what they knew was old.
+//!
+//! Between two requests of one call others can replace a file: what the kernel found is gone then when it opens it or asks for
+//! its attributes, and it is told so (`ESTALE`). It begins anew, but only once; and where a file is replaced all the time it would be too late again. So
+//! what a caller finds at its second try is kept until the kernel forgets it, whatever becomes of the name. Touches nothing but its own words.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Callers that are remembered, by their thread numbers.
+const CALLERS: usize = 64;
+/// A second try finds the last name at most this often: when the kernel looks whether what it has is right, when it looks it up
+/// since it is not, and once more where a call has two paths.
+const FINDS: u64 = 3;
+
+/// After this long it is no second try any more.
+const AT_ONCE_MS: u64 = 1000;
+const TIME_BITS: u64 = 24;
+
+/// Who was told that something is old: the thread's number, when that was (in milliseconds, the lower bits), and how often it has yet to find
+/// something.
+pub(super) struct Again {
+    told: [AtomicU64; CALLERS],
+    /// Nobody waits for anybody.
+    impatient: AtomicBool,
+}
+
+impl Default for Again {
+    fn default() -> Self {
+        Self { told: std::array::from_fn(|_| AtomicU64::new(0)), impatient: AtomicBool::new(false) }
+    }
+}
+
+impl Again {
+    fn word(&self, caller: u32) -> &AtomicU64 {
+        &self.told[caller as usize % CALLERS]
+    }
+
+    /// The thread `caller` is told that what it knows is old, `now_ms` on some clock.
+    pub(super) fn told(&self, caller: u32, now_ms: u64) {
+        let time_ms = now_ms % (1 << TIME_BITS);
+        self.word(caller).store(u64::from(caller) << 32 | time_ms << 8 | FINDS, Ordering::Relaxed);
+    }
+
+    /// Whether the caller tries again.
+    fn tries(&self, caller: u32, now_ms: u64) -> bool {
+        let word = self.word(caller).load(Ordering::Relaxed);
+        let passed_ms = now_ms.wrapping_sub(word >> 8) % (1 << TIME_BITS);
+        word >> 32 == u64::from(caller) && word & 0xff > 0 && passed_ms < AT_ONCE_MS
+    }
+
+    /// Whether the caller tries again, and may wait.
+    pub(super) fn waits(&self, caller: u32, now_ms: u64) -> bool {
+        self.tries(caller, now_ms) && !self.impatient.load(Ordering::Relaxed)
+    }
+
+    /// From now on nobody waits.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn lose_patience(&self) {
+        self.impatient.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the caller tries again, and has found something now.
+    pub(super) fn finds(&self, caller: u32, now_ms: u64) -> bool {
+        let tries = self.tries(caller, now_ms);
+        if tries {
+            let word = self.word(caller);
+            word.store(word.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        }
+        tries
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_try_ends() {
+        let again = Again::default();
+        assert!(!again.tries(7, 5) && !again.finds(7, 5));
+        let now_ms = (3 << TIME_BITS) - 500;
+        again.told(7, now_ms);
+        assert!(!again.finds(7 + CALLERS as u32, now_ms), "another caller");
+        assert!(again.tries(7, now_ms + AT_ONCE_MS - 1) && !again.tries(7, now_ms + AT_ONCE_MS));
+        assert!((0..FINDS).all(|_| again.tries(7, now_ms) && again.finds(7, now_ms)));
+        assert!(!again.waits(7, now_ms) && !again.finds(7, now_ms));
+    }
+}
