@@ -122,7 +122,8 @@ pub(crate) struct Info {
 /// Check a volume, and repair it.
 ///
 /// Exit codes: 0 sound, 1 repaired, 4 damaged and not repaired, 8 could not be checked, 16 wrong usage. A volume that was not
-/// closed cleanly is no damage: the next use recovers it, and so does --repair.
+/// closed cleanly is no damage: the next use recovers it, and so does --repair. Beside somebody who has the volume open, what is
+/// just being changed can look like damage: then there is no verdict, but exit code 8.
 #[derive(Debug, Args)]
 pub(crate) struct Fsck {
     /// The volume
@@ -131,6 +132,10 @@ pub(crate) struct Fsck {
     /// Repair what is damaged; nobody may have the volume open
     #[arg(long, short)]
     pub(crate) repair: bool,
+    /// Make this file empty, to give a repair room on a full volume that cannot be opened; an inode's number or an absolute path on
+    /// the volume
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    pub(crate) give_up: Vec<OsString>,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,

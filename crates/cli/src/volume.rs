@@ -17,10 +17,16 @@ const ENDING: Duration = Duration::from_secs(1);
 
 /// An error about a volume.
 pub(crate) fn failure(path: &Path, error: Error) -> Failure {
-    let hint = match (error.errno(), error.what()) {
-        (Errno::UCLEAN, _) => "; `gannet fsck` says more",
-        _ => "",
-    };
+    let hint = if error.errno() == Errno::UCLEAN { "; `gannet fsck` says more" } else { "" };
+    failure_with(path, error, hint)
+}
+
+/// An error of a check, which has no more to say.
+pub(crate) fn check_failure(path: &Path, error: Error) -> Failure {
+    failure_with(path, error, "")
+}
+
+fn failure_with(path: &Path, error: Error, hint: &str) -> Failure {
     let what = match (error.what(), error.place()) {
         ("", _) => error.errno().to_string(),
         (what, 0) => what.to_owned(),

@@ -308,6 +308,73 @@ fn a_volume_that_is_open_is_left_alone() {
 }
 
 #[test]
+fn beside_a_writer_nothing_is_called_damaged() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let name = |text: &'static str| gannet_vfs::Name::new(text.as_bytes()).unwrap();
+    let owner = gannet_vfs::Owner::default();
+    let directory = open.create(open.root(), name("directory"), &gannet_vfs::NewNode::directory(0o700, owner)).unwrap();
+    let checked = |code: &[i32]| {
+        let output = gannet(&["fsck", "--json", volume]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        let found = output.status.code().unwrap();
+        assert!(code.contains(&found), "{found}: {said}");
+        let outcome = match found {
+            0 => "sound",
+            4 => "damaged",
+            _ => "undecided",
+        };
+        assert!(said.contains(&format!("\"outcome\": \"{outcome}\"")), "{found}: {said}");
+    };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let root = open.root();
+                for (from, to) in [(root, directory), (directory, root)] {
+                    open.create(from, name("file"), &gannet_vfs::NewNode::regular(0o600, owner)).unwrap();
+                    open.rename(from, name("file"), to, name("moved"), gannet_vfs::RenameFlags::empty()).unwrap();
+                    open.remove(to, name("moved"), gannet_vfs::RemoveKind::NonDirectory).unwrap();
+                }
+            }
+        });
+        for _ in 0..12 {
+            checked(&[0, 8]);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // What is there each time is told, and is no verdict either until they are gone.
+    let length = fs::metadata(&path).unwrap().len();
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xDD; 64], length - 4096).unwrap();
+    let output = gannet(&["fsck", volume]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(8), "{said}");
+    assert!(said.contains("there is no verdict") && said.contains("replica of the superblock"), "{said}");
+    drop(open);
+    checked(&[4]);
+}
+
+#[test]
+fn a_full_volume_that_nobody_can_open_is_repaired_where_a_file_is_given_up() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    assert!(failure(&["fsck", "--give-up", "/file", volume], 16).contains("--repair"));
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let file = gannet_vfs::NewNode::regular(0o600, gannet_vfs::Owner::default());
+    open.create(open.root(), gannet_vfs::Name::new(b"file").unwrap(), &file).unwrap();
+    drop(open);
+    assert!(failure(&["fsck", "--repair", "--give-up", "/no file", volume], 8).contains("is not there"));
+    let repaired = gannet(&["fsck", "--repair", "--give-up", "/file", volume]);
+    assert_eq!(repaired.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&repaired.stdout).contains("given up, as was asked for"));
+    assert!(success(&["fsck", volume]).contains("sound; 1 files"));
+}
+
+#[test]
 fn a_volume_that_was_not_closed_is_recovered_by_repair() {
     let bench = Bench::new();
     let path = bench.volume();

@@ -82,6 +82,13 @@ impl Bits {
         })
     }
 
+    /// The numbers, ascending.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        (0_u64..)
+            .zip(self.words())
+            .flat_map(|(index, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit))
+    }
+
     /// How many numbers the set has.
     pub(crate) fn count(&self) -> u64 {
         let words = self.pages.iter().filter_map(OnceLock::get).flat_map(|page| page.iter());

@@ -80,7 +80,7 @@ mod write_entry;
 mod xattrs;
 
 pub use attach::{AccessTimes, AttachOptions, is_left_open, remove_left_open};
-pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check};
+pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check, check_giving_up};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};
 pub use file_system::{LogFs, OpenError, SharedMemory, open_medium, open_medium_to_check};

@@ -4,13 +4,40 @@ use crate::arguments::Fsck;
 use crate::failure::{Failure, OPERATIONAL};
 use crate::output::{Progress, print};
 use crate::volume;
-use gannet_logfs::{CheckOptions, CheckReport, Finding, Outcome, Severity, check, remove_left_open};
+use gannet_logfs::{
+    CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check_giving_up, remove_left_open,
+};
+use gannet_media::Medium;
 use serde_json::{Value, json};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 const SOUND: u8 = 0;
 const REPAIRED: u8 = 1;
 const DAMAGED: u8 = 4;
+
+/// How often a volume is looked at where damage was seen that may be what somebody is just changing.
+const LOOKS_MAX: usize = 3;
+
+/// What a check came to, and beside whom.
+struct Checked {
+    report: CheckReport,
+    /// Somebody had the volume open.
+    in_use: bool,
+    /// Damage was seen beside somebody, which is no verdict.
+    undecided: bool,
+}
+
+impl Checked {
+    fn outcome(&self) -> (&'static str, u8) {
+        match self.report.outcome {
+            _ if self.undecided => ("undecided", OPERATIONAL),
+            Outcome::Sound => ("sound", SOUND),
+            Outcome::Repaired => ("repaired", REPAIRED),
+            Outcome::Damaged => ("damaged", DAMAGED),
+        }
+    }
+}
 
 /// Checks a volume.
 pub(crate) fn run(arguments: &Fsck) -> Result<u8, Failure> {
@@ -21,42 +48,78 @@ fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
     let path = &arguments.volume;
     let medium = volume::open_to_check(path, !arguments.repair)?;
     // A claim is held until the end: nobody opens the volume while it is repaired.
-    let in_use = if arguments.repair { !volume::claim(&medium)? } else { volume::is_in_use_for_long(&medium)? };
-    if in_use && arguments.repair {
+    if arguments.repair && !volume::claim(&medium)? {
         let message = format!("{}: somebody has the volume open; end those programs first", path.display());
         return Err(Failure::new(message));
     }
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let options = CheckOptions { repair: arguments.repair, threads };
-    let mut progress = Progress::new("{msg} {wide_bar} {percent} %");
-    let report = check(&medium, options, &mut |step| progress.show(step.stage, step.done, step.total));
-    drop(progress);
-    let report = report.map_err(|error| volume::failure(path, error))?;
+    let checked = if arguments.repair { repair(arguments, &medium)? } else { look(arguments, &medium)? };
     medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
-    if arguments.repair && report.outcome != Outcome::Damaged {
+    if arguments.repair && checked.report.outcome != Outcome::Damaged {
         // What killed users have left is not of the volume as it is now.
         remove_left_open(&medium);
     }
     if arguments.json {
-        let text = serde_json::to_string_pretty(&as_json(path, &report, in_use)).map_err(Failure::new)?;
+        let text = serde_json::to_string_pretty(&as_json(path, &checked)).map_err(Failure::new)?;
         print(&(text + "\n"))?;
     } else {
         for (number, about) in (1..).zip(volume::media(&medium)) {
             print(&format!("medium {number} is a {about}\n"))?;
         }
-        print(&as_text(path, &report, in_use))?;
+        print(&as_text(path, &checked))?;
     }
-    Ok(match report.outcome {
-        Outcome::Sound => SOUND,
-        Outcome::Repaired => REPAIRED,
-        Outcome::Damaged => DAMAGED,
-    })
+    Ok(checked.outcome().1)
 }
 
-fn as_text(path: &Path, report: &CheckReport, in_use: bool) -> String {
+fn check_once(arguments: &Fsck, medium: &Medium) -> Result<CheckReport, Failure> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let options = CheckOptions { repair: arguments.repair, threads };
+    let give_up: Vec<&[u8]> = arguments.give_up.iter().map(|file| file.as_bytes()).collect();
+    let mut progress = Progress::new("{msg} {wide_bar} {percent} %");
+    let mut show = |step: CheckProgress| progress.show(step.stage, step.done, step.total);
+    check_giving_up(medium, options, &give_up, &mut show)
+        .map_err(|error| volume::check_failure(&arguments.volume, error))
+}
+
+fn repair(arguments: &Fsck, medium: &Medium) -> Result<Checked, Failure> {
+    Ok(Checked { report: check_once(arguments, medium)?, in_use: false, undecided: false })
+}
+
+/// Looks at a volume that somebody may have open, or open and close meanwhile: what is just being changed can look like damage. Damage is one that
+/// two looks in a row find, with nobody there before, between and behind them.
+fn look(arguments: &Fsck, medium: &Medium) -> Result<Checked, Failure> {
+    let mut in_use = volume::is_in_use_for_long(medium)?;
+    let mut report = check_once(arguments, medium)?;
+    let mut looks = 1;
+    loop {
+        in_use |= volume::is_in_use(medium)?;
+        if report.outcome != Outcome::Damaged || looks == LOOKS_MAX {
+            let undecided = report.outcome == Outcome::Damaged;
+            return Ok(Checked { report, in_use, undecided });
+        }
+        let again = check_once(arguments, medium)?;
+        let same = again == report;
+        in_use |= volume::is_in_use(medium)?;
+        if same && !in_use {
+            return Ok(Checked { report, in_use, undecided: false });
+        }
+        // What stands in all looks is told: it was not changed, or again and again.
+        let stood = |finding: &Finding| report.findings.contains(finding);
+        let findings = again.findings.iter().filter(|finding| stood(finding)).cloned().collect();
+        report = CheckReport { findings, ..again };
+        looks += 1;
+    }
+}
+
+fn as_text(path: &Path, checked: &Checked) -> String {
+    let Checked { report, in_use, undecided } = checked;
     let mut text = String::new();
-    if in_use {
-        text += "somebody has the volume open: what is just being changed can look like damage\n";
+    if *undecided {
+        text += &format!(
+            "somebody has the volume open, or had meanwhile: there is no verdict. What {LOOKS_MAX} looks found may be damage, or what is being \
+             changed; end those programs and check again\n"
+        );
+    } else if *in_use {
+        text += "somebody has the volume open: what is being changed was not checked\n";
     } else if !report.closed_cleanly {
         text += match &report.recovery {
             Some(_) => "the volume was not closed cleanly, and was recovered\n",
@@ -83,6 +146,7 @@ fn as_text(path: &Path, report: &CheckReport, in_use: bool) -> String {
     }
     let damage = damage_count(report);
     let outcome = match report.outcome {
+        _ if *undecided => format!("undecided, {damage} findings"),
         Outcome::Sound => "sound".to_owned(),
         Outcome::Repaired => format!("repaired, {damage} findings"),
         Outcome::Damaged => format!("DAMAGED, {damage} findings"),
@@ -103,7 +167,8 @@ fn damage_count(report: &CheckReport) -> u64 {
     shown as u64 + report.findings_left_out
 }
 
-fn as_json(path: &Path, report: &CheckReport, in_use: bool) -> Value {
+fn as_json(path: &Path, checked: &Checked) -> Value {
+    let report = &checked.report;
     let finding = |finding: &Finding| {
         json!({
             "severity": match finding.severity { Severity::Note => "note", Severity::Damage => "damage" },
@@ -118,12 +183,8 @@ fn as_json(path: &Path, report: &CheckReport, in_use: bool) -> Value {
     };
     json!({
         "volume": path.display().to_string(),
-        "outcome": match report.outcome {
-            Outcome::Sound => "sound",
-            Outcome::Repaired => "repaired",
-            Outcome::Damaged => "damaged",
-        },
-        "in_use": in_use,
+        "outcome": checked.outcome().0,
+        "in_use": checked.in_use,
         "closed_cleanly": report.closed_cleanly,
         "recovered": report.recovery.is_some(),
         "inodes": report.inodes,

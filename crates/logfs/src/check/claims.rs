@@ -1,5 +1,6 @@
 //! Space: no block in two places, the data of a log's last entry whole, the maps of a clean detach as they must be.
 
+use super::examine::Examined;
 use super::model::Model;
 use super::saved::Map;
 use crate::bits::Bits;
@@ -108,6 +109,14 @@ impl Model<'_> {
         Ok(())
     }
 
+    /// A log of which something is lost may speak of blocks that were given up since: it comes last.
+    fn by_certainty(&self) -> Vec<&Examined> {
+        let (mut whole, lossy): (Vec<_>, Vec<_>) = self.inodes.values().partition(|examined| !examined.lossy);
+        whole.extend(lossy);
+        whole
+    }
+
+    /// Blocks of a file of which something is lost, and that were free when the volume was closed, held what had been given up: they become holes.
     fn claim_data(&mut self, overlapping: &mut HashSet<u32>) {
         let mut fixed = self.fixed_claims();
         for examined in self.inodes.values() {
@@ -118,10 +127,16 @@ impl Model<'_> {
         self.claim_values(&mut fixed);
         // Of those who have a block, all but one know that they share it.
         let mut claims = fixed.clone();
-        let mut lost = Vec::new();
-        for examined in self.inodes.values() {
+        let (mut lost, mut given_up) = (Vec::new(), Vec::new());
+        for examined in self.by_certainty() {
             for run in examined.map.iter() {
                 let count = run.count as u64;
+                if examined.lossy
+                    && let Some(used) = &self.ground.saved_used
+                {
+                    let was_free = (run.block..run.block + count).filter(|&block| !used.has(block));
+                    given_up.extend(was_free.map(|block| (examined.inode, run.file_block + (block - run.block))));
+                }
                 let taken = if run.shared { fixed.taken(run.block, count) } else { claims.claim(run.block, count) };
                 for (from, to) in taken {
                     lost.push((examined.inode, run.file_block + (from - run.block), from, to - from));
@@ -138,6 +153,11 @@ impl Model<'_> {
             }
             overlapping.insert(inode);
         }
+        for (inode, file_block) in given_up {
+            if let Some(examined) = self.inodes.get_mut(&inode) {
+                examined.map.unmap(file_block, file_block + 1);
+            }
+        }
         self.used = fixed.bits(self.ground.disk.geometry().blocks);
         let shared = Counts::default();
         for run in self.inodes.values().flat_map(|examined| examined.map.iter()) {
@@ -153,7 +173,7 @@ impl Model<'_> {
     /// Values of extended attributes: each in blocks of its own, and what was written there.
     fn claim_values(&mut self, claims: &mut Claims) {
         let mut lost: Vec<(u32, Box<[u8]>, u64, &'static str)> = Vec::new();
-        for examined in self.inodes.values() {
+        for examined in self.by_certainty() {
             for (name, block, count) in examined.values.runs() {
                 if !claims.claim(block, count).is_empty() {
                     lost.push((examined.inode, name.into(), block, "its blocks are already in use for something else"));
@@ -225,8 +245,14 @@ impl Model<'_> {
         let remedy = "it is written anew; nothing is lost";
         if let Some(saved) = &self.ground.saved_used {
             let at = geometry.saved_blocks_start * BLOCK_BYTES;
+            let nobody = (0..geometry.blocks).filter(|&block| saved.has(block) && !self.used.has(block)).count();
+            if nobody > 0 {
+                let what = format!("{nobody} blocks were in use when the volume was closed, and belong to nobody now");
+                let remedy = "they are free from now on: what they held is lost, if no other finding says more";
+                self.findings.damage("saved block map", at, 0, what, remedy);
+            }
             compare(&mut self.findings, "saved block map", at, geometry.blocks, |block| {
-                (saved.has(block), self.used.has(block))
+                (saved.has(block), saved.has(block) || self.used.has(block))
             });
             let free = geometry.blocks - saved.count();
             if free != summary.blocks_free {
@@ -270,7 +296,7 @@ impl Model<'_> {
 }
 
 /// Whether the blocks of an attribute's value hold what was written.
-fn value_is_whole(ground: &super::trace::Ground<'_>, examined: &super::examine::Examined, place: LinePlace) -> bool {
+fn value_is_whole(ground: &super::trace::Ground<'_>, examined: &Examined, place: LinePlace) -> bool {
     let owned = Owned { key: ground.disk.key(), inode: examined.inode, generation: examined.generation };
     let mut block = [0; BLOCK_BYTES as usize];
     let Ok(bytes) = ground.disk.read_entry(place, &mut block) else { return false };

@@ -4,7 +4,7 @@
 //! nothing on the medium.
 
 use super::report::Findings;
-use super::trace::{Fault, Ground, Trace, Verdict, trace};
+use super::trace::{Fault, Ground, Loss, Trace, Verdict, trace};
 use crate::file_map::FileMap;
 use crate::format::entry::{Entry, Extents, FileExtent, Owned, Partner, Payload};
 use crate::format::page::LinePlace;
@@ -117,21 +117,21 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
     };
     let mut shifted = 0;
     let head_at = slot.at + crate::format::slot::AT_HEAD;
-    let mut log = trace(ground, owned, slot.birth.head, head_at, stop_at, &mut |place, entry| {
-        if let Some(what) = examined.refuse(ground, entry, &mut shifted)? {
+    let mut log = trace(ground, owned, slot.birth.head, head_at, stop_at, &mut |place, entry, gapped| {
+        if let Some(what) = examined.refuse(ground, entry, &mut shifted, gapped)? {
             return Ok(Verdict::Bad(what));
         }
-        examined.take(ground, place, entry);
+        examined.take(ground, place, entry, gapped)?;
         Ok(Verdict::Good)
     })?;
     let future = log.epoch_max > disk.epoch();
-    for Fault { structure, offset_bytes, what, loses } in log.faults.drain(..) {
+    for Fault { structure, offset_bytes, what, loss } in log.faults.drain(..) {
         examined.rewrite = true;
-        examined.lossy |= loses;
-        let remedy = if loses {
-            "what the log says from there on is lost, what it says before is kept"
-        } else {
-            "the log is written anew; nothing is lost"
+        examined.lossy |= loss != Loss::Nothing;
+        let remedy = match loss {
+            Loss::Nothing => "the log is written anew; nothing is lost",
+            Loss::Some => "what was said there is lost, what the log says before and behind it is kept",
+            Loss::Rest => "what the log says from there on is lost, what it says before is kept",
         };
         examined.findings.damage(structure, offset_bytes, slot.inode, what, remedy);
     }
@@ -161,8 +161,14 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
 }
 
 impl Examined {
-    /// Why an entry that is valid in itself cannot stand in this log, if so.
-    fn refuse(&self, ground: &Ground<'_>, entry: &Entry<'_>, shifted: &mut u64) -> Result<Option<String>> {
+    /// Why an entry that is valid in itself cannot stand in this log, if so. `gapped`: entries before it are lost.
+    fn refuse(
+        &self,
+        ground: &Ground<'_>,
+        entry: &Entry<'_>,
+        shifted: &mut u64,
+        gapped: bool,
+    ) -> Result<Option<String>> {
         let geometry = ground.disk.geometry();
         let file_type = self.birth.file_type;
         let wrong = |what: &str| Ok(Some(format!("{what} in the log of a {file_type:?}")));
@@ -179,7 +185,10 @@ impl Examined {
                     {
                         return Ok(Some(format!("it binds inode {}, which cannot be", binding.inode)));
                     }
-                    if let Some(what) = self.refuse_name(ground, binding.name, binding.rank, binding.file_type)? {
+                    // What was lost may have given up the key, or the name.
+                    if !gapped
+                        && let Some(what) = self.refuse_name(ground, binding.name, binding.rank, binding.file_type)?
+                    {
                         return Ok(Some(what));
                     }
                 }
@@ -288,7 +297,7 @@ impl Examined {
         Ok(None)
     }
 
-    fn take(&mut self, ground: &Ground<'_>, place: LinePlace, entry: &Entry<'_>) {
+    fn take(&mut self, ground: &Ground<'_>, place: LinePlace, entry: &Entry<'_>, gapped: bool) -> Result<()> {
         let size_before = self.state.logged.size_bytes;
         self.state.apply(entry);
         self.last = LastEntry { place: Some(place), hashed_after_bytes: None };
@@ -296,7 +305,11 @@ impl Examined {
             Payload::Bind { first, second, birth, partner } => {
                 for (index, binding) in [Some(first), second].into_iter().enumerate() {
                     let Some(binding) = binding else { continue };
-                    let key = name_key(ground.disk.key(), binding.name) + binding.rank as u64;
+                    let hash = name_key(ground.disk.key(), binding.name);
+                    let key = hash + binding.rank as u64;
+                    if gapped {
+                        self.forget_name(ground, binding.name, hash)?;
+                    }
                     match binding.file_type {
                         Some(file_type) => {
                             let bound = Bound {
@@ -333,6 +346,21 @@ impl Examined {
             }
             ref other => self.map.apply(other),
         }
+        Ok(())
+    }
+
+    /// A name is bound or unbound again: whatever was lost, it is not bound as it was any more.
+    fn forget_name(&mut self, ground: &Ground<'_>, name: &[u8], hash: u64) -> Result<()> {
+        let mut forgotten = Vec::new();
+        for (&key, bound) in self.names.range(hash..hash.saturating_add(RANKS)) {
+            if bound.name(ground, self.inode, self.generation)?.as_deref() == Some(name) {
+                forgotten.push(key);
+            }
+        }
+        for key in forgotten {
+            self.names.remove(&key);
+        }
+        Ok(())
     }
 }
 

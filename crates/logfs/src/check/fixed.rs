@@ -15,7 +15,7 @@ use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
 use crate::span::{self, STALE};
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Where the superblock can be put right.
 pub(super) struct Superblocks {
@@ -158,6 +158,8 @@ pub(super) struct Chunks {
     pub(super) wrong_words: Vec<(u64, Option<u64>)>,
     /// Inodes may have been lost with them.
     pub(super) lost: bool,
+    /// Blocks of files, in which copies of chunks stand: none is searched for there.
+    pub(super) not_in: BTreeSet<u64>,
 }
 
 impl Chunks {
@@ -185,10 +187,10 @@ impl Chunks {
 const SEARCHED_MAX: usize = 1024;
 
 /// Reads the inode map; a chunk whose word is damaged is searched for by the slots in it.
-pub(super) fn chunks(disk: &Disk, findings: &mut Findings) -> Result<Chunks> {
+pub(super) fn chunks(disk: &Disk, not_in: &BTreeSet<u64>, findings: &mut Findings) -> Result<Chunks> {
     let geometry = disk.geometry();
-    let mut chunks =
-        Chunks { blocks: Vec::with_capacity(geometry.chunks as usize), wrong_words: Vec::new(), lost: false };
+    let blocks = Vec::with_capacity(geometry.chunks as usize);
+    let mut chunks = Chunks { blocks, not_in: not_in.clone(), ..Chunks::default() };
     let mut damaged = Vec::new();
     for chunk in 0..geometry.chunks {
         let at = geometry.map_word_at(chunk);
@@ -203,7 +205,7 @@ pub(super) fn chunks(disk: &Disk, findings: &mut Findings) -> Result<Chunks> {
             }
         });
     }
-    let found = find_chunks(disk, &damaged[..damaged.len().min(SEARCHED_MAX)])?;
+    let found = chunks.find(disk, &damaged[..damaged.len().min(SEARCHED_MAX)])?;
     for (chunk, at) in damaged {
         let block = found.get(&chunk).copied();
         let (what, remedy) = match block {
@@ -234,7 +236,7 @@ fn find_first_chunk(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) -
         return Ok(());
     }
     let at = disk.geometry().map_word_at(0);
-    let found = find_chunks(disk, &[(0, at)])?.get(&0).copied();
+    let found = chunks.find(disk, &[(0, at)])?.get(&0).copied();
     let remedy = "it is set to where the slots are; nothing is lost";
     findings.damage("inode map word", at, 0, "the first chunk is missing", remedy);
     chunks.lost |= found.is_none();
@@ -249,7 +251,7 @@ impl Chunks {
         let wanted: Vec<(u64, u64)> =
             missing.iter().take(SEARCHED_MAX).map(|&chunk| (chunk, disk.geometry().map_word_at(chunk))).collect();
         let length = disk.geometry().chunk_blocks;
-        let mut found: Vec<(u64, u64)> = find_chunks(disk, &wanted)?.into_iter().collect();
+        let mut found: Vec<(u64, u64)> = self.find(disk, &wanted)?.into_iter().collect();
         found.sort_unstable();
         found.retain(|&(_, block)| {
             let mut others = self.blocks.iter().flatten();
@@ -295,40 +297,43 @@ fn drop_overlapping(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) {
     }
 }
 
-/// Searches the volume for slots of these chunks.
-fn find_chunks(disk: &Disk, wanted: &[(u64, u64)]) -> Result<HashMap<u64, u64>> {
-    let geometry = disk.geometry();
-    let mut votes: HashMap<(u64, u64), u64> = HashMap::new();
-    if wanted.is_empty() {
-        return Ok(HashMap::new());
-    }
-    let mut block_bytes = [0; BLOCK_BYTES as usize];
-    for block in geometry.first_free..geometry.end() {
-        disk.read_block(block, &mut block_bytes)?;
-        for (index, slot) in (0..).zip(block_bytes.chunks_exact(SLOT_BYTES as usize)) {
-            if get_u64(slot, 0) >> 32 & 0xFF != 1 {
-                continue;
-            }
-            for &(chunk, _) in wanted {
-                for within in 0..geometry.chunk_blocks.min(block + 1 - geometry.first_free) {
-                    let start = block - within;
-                    let number = chunk * geometry.slots_per_chunk() + within * 32 + index;
-                    if is_slot_of(disk.key(), number, slot) && geometry.is_allocatable_run(start, geometry.chunk_blocks)
-                    {
-                        *votes.entry((chunk, start)).or_default() += 1;
+impl Chunks {
+    /// Searches the volume for slots of these chunks.
+    fn find(&self, disk: &Disk, wanted: &[(u64, u64)]) -> Result<HashMap<u64, u64>> {
+        let geometry = disk.geometry();
+        let mut votes: HashMap<(u64, u64), u64> = HashMap::new();
+        if wanted.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut block_bytes = [0; BLOCK_BYTES as usize];
+        for block in (geometry.first_free..geometry.end()).filter(|block| !self.not_in.contains(block)) {
+            disk.read_block(block, &mut block_bytes)?;
+            for (index, slot) in (0..).zip(block_bytes.chunks_exact(SLOT_BYTES as usize)) {
+                if get_u64(slot, 0) >> 32 & 0xFF != 1 {
+                    continue;
+                }
+                for &(chunk, _) in wanted {
+                    for within in 0..geometry.chunk_blocks.min(block + 1 - geometry.first_free) {
+                        let start = block - within;
+                        let number = chunk * geometry.slots_per_chunk() + within * 32 + index;
+                        if is_slot_of(disk.key(), number, slot)
+                            && geometry.is_allocatable_run(start, geometry.chunk_blocks)
+                        {
+                            *votes.entry((chunk, start)).or_default() += 1;
+                        }
                     }
                 }
             }
         }
-    }
-    let mut best: HashMap<u64, (u64, u64)> = HashMap::new();
-    for ((chunk, start), count) in votes {
-        let entry = best.entry(chunk).or_insert((0, start));
-        if (count, core::cmp::Reverse(start)) > (entry.0, core::cmp::Reverse(entry.1)) {
-            *entry = (count, start);
+        let mut best: HashMap<u64, (u64, u64)> = HashMap::new();
+        for ((chunk, start), count) in votes {
+            let entry = best.entry(chunk).or_insert((0, start));
+            if (count, core::cmp::Reverse(start)) > (entry.0, core::cmp::Reverse(entry.1)) {
+                *entry = (count, start);
+            }
         }
+        Ok(best.into_iter().map(|(chunk, (_, start))| (chunk, start)).collect())
     }
-    Ok(best.into_iter().map(|(chunk, (_, start))| (chunk, start)).collect())
 }
 
 fn is_slot_of(key: Key, number: u64, slot: &[u8]) -> bool {

@@ -6,20 +6,28 @@
 use super::examine::{Examined, SlotWords, examine};
 use super::report::{CheckProgress, Findings};
 use super::saved::{self, Map};
-use super::trace::{Ground, proves_itself};
+use super::strays::Strays;
+use super::trace::Ground;
 use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
-use crate::format::entry::Owned;
-use crate::format::page::{Link, PageHeader};
 use crate::format::shares::SharedRun;
 use crate::format::slot::Slot;
-use crate::format::state::{CLEAN_AT, Summary, is_repairing};
+use crate::format::state::{CLEAN_AT, EPOCH_AT, Summary, is_repairing};
 use gannet_vfs::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
+
+/// What is not on the volume, and yet holds.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Given<'g> {
+    /// The volume is about to be marked as closed cleanly with this summary.
+    pub(super) closed: Option<Summary>,
+    /// Files whose content is given up: numbers or paths.
+    pub(super) give_up: &'g [&'g [u8]],
+}
 
 /// The model.
 pub(super) struct Model<'d> {
@@ -29,6 +37,10 @@ pub(super) struct Model<'d> {
     pub(super) inodes: BTreeMap<u32, Examined>,
     /// Slots that are neither free nor sound.
     pub(super) damaged_slots: Vec<u32>,
+    /// Blocks of files where chunks were found: copies of them.
+    chunks_in_files: BTreeSet<u64>,
+    /// Chunks of the inode table that are gone, and that inodes are made again in.
+    pub(super) missing_chunks: BTreeSet<u64>,
     /// A few inode numbers that are free, with their generations.
     pub(super) free_inodes: Vec<(u32, u32)>,
     /// Names may have been lost: what has none now is worth keeping.
@@ -57,20 +69,55 @@ struct Part {
 
 impl<'d> Model<'d> {
     /// Reads and understands the whole volume.
-    pub(super) fn of(disk: &'d Disk, threads: usize, progress: &mut dyn FnMut(CheckProgress)) -> Result<Self> {
+    pub(super) fn of(
+        disk: &'d Disk,
+        given: Given<'_>,
+        threads: usize,
+        progress: &mut dyn FnMut(CheckProgress),
+    ) -> Result<Self> {
+        const ROUNDS_MAX: usize = 8;
+        let mut not_in = BTreeSet::new();
+        for _ in 1..ROUNDS_MAX {
+            let model = Self::with(disk, given, threads, &not_in, progress)?;
+            let found = model.chunks_in_files;
+            if found.is_empty() {
+                return Ok(Self { chunks_in_files: found, ..model });
+            }
+            not_in.extend(found);
+        }
+        Self::with(disk, given, threads, &not_in, progress)
+    }
+
+    /// Likewise, but that chunks of the inode table whose places are lost are not in these blocks.
+    fn with(
+        disk: &'d Disk,
+        given: Given<'_>,
+        threads: usize,
+        not_in: &BTreeSet<u64>,
+        progress: &mut dyn FnMut(CheckProgress),
+    ) -> Result<Self> {
         let mut findings = Findings::default();
         let unfinished = is_repairing(disk.load(CLEAN_AT)?);
-        let summary = read_summary(disk, unfinished, &mut findings)?;
-        let chunks = super::fixed::chunks(disk, &mut findings)?;
-        let names_lost = chunks.lost || unfinished;
-        let mut ground = Ground { disk, chunks, summary, unfinished, saved_used: None, strays: HashMap::new() };
+        let summary = match given.closed {
+            Some(summary) => Some(summary),
+            None => read_summary(disk, unfinished, &mut findings)?,
+        };
+        // Where the state is damaged, nobody knows that the volume was not closed cleanly.
+        let state_is_damaged = findings.damaged() || disk.load(EPOCH_AT)? != disk.epoch() as u64;
+        let chunks = super::fixed::chunks(disk, not_in, &mut findings)?;
+        let names_lost = chunks.lost || unfinished || state_is_damaged;
+        let strays = Strays::default();
+        let mut ground = Ground { disk, chunks, summary, unfinished, saved_used: None, saved_inodes: None, strays };
         ground.saved_used = saved_used(&ground, &mut findings)?;
+        ground.saved_inodes = saved_inodes(&ground)?;
         let used = Bits::new(disk.geometry().blocks);
         let mut model = Self {
             ground,
             findings,
             inodes: BTreeMap::new(),
             damaged_slots: Vec::new(),
+            chunks_in_files: BTreeSet::new(),
+            missing_chunks: BTreeSet::new(),
             free_inodes: Vec::new(),
             names_lost,
             reconnect: Vec::new(),
@@ -89,11 +136,20 @@ impl<'d> Model<'d> {
         let mut stage = |stage, done| progress(CheckProgress { stage, done, total: 4 });
         stage("deciding", 0);
         model.find_strays()?;
+        if model.rebuild_slots()? {
+            // What belongs to the files that were made again is known now.
+            model.find_strays()?;
+        }
+        model.chunks_in_files = model.chunks_that_files_have();
+        if !model.chunks_in_files.is_empty() {
+            // Everything must be read again, with others.
+            return Ok(model);
+        }
         model.claim_pages()?;
         model.decide_halves()?;
-        model.rebuild_slots()?;
         stage("names", 1);
         model.hold_names()?;
+        given.give_up.iter().try_for_each(|file| model.give_up(file))?;
         stage("space", 2);
         model.claim_space()?;
         stage("maps", 3);
@@ -171,7 +227,7 @@ impl<'d> Model<'d> {
         self.free_inodes.sort_unstable();
     }
 
-    /// Searches for chunks of the inode table that names lead to and that the map does not have. What is found may have
+    /// Searches for chunks of the inode table that names lead to, or in which inodes were in use, and that the map does not have. What is found may have
     /// names that lead to others.
     fn find_chunks(&mut self) -> Result<()> {
         const ROUNDS_MAX: u64 = 16;
@@ -180,8 +236,11 @@ impl<'d> Model<'d> {
         for _ in 0..ROUNDS_MAX {
             let chunks = &self.ground.chunks.blocks;
             let named = self.inodes.values().flat_map(|examined| examined.names.values());
+            let in_use = self.ground.saved_inodes.iter().flat_map(Bits::numbers);
             let missing: BTreeSet<u64> = named
-                .map(|bound| bound.inode as u64 / slots)
+                .map(|bound| bound.inode as u64)
+                .chain(in_use)
+                .map(|inode| inode / slots)
                 .filter(|&chunk| chunks.get(chunk as usize) == Some(&None) && !sought.contains(&chunk))
                 .collect();
             if missing.is_empty() {
@@ -199,73 +258,29 @@ impl<'d> Model<'d> {
         Ok(())
     }
 
-    pub(super) fn note_epoch(&mut self, examined: &Examined) {
-        self.epoch_seen = self.epoch_seen.max(examined.log.epoch_max);
-        self.names_lost |= examined.is_directory() && examined.lossy;
+    /// Blocks of chunks that were searched for, and that files have.
+    fn chunks_that_files_have(&self) -> BTreeSet<u64> {
+        let length = self.ground.disk.geometry().chunk_blocks;
+        let found: BTreeSet<u64> = self
+            .ground
+            .chunks
+            .wrong_words
+            .iter()
+            .filter_map(|&(_, block)| block)
+            .flat_map(|block| block..block + length)
+            .collect();
+        if found.is_empty() {
+            return found;
+        }
+        let runs = self.inodes.values().flat_map(|examined| examined.map.iter());
+        runs.flat_map(|run| found.range(run.block..run.block + run.count as u64).copied().collect::<Vec<_>>()).collect()
     }
 
-    /// Where a log is cut short, looks for pages of it that no link leads to, and reads it again with them.
-    fn find_strays(&mut self) -> Result<()> {
-        let ground = &self.ground;
-        let short: HashMap<u32, u32> = self
-            .inodes
-            .values()
-            .filter(|examined| ground.clean() || examined.lossy || examined.log.dangling.is_some())
-            .map(|examined| (examined.inode, examined.generation))
-            .collect();
-        let reached = Bits::new(ground.disk.geometry().blocks);
-        // On a volume that was closed cleanly, a block that was in use then and is a log page of somebody is reached.
-        let missing = ground.saved_used.is_some() || !short.is_empty();
-        for examined in self.inodes.values() {
-            examined.log.pages.iter().for_each(|&page| {
-                let _ = reached.set(page);
-            });
-        }
-        if !missing {
-            return Ok(());
-        }
-        let mut candidates: HashMap<u32, Vec<(u64, Link)>> = HashMap::new();
-        let mut line = [0; crate::format::LINE_BYTES as usize];
-        let mut page = [0; BLOCK_BYTES as usize];
-        let geometry = *ground.disk.geometry();
-        for block in geometry.first_free..geometry.end() {
-            if reached.has(block) || ground.saved_used.as_ref().is_some_and(|used| !used.has(block)) {
-                continue;
-            }
-            ground.disk.read(block * BLOCK_BYTES, &mut line)?;
-            if let Some(header) = PageHeader::decode(ground.disk.key(), &line)
-                && short.get(&header.inode) == Some(&header.generation)
-                && header.epoch <= ground.disk.epoch()
-                && header.first_sequence > 0
-            {
-                let owned = Owned { key: ground.disk.key(), inode: header.inode, generation: header.generation };
-                ground.disk.read_block(block, &mut page)?;
-                if ground.saved_used.is_none() && !proves_itself(owned, &page) {
-                    continue;
-                }
-                let link = Link { block, epoch: header.epoch };
-                candidates.entry(header.inode).or_default().push((header.first_sequence, link));
-            }
-        }
-        for (inode, mut pages) in candidates {
-            let Some(examined) = self.inodes.get(&inode) else { continue };
-            // A page before what the log begins with was collected; one that begins in what was read is of the past.
-            let next = examined.log.next_sequence;
-            pages.retain(|&(first, _)| examined.log.pages.is_empty() || first >= next);
-            pages.sort_unstable_by_key(|&(first, link)| (first, link.epoch));
-            let Some(&(_, first)) = pages.first() else { continue };
-            if examined.log.pages.is_empty() {
-                self.ground.strays.insert((inode, 0), first);
-            }
-            for (sequence, link) in pages {
-                self.ground.strays.insert((inode, sequence), link);
-            }
-            self.examine_again(inode, None)?;
-        }
-        self.names_lost = self.ground.chunks.lost
-            || self.ground.unfinished
-            || self.inodes.values().any(|examined| examined.lossy && examined.is_directory());
-        Ok(())
+    pub(super) fn note_epoch(&mut self, examined: &Examined) {
+        self.epoch_seen = self.epoch_seen.max(examined.log.epoch_max);
+        // Without the maps of a clean detach a page that was found need not be all.
+        let is_whole = !examined.lossy && (self.ground.saved_used.is_some() || !examined.log.searched);
+        self.names_lost |= examined.is_directory() && !is_whole;
     }
 
     /// A log that is written anew begins behind every sequence that another directory refers to: what is referred to then
@@ -295,7 +310,7 @@ impl<'d> Model<'d> {
         };
         let mut again = examine(&self.ground, &slot, stop_at)?;
         again.rebuild = before.rebuild;
-        again.rewrite |= before.rebuild;
+        again.rewrite |= before.rebuild && before.rewrite;
         again.sequence_floor = again.sequence_floor.max(before.sequence_floor);
         self.note_epoch(&again);
         self.inodes.insert(inode, again);
@@ -313,6 +328,7 @@ impl Part {
         for inode in (chunk * slots).max(1)..((chunk + 1) * slots).min(geometry.inodes()) {
             let inode = inode as u32;
             match ground.chunks.slot(ground.disk, inode)? {
+                Slot::Free { .. } if ground.was_in_use(inode) => self.damaged_slots.push(inode),
                 Slot::Free { generation } => {
                     if self.free_inodes.len() < 4 {
                         self.free_inodes.push((inode, generation));
@@ -334,7 +350,7 @@ fn read_summary(disk: &Disk, unfinished: bool, findings: &mut Findings) -> Resul
     if unfinished {
         findings.damage("state", CLEAN_AT, 0, "a repair was cut short", "it is done again");
     }
-    let remedy = "the volume is taken as not closed cleanly; nothing is lost";
+    let remedy = "the volume is taken as not closed cleanly: a last operation that is damaged is taken for one that was cut short";
     Ok(match saved::summary(disk)? {
         Ok(Some(summary)) if summary.epoch != disk.epoch() as u64 => {
             findings.damage("summary", CLEAN_AT, 0, "it is of another epoch than the volume", remedy);
@@ -358,4 +374,13 @@ fn saved_used(ground: &Ground<'_>, findings: &mut Findings) -> Result<Option<Bit
         return Ok(None);
     }
     Ok(Some(Bits::from_words(disk.geometry().blocks, Map::Blocks.load(disk)?.into_iter())))
+}
+
+/// The saved map of inodes in use, if it is sound.
+fn saved_inodes(ground: &Ground<'_>) -> Result<Option<Bits>> {
+    let Some(summary) = &ground.summary else { return Ok(None) };
+    if Map::Inodes.hash(ground.disk)? != summary.inode_map_hash {
+        return Ok(None);
+    }
+    Ok(Some(Bits::from_words(ground.disk.geometry().inodes(), Map::Inodes.load(ground.disk)?.into_iter())))
 }

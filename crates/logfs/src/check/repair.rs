@@ -41,8 +41,11 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     let mut free = FreeBlocks::new(&used, geometry.first_free, geometry.end());
     let map_words = model.ground.chunks.wrong_words.clone();
     let mut repair = Repair { model, added: BTreeMap::new(), map_words, new_chunks: Vec::new() };
-    if repair.model.ground.chunks.blocks[0].is_none() {
-        repair.make_chunk(0, &mut free)?;
+    let missing: Vec<u64> = repair.model.missing_chunks.iter().copied().chain([0]).collect();
+    for chunk in missing {
+        if repair.model.ground.chunks.blocks[chunk as usize].is_none() {
+            repair.make_chunk(chunk, &mut free)?;
+        }
     }
     repair.connect_lost(&mut free)?;
     let heads = repair.prepare(disk, &mut free)?;
@@ -128,12 +131,8 @@ impl Repair<'_, '_> {
 
     /// What a name of a directory leads to, those that are to be added included.
     fn find_name(&self, directory: u32, name: &[u8]) -> Result<Option<(u32, FileType)>> {
-        let Some(examined) = self.model.inodes.get(&directory) else { return Ok(None) };
-        let first = name_key(self.model.ground.disk.key(), name);
-        for bound in examined.names.range(first..first.saturating_add(RANKS)).map(|(_, bound)| bound) {
-            if bound.name(&self.model.ground, directory, examined.generation)?.as_deref() == Some(name) {
-                return Ok(Some((bound.inode, bound.file_type)));
-            }
+        if let Some(bound) = self.model.lookup(directory, name)? {
+            return Ok(Some((bound.inode, bound.file_type)));
         }
         let added = self.added.get(&directory).into_iter().flatten().find(|added| added.name == name);
         Ok(added.map(|added| (added.inode, added.file_type)))

@@ -109,6 +109,20 @@ pub struct CheckReport {
     pub blocks: u64,
 }
 
+impl CheckReport {
+    /// Adds findings.
+    pub(super) fn take(&mut self, findings: &mut Findings) {
+        self.findings_left_out += std::mem::take(&mut findings.left_out);
+        for finding in findings.list.drain(..) {
+            if self.findings.len() < FINDINGS_MAX || finding.severity == Severity::Note {
+                self.findings.push(finding);
+            } else {
+                self.findings_left_out += 1;
+            }
+        }
+    }
+}
+
 /// Findings as they are collected.
 #[derive(Debug, Default)]
 pub(super) struct Findings {

@@ -80,9 +80,14 @@ pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary
     Ok(if fits { Ok(Some(summary)) } else { Err(()) })
 }
 
-/// Marks the volume as closed cleanly: the maps, the list of what is shared and the summary of all, then the word that
-/// says so. On a volume too full for the list it is left as it is: the next attach counts.
-pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: &[SharedRun]) -> Result<()> {
+/// Writes what a clean detach leaves, but for the word that says so: the maps, the list of what is shared and the summary of all. `None` on a
+/// volume too full for the list.
+pub(crate) fn write(
+    disk: &Disk,
+    blocks_used: &Bits,
+    inodes_used: &Bits,
+    shared: &[SharedRun],
+) -> Result<Option<Summary>> {
     let geometry = *disk.geometry();
     let mut commit = disk.begin();
     // Nobody has it open, and an arena that killed users left is of something else.
@@ -95,7 +100,7 @@ pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: 
         next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;
         Some(next)
     })?;
-    let Some(shares) = shares else { return Ok(()) };
+    let Some(shares) = shares else { return Ok(None) };
     let summary = Summary {
         shares,
         blocks_free: geometry.blocks - blocks_used.count(),
@@ -106,6 +111,17 @@ pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: 
     };
     commit.write(SUMMARY_AT, &summary.encode())?;
     let _ = commit.fence();
+    Ok(Some(summary))
+}
+
+/// Marks the volume as closed cleanly. One too full for the list is left as it is: the next attach counts.
+pub(crate) fn save(disk: &Disk, blocks_used: &Bits, inodes_used: &Bits, shared: &[SharedRun]) -> Result<()> {
+    let summary = write(disk, blocks_used, inodes_used, shared)?;
+    summary.map_or(Ok(()), |summary| mark_closed(disk, &summary))
+}
+
+/// Marks the volume as closed cleanly, after [`write`].
+pub(crate) fn mark_closed(disk: &Disk, summary: &Summary) -> Result<()> {
     let mut commit = disk.begin();
     commit.store(CLEAN_AT, summary.clean_word(disk.key()))?;
     let _ = commit.fence();

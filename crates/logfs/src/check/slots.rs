@@ -28,10 +28,14 @@ impl Model<'_> {
             let generation = examined.generation;
             let last = examined.last.place.filter(|_| !examined.lossy);
             for (sequence, place, partner) in examined.partners.clone() {
-                let what = match self.half((inode, generation, sequence), partner) {
+                let half = self.half((inode, generation, sequence), partner);
+                let Partner { inode: other, sequence: missing, .. } = partner;
+                // What is missing may have removed the name that was given up, so that it is there again.
+                let remedy = "both directories are taken as they stand; a name may be in both";
+                match half {
                     Half::Fine => continue,
                     Half::Missing => {
-                        let other_is_whole = self.inodes.get(&partner.inode).is_none_or(|other| !other.lossy);
+                        let other_is_whole = self.inodes.get(&other).is_none_or(|other| !other.lossy);
                         if !self.ground.clean() && last == Some(place) && other_is_whole {
                             self.examine_again(inode, Some(place))?;
                             if let Some(examined) = self.inodes.get_mut(&inode) {
@@ -39,19 +43,21 @@ impl Model<'_> {
                             }
                             break;
                         }
-                        if let Some(other) = self.inodes.get_mut(&partner.inode) {
+                        let mut at = place.offset_bytes();
+                        if let Some(other) = self.inodes.get_mut(&other) {
                             other.rewrite = true;
-                            other.sequence_floor = other.sequence_floor.max(partner.sequence.saturating_add(1));
+                            other.sequence_floor = other.sequence_floor.max(missing.saturating_add(1));
+                            at = other.log.last.map_or(at, |last| last.offset_bytes());
                         }
                         self.names_lost = true;
-                        format!("entry {} in the log of directory {} is missing", partner.sequence, partner.inode)
+                        let what = format!("entry {missing} of its log is missing, to which directory {inode} refers");
+                        self.findings.damage("rename across directories", at, other, what, remedy);
                     }
                     Half::Disagrees => {
-                        format!("entry {} of directory {} does not refer back", partner.sequence, partner.inode)
+                        let what = format!("entry {missing} of directory {other} does not refer back");
+                        self.findings.damage("rename across directories", place.offset_bytes(), inode, what, remedy);
                     }
-                };
-                let remedy = "both directories are taken as they stand";
-                self.findings.damage("rename across directories", place.offset_bytes(), inode, what, remedy);
+                }
                 if let Some(examined) = self.inodes.get_mut(&inode) {
                     examined.rewrite = true;
                 }
@@ -65,7 +71,8 @@ impl Model<'_> {
         if other.generation != partner.generation || partner.sequence < other.log.first_sequence {
             return Half::Fine;
         }
-        if partner.sequence >= other.log.next_sequence {
+        let is_lost = |&(from, to): &(u64, u64)| (from..to).contains(&partner.sequence);
+        if partner.sequence >= other.log.next_sequence || other.log.gaps.iter().any(is_lost) {
             return Half::Missing;
         }
         let found = other.partners.binary_search_by_key(&partner.sequence, |&(sequence, _, _)| sequence);
@@ -75,8 +82,8 @@ impl Model<'_> {
         }
     }
 
-    /// Makes again the inodes that a name leads to and whose slot does not stand.
-    pub(super) fn rebuild_slots(&mut self) -> Result<()> {
+    /// Makes again the inodes that a name leads to and whose slot does not stand. Returns whether there are any.
+    pub(super) fn rebuild_slots(&mut self) -> Result<bool> {
         self.rebuild_root()?;
         let mut directories: Vec<u32> =
             self.inodes.values().filter(|examined| examined.is_directory()).map(|found| found.inode).collect();
@@ -91,9 +98,12 @@ impl Model<'_> {
                     continue;
                 }
                 let disk = self.ground.disk;
-                let Some(at) = self.ground.chunks.slot_at(disk, bound.inode) else { continue };
+                let at = self.ground.chunks.slot_at(disk, bound.inode);
                 match self.ground.chunks.slot(disk, bound.inode)? {
                     Slot::Damaged => {}
+                    Slot::Free { .. } if self.ground.was_in_use(bound.inode) => {}
+                    // Its chunk is gone: no name leads to a slot before the chunk is durable.
+                    Slot::Free { .. } if at.is_none() && self.ground.saved_inodes.is_none() => {}
                     // A slot of a new chunk has never been used.
                     Slot::Free { generation } if generation.max(1) == bound.generation => {}
                     // A birth whose head did not come to be: forgotten above.
@@ -103,10 +113,18 @@ impl Model<'_> {
                 let born = bound.birth(&self.ground, inode, generation)?;
                 let in_flight = !self.ground.clean() && born.is_some() && last == Some(bound.place);
                 let mut birth = born.unwrap_or(nobody(bound.file_type));
-                let head = disk.load(at + AT_HEAD)?;
-                if !in_flight && head != 0 {
-                    birth.head = head;
+                match at {
+                    Some(at) if !in_flight => match disk.load(at + AT_HEAD)? {
+                        0 => {}
+                        head => birth.head = head,
+                    },
+                    Some(_) => {}
+                    None => {
+                        let chunk = bound.inode as u64 / disk.geometry().slots_per_chunk();
+                        self.missing_chunks.insert(chunk);
+                    }
                 }
+                let at = at.unwrap_or(0);
                 if !in_flight {
                     let remedy = match born {
                         Some(_) => "it is made again from its birth in the directory; its times of last use are lost",
@@ -137,7 +155,7 @@ impl Model<'_> {
             // Otherwise it is a birth that never became whole.
             self.damaged_slots.push(inode);
         }
-        Ok(())
+        Ok(self.inodes.values().any(|examined| examined.rebuild))
     }
 
     /// The head of a slot stands outside of its checksum. A birth in flight may have left it behind, or what stood there before,

@@ -1,18 +1,18 @@
 //! A log read by fsck: what `log::walk` reads, and besides why it ends there, whether that can be the end, and what can
-//! still be read where a page's header or a link is gone.
+//! still be read where a page's header, a link, entries or whole pages are gone.
 //!
 //! Changes nothing. Written apart from `log` on purpose: two readers of one format check each other.
 
+use super::ending::{judge_end, judge_lost_link, proves_itself};
 use super::fixed::Chunks;
+use super::strays::Strays;
 use crate::bits::Bits;
 use crate::disk::{Block, Disk};
-use crate::format::entry::{Entry, Owned, claimed_lines};
+use crate::format::entry::{Entry, Owned, Payload};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
 use crate::format::state::{EPOCH_MAX, Summary};
-use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u32, get_u64, put_u32, put_u64};
-use crate::replay::TIMES_STAY;
+use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u64};
 use gannet_vfs::Result;
-use std::collections::HashMap;
 
 /// What the whole check stands on.
 pub(super) struct Ground<'d> {
@@ -24,15 +24,32 @@ pub(super) struct Ground<'d> {
     pub(super) unfinished: bool,
     /// Blocks in use when the volume was closed cleanly, if that is known.
     pub(super) saved_used: Option<Bits>,
-    /// Pages that no link leads to, by inode and first sequence (0: the first of the log): where a link is lost they are
-    /// found here.
-    pub(super) strays: HashMap<(u32, u64), Link>,
+    /// Inodes in use then, likewise.
+    pub(super) saved_inodes: Option<Bits>,
+    /// Pages that no link leads to: where a link is lost they are found here.
+    pub(super) strays: Strays,
 }
 
 impl Ground<'_> {
     pub(super) fn clean(&self) -> bool {
         self.summary.is_some()
     }
+
+    /// Whether an inode was in use when the volume was closed cleanly, as far as that is known.
+    pub(super) fn was_in_use(&self, inode: u32) -> bool {
+        self.saved_inodes.as_ref().is_some_and(|inodes| inodes.has(inode as u64))
+    }
+}
+
+/// What is lost where a log is damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Loss {
+    /// All could be read.
+    Nothing,
+    /// Some entries; what follows them could be read.
+    Some,
+    /// All from there on.
+    Rest,
 }
 
 /// Something wrong with a log.
@@ -41,8 +58,7 @@ pub(super) struct Fault {
     pub(super) structure: &'static str,
     pub(super) offset_bytes: u64,
     pub(super) what: String,
-    /// Whether something is lost behind it; if not, all could be read.
-    pub(super) loses: bool,
+    pub(super) loss: Loss,
 }
 
 /// A log as it was read.
@@ -61,13 +77,30 @@ pub(super) struct Trace {
     pub(super) dangling: Option<u64>,
     /// The highest sequence met behind the end, plus one; 0 if none.
     pub(super) sequence_beyond: u64,
+    /// Sequences of entries that are lost, while later ones are there: from, and up to.
+    pub(super) gaps: Vec<(u64, u64)>,
+    /// A page was found that no link leads to.
+    pub(super) searched: bool,
+    /// Entries in the last page, and the epoch in which it was linked.
+    entries_on_page: u32,
+    pub(super) page_epoch: u32,
 }
 
 impl Trace {
-    fn see(&mut self, epoch: u32) {
+    pub(super) fn see(&mut self, epoch: u32) {
         if epoch as u64 <= EPOCH_MAX {
             self.epoch_max = self.epoch_max.max(epoch);
         }
+    }
+
+    pub(super) fn fault(&mut self, structure: &'static str, offset_bytes: u64, what: impl Into<String>, loss: Loss) {
+        self.faults.push(Fault { structure, offset_bytes, what: what.into(), loss });
+    }
+
+    /// Goes on behind entries that are lost.
+    fn skip_to(&mut self, sequence: u64) {
+        self.gaps.push((self.next_sequence, sequence));
+        self.next_sequence = sequence;
     }
 }
 
@@ -75,7 +108,7 @@ impl Trace {
 pub(super) enum Verdict {
     /// Go on.
     Good,
-    /// It cannot be: the log ends before it.
+    /// It cannot be.
     Bad(String),
 }
 
@@ -87,6 +120,13 @@ enum Led {
     Nowhere,
 }
 
+/// Takes an entry that stands in a log; the last argument says whether entries before it are lost.
+pub(super) type Visit<'v> = dyn FnMut(LinePlace, &Entry<'_>, bool) -> Result<Verdict> + 'v;
+
+pub(super) const HEAD: &str = "head link of a log";
+pub(super) const NEXT: &str = "link to the next log page";
+pub(super) const ENTRY: &str = "log entry";
+
 /// Reads the log that begins at the link word `head`. `stop_at` is where an entry, or a page, shall not be read any more.
 pub(super) fn trace(
     ground: &Ground<'_>,
@@ -94,7 +134,7 @@ pub(super) fn trace(
     head: u64,
     head_at: u64,
     stop_at: Option<LinePlace>,
-    visit: &mut dyn FnMut(LinePlace, &Entry<'_>) -> Result<Verdict>,
+    visit: &mut Visit<'_>,
 ) -> Result<Trace> {
     let disk = ground.disk;
     let mut trace = Trace { first_sequence: 1, next_sequence: 1, ..Trace::default() };
@@ -102,67 +142,11 @@ pub(super) fn trace(
     let mut page: Block = [0; BLOCK_BYTES as usize];
     // A page must hold entries for the walk to go on, and sequences rise: the bound is a second line of defence.
     for _ in 0..disk.geometry().blocks {
+        let Some((link, header)) = next_page(ground, owned, &mut trace, word, word_at, &mut page)? else {
+            judge_empty_page(ground, &mut trace);
+            return Ok(trace);
+        };
         let first = trace.pages.is_empty();
-        let mut link = Link::decode(word);
-        let mut led = match link {
-            None => Led::Nowhere,
-            Some(link) => led(ground, owned, link, if first { None } else { Some(trace.next_sequence) }, &mut page)?,
-        };
-        if let Led::Page(header) = &led
-            && !first
-            && header.first_sequence != trace.next_sequence
-        {
-            // An old page that a link of the past leads to ends the log; a later one means that something is missing.
-            if header.first_sequence > trace.next_sequence && header.epoch >= trace.epoch {
-                trace.sequence_beyond = trace.sequence_beyond.max(header.first_sequence);
-                judge_beyond(
-                    &mut trace,
-                    header.epoch,
-                    word_at,
-                    "link to the next log page",
-                    "it leads to a later part of the log; entries between are missing",
-                );
-            }
-            return Ok(trace);
-        }
-        if matches!(led, Led::Nowhere)
-            && let Some(stray) = ground.strays.get(&(owned.inode, if first { 0 } else { trace.next_sequence }))
-            && !trace.pages.contains(&stray.block)
-        {
-            let found =
-                self::led(ground, owned, *stray, if first { None } else { Some(trace.next_sequence) }, &mut page)?;
-            if !matches!(found, Led::Nowhere) {
-                trace.faults.push(Fault {
-                    structure: if first { "head link of a log" } else { "link to the next log page" },
-                    offset_bytes: word_at,
-                    what: format!("it does not lead to the log's page; that was found in block {}", stray.block),
-                    loses: false,
-                });
-                (led, link) = (found, Some(*stray));
-            }
-        }
-        let (Some(link), header) = (
-            link,
-            match led {
-                Led::Page(header) => Some(header),
-                Led::Headless(header) => {
-                    trace.faults.push(Fault {
-                        structure: "log page header",
-                        offset_bytes: link.map_or(0, |link| link.block * BLOCK_BYTES),
-                        what: "it is damaged; the entries behind it are not".into(),
-                        loses: false,
-                    });
-                    Some(header)
-                }
-                Led::Nowhere => None,
-            },
-        ) else {
-            return Ok(trace);
-        };
-        let Some(header) = header else {
-            judge_lost_link(ground, owned, &mut trace, link, word_at, first, &page);
-            return Ok(trace);
-        };
         if header.epoch < trace.epoch
             || stop_at == Some(LinePlace::new(link.block, 0))
             || trace.pages.contains(&link.block)
@@ -179,42 +163,145 @@ pub(super) fn trace(
             trace.next_sequence = header.first_sequence;
         }
         trace.pages.push(link.block);
-        let mut line = 1;
-        while line < LINES {
-            let place = LinePlace::new(link.block, line);
-            if stop_at == Some(place) {
-                return Ok(trace);
-            }
-            let Some(entry) = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]) else { break };
-            if entry.sequence != trace.next_sequence || entry.epoch < trace.epoch || entry.epoch > disk.epoch() {
-                break;
-            }
-            if let Verdict::Bad(what) = visit(place, &entry)? {
-                trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence + 1);
-                trace.faults.push(Fault {
-                    structure: "log entry",
-                    offset_bytes: place.offset_bytes(),
-                    what,
-                    loses: true,
-                });
-                return Ok(trace);
-            }
-            let Some(next) = trace.next_sequence.checked_add(1) else { return Ok(trace) };
-            trace.next_sequence = next;
-            trace.epoch = entry.epoch;
-            trace.see(entry.epoch);
-            trace.last = Some(place);
-            line += entry.lines;
-        }
-        if line < LINES {
-            judge_end(ground, owned, &mut trace, link.block, line, &page);
-        }
-        if line == 1 {
+        trace.page_epoch = header.epoch;
+        if !read_entries(ground, owned, &mut trace, link.block, stop_at, &page, visit)? {
             return Ok(trace);
         }
         (word, word_at) = (get_u64(&page, AT_NEXT as usize), link.block * BLOCK_BYTES + AT_NEXT);
     }
     Ok(trace)
+}
+
+/// A page and its first entry become durable together, and where entries were undone the volume was recovered before it was closed cleanly.
+fn judge_empty_page(ground: &Ground<'_>, trace: &mut Trace) {
+    let Some(&block) = trace.pages.last().filter(|_| trace.entries_on_page == 0) else { return };
+    let at = LinePlace::new(block, 1).offset_bytes();
+    let is_known = trace.faults.iter().any(|fault| fault.offset_bytes / BLOCK_BYTES == block);
+    if ground.clean() && trace.page_epoch == ground.disk.epoch() && !is_known {
+        trace.fault(ENTRY, at, "the last page of a log holds none", Loss::Rest);
+    }
+}
+
+/// Finds and reads the page that a link word leads to, or should: one that no link leads to, or a later one, if pages between are lost.
+/// `None` where the log ends.
+fn next_page(
+    ground: &Ground<'_>,
+    owned: Owned,
+    trace: &mut Trace,
+    word: u64,
+    word_at: u64,
+    page: &mut Block,
+) -> Result<Option<(Link, PageHeader)>> {
+    let first = trace.pages.is_empty();
+    let structure = if first { HEAD } else { NEXT };
+    let expected = (!first).then_some(trace.next_sequence);
+    let link = Link::decode(word);
+    let led = match link {
+        None => Led::Nowhere,
+        Some(link) => led(ground, owned, link, expected, page)?,
+    };
+    // A page without entries ends the log: the links behind it are of the past, unless they lead to what came later.
+    let is_exact = first || trace.entries_on_page > 0;
+    let mut later = None;
+    match (led, link) {
+        (Led::Page(header), Some(link)) if is_exact && expected.is_none_or(|next| header.first_sequence == next) => {
+            return Ok(Some((link, header)));
+        }
+        (Led::Headless(header), Some(link)) if is_exact => {
+            let what = "it is damaged; the entries behind it are not";
+            trace.fault("log page header", link.block * BLOCK_BYTES, what, Loss::Nothing);
+            return Ok(Some((link, header)));
+        }
+        // An old page that a link of the past leads to ends the log; a later one means that something is missing.
+        (Led::Page(header), Some(link)) if header.first_sequence > trace.next_sequence => {
+            later = (header.epoch >= trace.epoch).then_some((link, header.first_sequence));
+        }
+        _ => {}
+    }
+    let found = match expected {
+        None => ground.strays.head(owned, ground.saved_used.is_some()),
+        Some(expected) if is_exact => ground.strays.at(owned, expected, trace.epoch),
+        Some(_) => None,
+    };
+    if let Some(stray) = found.filter(|stray| !trace.pages.contains(&stray.block))
+        && let Led::Page(header) = self::led(ground, owned, stray, expected, page)?
+    {
+        let what = format!("it does not lead to the log's page; that was found in block {}", stray.block);
+        trace.fault(structure, word_at, what, Loss::Nothing);
+        trace.searched = true;
+        return Ok(Some((stray, header)));
+    }
+    // Pages of later entries, which only a log has that went on that far.
+    let after = if first { None } else { ground.strays.after(owned, trace.next_sequence, trace.epoch) };
+    let later = match (later, after) {
+        (Some(one), Some(other)) => Some(if other.1 < one.1 { other } else { one }),
+        (one, other) => one.or(other),
+    };
+    if let Some((link, sequence)) = later.filter(|(link, _)| !trace.pages.contains(&link.block))
+        && let Led::Page(header) = self::led(ground, owned, link, Some(sequence), page)?
+    {
+        let (from, to) = (trace.next_sequence, sequence - 1);
+        let what = format!("entries {from} to {to} of the log are missing; it goes on in block {}", link.block);
+        trace.fault(structure, word_at, what, Loss::Some);
+        trace.searched = true;
+        trace.skip_to(sequence);
+        return Ok(Some((link, header)));
+    }
+    if let Some(link) = link.filter(|_| is_exact) {
+        judge_lost_link(ground, owned, trace, link, word_at, first)?;
+    }
+    Ok(None)
+}
+
+/// Takes the entries of a page. Returns whether the log can go on behind it.
+fn read_entries(
+    ground: &Ground<'_>,
+    owned: Owned,
+    trace: &mut Trace,
+    block: u64,
+    stop_at: Option<LinePlace>,
+    page: &Block,
+    visit: &mut Visit<'_>,
+) -> Result<bool> {
+    let epoch = ground.disk.epoch();
+    trace.entries_on_page = 0;
+    let mut line = 1;
+    while line < LINES {
+        let place = LinePlace::new(block, line);
+        if stop_at == Some(place) {
+            return Ok(false);
+        }
+        let entry = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]);
+        let fits = |entry: &Entry<'_>| {
+            entry.sequence == trace.next_sequence && entry.epoch >= trace.epoch && entry.epoch <= epoch
+        };
+        let Some(entry) = entry.filter(fits) else {
+            let Some((behind, sequence)) = judge_end(ground, owned, trace, block, line, page) else { break };
+            trace.skip_to(sequence);
+            line = behind;
+            continue;
+        };
+        trace.entries_on_page += 1;
+        match visit(place, &entry, !trace.gaps.is_empty())? {
+            Verdict::Good => trace.last = Some(place),
+            // Where blocks of a file moved that cannot have, nobody knows where later ones stand.
+            Verdict::Bad(what) if matches!(entry.payload, Payload::Shift { .. }) => {
+                trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence + 1);
+                trace.fault(ENTRY, place.offset_bytes(), what, Loss::Rest);
+                return Ok(false);
+            }
+            Verdict::Bad(what) => {
+                trace.fault(ENTRY, place.offset_bytes(), what, Loss::Some);
+                trace.gaps.push((entry.sequence, entry.sequence + 1));
+            }
+        }
+        let Some(next) = trace.next_sequence.checked_add(1) else { return Ok(false) };
+        trace.next_sequence = next;
+        trace.epoch = entry.epoch;
+        trace.see(entry.epoch);
+        line += entry.lines;
+    }
+    Ok(true)
 }
 
 /// Looks where a link leads, and reads the page.
@@ -247,121 +334,4 @@ fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, pag
         }
         _ => Led::Nowhere,
     })
-}
-
-/// Whether a page holds two entries of this inode in a row. The header, the first entry and the link to the page become
-/// durable together, so before the second one is written all three are: then it was no crash that took one of them.
-pub(super) fn proves_itself(owned: Owned, page: &Block) -> bool {
-    let entry = |line: u32| {
-        let bytes = page.get(line as usize * LINE_BYTES as usize..)?;
-        Entry::decode(owned, bytes)
-    };
-    (1..LINES).any(|line| {
-        entry(line).is_some_and(|first| {
-            entry(line + first.lines).is_some_and(|second| Some(second.sequence) == first.sequence.checked_add(1))
-        })
-    })
-}
-
-/// A link that leads to no page of this log: damage, or a page that was in flight at a crash.
-fn judge_lost_link(
-    ground: &Ground<'_>,
-    owned: Owned,
-    trace: &mut Trace,
-    link: Link,
-    at: u64,
-    first: bool,
-    page: &Block,
-) {
-    let epoch = ground.disk.epoch();
-    let inside = ground.disk.geometry().is_allocatable(link.block);
-    // A page whose only entry is the log's last may have been in flight: then its header may be torn behind the checksum,
-    // and its link is what the block held before.
-    if !first && !ground.clean() && trace.last == Some(LinePlace::new(at / BLOCK_BYTES, 1)) && trace.epoch == epoch {
-        trace.dangling = Some(at);
-        return;
-    }
-    let damage = !inside
-        || link.epoch > epoch
-        || (ground.clean() && link.epoch == epoch)
-        || (ground.saved_used.as_ref().is_some_and(|used| used.has(link.block)) && looks_like(ground, owned, page))
-        || proves_itself(owned, page);
-    if !damage {
-        trace.dangling = Some(at);
-        return;
-    }
-    trace.faults.push(Fault {
-        structure: if first { "head link of a log" } else { "link to the next log page" },
-        offset_bytes: at,
-        what: format!("block {} is no page of this log: what was written there cannot be read", link.block),
-        loses: true,
-    });
-}
-
-/// Whether a page without a valid header was one of this inode's log.
-fn looks_like(ground: &Ground<'_>, owned: Owned, page: &Block) -> bool {
-    PageHeader::decode(ground.disk.key(), &page[..LINE_BYTES as usize]).is_none()
-        && ((get_u32(page, 4), get_u32(page, 8)) == (owned.inode, owned.generation)
-            || Entry::decode(owned, &page[LINE_BYTES as usize..]).is_some())
-}
-
-/// Something of this log stands behind its end. An entry is durable before the next one is written, so nothing that a
-/// crash leaves looks like this.
-fn judge_beyond(trace: &mut Trace, epoch: u32, at: u64, structure: &'static str, what: &'static str) {
-    trace.see(epoch);
-    trace.faults.push(Fault { structure, offset_bytes: at, what: what.into(), loses: true });
-}
-
-/// Looks at the line where a page's entries end and at those behind it.
-fn judge_end(ground: &Ground<'_>, owned: Owned, trace: &mut Trace, block: u64, line: u32, page: &Block) {
-    let rest = |line: u32| &page[line as usize * LINE_BYTES as usize..];
-    let at = LinePlace::new(block, line).offset_bytes();
-    let epoch_now = ground.disk.epoch();
-    if let Some(entry) = Entry::decode(owned, rest(line))
-        && entry.sequence == trace.next_sequence
-        && entry.epoch > epoch_now
-    {
-        return trace.see(entry.epoch);
-    }
-    for behind in line..LINES {
-        let Some(entry) = Entry::decode(owned, rest(behind)) else { continue };
-        let what = match behind {
-            _ if entry.sequence < trace.next_sequence => continue,
-            // Several that a collection wrote again stand under one fence, so that a crash takes any of them.
-            _ if entry.time == TIMES_STAY && (!ground.clean() || entry.epoch < epoch_now) => continue,
-            _ if behind == line && entry.sequence == trace.next_sequence => {
-                "its epoch is below that of the entry before"
-            }
-            _ => "it is damaged, and entries follow it",
-        };
-        trace.sequence_beyond = trace.sequence_beyond.max(entry.sequence.saturating_add(1));
-        return judge_beyond(trace, entry.epoch, at, "log entry", what);
-    }
-    // In the present epoch of a volume that was closed cleanly nothing was cut short. Of earlier epochs there may be
-    // remains of a crash; in an epoch that has not ended cleanly the last operation may be in flight.
-    if ground.clean() && damaged_entry(owned, trace.next_sequence, epoch_now, rest(line)) == Some(epoch_now) {
-        judge_beyond(trace, epoch_now, at, "log entry", "the last entry of a log is damaged");
-    }
-}
-
-/// Whether the bytes were the entry of this sequence: they say so, or would be valid with one field put right. Returns
-/// the epoch in which it was written, as far as that can be known.
-fn damaged_entry(owned: Owned, sequence: u64, epoch_now: u32, bytes: &[u8]) -> Option<u32> {
-    let valid_with = |change: &dyn Fn(&mut [u8])| {
-        let mut copy = bytes.to_vec();
-        change(&mut copy);
-        Entry::decode(owned, &copy).map(|entry| entry.epoch)
-    };
-    if get_u64(bytes, 16) != sequence {
-        // Garbage, or an entry of which just the sequence is wrong.
-        claimed_lines(bytes)?;
-        return valid_with(&|copy| put_u64(copy, 16, sequence));
-    }
-    if valid_with(&|copy| put_u64(copy, 8, !get_u64(bytes, 8))).is_some() {
-        // Recovery killed it.
-        return None;
-    }
-    let epoch = get_u32(bytes, 4);
-    let was_present = epoch_now == 1 || valid_with(&|copy| put_u32(copy, 4, epoch_now)).is_some();
-    Some(if was_present { epoch_now } else { epoch })
 }

@@ -3,9 +3,11 @@
 
 use super::examine::Bound;
 use super::model::Model;
+use crate::file_map::FileMap;
 use crate::format::slot::{AT_LINKS, AT_PARENT};
 use crate::recover::{ROOT, cached_links};
-use gannet_vfs::{FileType, Result};
+use crate::replay::{RANKS, name_key};
+use gannet_vfs::{Errno, Error, FileType, Result};
 use std::collections::{HashMap, HashSet};
 
 /// How long a path can be, in components, before it is shown without its beginning.
@@ -142,6 +144,42 @@ impl Model<'_> {
             examined.names.remove(&key);
             examined.rewrite = true;
         }
+        Ok(())
+    }
+
+    /// What a name of a directory leads to.
+    pub(super) fn lookup(&self, directory: u32, name: &[u8]) -> Result<Option<Bound>> {
+        let Some(examined) = self.inodes.get(&directory) else { return Ok(None) };
+        let first = name_key(self.ground.disk.key(), name);
+        for bound in examined.names.range(first..first.saturating_add(RANKS)).map(|(_, bound)| bound) {
+            if bound.name(&self.ground, directory, examined.generation)?.as_deref() == Some(name) {
+                return Ok(Some(*bound));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Gives up what a file holds, named by its number or path.
+    pub(super) fn give_up(&mut self, file: &[u8]) -> Result<()> {
+        let number = std::str::from_utf8(file).ok().and_then(|text| text.parse().ok());
+        let mut inode = number.unwrap_or(ROOT);
+        if number.is_none() {
+            for name in file.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+                let missing =
+                    Error::because(Errno::NOENT, "a file that is to be given up is not there: nothing was changed");
+                inode = self.lookup(inode, name)?.ok_or(missing)?.inode;
+            }
+        }
+        let at = self.ground.chunks.slot_at(self.ground.disk, inode).unwrap_or(0);
+        let Some(found) = self.inodes.get_mut(&inode).filter(|found| found.birth.file_type == FileType::Regular) else {
+            return Err(Error::because(Errno::INVAL, "only regular files can be given up: nothing was changed"));
+        };
+        let what = format!("{} bytes are given up, as was asked for", found.state.logged.size_bytes);
+        found.map = FileMap::default();
+        found.state.logged.size_bytes = 0;
+        found.last.hashed_after_bytes = None;
+        found.rewrite = true;
+        self.findings.damage("file data", at, inode, what, "the file is empty from now on");
         Ok(())
     }
 

@@ -43,7 +43,8 @@ impl<'b> FreeBlocks<'b> {
         }
         Err(Error::because(
             Errno::NOSPC,
-            "no room for what repair must write: nothing was changed; make room, then repair again",
+            "no room for what repair must write: nothing was changed; make room, then repair again; where the volume cannot be opened, \
+             --give-up names a file to make it empty",
         ))
     }
 }

@@ -3,11 +3,12 @@
 use super::build::{Builder, VOLUME_BYTES, populated};
 use super::{check, damage, medium_of, repaired, run};
 use crate::attach::AttachOptions;
-use crate::check::{CheckOptions, Outcome, UNFINISHED};
+use crate::check::{CheckOptions, Outcome, UNFINISHED, check_giving_up};
 use crate::file_system::LogFs;
 use crate::format::entry::{Binding, Extents, FileExtent, Payload};
 use crate::format::page::{AT_NEXT, Link};
 use crate::format::slot::{AT_HEAD, AT_LINKS};
+use crate::format::state::{CLEAN_AT, REPAIRING};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::ops::NoUsers;
 use crate::recover::ROOT;
@@ -19,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// What is at a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Seen {
+pub(super) struct Seen {
     file_type: FileType,
     mode: u32,
     links: u64,
@@ -39,7 +40,7 @@ fn options() -> AttachOptions {
 }
 
 /// The tree as the engine sees it, on a copy of the medium.
-fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
+pub(super) fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
     let mut image = vec![0; VOLUME_BYTES as usize];
     medium.read(MediumOffset(0), &mut image).unwrap();
     let fs = LogFs::open_private(medium_of(&image), options()).unwrap();
@@ -79,7 +80,7 @@ fn fill(medium: &Medium, at: u64, length_bytes: usize, byte: u8) {
     medium.write(MediumOffset(at), &vec![byte; length_bytes]).unwrap();
 }
 
-fn head_of(builder: &Builder, inode: u32) -> u64 {
+pub(super) fn head_of(builder: &Builder, inode: u32) -> u64 {
     let word = builder.disk.load(builder.slot_at(inode) + AT_HEAD).unwrap();
     Link::decode(word).unwrap().block
 }
@@ -119,34 +120,67 @@ fn what_can_be_found_again_is_not_lost() {
     }
 }
 
+/// Where the entry of the name "inner" stands.
+fn entry_of_inner(builder: &Builder, places: &super::build::Places) -> u64 {
+    head_of(builder, places.directory) * BLOCK_BYTES + 3 * LINE_BYTES
+}
+
 #[test]
-fn a_cut_log_keeps_what_stands_before_and_nothing_else_is_lost() {
+fn a_damaged_entry_loses_what_it_said_and_nothing_else() {
     let (builder, places) = populated();
     let whole = tree(&builder.medium);
-    // The first name in the directory: everything behind it goes.
-    let entry = head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES;
-    let medium = medium_of(&builder.image());
-    fill(&medium, entry, 8, 0xFF);
-    let report = repaired(&medium);
-    assert_eq!(report.outcome, Outcome::Repaired);
-    let after = tree(&medium);
-    let lost: Vec<_> = whole.keys().filter(|path| !after.contains_key(*path)).collect();
-    assert!(!lost.is_empty() && lost.iter().all(|path| path.starts_with("/directory/")), "{lost:?}");
-    let found: Vec<_> = after.iter().filter(|(path, _)| path.starts_with("/lost+found/")).collect();
-    assert!(!found.is_empty());
-    for (path, seen) in &whole {
-        let again = after.get(path).or_else(|| {
-            let same = |other: &&(&String, &Seen)| {
-                let mut other = other.1.clone();
-                other.links = seen.links;
-                other == *seen
-            };
-            found.iter().find(same).map(|(_, seen)| *seen)
-        });
-        assert!(again.is_some() || path.starts_with("/directory/"), "{path} is gone: {report:#?}");
+    let entry = entry_of_inner(&builder, &places);
+    // Its kind, so that nothing of it can be read; its checksum, so that it still tells whose name is lost; all of it.
+    for (at, length_bytes, tells) in [(entry, 8, false), (entry + 8, 8, true), (entry, 128, false)] {
+        let medium = medium_of(&builder.image());
+        fill(&medium, at, length_bytes, 0xFF);
+        let report = repaired(&medium);
+        assert_eq!(report.outcome, Outcome::Repaired);
+        let told = damage(&report);
+        assert_eq!(
+            told.iter().any(|text| text.contains(&format!("\"inner\" of inode {}", places.inner))),
+            tells,
+            "{told:#?}"
+        );
+        // What stood behind it in the log is there, by its name; the directory itself in lost+found, with all that it held.
+        let mut expected = whole.clone();
+        let lost = format!("/lost+found/#{}", places.inner);
+        for (path, seen) in &whole {
+            if let Some(rest) = path.strip_prefix("/directory/inner") {
+                expected.remove(path);
+                expected.insert(format!("{lost}{rest}"), seen.clone());
+            }
+        }
+        let mut after = tree(&medium);
+        after.remove("/lost+found").expect("a directory for what is lost");
+        let same = |tree: &BTreeMap<String, Seen>| {
+            let without_links = |(path, seen): (&String, &Seen)| (path.clone(), Seen { links: 0, ..seen.clone() });
+            tree.iter().map(without_links).collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(same(&after), same(&expected));
     }
-    let named = report.findings.iter().filter(|finding| finding.structure == "inode").count();
-    assert_eq!(named, found.iter().filter(|(path, _)| path.matches('/').count() == 2).count(), "each is named");
+}
+
+#[test]
+fn a_page_that_is_lost_loses_what_it_said_and_nothing_else() {
+    let (builder, places) = populated();
+    let whole = tree(&builder.medium);
+    let next_of = |block: u64| {
+        let next = builder.disk.load(block * BLOCK_BYTES + AT_NEXT).unwrap();
+        Link::decode(next).unwrap().block
+    };
+    let second = next_of(head_of(&builder, places.many));
+    next_of(second);
+    let medium = medium_of(&builder.image());
+    fill(&medium, second * BLOCK_BYTES, 4096, 0);
+    let report = repaired(&medium);
+    assert!(damage(&report).iter().any(|text| text.contains("are missing; it goes on in block")), "{report:#?}");
+    let after = tree(&medium);
+    let names = |tree: &BTreeMap<String, Seen>, of: &str| tree.keys().filter(|path| path.starts_with(of)).count();
+    let (before, kept, found) = (names(&whole, "/many/"), names(&after, "/many/"), names(&after, "/lost+found/#"));
+    assert_eq!(kept + found, before);
+    // Two of the three pages and more stand.
+    assert!(found > 0 && found <= 31, "{found} of {before}");
 }
 
 #[test]
@@ -268,7 +302,7 @@ fn full_and_damaged(is_closed: bool) -> (Builder, Medium) {
         builder.open_again();
     }
     let medium = medium_of(&builder.image());
-    fill(&medium, head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES, 8, 0xFF);
+    fill(&medium, entry_of_inner(&builder, &places), 8, 0xFF);
     (builder, medium)
 }
 
@@ -314,6 +348,42 @@ fn where_room_is_made_a_repair_gives_back_what_it_would_have() {
 }
 
 #[test]
+fn where_nobody_can_make_room_a_file_is_given_up() {
+    for state in [0, REPAIRING] {
+        let (builder, medium) = full_and_damaged(false);
+        medium.store_u64(MediumOffset(CLEAN_AT), state).unwrap();
+        if state == REPAIRING {
+            assert!(LogFs::open_private(medium.clone(), options()).is_err(), "nobody can open it");
+        }
+        assert_eq!(run(&medium, true).outcome, Outcome::Damaged);
+        let give_up = |file: &str| {
+            let options = CheckOptions { repair: true, threads: 1 };
+            check_giving_up(&medium, options, &[file.as_bytes()], &mut |_| {})
+        };
+        assert_eq!(give_up("/other/way").unwrap_err().errno(), Errno::NOENT);
+        assert_eq!(give_up("/directory").unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(give_up("4000").unwrap_err().errno(), Errno::INVAL);
+        let report = give_up(if state == 0 { "/other" } else { "4" }).unwrap();
+        assert_eq!(report.outcome, Outcome::Repaired, "{:#?}", damage(&report));
+        assert!(
+            damage(&report).iter().any(|text| text.contains("(/other)") && text.contains("given up")),
+            "{report:#?}"
+        );
+        assert_eq!(run(&medium, false).findings, []);
+        let (whole, after) = (tree(&builder.medium), tree(&medium));
+        assert_eq!(
+            (after["/other"].size_bytes, after["/other"].attributes.len()),
+            (0, whole["/other"].attributes.len())
+        );
+        let contents = |tree: &BTreeMap<String, Seen>| {
+            let files = tree.iter().filter(|(path, seen)| seen.file_type != FileType::Directory && *path != "/other");
+            files.map(|(_, seen)| (seen.mode, seen.size_bytes, seen.content.clone())).collect::<BTreeSet<_>>()
+        };
+        assert!(contents(&whole) == contents(&after));
+    }
+}
+
+#[test]
 fn without_permission_to_write_a_volume_is_checked_and_not_repaired() {
     let (builder, _) = populated();
     let path = std::env::temp_dir().join(format!("gannet-check-{}", std::process::id()));
@@ -332,7 +402,7 @@ fn a_repair_that_is_cut_short_can_be_done_again() {
     let (builder, places) = populated();
     let mut damaged = builder.image();
     for (at, length) in [
-        (head_of(&builder, places.directory) * BLOCK_BYTES + 2 * LINE_BYTES, 8),
+        (entry_of_inner(&builder, &places), 8),
         (builder.slot_at(places.symlink) + 40, 8),
         (head_of(&builder, places.many) * BLOCK_BYTES + AT_NEXT, 8),
         (builder.disk.geometry().map_word_at(0), 8),

@@ -31,23 +31,30 @@ pub(crate) struct Targets {
 }
 
 pub(crate) fn targets(builder: &Builder) -> Targets {
-    let disk = &builder.disk;
-    let geometry = disk.geometry();
-    let image = builder.image();
-    let header = |block: &u64| {
-        let at = (*block * BLOCK_BYTES) as usize;
-        PageHeader::decode(disk.key(), &image[at..at + LINE_BYTES as usize]).is_some()
-    };
-    Targets {
-        key: disk.key(),
-        slots: (1..160).filter_map(|inode| Some((inode, disk.slot_at(inode).ok()??))).collect(),
-        pages: (geometry.first_free..geometry.end()).filter(header).collect(),
-        map_start: geometry.map_start * BLOCK_BYTES,
-        used: (0..geometry.blocks).filter(|&block| builder.used().has(block)).collect(),
+    let used = builder.used();
+    let used = (0..builder.disk.geometry().blocks).filter(|&block| used.has(block)).collect();
+    Targets::of(&builder.disk, &builder.image(), used)
+}
+
+impl Targets {
+    /// Those of a volume, of which so many blocks are in use.
+    pub(crate) fn of(disk: &Disk, image: &[u8], used: Vec<u64>) -> Self {
+        let geometry = disk.geometry();
+        let header = |block: &u64| {
+            let at = (*block * BLOCK_BYTES) as usize;
+            PageHeader::decode(disk.key(), &image[at..at + LINE_BYTES as usize]).is_some()
+        };
+        Self {
+            key: disk.key(),
+            slots: (1..160).filter_map(|inode| Some((inode, disk.slot_at(inode).ok()??))).collect(),
+            pages: (geometry.first_free..geometry.end()).filter(header).collect(),
+            map_start: geometry.map_start * BLOCK_BYTES,
+            used,
+        }
     }
 }
 
-fn pick<T: Copy>(random: &mut Choices<'_>, list: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(random: &mut Choices<'_>, list: &[T]) -> T {
     list[random.below(list.len() as u64) as usize]
 }
 
@@ -175,7 +182,7 @@ pub(crate) fn exercise(medium: &Medium, tally: &mut [u64; 4]) -> Result<(), Stri
     recovered.map(|_| ()).map_err(|error| format!("recovery refuses after {}: {error}", findings(&report)))
 }
 
-fn findings(report: &CheckReport) -> String {
+pub(crate) fn findings(report: &CheckReport) -> String {
     let of_interest = |finding: &&Finding| finding.structure != "inode" && finding.structure != "directory";
     let mut shown: Vec<_> = report.findings.iter().filter(of_interest).collect();
     shown.extend(report.findings.iter().filter(|finding| !of_interest(finding)).take(3));

@@ -2,6 +2,10 @@
 //! random damage.
 
 pub(crate) mod build;
+#[cfg(test)]
+mod campaign;
+#[cfg(test)]
+mod copies;
 mod damage;
 mod flips;
 pub(crate) mod fuzz;

@@ -16,6 +16,7 @@ mod peek;
 mod tests;
 mod values;
 
+pub(crate) use payload::KIND_SHIFT;
 pub(crate) use peek::{Glance, glance, peek_binding, peek_target, peek_xattr};
 pub(crate) use values::{Binding, Extents, FileExtent, LargeValue, LoggedAttributes, Partner, Payload, XattrValue};
 
