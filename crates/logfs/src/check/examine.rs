@@ -233,9 +233,9 @@ impl Examined {
                 return Ok(Some("a size beyond all limits".into()));
             }
             Payload::Shift { file_block, distance, down, size_bytes } => {
-                let end = self.map.iter().last().map_or(0, |run| run.file_block + run.count as u64);
+                let end = self.map.end();
                 // Moving costs as much as there are runs: what no file system wrote shall not take forever.
-                *shifted += self.map.iter().count() as u64;
+                *shifted += self.map.runs() as u64;
                 let moves = if down { distance <= file_block } else { end.saturating_add(distance) <= FILE_BLOCKS_MAX };
                 if distance == 0 || !moves || size_bytes > size_limit || file_block > FILE_BLOCKS_MAX {
                     return Ok(Some(format!("blocks from {file_block} on cannot move by {distance}")));
