@@ -149,7 +149,7 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         // Unnoticed [store, flush]: only who finds the volume open asks for it, and these tests are alone with theirs (`handover`
         // is not). What a power loss takes, it takes with the arena.
         commit.store(ARENA_AT, arena)?;
-        // Unnoticed [store, flush]: as above.
+        // Unnoticed [store, flush]: as the line before it.
         commit.store(ADOPTIONS_AT, 0)?;
         let _ = commit.fence();
     }
