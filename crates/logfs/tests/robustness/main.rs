@@ -24,6 +24,7 @@
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
 //! | `handover` | volumes that everybody left by dying |
+//! | `joining` | who joins and leaves: killed at it, and of several users |
 //! | `restored` | the same, where older bytes were put back |
 //! | `mutations` | stores, flushes and fences left out |
 
@@ -37,6 +38,7 @@ mod enumeration;
 mod eviction;
 mod handover;
 mod histories;
+mod joining;
 mod kills;
 mod large;
 mod mutations;
