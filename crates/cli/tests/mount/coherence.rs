@@ -136,7 +136,7 @@ fn replace(ways: &mut dyn Ways, for_long: Duration) -> String {
     let (begin, mut times) = (std::time::Instant::now(), 0);
     while begin.elapsed() < for_long {
         let replaced = ways.put("d0/new", 0, b"content").and_then(|()| ways.rename("d0/new", "d0/file"));
-        replaced.expect("nobody else does that");
+        replaced.expect("another file takes its place, whichever it is");
         // The other makes it, too.
         let _ = (ways.take("d0/now-and-then"), ways.remove("d0/now-and-then"));
         times += 1;
@@ -144,12 +144,14 @@ fn replace(ways: &mut dyn Ways, for_long: Duration) -> String {
     times.to_string()
 }
 
-/// Looks at the one, which is always there, and makes the other, which can always be made.
+/// Looks at the one, which is always there, makes the other, which can always be made, and replaces the one, too.
 fn look(ways: &mut dyn Ways, times: u64) -> Result<(), String> {
     for time in 0..times {
         let bytes = ways.get("d0/file").ok_or(format!("time {time}: it cannot be read"))?;
         let size = ways.size("d0/file").ok_or(format!("time {time}: it is not to be seen"))?;
         ways.put("d0/now-and-then", 0, b"").ok_or(format!("time {time}: it cannot be made"))?;
+        let replaced = ways.put("d0/mine", 0, b"content").and_then(|()| ways.rename("d0/mine", "d0/file"));
+        replaced.ok_or(format!("time {time}: it cannot be replaced"))?;
         if (bytes.as_slice(), size) != (b"content".as_slice(), 7) {
             return Err(format!("time {time}: {bytes:?}, {size}"));
         }

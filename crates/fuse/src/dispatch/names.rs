@@ -120,6 +120,19 @@ impl Dispatcher {
         Ok(found)
     }
 
+    /// Looks at names in `directories`, and again while others take away meanwhile what was found.
+    fn unless_old<T>(&self, directories: &[NodeId], look: impl Fn() -> Result<T>) -> Result<T> {
+        for _ in 1..LOOKS_MAX {
+            match look() {
+                Err(error) if error.errno() == Errno::STALE => {}
+                outcome => return outcome,
+            }
+            // One of these may be what is gone.
+            directories.iter().try_for_each(|&directory| self.file_system.permissions(directory).map(drop))?;
+        }
+        look()
+    }
+
     /// `EPERM` if names cannot be added to `directory`.
     fn check_addable(&self, directory: NodeId) -> Result<()> {
         let flags = self.file_system.permissions(directory)?.flags;
@@ -241,7 +254,7 @@ impl Dispatcher {
 
     pub(super) fn remove(&self, header: &Header, name: &[u8], kind: RemoveKind) -> Result<FixedReply> {
         let (directory, name) = (self.node(header.node)?, Name::new(name)?);
-        let keeper = self.keep(self.check_removable(directory, name)?)?;
+        let keeper = self.unless_old(&[directory], || self.keep(self.check_removable(directory, name)?))?;
         self.file_system.remove(directory, name, kind)?;
         keeper.removed();
         Ok(FixedReply::new())
@@ -258,15 +271,12 @@ impl Dispatcher {
         let flags = RenameFlags::from_bits(flags).ok_or(Error::new(Errno::INVAL))?;
         let (from_directory, to_directory) = (self.node(header.node)?, self.node(to_directory)?);
         let (from, to) = (Name::new(from)?, Name::new(to)?);
-        self.check_removable(from_directory, from)?;
-        let replaced = match self.check_removable(to_directory, to) {
-            Ok(node) => Some(self.keep(node)?),
-            Err(error) if error.errno() == Errno::NOENT => {
-                self.check_addable(to_directory)?;
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        self.unless_old(&[from_directory, to_directory], || self.check_removable(from_directory, from))?;
+        let replaced = self.unless_old(&[to_directory], || match self.check_removable(to_directory, to) {
+            Ok(node) => self.keep(node).map(Some),
+            Err(error) if error.errno() == Errno::NOENT => self.check_addable(to_directory).map(|()| None),
+            Err(error) => Err(error),
+        })?;
         self.file_system.rename(from_directory, from, to_directory, to, flags)?;
         self.moved.renamed();
         if let Some(keeper) = replaced {

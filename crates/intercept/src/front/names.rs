@@ -358,6 +358,10 @@ pub(crate) fn rename(
     first: &mut PathScratch,
     second: &mut PathScratch,
 ) -> Answer {
+    again(|| rename_once(call, arguments, first, second))
+}
+
+fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
     let resolve = |directory: usize, path, scratch| {
         call.front.resolve(call.table(), directory as i32, path, LastMode::Parent, ResolveFlags::empty(), scratch)
@@ -422,6 +426,10 @@ pub(crate) fn link(
     first: &mut PathScratch,
     second: &mut PathScratch,
 ) -> Answer {
+    again(|| link_once(call, arguments, first, second))
+}
+
+fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
     if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
         return Ok(Outcome::Pass);
