@@ -1,29 +1,26 @@
 //! The only atomics of this crate: words of shared memory as typed views.
 //!
-//! Two reasons for a type of our own. Under `cfg(loom)` the same lock and slab code runs in a model
-//! checker. And in test builds, or with the feature `abandon`, every store is counted, so that a
+//! Two reasons for a type of our own. A model checker runs the lock's and the slab's words with one
+//! of its own (`tests/models.rs`). And in test builds, or with the feature `abandon`, every store is counted, so that a
 //! test can abandon a thread after any single store, or let it pause there (see [`crate::testing`]). In other builds a
 //! [`Word`] is an `AtomicU64` and nothing more.
 
-#[cfg(loom)]
-use loom::sync::atomic as imp;
-#[cfg(not(loom))]
 use std::sync::atomic as imp;
 
 pub use imp::{Ordering, fence};
 
-#[cfg(all(not(loom), any(test, feature = "abandon")))]
+#[cfg(any(test, feature = "abandon"))]
 use crate::testing::{is_abandoned, load_point, store_point};
 
-#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[cfg(not(any(test, feature = "abandon")))]
 #[inline(always)]
 fn is_abandoned() -> bool {
     false
 }
-#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[cfg(not(any(test, feature = "abandon")))]
 #[inline(always)]
 fn store_point() {}
-#[cfg(not(all(not(loom), any(test, feature = "abandon"))))]
+#[cfg(not(any(test, feature = "abandon")))]
 #[inline(always)]
 fn load_point() {}
 
@@ -110,7 +107,6 @@ word!(
     Word32, AtomicU32, u32
 );
 
-#[cfg(not(loom))]
 impl Word {
     /// Asks for the word's cache line, to be loaded soon. A hint.
     #[inline(always)]
@@ -123,7 +119,6 @@ impl Word {
     }
 }
 
-#[cfg(not(loom))]
 impl Word32 {
     /// The atomic itself, for the kernel's futex calls: nothing is to be stored through it.
     pub fn futex(&self) -> &std::sync::atomic::AtomicU32 {

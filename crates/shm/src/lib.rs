@@ -16,88 +16,56 @@
 //! | `lock_word`, `lock`, `hand`, `reap` | taking locks, having things in hand, settling the dead |
 //! | `report` | who waits for whom |
 //! | `slab_word`, `slab` | type-stable objects |
-//! | `testing` | abandoning a thread after any store |
-
-// Under the model checker only the words are built, and only their models use them.
-#![cfg_attr(loom, allow(dead_code))]
+//! | `testing` | abandoning a thread after any store, letting it pause |
 
 pub mod facade;
 mod lock_word;
-#[cfg(all(test, loom))]
-mod models;
 mod slab_word;
 
-#[cfg(not(loom))]
 mod arena;
-#[cfg(not(loom))]
 mod attach;
-#[cfg(not(loom))]
 mod caching;
-#[cfg(not(loom))]
 mod detach;
 mod error;
-#[cfg(not(loom))]
 mod file;
-#[cfg(not(loom))]
 mod fork;
-#[cfg(not(loom))]
 mod hand;
-#[cfg(not(loom))]
 mod layout;
-#[cfg(not(loom))]
 mod leftovers;
-#[cfg(not(loom))]
 mod life;
-#[cfg(not(loom))]
 mod lock;
-#[cfg(not(loom))]
 mod opened;
-#[cfg(not(loom))]
 mod participant;
-#[cfg(not(loom))]
 mod private;
-#[cfg(not(loom))]
 mod reap;
-#[cfg(not(loom))]
 mod report;
-#[cfg(not(loom))]
 mod session;
-#[cfg(not(loom))]
 mod slab;
-#[cfg(not(loom))]
 mod slot;
-#[cfg(not(loom))]
 mod sys;
-#[cfg(all(not(loom), any(test, feature = "abandon")))]
+#[cfg(any(test, feature = "abandon"))]
 pub mod testing;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
-#[cfg(not(loom))]
 mod thread;
-#[cfg(not(loom))]
 mod volume_lock;
 
-#[cfg(not(loom))]
-mod exports {
-    pub use crate::arena::Arena;
-    pub use crate::caching::{CachingState, CachingTerms};
-    pub use crate::error::{Error, Result};
-    pub use crate::facade::{Ordering, Word, Word32, fence};
-    pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
-    pub use crate::fork::{ActingChild, ExecTicket, ForkTicket};
-    pub use crate::hand::{Hand, HandContent};
-    pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
-    pub use crate::leftovers::{remove_leftovers, remove_leftovers_of};
-    pub use crate::lock::{Guard, GuardSet};
-    pub use crate::opened::close_inherited;
-    pub use crate::participant::{ParticipantId, ParticipantInfo};
-    pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
-    pub use crate::report::{LockCounters, ThreadInfo, Waiting};
-    pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
-    pub use crate::slab::{AfterDeath, Held, HeldByDead, Recent, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
-    pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
-    pub use crate::thread::Thread;
-    pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, volume_is_claimed};
-}
-#[cfg(not(loom))]
-pub use exports::*;
+pub use crate::arena::Arena;
+pub use crate::caching::{CachingState, CachingTerms};
+pub use crate::error::{Error, Result};
+pub use crate::facade::{Ordering, Word, Word32, fence};
+pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};
+pub use crate::fork::{ActingChild, ExecTicket, ForkTicket};
+pub use crate::hand::{Hand, HandContent};
+pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
+pub use crate::leftovers::{remove_leftovers, remove_leftovers_of};
+pub use crate::lock::{Guard, GuardSet};
+pub use crate::opened::close_inherited;
+pub use crate::participant::{ParticipantId, ParticipantInfo};
+pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
+pub use crate::report::{LockCounters, ThreadInfo, Waiting};
+pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
+pub use crate::slab::{AfterDeath, Held, HeldByDead, Recent, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
+pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
+pub use crate::thread::Thread;
+pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, volume_is_claimed};

@@ -1,6 +1,6 @@
 //! The lock word, its optimistic readers and the slab's state word in a model checker, which runs
-//! all interleavings and weak-memory outcomes of a few threads:
-//! `RUSTFLAGS="--cfg loom" cargo test -p gannet-shm --release --target-dir target/loom --lib`.
+//! all interleavings and weak-memory outcomes of a few threads. The same files as the crate's are
+//! built here, over words of the checker's.
 //!
 //! The checker remembers only the last access to a word, so a thread's own load hides the race of its
 //! swap with an earlier load of another thread: the models therefore enter behind that load
@@ -9,8 +9,46 @@
 //! Each model also has a twin with a fault seeded (a fence or an order left out), which must fail:
 //! else the model would prove nothing.
 
-use crate::facade::{Ordering, Word, fence};
-use crate::{lock_word, slab_word};
+#[allow(dead_code, reason = "the models take what they need of it")]
+#[path = "../src/lock_word.rs"]
+mod lock_word;
+#[allow(dead_code, reason = "the models take what they need of it")]
+#[path = "../src/slab_word.rs"]
+mod slab_word;
+
+/// What both are built on.
+mod facade {
+    pub(crate) use loom::sync::atomic::{Ordering, fence};
+
+    /// A word of the checker's.
+    pub(crate) struct Word(loom::sync::atomic::AtomicU64);
+
+    impl Word {
+        pub(crate) fn new(value: u64) -> Self {
+            Self(loom::sync::atomic::AtomicU64::new(value))
+        }
+
+        pub(crate) fn load(&self, order: Ordering) -> u64 {
+            self.0.load(order)
+        }
+
+        pub(crate) fn store(&self, value: u64, order: Ordering) {
+            self.0.store(value, order);
+        }
+
+        pub(crate) fn compare_exchange(
+            &self,
+            expected: u64,
+            value: u64,
+            success: Ordering,
+            failure: Ordering,
+        ) -> Result<u64, u64> {
+            self.0.compare_exchange(expected, value, success, failure)
+        }
+    }
+}
+
+use facade::{Ordering, Word, fence};
 use loom::sync::Arc;
 use loom::thread;
 
