@@ -9,7 +9,14 @@ const FIRST: &str = "The first steps:
   gannet mkfs /dev/shm/volume --size 1G
   gannet run /dev/shm/volume -- bash        a shell that sees it at /gannet
   gannet info /dev/shm/volume
-  gannet bench --quick                      what it is worth on this machine";
+  gannet bench --quick                      what it is worth on this machine
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 70 a bug in Gannet, 130 interrupted; fsck has those of fsck programs, run its program's.
+Errors are one line on standard error: what, where, what to do.";
+const SET: &str = "Examples:
+  gannet set /dev/shm/volume /mail --data cow          writes there happen whole or not at all
+  gannet set /dev/shm/volume -R /                      how the data of each file is written
+  gannet run /dev/shm/volume -- chattr +C /gannet/f    the same as --data inplace of /f";
 const RUN: &str = "Examples:
   gannet run /dev/shm/volume -- bash
   gannet run /dev/shm/volume:/data -- sqlite3 /data/database
@@ -39,6 +46,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     Mkfs(Mkfs),
     Info(Info),
+    Set(Set),
     Fsck(Fsck),
     Dump(Dump),
     Stat(Stat),
@@ -59,8 +67,8 @@ pub(crate) struct Mkfs {
     /// The file to make, or a DAX device
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) volume: PathBuf,
-    /// Size, with a suffix K, M, G or T (powers of 1024); a DAX device is used whole
-    #[arg(long, short, value_parser = parse_size)]
+    /// Size, with a suffix K, M, G or T (powers of 1024), rounded down to 4 KiB; a DAX device is used whole
+    #[arg(long, short, value_parser = parse_size, allow_negative_numbers = true)]
     pub(crate) size: Option<u64>,
     /// A further file of the volume, or a DAX device, on another memory for instance; can be given up to seven times
     #[arg(long, value_name = "FILE[:SIZE]", value_parser = parse_further, value_hint = ValueHint::FilePath)]
@@ -108,6 +116,38 @@ pub(crate) enum Data {
     Cow,
 }
 
+impl Data {
+    /// As it is said on the command line.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Inplace => "inplace",
+            Self::Cow => "cow",
+        }
+    }
+}
+
+/// How data of a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileData {
+    /// Where it is, whatever the volume's default is; chattr +C says the same
+    Inplace,
+    /// To new blocks, whatever the volume's default is: each write happens whole or not at all
+    Cow,
+    /// As the volume was made or is opened
+    Default,
+}
+
+impl FileData {
+    /// Copy-on-write or in place, if that is said.
+    pub(crate) const fn copy_on_write(self) -> Option<bool> {
+        match self {
+            Self::Inplace => Some(false),
+            Self::Cow => Some(true),
+            Self::Default => None,
+        }
+    }
+}
+
 /// Say what a volume is, what it survives, and who uses it.
 #[derive(Debug, Args)]
 pub(crate) struct Info {
@@ -139,6 +179,27 @@ pub(crate) struct Fsck {
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Set how the data of files is written.
+///
+/// Data is written in place or copy-on-write as the volume was made, or as a file says by a flag. What is made in a directory begins
+/// with the directory's flag. Without --data it is shown.
+#[derive(Debug, Args)]
+#[command(after_help = SET)]
+pub(crate) struct Set {
+    /// The volume
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) volume: PathBuf,
+    /// Files or directories of the volume, by their paths on it
+    #[arg(required = true)]
+    pub(crate) paths: Vec<OsString>,
+    /// How data is written from now on
+    #[arg(long, value_enum)]
+    pub(crate) data: Option<FileData>,
+    /// Also of everything below
+    #[arg(long, short = 'R')]
+    pub(crate) recursive: bool,
 }
 
 /// Print what stands on a volume: structures and logs.
@@ -187,6 +248,9 @@ pub(crate) struct Run {
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
     pub(crate) arena_max: u64,
+    /// How data is written where a file does not say otherwise, instead of as the volumes were made; for these programs alone
+    #[arg(long, value_enum)]
+    pub(crate) data: Option<Data>,
     /// Say at the end what was done on the volumes meanwhile, by operation, and how long it took
     #[arg(long)]
     pub(crate) stats: bool,
@@ -215,7 +279,7 @@ pub(crate) struct Mount {
     ///
     /// ro, rw, noatime, strictatime, noexec, allow_other, uid=N, gid=N, umask=OCTAL, suid and dev (root, and volumes that only root can
     /// write; allow_suid and allow_dev for mount(8)), fsname=NAME, subtype=NAME; remount changes those of the mount that is there; cache=automatic, coherent (never), exclusive (nobody else can open the volume), writeback
-    /// (likewise, and what was not synced is lost with the server); cache_deadline=SECONDS that others wait for an automatic
+    /// (likewise, and what was not synced is lost with the server); data=cow or inplace where a file does not say otherwise; cache_deadline=SECONDS that others wait for an automatic
     /// mount to stop caching (2); locks=shared or local; transport=automatic, ring (FUSE over io_uring) or classic; enable_ring
     /// turns FUSE over io_uring on where the kernel has it off (root; it stays on until the machine boots); threads=N. What fstab
     /// adds for others (x-..., nofail, _netdev) is ignored.

@@ -10,6 +10,7 @@
 //! | `library` | what `gannet run` injects |
 //! | `output` | stdout, sizes and tables for people |
 //! | `volume` | opening media, locks against those who have a volume open |
+//! | `waiting` | who waits for whom on a volume |
 //! | `commands` | one file each |
 
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod failure;
 mod library;
 mod output;
 mod volume;
+mod waiting;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Mkfs(arguments) => commands::mkfs::run(&arguments),
         Command::Info(arguments) => commands::info::run(&arguments),
+        Command::Set(arguments) => commands::set::run(&arguments),
         Command::Fsck(arguments) => commands::fsck::run(&arguments),
         Command::Dump(arguments) => commands::dump::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments),
@@ -66,9 +69,12 @@ fn end(outcome: Result<u8, Failure>) -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
-        // Nothing can be done where not even that can be written.
-        let _ = error.print();
-        return ExitCode::from(if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand { USAGE } else { 0 });
+        return match error.print() {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                end(Err(Failure::new(format_args!("standard output: {error}"))))
+            }
+            _ => ExitCode::from(if error.kind() == DisplayHelpOnMissingArgumentOrSubcommand { USAGE } else { 0 }),
+        };
     }
     let text = error.to_string();
     let about = text.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

@@ -72,6 +72,37 @@ fn a_volume_is_made_described_checked_and_dumped() {
 }
 
 #[test]
+fn what_is_there_of_format_processor_and_kernel_is_named() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let info = success(&["info", volume]);
+    let line = |name: &str| {
+        let found = info.lines().find(|line| line.trim_start().starts_with(name));
+        found.unwrap_or_else(|| panic!("no {name} in {info}")).to_owned()
+    };
+    assert!(line("features").contains("incompatible: small chunks"), "{info}");
+    let json: serde_json::Value = serde_json::from_str(&success(&["info", "--json", volume])).unwrap();
+    assert_eq!(json["feature_names"]["incompatible"], serde_json::json!(["small chunks"]), "{json}");
+    assert!(success(&["dump", volume]).contains("incompatible 0x8 (small chunks)"));
+    let flags = fs::read_to_string("/proc/cpuinfo").unwrap();
+    let flags: Vec<&str> = flags.lines().find(|line| line.starts_with("flags")).unwrap().split_whitespace().collect();
+    // What the system has enabled, as the kernel tells it.
+    for (ours, theirs) in [("clwb", "clwb"), ("clflushopt", "clflushopt"), ("avx2", "avx2"), ("pkeys", "ospke")] {
+        let told = json["processor_features"].as_array().unwrap().iter().find(|one| one["name"] == ours).unwrap();
+        assert_eq!(told["usable"], flags.contains(&theirs), "{told}");
+        let there = line("processor").split([' ', ',']).any(|word| word == ours);
+        assert!(there == flags.contains(&theirs) && there != info.contains(&format!("no {ours}")), "{info}");
+    }
+    let kernel = json["kernel_features"].as_array().unwrap();
+    for name in ["MADV_COLLAPSE", "pidfs", "FUSE over io_uring", "pidfd_open", "memfd_create"] {
+        let told = kernel.iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("no {name} in {json}"));
+        assert_eq!(told["usable"] == true, line("kernel").contains(name), "{info}");
+        assert_eq!(told["usable"] == false, info.contains(&format!("no {name} (")), "{info}");
+    }
+}
+
+#[test]
 fn a_volume_over_several_files_is_made_described_and_checked() {
     let bench = Bench::new();
     let paths = ["one", "two", "three"].map(|name| bench.path(name).to_str().unwrap().to_owned());

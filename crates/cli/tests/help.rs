@@ -7,7 +7,7 @@ use std::process::Command;
 fn the_help_texts_are_those_in_the_tree() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
     let update = std::env::var_os("GANNET_UPDATE").is_some();
-    let commands = ["", "bench", "mkfs", "info", "fsck", "dump", "stat", "run", "mount", "completion", "man"];
+    let commands = ["", "bench", "mkfs", "info", "set", "fsck", "dump", "stat", "run", "mount", "completion", "man"];
     for command in commands {
         let mut gannet = Command::new(env!("CARGO_BIN_EXE_gannet"));
         gannet.args(Some(command).filter(|command| !command.is_empty())).arg("--help");

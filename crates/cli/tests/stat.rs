@@ -87,6 +87,74 @@ fn a_page_on_a_terminal_ends_with_a_key() {
     }
 }
 
+/// A lock of the volume's shared state: what excludes two writes to the same part of a file.
+fn data_lock(volume: &gannet_logfs::LogFs) -> gannet_shm::ArenaOffset {
+    volume.session().arena().region("stripes").unwrap().start
+}
+
+/// The other process of the test below: holds a lock and is stopped. Not told to, it does nothing.
+#[test]
+fn holds_a_lock_when_told() {
+    let Some(path) = std::env::var_os("GANNET_TEST_HOLD") else { return };
+    let volume = gannet_open::open_volume(Path::new(&path), gannet_open::Options::default()).unwrap();
+    let thread = volume.session().thread().unwrap();
+    let guard = thread.lock(data_lock(&volume)).unwrap();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::STOP).unwrap();
+    // It is not certain that this thread is stopped at once; it goes no further than here.
+    std::io::stdin().read_to_string(&mut String::new()).unwrap();
+    guard.unlock();
+}
+
+#[test]
+fn who_is_waited_for_is_named() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let used = Used::new();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "holds_a_lock_when_told"]).env("GANNET_TEST_HOLD", used.path());
+    command.stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut holder = Running(command.spawn().unwrap());
+    let pid = holder.0.id();
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    while state().rsplit(')').next().unwrap().trim_start().as_bytes()[0] != b'T' {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // By itself, so that it is not waited for where the test fails.
+    let volume = used._volume.clone();
+    let waiter =
+        std::thread::spawn(move || volume.session().thread().unwrap().lock(data_lock(&volume)).unwrap().unlock());
+    let gannet = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).arg(used.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for what in ["stat", "info"] {
+        let begun = std::time::Instant::now();
+        let waiting = loop {
+            assert!(begun.elapsed().as_secs() < 120, "nobody waits");
+            let figures: Value = serde_json::from_str(&gannet(&[what, "--json"])).unwrap();
+            if let Some(one) = figures["waiting"].as_array().unwrap().first() {
+                break one.clone();
+            }
+        };
+        assert_eq!(
+            (&waiting["holder"]["pid"], &waiting["holder"]["stopped"]),
+            (&pid.into(), &true.into()),
+            "{what}: {waiting}"
+        );
+        assert_eq!(waiting["waiter"]["pid"], std::process::id(), "{what}: {waiting}");
+        assert_eq!(waiting["lock"], "the data of a file", "{what}: {waiting}");
+        let text = gannet(&[what]);
+        let line =
+            text.lines().find(|line| line.trim_start().starts_with("waiting")).unwrap_or_else(|| panic!("{text}"));
+        assert!(line.contains("held by thread ") && line.contains(&format!(" of {pid} ")), "{text}");
+        assert!(line.ends_with("(stopped)"), "{text}");
+    }
+    drop(holder.0.stdin.take());
+    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::CONT).unwrap();
+    waiter.join().unwrap();
+    assert!(holder.0.wait().unwrap().success());
+}
+
 /// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
 fn build_library() {
     let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();

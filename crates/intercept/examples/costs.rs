@@ -143,7 +143,7 @@ fn main() {
     println!("intercepted, in the volume:");
     let options = LaunchOptions {
         library: library.clone(),
-        mounts: vec![MountedAt { volume: volume.clone(), place: PathBuf::from("/gannet") }],
+        mounts: vec![MountedAt { volume: volume.clone(), place: PathBuf::from("/gannet"), manner: String::new() }],
         program: myself.into_os_string(),
         arguments: vec![OsString::from("--measure"), OsString::from("/gannet")],
         directory: None,

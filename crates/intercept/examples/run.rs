@@ -22,7 +22,7 @@ fn main() -> ExitCode {
         mounts: if first == "none" {
             vec![]
         } else {
-            vec![MountedAt { volume: first, place: PathBuf::from("/gannet") }]
+            vec![MountedAt { volume: first, place: PathBuf::from("/gannet"), manner: String::new() }]
         },
         program: arguments.next().expect("COMMAND"),
         arguments: arguments.collect(),

@@ -3,7 +3,7 @@
 //! | variable | content |
 //! | --- | --- |
 //! | `GANNET_RUN_LIBRARY` | path of the injected library |
-//! | `GANNET_RUN_VOLUMES` | volume and place, volume and place…, separated by [`SEPARATOR`] |
+//! | `GANNET_RUN_VOLUMES` | volume and place, volume and place…, separated by [`SEPARATOR`]; behind a volume can stand [`MANNER`] and how it is opened |
 //! | `GANNET_RUN_CACHE` | directory of the plans |
 //! | `GANNET_RUN_PROGRAM` | the path of the program, if it is a volume's |
 //! | `GANNET_RUN_DESCRIPTORS` | descriptors inherited through `execve`, see [`crate::front`] |
@@ -18,6 +18,8 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// Between the fields of `GANNET_RUN_VOLUMES`: the ASCII unit separator, which no sane path contains.
 pub(crate) const SEPARATOR: u8 = 0x1f;
+/// Between a volume and how it is opened: the ASCII record separator.
+pub(crate) const MANNER: u8 = 0x1e;
 
 /// The settings of this process.
 pub(crate) struct Settings {
@@ -56,11 +58,15 @@ impl Settings {
     pub(crate) fn total_bytes(&self) -> usize {
         self.library.len() * 2 + self.volumes.len() + self.descriptors.len() + 4096
     }
-    /// Volume and place of each mount.
-    pub(crate) fn mounts(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    /// Volume and place of each mount, and how the volume is opened.
+    pub(crate) fn mounts(&self) -> impl Iterator<Item = (&[u8], &[u8], &[u8])> {
         let mut fields = self.volumes.split(|byte| *byte == SEPARATOR);
         std::iter::from_fn(move || match (fields.next(), fields.next()) {
-            (Some(volume), Some(place)) => Some((volume, place)),
+            (Some(volume), Some(place)) => {
+                let end = volume.iter().position(|byte| *byte == MANNER);
+                let manner = end.map_or(&[][..], |end| &volume[end + 1..]);
+                Some((&volume[..end.unwrap_or(volume.len())], place, manner))
+            }
             _ => None,
         })
     }

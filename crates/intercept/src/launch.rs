@@ -1,6 +1,6 @@
 //! Starting a command under interception, for `gannet run`.
 
-use crate::environment::SEPARATOR;
+use crate::environment::{MANNER, SEPARATOR};
 use crate::pass_on;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -16,6 +16,8 @@ pub struct MountedAt {
     pub volume: OsString,
     /// An absolute path; it need not exist.
     pub place: PathBuf,
+    /// How it is opened, in words that the injected library's `open` understands; empty: as usual.
+    pub manner: String,
 }
 
 /// What [`launch`] starts.
@@ -115,7 +117,10 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     for mount in &options.mounts {
         let place = mount.place.as_os_str().as_bytes();
         let volume = absolute(&mount.volume)?;
-        if !mount.place.is_absolute() || place.contains(&SEPARATOR) || volume.as_bytes().contains(&SEPARATOR) {
+        let manner = mount.manner.as_bytes();
+        let separates = |byte: &u8| matches!(*byte, SEPARATOR | MANNER);
+        let separated = [place, volume.as_bytes(), manner].iter().any(|field| field.iter().any(separates));
+        if !mount.place.is_absolute() || separated {
             let message = format!("{}: a volume's place must be an absolute path", mount.place.display());
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
@@ -123,6 +128,10 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
             volumes.push(SEPARATOR);
         }
         volumes.extend_from_slice(volume.as_bytes());
+        if !manner.is_empty() {
+            volumes.push(MANNER);
+            volumes.extend_from_slice(manner);
+        }
         volumes.push(SEPARATOR);
         volumes.extend_from_slice(place);
     }
@@ -187,12 +196,19 @@ fn inherited_volumes() -> Vec<u8> {
     list.unwrap_or_default().to_vec()
 }
 
-/// Volumes are named from anywhere in the tree: relative paths of existing files become absolute.
+/// Volumes are named from anywhere in the tree: relative paths of existing files become absolute, and a descriptor of this process stays this
+/// process's, which is there as long as the command runs.
 fn absolute(volume: &OsStr) -> io::Result<OsString> {
-    match Path::new(volume).canonicalize() {
-        Ok(path) => Ok(path.into_os_string()),
+    let own = ["/proc/self/fd/", "/dev/fd/"].iter().find_map(|place| volume.as_bytes().strip_prefix(place.as_bytes()));
+    match (Path::new(volume).canonicalize(), own) {
+        (Ok(path), _) => Ok(path.into_os_string()),
+        (Err(_), Some(number)) => {
+            let mut path = format!("/proc/{}/fd/", std::process::id()).into_bytes();
+            path.extend_from_slice(number);
+            Ok(OsString::from_vec(path))
+        }
         // Not a file: a name that the library's `open` understands, or an error that it reports.
-        Err(_) => Ok(volume.to_owned()),
+        (Err(_), None) => Ok(volume.to_owned()),
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::thread::set_busy;
 use crate::{entry, environment, front, objects, signal};
 
-/// How the injected library opens a volume: the composition root above this crate.
-pub type OpenVolume = fn(&[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>>;
+/// How the injected library opens a volume, by its name and the manner that [`MountedAt`](crate::MountedAt) has: the composition root above
+/// this crate.
+pub type OpenVolume = fn(&[u8], &[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>>;
 
 /// Starts the interception in this process, if the environment asks for it. Called once, by the initialiser of the injected library.
 ///

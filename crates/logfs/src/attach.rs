@@ -53,7 +53,7 @@ pub struct AttachOptions {
     /// Bound on the memory of all indexes, in bytes; when it is used up the indexes not used for longest are dropped. Whoever
     /// opens the volume first decides, for all who join.
     pub index_bytes_max: u64,
-    /// Data is written copy-on-write, whatever the volume says; or not; or as it says.
+    /// Data of files without a flag of their own is written copy-on-write, whatever the volume says; or in place; or as it says.
     pub copy_on_write: Option<bool>,
     /// When reading moves the time of access.
     pub access_times: AccessTimes,

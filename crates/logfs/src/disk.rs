@@ -118,7 +118,10 @@ impl Disk {
     pub(crate) fn with_superblock(medium: Medium, superblock: Superblock) -> Result<Self> {
         let geometry = superblock.geometry().ok_or(Error::damaged("superblock: size", superblock.blocks))?;
         if superblock.blocks * BLOCK_BYTES > medium.length() {
-            return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));
+            return Err(Error::damaged(
+                "the volume is larger than its medium: the file was cut, put a whole copy in its place",
+                medium.length(),
+            ));
         }
         let epoch = medium.load_u64(MediumOffset(EPOCH_AT)).map_err(access_error)?;
         if epoch == 0 || epoch > EPOCH_MAX {

@@ -90,6 +90,9 @@ impl OpenError {
                 source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
             }
             Self::Medium(gannet_media::OpenError::Forbidden { .. }) => Errno::ACCESS,
+            Self::Medium(gannet_media::OpenError::NotThere { .. } | gannet_media::OpenError::LeadsNowhere { .. }) => {
+                Errno::NOENT
+            }
             Self::Medium(gannet_media::OpenError::NoHugePages { .. }) => Errno::NOMEM,
             Self::Medium(gannet_media::OpenError::NoSpace { .. }) => Errno::NOSPC,
             Self::Medium(gannet_media::OpenError::Exists { .. }) => Errno::EXIST,

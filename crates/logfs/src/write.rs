@@ -102,7 +102,7 @@ impl<'s> Op<'s> {
 
     /// Whether writes to a file replace blocks.
     pub(crate) fn is_copy_on_write(&self, flags: InodeFlags, maps: MapsWord) -> bool {
-        (self.core.copy_on_write || flags.contains(InodeFlags::COPY_ON_WRITE)) && !maps.has(MAPPED)
+        flags.copy_on_write().unwrap_or(self.core.copy_on_write) && !maps.has(MAPPED)
     }
 
     /// Overwrites what can be overwritten in place of the chunk at `at`; returns how much that was, 0 if the write must go

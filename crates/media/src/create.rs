@@ -3,15 +3,16 @@
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, fstatfs, memfd_create};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, fstatfs, memfd_create};
 use rustix::io::Errno;
 
 use crate::error::OpenError;
 use crate::medium::{Medium, MediumKind};
-use crate::open::{LENGTH_UNIT_BYTES, OpenOptions, system};
+use crate::open::{LENGTH_UNIT_BYTES, MAGIC_HUGETLBFS, OpenOptions, free_huge_pages, system};
 use crate::pages::HUGE_BYTES;
 
 /// Space is reserved in steps of this size: a whole number of huge pages.
@@ -45,77 +46,198 @@ pub struct CreateProgress {
     pub total_bytes: u64,
 }
 
-/// Removes a file that was not finished.
-struct Unfinished(Option<PathBuf>);
+/// A medium that is being created: nobody sees it under its name before it is whole. Dropped, it leaves nothing behind, and what was there
+/// before still is, unless that has no name itself.
+///
+/// Where the file system can, the file has no name until then (`O_TMPFILE`), so that even a killed process leaves nothing.
+#[derive(Debug)]
+pub struct Creation {
+    path: PathBuf,
+    length: u64,
+    options: CreateOptions,
+    file: File,
+    way: Way,
+    kind: Option<MediumKind>,
+}
 
-impl Drop for Unfinished {
+/// How the file gets its name.
+#[derive(Debug)]
+enum Way {
+    /// It has it, and keeps it whatever happens: a device, or a file that is reached only through a descriptor.
+    There,
+    /// It has none yet.
+    Unnamed,
+    /// It has this one, which is removed if it is not finished.
+    Named(PathBuf),
+}
+
+impl Creation {
+    /// Makes or opens the file. `length` is a multiple of 4096.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn begin(path: &Path, length: u64, options: CreateOptions) -> Result<Creation, OpenError> {
+        check_length(path, length)?;
+        let begun =
+            |path: &Path, file, way| Ok(Creation { path: path.to_owned(), length, options, file, way, kind: None });
+        // A symbolic link stays; what it leads to is replaced.
+        let real = std::fs::canonicalize(path).ok();
+        let resolved = real.clone().unwrap_or_else(|| path.to_owned());
+        let present = match std::fs::metadata(path) {
+            Err(_) if resolved.is_symlink() => return Err(leads_nowhere(&resolved)),
+            Err(_) => None,
+            Ok(_) if !options.force => return Err(OpenError::Exists { path: resolved }),
+            Ok(present) => Some(present),
+        };
+        if let Some(present) = present {
+            let is_device = present.mode() & libc::S_IFMT == libc::S_IFCHR;
+            if !is_device && !present.is_file() {
+                return Err(OpenError::WrongType { path: resolved, kind: "what stands there" });
+            }
+            // What has no name where the path leads (a memfd by /proc/PID/fd/N) cannot be replaced by another file.
+            let same = |found: &std::fs::Metadata| (found.dev(), found.ino()) == (present.dev(), present.ino());
+            let is_named = real.is_some_and(|real| std::fs::metadata(real).is_ok_and(|found| same(&found)));
+            if is_device || !is_named {
+                let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+                let file = rustix::fs::open(path, flags, Mode::empty())
+                    .map_err(|error| system(path, "open the medium", error))?;
+                return begun(path, File::from(file), Way::There);
+            }
+        }
+        let path = resolved.as_path();
+        let mode = Mode::from_raw_mode(options.permissions);
+        // Only by its place below /proc does a file without a name get one.
+        if Path::new("/proc/self/fd").is_dir()
+            && let Ok(file) =
+                rustix::fs::open(directory_of(path), OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode)
+        {
+            return begun(path, File::from(file), Way::Unnamed);
+        }
+        let making = if options.force { beside(path) } else { path.to_owned() };
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&making, flags, mode).map_err(|error| match error {
+            Errno::EXIST => OpenError::Exists { path: making.clone() },
+            Errno::NOENT => system(path, "create the file; make its directory first (mkdir -p)", error),
+            Errno::ACCESS => system(path, "create the file; its directory must be one that you may write to", error),
+            error => system(path, "create the file", error),
+        })?;
+        begun(path, File::from(file), Way::Named(making))
+    }
+
+    /// The name under which the file stands until it is finished, where it has one: to be removed by who ends before.
+    #[must_use]
+    pub fn temporary(&self) -> Option<&Path> {
+        if let Way::Named(path) = &self.way { Some(path) } else { None }
+    }
+
+    /// Reserves the space and maps it. All bytes are zero then, but for those of a device, which are what they were.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn fill(&mut self, progress: &mut dyn FnMut(CreateProgress)) -> Result<Medium, OpenError> {
+        let path = self.path.as_path();
+        let is_device = self.file.metadata().is_ok_and(|present| present.mode() & libc::S_IFMT == libc::S_IFCHR);
+        let medium = if is_device {
+            let medium = Medium::open(path, OpenOptions { read_only: false, ..self.options.open })?;
+            let (needed_bytes, free_bytes) = (self.length, medium.length());
+            if free_bytes < needed_bytes {
+                return Err(OpenError::NoSpace { path: path.to_owned(), needed_bytes, free_bytes });
+            }
+            medium
+        } else {
+            if matches!(self.way, Way::There) {
+                empty(&self.file, path, self.length)?;
+            }
+            let file = self.file.try_clone().map_err(|source| OpenError::System {
+                path: path.to_owned(),
+                action: "duplicate the descriptor",
+                source,
+            })?;
+            fill(file, path, self.length, self.options, progress)?
+        };
+        self.kind = Some(medium.kind());
+        Ok(medium)
+    }
+
+    /// Gives the file its name, in place of what had it if that was forced, and makes the name durable.
+    ///
+    /// # Errors
+    /// [`OpenError`]; nothing is left behind then.
+    pub fn finish(mut self) -> Result<(), OpenError> {
+        let path = self.path.clone();
+        match &self.way {
+            Way::There => return Ok(()),
+            Way::Unnamed => {
+                let making = if self.options.force { beside(&path) } else { path.clone() };
+                let place = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+                rustix::fs::linkat(CWD, place, CWD, &making, AtFlags::SYMLINK_FOLLOW).map_err(|error| match error {
+                    Errno::EXIST => OpenError::Exists { path: making.clone() },
+                    error => system(&path, "give the new file its name", error),
+                })?;
+                self.way = Way::Named(making);
+            }
+            Way::Named(_) => {}
+        }
+        if let Way::Named(making) = &self.way
+            && *making != path
+        {
+            rustix::fs::rename(making, &path).map_err(|error| system(&path, "put the new file in place", error))?;
+        }
+        // From here on it is not removed.
+        self.way = Way::There;
+        if matches!(self.kind, Some(MediumKind::DiskFile | MediumKind::FileDax)) {
+            let synced = File::open(directory_of(&path)).and_then(|directory| directory.sync_all());
+            synced.map_err(|source| OpenError::System { path, action: "make the file's name durable", source })?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Creation {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Way::Named(path) = &self.way {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
+/// The directory that holds a file.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A symbolic link to something that is not there.
+pub(crate) fn leads_nowhere(path: &Path) -> OpenError {
+    let target = std::fs::read_link(path).unwrap_or_default();
+    OpenError::LeadsNowhere { path: path.to_owned(), target }
+}
+
+/// Takes away what a file holds, which keeps its length if that is right: a memfd can be sealed against another one.
+fn empty(file: &File, path: &Path, length: u64) -> Result<(), OpenError> {
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let is_right = file.metadata().is_ok_and(|present| present.len() == length);
+    if is_right && fallocate(file, punch, 0, length).is_ok() {
+        return Ok(());
+    }
+    rustix::fs::ftruncate(file, 0).map_err(|error| system(path, "empty the file", error))
+}
+
 impl Medium {
     /// Creates a file of `length` bytes (a multiple of 4096), reserves its space and maps it. All bytes are zero. A DAX
-    /// device that is there already is opened instead, if forced; its bytes are what they were.
+    /// device that is there already is opened instead, if forced; its bytes are what they were. A file that has no name (a memfd, by
+    /// `/proc/PID/fd/N`) is emptied and used.
     ///
     /// # Errors
-    /// [`OpenError`]; nothing is left behind then, and what was there before still is.
+    /// [`OpenError`]; nothing is left behind then, and what was there before still is, if it has a name.
     pub fn create(
         path: &Path,
         length: u64,
         options: CreateOptions,
         progress: &mut dyn FnMut(CreateProgress),
     ) -> Result<Medium, OpenError> {
-        check_length(path, length)?;
-        let open_options = OpenOptions { read_only: false, ..options.open };
-        // A symbolic link stays; what it leads to is replaced.
-        let resolved = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-        let path = resolved.as_path();
-        if let Ok(present) = std::fs::metadata(path) {
-            if !options.force {
-                return Err(OpenError::Exists { path: path.to_owned() });
-            }
-            if present.mode() & libc::S_IFMT == libc::S_IFCHR {
-                let medium = Medium::open(path, open_options)?;
-                if medium.length() < length {
-                    return Err(OpenError::NoSpace {
-                        path: path.to_owned(),
-                        needed_bytes: length,
-                        free_bytes: medium.length(),
-                    });
-                }
-                return Ok(medium);
-            }
-            if !present.is_file() {
-                return Err(OpenError::WrongType { path: path.to_owned(), kind: "what stands there" });
-            }
-        }
-        // A file is replaced only when the new one is complete.
-        let making = if options.force { beside(path) } else { path.to_owned() };
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-        let descriptor = rustix::fs::open(&making, flags, Mode::from_raw_mode(options.permissions)).map_err(
-            |error| match error {
-                Errno::EXIST => OpenError::Exists { path: making.clone() },
-                error => system(path, "create the file", error),
-            },
-        )?;
-        let mut unfinished = Unfinished(Some(making.clone()));
-        let medium = fill(File::from(descriptor), path, length, options, progress)?;
-        if making != path {
-            rustix::fs::rename(&making, path).map_err(|error| system(path, "put the new file in place", error))?;
-        }
-        unfinished.0 = None;
-        if matches!(medium.kind(), MediumKind::DiskFile | MediumKind::FileDax) {
-            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let synced = File::open(parent).and_then(|directory| directory.sync_all());
-            synced.map_err(|source| OpenError::System {
-                path: path.to_owned(),
-                action: "make the file's name durable",
-                source,
-            })?;
-        }
+        let mut creation = Creation::begin(path, length, options)?;
+        let medium = creation.fill(progress)?;
+        creation.finish()?;
         Ok(medium)
     }
 
@@ -166,6 +288,11 @@ fn fill(
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     if limit.is_some_and(|limit| limit < length) {
         return Err(system(path, "make the file: the limit of file sizes (ulimit -f) is smaller", Errno::FBIG));
+    }
+    let page_bytes = below.f_bsize as u64;
+    if below.f_type as u64 == MAGIC_HUGETLBFS && !length.is_multiple_of(page_bytes.max(1)) {
+        let (free, _) = free_huge_pages(page_bytes);
+        return Err(OpenError::HugePageSize { path: path.to_owned(), length, page_bytes, free });
     }
     rustix::fs::ftruncate(&file, length).map_err(|error| system(path, "set the file's length", error))?;
     let open_options = OpenOptions { read_only: false, ..options.open };

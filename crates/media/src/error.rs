@@ -73,6 +73,15 @@ pub enum OpenError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// There is no file.
+    #[error(
+        "{path}: cannot open the medium: No such file or directory; check the path, or make a volume there with gannet mkfs",
+        path = path.display()
+    )]
+    NotThere {
+        /// The file.
+        path: PathBuf,
+    },
     /// The user may not open the file.
     #[error(
         "{path}: you may not {deed} it; its owner can let you (chmod), or serve it to other users with gannet mount -o allow_other",
@@ -100,6 +109,30 @@ pub enum OpenError {
         page_bytes: u64,
         /// Where their number is set.
         switch: String,
+    },
+    /// hugetlbfs gives out whole pages only.
+    #[error(
+        "{path}: {length} bytes are no multiple of the huge pages of {page_bytes} bytes that its file system has, of which {free} are free; \
+         choose a size that is one",
+        path = path.display()
+    )]
+    HugePageSize {
+        /// The file.
+        path: PathBuf,
+        /// Bytes it was to have.
+        length: u64,
+        /// Bytes in a page of that file system.
+        page_bytes: u64,
+        /// Pages that are free now.
+        free: u64,
+    },
+    /// A symbolic link to something that is not there.
+    #[error("{path}: is a symbolic link to {target}, and nothing is there; name another path, or remove the link", path = path.display(), target = target.display())]
+    LeadsNowhere {
+        /// The link.
+        path: PathBuf,
+        /// What it says.
+        target: PathBuf,
     },
     /// The file is none that can be mapped.
     #[error("{path}: {kind} cannot hold a volume; use a regular file, a DAX device or a memfd", path = path.display())]

@@ -11,18 +11,25 @@ const LEAF_7: u32 = 1;
 const EBX: usize = 1;
 const ECX: usize = 2;
 
-/// Instructions that the copy loops and write-backs are chosen by.
+/// Instructions that the copy loops and write-backs are chosen by, and what else of a processor is worth naming.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Features {
-    pub(crate) avx2: bool,
-    pub(crate) avx512f: bool,
-    pub(crate) avx512vbmi2: bool,
-    pub(crate) clwb: bool,
-    pub(crate) clflushopt: bool,
+pub struct Features {
+    /// Copies and hashes of 32 bytes at once.
+    pub avx2: bool,
+    /// Copies and hashes of 64 bytes at once, on processors that have the next one.
+    pub avx512f: bool,
+    /// Came later than the former, with processors that execute that without lowering their clock.
+    pub avx512vbmi2: bool,
+    /// Lines are written back and stay in the cache.
+    pub clwb: bool,
+    /// Lines are written back side by side, and leave the cache.
+    pub clflushopt: bool,
+    /// Memory can be guarded by protection keys, and the system has enabled them.
+    pub protection_keys: bool,
 }
 
 /// What there is, and the system has enabled.
-pub(crate) fn features() -> Features {
+pub fn features() -> Features {
     told().unwrap_or_else(asked)
 }
 
@@ -35,17 +42,25 @@ fn told() -> Option<Features> {
         avx512vbmi2: bit(&leaf.usable, ECX, 6),
         clwb: bit(&leaf.processor, EBX, 24),
         clflushopt: bit(&leaf.processor, EBX, 23),
+        // What the system has enabled is a bit of the processor's own (OSPKE).
+        protection_keys: bit(&leaf.processor, ECX, 4),
     })
 }
 
 fn asked() -> Features {
-    let extended = if __cpuid(0).eax >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
+    let (extended, more) = if __cpuid(0).eax >= 7 {
+        let leaf = __cpuid_count(7, 0);
+        (leaf.ebx, leaf.ecx)
+    } else {
+        (0, 0)
+    };
     Features {
         avx2: std::arch::is_x86_feature_detected!("avx2"),
         avx512f: std::arch::is_x86_feature_detected!("avx512f"),
         avx512vbmi2: std::arch::is_x86_feature_detected!("avx512vbmi2"),
         clwb: extended & 1 << 24 != 0,
         clflushopt: extended & 1 << 23 != 0,
+        protection_keys: more & 1 << 4 != 0,
     }
 }
 

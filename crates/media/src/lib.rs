@@ -40,8 +40,9 @@ mod store;
 mod transfer;
 
 pub use counters::{Counters, counters_reset, counters_thread};
-pub use create::{CreateOptions, CreateProgress};
+pub use create::{CreateOptions, CreateProgress, Creation};
 pub use error::{AccessError, OpenError};
+pub use features::{Features as ProcessorFeatures, features as processor_features};
 pub use hash::DataHash;
 pub use identity::FileIdentity;
 pub use join::{MEMBER_UNIT_BYTES, MapSource, Member};

@@ -21,7 +21,7 @@ pub(crate) const MAP_ALIGNMENT_BYTES: usize = 2 << 20;
 pub(crate) const LENGTH_UNIT_BYTES: u64 = 4096;
 
 const MAGIC_TMPFS: u64 = 0x0102_1994;
-const MAGIC_HUGETLBFS: u64 = 0x9584_58F6;
+pub(crate) const MAGIC_HUGETLBFS: u64 = 0x9584_58F6;
 const MAGIC_RAMFS: u64 = 0x8584_58F6;
 
 /// How to open.
@@ -74,6 +74,8 @@ impl Medium {
                     let deed = if options.read_only || !readable() { "read" } else { "write to" };
                     OpenError::Forbidden { path: path.to_owned(), deed }
                 }
+                Errno::NOENT if path.is_symlink() => crate::create::leads_nowhere(path),
+                Errno::NOENT => OpenError::NotThere { path: path.to_owned() },
                 error => system(path, "open the medium", error),
             })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.
@@ -165,20 +167,20 @@ impl Medium {
     }
 }
 
-/// Says how many pages are missing, and where to get them.
-fn no_huge_pages(path: &Path, length: u64, page_bytes: u64) -> OpenError {
+/// How many huge pages of a size nobody has or was promised, and where their number is set.
+pub(crate) fn free_huge_pages(page_bytes: u64) -> (u64, String) {
     let directory = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page_bytes / 1024);
     let number = |name: &str| -> u64 {
         let text = std::fs::read_to_string(format!("{directory}/{name}")).unwrap_or_default();
         text.trim().parse().unwrap_or(0)
     };
-    OpenError::NoHugePages {
-        path: path.to_owned(),
-        needed: length.div_ceil(page_bytes),
-        free: number("free_hugepages").saturating_sub(number("resv_hugepages")),
-        page_bytes,
-        switch: format!("{directory}/nr_hugepages"),
-    }
+    (number("free_hugepages").saturating_sub(number("resv_hugepages")), format!("{directory}/nr_hugepages"))
+}
+
+/// Says how many pages are missing, and where to get them.
+fn no_huge_pages(path: &Path, length: u64, page_bytes: u64) -> OpenError {
+    let (free, switch) = free_huge_pages(page_bytes);
+    OpenError::NoHugePages { path: path.to_owned(), needed: length.div_ceil(page_bytes), free, page_bytes, switch }
 }
 
 /// Maps a file of a memory file system where it begins at an aligned address and where as a rule nothing is, far below our own

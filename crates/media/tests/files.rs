@@ -137,7 +137,7 @@ fn what_cannot_be_opened() {
     let scratch = Scratch::new("/dev/shm", "wrong");
     let open = |path: &Path| Medium::open(path, OpenOptions::default()).map(|_| ()).unwrap_err();
     let missing = open(&scratch.file("missing"));
-    assert!(matches!(&missing, OpenError::System { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
+    assert!(matches!(&missing, OpenError::NotThere { .. }));
     assert!(missing.to_string().contains("missing: cannot open the medium"), "{missing}");
     assert!(matches!(open(Path::new("/dev/null")), OpenError::WrongType { .. }));
     // A directory cannot be opened for writing at all; read-only it is of the wrong type.

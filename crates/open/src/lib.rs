@@ -24,12 +24,22 @@ const MEMORY_PREFIX: &str = "memory:";
 pub struct Options {
     /// Nothing may change.
     pub read_only: bool,
-    /// Copy-on-write for all files (`Some(true)`), in place unless a file says otherwise (`Some(false)`), or as mkfs was told.
+    /// How data of files is written that do not say it themselves (by an inode flag, their own or inherited): copy-on-write (`Some(true)`),
+    /// in place (`Some(false)`), or as mkfs was told. Of volumes in memory there is one way only.
     pub copy_on_write: Option<bool>,
     /// When reading moves the time of access.
     pub access_times: AccessTimes,
     /// Bound on the shared memory of indexes, in bytes.
     pub index_bytes_max: u64,
+}
+
+/// The words for [`Options::copy_on_write`], as commands and mount options have them: `cow` and `inplace`. `None` for any other.
+pub fn copy_on_write_of(word: &str) -> Option<bool> {
+    match word {
+        "cow" => Some(true),
+        "inplace" => Some(false),
+        _ => None,
+    }
 }
 
 impl Default for Options {

@@ -14,9 +14,11 @@ use std::sync::Arc;
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
-fn open(volume: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
+fn open(volume: &[u8], manner: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
     let path = Path::new(OsStr::from_bytes(volume));
-    gannet_open::open(path, gannet_open::Options::default()).map_err(|error| io::Error::other(error.to_string()))
+    let copy_on_write = std::str::from_utf8(manner).ok().and_then(gannet_open::copy_on_write_of);
+    let options = gannet_open::Options { copy_on_write, ..Default::default() };
+    gannet_open::open(path, options).map_err(|error| io::Error::other(error.to_string()))
 }
 
 extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *mut *const u8) {

@@ -1,6 +1,6 @@
 //! What is known about an inode, and requests to change it.
 
-use crate::NodeId;
+use crate::{Errno, Error, NodeId, Result};
 
 /// A point in time: nanoseconds since 1970-01-01 UTC, negative before it (1677 to 2262).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -92,7 +92,9 @@ bitflags::bitflags! {
         const NO_DUMP = 0x0000_0040;
         /// Access times are not kept.
         const NO_ACCESS_TIME = 0x0000_0080;
-        /// Data is always written copy-on-write (atomic per call). Not one of Linux's values.
+        /// Data is written in place, whatever the volume's default is (`FS_NOCOW_FL`, `chattr +C`). Excludes the next one.
+        const IN_PLACE = 0x0080_0000;
+        /// Data is written copy-on-write (atomic per call), whatever the volume's default is. Not one of Linux's values.
         const COPY_ON_WRITE = 0x0100_0000;
     }
 }
@@ -106,20 +108,66 @@ const EXTENDED_FLAGS: [(u32, InodeFlags); 5] = [
     (0x80, InodeFlags::NO_DUMP),
 ];
 
+/// What says how data is written; without either, the volume's default does.
+const DATA_FLAGS: InodeFlags = InodeFlags::IN_PLACE.union(InodeFlags::COPY_ON_WRITE);
+
 impl InodeFlags {
     /// The flags as `FS_IOC_FSGETXATTR` says them (`fsx_xflags`).
     pub fn extended(self) -> u32 {
         EXTENDED_FLAGS.iter().filter(|pair| self.contains(pair.1)).fold(0, |all, pair| all | pair.0)
     }
 
-    /// The flags that `FS_IOC_FSSETXATTR` asks for; `None` if one of them means nothing here. What that call knows nothing of is
-    /// not among them.
-    pub fn from_extended(extended: u32) -> Option<Self> {
+    /// What `FS_IOC_SETFLAGS` with `bits` makes of these flags. `EOPNOTSUPP` for a flag that means nothing here. Of
+    /// [`InodeFlags::IN_PLACE`] and [`InodeFlags::COPY_ON_WRITE`], the one that was not there replaces the other, so that `chattr +C`, which
+    /// adds to what it read, means what it says; `EINVAL` if neither was.
+    pub fn with_bits(self, bits: u32) -> Result<Self> {
+        let wanted = Self::from_bits(bits).ok_or(Error::new(Errno::OPNOTSUPP))?;
+        if !wanted.contains(DATA_FLAGS) {
+            return Ok(wanted);
+        }
+        match self & DATA_FLAGS {
+            Self::COPY_ON_WRITE => Ok(wanted - Self::COPY_ON_WRITE),
+            Self::IN_PLACE => Ok(wanted - Self::IN_PLACE),
+            _ => Err(Error::because(Errno::INVAL, "data is written in place or copy-on-write, not both")),
+        }
+    }
+
+    /// What `FS_IOC_FSSETXATTR` with `extended` makes of these flags; `EOPNOTSUPP` if one of them means nothing here. What that call
+    /// knows nothing of stays.
+    pub fn with_extended(self, extended: u32) -> Result<Self> {
         // That there are preallocated blocks, or attributes, is told and not asked for.
         let extended = extended & !0x8000_0002;
         let known = EXTENDED_FLAGS.iter().fold(0, |all, pair| all | pair.0);
+        if extended & !known != 0 {
+            return Err(Error::new(Errno::OPNOTSUPP));
+        }
+        let about = EXTENDED_FLAGS.iter().fold(Self::empty(), |all, pair| all | pair.1);
         let chosen = EXTENDED_FLAGS.iter().filter(|pair| extended & pair.0 != 0);
-        (extended & !known == 0).then(|| chosen.fold(Self::empty(), |all, pair| all | pair.1))
+        Ok(chosen.fold(self - about, |all, pair| all | pair.1))
+    }
+
+    /// The flags with how data is written: copy-on-write, in place, or as the volume's default is.
+    pub fn with_copy_on_write(self, copy_on_write: Option<bool>) -> Self {
+        let mode = match copy_on_write {
+            Some(true) => Self::COPY_ON_WRITE,
+            Some(false) => Self::IN_PLACE,
+            None => Self::empty(),
+        };
+        (self - DATA_FLAGS) | mode
+    }
+
+    /// Whether data is written copy-on-write, if that is said here; else the volume's default counts.
+    pub fn copy_on_write(self) -> Option<bool> {
+        self.intersects(DATA_FLAGS).then(|| self.contains(Self::COPY_ON_WRITE))
+    }
+
+    /// What a new inode in a directory with these flags begins with, as on the kernel's file systems.
+    pub fn inherited(self, file_type: FileType) -> Self {
+        let by_all = Self::NO_DUMP | Self::NO_ACCESS_TIME;
+        match file_type {
+            FileType::Regular | FileType::Directory => self & (by_all | Self::SYNCHRONOUS | DATA_FLAGS),
+            _ => self & by_all,
+        }
     }
 }
 
@@ -248,4 +296,34 @@ pub struct Statistics {
     pub inodes_free: u64,
     /// Identity of the file system (`f_fsid`).
     pub identity: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_ways_to_write_data_the_new_one_counts() {
+        use InodeFlags as F;
+        let errno = |result: Result<F>| result.map_err(|error| error.errno());
+        let both = (F::IN_PLACE | F::COPY_ON_WRITE).bits();
+        assert_eq!(errno(F::COPY_ON_WRITE.with_bits(both | F::NO_DUMP.bits())), Ok(F::IN_PLACE | F::NO_DUMP));
+        assert_eq!(errno(F::IN_PLACE.with_bits(both)), Ok(F::COPY_ON_WRITE));
+        assert_eq!(errno(F::NO_DUMP.with_bits(both)), Err(Errno::INVAL));
+        assert_eq!(errno(F::COPY_ON_WRITE.with_bits(0)), Ok(F::empty()));
+        assert_eq!(errno(F::empty().with_bits(0x0080_0000)), Ok(F::IN_PLACE), "FS_NOCOW_FL");
+        // Compression, journalled data, no tail merging.
+        for unknown in [0x4, 0x4000, 0x8000] {
+            assert_eq!(errno(F::empty().with_bits(unknown)), Err(Errno::OPNOTSUPP));
+        }
+    }
+
+    #[test]
+    fn what_fssetxattr_knows_nothing_of_stays() {
+        use InodeFlags as F;
+        let now = F::IN_PLACE | F::NO_DUMP;
+        assert_eq!(now.with_extended(0x08).ok(), Some(F::IN_PLACE | F::IMMUTABLE));
+        assert_eq!(now.with_extended(now.extended()).ok(), Some(now));
+        assert_eq!(now.with_extended(0x100).map_err(|error| error.errno()), Err(Errno::OPNOTSUPP));
+    }
 }

@@ -213,6 +213,33 @@ fn flags_of_inodes_forbid() {
 }
 
 #[test]
+fn what_is_made_inherits_the_flags_that_chattr_passes_on() {
+    let fs = volume();
+    let holder = directory(&fs, fs.root(), "d");
+    let root = Namespace::new(&fs, ROOT);
+    let place = |text| Place { directory: holder, last: Last::Name(name(text)), found: None, wants_directory: false };
+    let by_all = InodeFlags::NO_DUMP | InodeFlags::NO_ACCESS_TIME;
+    let all = by_all | InodeFlags::SYNCHRONOUS | InodeFlags::COPY_ON_WRITE;
+    root.set_flags(holder, all).unwrap();
+    let made = |file_type, text| root.make(&place(text), file_type, 0o755, 0, b"target").unwrap();
+    let flags = |node| fs.permissions(node).unwrap().flags;
+    assert_eq!(flags(made(FileType::Directory, "directory")), all);
+    assert_eq!(flags(made(FileType::Regular, "file")), all);
+    assert_eq!(flags(made(FileType::Symlink, "link")), by_all);
+    assert_eq!(flags(made(FileType::Fifo, "fifo")), by_all);
+    assert_eq!(flags(root.open(&place("opened"), OpenFlags::CREATE, 0o644).unwrap().node), all);
+    let unnamed =
+        Place { found: Some(gannet_vfs::Found { node: holder, file_type: FileType::Directory }), ..place("d") };
+    assert_eq!(flags(root.open(&unnamed, OpenFlags::TMPFILE | OpenFlags::RDWR, 0o644).unwrap().node), all);
+    // Below a default list, too; and what only holds for the directory itself stays there.
+    let list = [2u32.to_le_bytes(), [1, 0, 7, 0], [255; 4], [4, 0, 5, 0], [255; 4], [32, 0, 5, 0], [255; 4]].concat();
+    fs.set_xattr(holder, b"system.posix_acl_default", &list, XattrMode::Any).unwrap();
+    root.set_flags(holder, all | InodeFlags::APPEND_ONLY).unwrap();
+    assert_eq!(flags(made(FileType::Regular, "listed")), all);
+    assert_eq!(flags(made(FileType::Directory, "listed directory")), all);
+}
+
+#[test]
 fn the_right_capability_opens_the_right_door() {
     let fs = volume();
     let node = fs.create(fs.root(), name("f"), &NewNode::regular(0o600, Owner { user: 5, group: 5 })).unwrap();

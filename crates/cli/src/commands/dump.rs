@@ -27,7 +27,10 @@ pub(crate) fn run(arguments: &Dump) -> Result<u8, Failure> {
         Err(error) if error.errno() == Errno::PIPE => return Ok(0),
         Err(error) if error.errno() == Errno::NOENT => {
             let what = what.map(|what| what.to_string_lossy()).unwrap_or_default();
-            return Err(Failure::new(format_args!("{}: there is no {what} on it", path.display())));
+            return Err(Failure::new(format_args!(
+                "{}: there is no {what} on it; name an inode's number, or a path from the volume's root",
+                path.display()
+            )));
         }
         Err(error) => return Err(volume::failure(path, error)),
     }

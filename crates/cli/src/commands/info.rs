@@ -6,6 +6,7 @@ use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
 use crate::output::{print, size_text};
 use crate::volume;
+use crate::waiting::{self, Waiting};
 use gannet_logfs::{Description, SharedMemory, describe, is_left_open};
 use gannet_media::{Medium, Member};
 use gannet_vfs::{FileSystem, Statistics};
@@ -23,7 +24,7 @@ struct Participant {
 struct Live {
     statistics: Statistics,
     participants: Vec<Participant>,
-    waiting: Vec<String>,
+    waiting: Vec<Waiting>,
     takeovers: u64,
     memory: SharedMemory,
 }
@@ -53,28 +54,10 @@ fn live(path: &Path) -> Result<Live, String> {
         .filter(|info| info.id != session.participant())
         .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
         .collect();
-    let thread = |tid: u32, process: Option<String>, stopped: Option<bool>| {
-        let process = process.map(|name| format!(" of {name}")).unwrap_or_default();
-        format!("thread {tid}{process}{}", if stopped == Some(true) { " (stopped)" } else { "" })
-    };
-    let waiting = session
-        .waiting()
-        .into_iter()
-        .map(|waiting| {
-            let text =
-                |info: gannet_shm::ThreadInfo| thread(info.tid, info.process.map(|process| process.name), info.stopped);
-            let lock = volume.lock_text(waiting.lock);
-            let waits = format!("{} waits {} ms for {lock}", text(waiting.waiter), waiting.waited_ns / 1_000_000);
-            match waiting.owner {
-                Some(owner) => format!("{waits}, held by {}", text(owner)),
-                None => waits,
-            }
-        })
-        .collect();
     Ok(Live {
         statistics: volume.statistics().map_err(|error| error.to_string())?,
         participants,
-        waiting,
+        waiting: waiting::look(&volume),
         takeovers: volume.takeovers().map_err(|error| error.to_string())?,
         memory: volume.memory().map_err(|error| error.to_string())?,
     })
@@ -133,8 +116,20 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
     line("data", if about.copy_on_write { "copy-on-write" } else { "in place" });
     line("state", state(medium, about, live));
     line("uuid", &uuid_text(&about.uuid));
-    let (release, missing) = kernel::missing();
-    missing.iter().for_each(|what| line("kernel", &format!("{release} has no {what}")));
+    line("features", &features_text(about));
+    let (release, features) = kernel::features();
+    for (about, what, features) in [("kernel", release.as_str(), features), ("processor", "", kernel::processor())] {
+        let there: Vec<&str> = features.iter().filter(|one| one.missing.is_none()).map(|one| one.name).collect();
+        let colon = if what.is_empty() { "" } else { ": " };
+        let there = if there.is_empty() { "nothing of what is looked for".to_owned() } else { there.join(", ") };
+        line(about, &format!("{what}{colon}{there}"));
+        for one in &features {
+            if let Some(why) = &one.missing {
+                let space = if why.starts_with(':') { "" } else { " " };
+                line("", &format!("no {}{space}{why}", one.name));
+            }
+        }
+    }
     match live {
         Some(Ok(live)) => {
             for participant in &live.participants {
@@ -147,7 +142,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
                 "memory",
                 &format!("{taken} shared, {indexes} of it for indexes (at most {})", size_text(memory.index_bytes_max)),
             );
-            live.waiting.iter().for_each(|waiting| line("waiting", waiting));
+            live.waiting.iter().for_each(|waiting| line("waiting", &waiting.text()));
         }
         Some(Err(why)) => line("in use", &format!("by whom cannot be found out: {why}")),
         None => {}
@@ -179,20 +174,44 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
             "read_only_compatible": about.features[1],
             "incompatible": about.features[2],
         },
+        "feature_names": {
+            "compatible": about.feature_names[0],
+            "read_only_compatible": about.feature_names[1],
+            "incompatible": about.feature_names[2],
+        },
         "epoch": about.epoch,
         "closed_cleanly": about.closed_cleanly,
         "repair_cut_short": about.repair_cut_short,
         "participants": live.map(|live| {
             live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
         }),
-        "waiting": live.map(|live| live.waiting.clone()),
-        "kernel": kernel::missing().0,
-        "kernel_missing": kernel::missing().1,
+        "waiting": live.map(|live| live.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>()),
+        "kernel": kernel::features().0,
+        "kernel_features": features_json(&kernel::features().1),
+        "processor_features": features_json(&kernel::processor()),
         "takeovers": live.map(|live| live.takeovers),
         "shared_bytes": live.map(|live| live.memory.bytes),
         "index_bytes": live.map(|live| live.memory.index_bytes),
         "index_bytes_max": live.map(|live| live.memory.index_bytes_max),
     })
+}
+
+/// The format's features that the volume has, by name.
+fn features_text(about: &Description) -> String {
+    let classes = ["compatible", "read-only compatible", "incompatible"];
+    let of_class =
+        |(class, names): (&str, &Vec<String>)| (!names.is_empty()).then(|| format!("{class}: {}", names.join(", ")));
+    let all: Vec<String> = classes.into_iter().zip(&about.feature_names).filter_map(of_class).collect();
+    if all.is_empty() { "none beyond the first format".to_owned() } else { all.join("; ") }
+}
+
+/// What is there of a kernel or processor, and what follows where it is not.
+fn features_json(features: &[kernel::Feature]) -> Vec<Value> {
+    let one = |one: &kernel::Feature| {
+        let why = one.missing.as_ref().map(|why| why.trim_start_matches(": "));
+        json!({ "name": one.name, "usable": why.is_none(), "without": why })
+    };
+    features.iter().map(one).collect()
 }
 
 /// The files of the volume: one, or those that it spans.

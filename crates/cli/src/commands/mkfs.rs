@@ -5,17 +5,20 @@ use crate::failure::{Failure, USAGE};
 use crate::output::{Progress, print, size_text};
 use crate::volume;
 use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_left_open};
-use gannet_media::{CreateOptions, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
+use gannet_media::{CreateOptions, Creation, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
 use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 const BLOCK_BYTES: u64 = 4096;
 const SIZE_BYTES_MIN: u64 = 1 << 20;
 const SIZE_BYTES_MAX: u64 = 16 << 40;
+/// What shells say of a program that SIGINT ended.
+const INTERRUPTED: i32 = 130;
 const LABEL_BYTES_MAX: usize = 64;
 const READ_ONLY: OpenOptions = OpenOptions { read_only: true, emulate_persistence: false, persistent_cache: false };
 
@@ -23,7 +26,9 @@ const READ_ONLY: OpenOptions = OpenOptions { read_only: true, emulate_persistenc
 pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
     let path = &arguments.volume;
     if arguments.label.len() > LABEL_BYTES_MAX {
-        return Err(Failure::new("the label is longer than 64 bytes").with_code(USAGE));
+        let message =
+            format!("{}: the label is longer than 64 bytes: it has {}", path.display(), arguments.label.len());
+        return Err(Failure::new(message).with_code(USAGE));
     }
     let first = File { path, length: length(path, arguments.size, arguments)? };
     let mut files = vec![first];
@@ -38,8 +43,7 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
     for file in &files {
         refuse_to_overwrite(file.path, arguments.force)?;
     }
-    let mut made = Made(Vec::new());
-    let (medium, further) = create(&files, arguments, &mut made)?;
+    let (medium, further, made) = create(&files, arguments)?;
     let options = MakeOptions {
         label: arguments.label.clone(),
         copy_on_write: arguments.data == Data::Cow,
@@ -53,7 +57,7 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
     medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
     // What killed users of a volume that was there before have left is nobody's any more.
     remove_left_open(&medium);
-    made.0.clear();
+    name(&files, made)?;
     print(&summary(path, &medium, arguments))?;
     Ok(0)
 }
@@ -64,23 +68,23 @@ struct File<'a> {
     length: u64,
 }
 
-/// Makes the files and joins them; those that were not there before are noted as made.
-fn create(files: &[File<'_>], arguments: &Mkfs, made: &mut Made) -> Result<(Medium, Vec<FurtherOptions>), Failure> {
+/// Makes the files and joins them. They have their names only when they are finished.
+fn create(files: &[File<'_>], arguments: &Mkfs) -> Result<(Medium, Vec<FurtherOptions>, Vec<Creation>), Failure> {
     let open = OpenOptions { emulate_persistence: arguments.emulate_pmem, ..OpenOptions::default() };
-    let mut parts = Vec::new();
+    let (mut parts, mut made) = (Vec::new(), Vec::new());
     for file in files {
         // What may be replaced was decided before.
-        let is_there = file.path.exists();
-        let create = CreateOptions { force: is_there, open, ..CreateOptions::default() };
-        let mut progress = Progress::new("{msg} {wide_bar} {binary_bytes} of {binary_total_bytes} {eta_precise}");
-        let medium = Medium::create(file.path, file.length, create, &mut |step| {
-            progress.show("reserving space", step.done_bytes, step.total_bytes);
-        })
-        .map_err(Failure::new)?;
-        drop(progress);
-        if !is_there {
-            made.0.push(file.path.to_owned());
+        let create = CreateOptions { force: file.path.exists(), open, ..CreateOptions::default() };
+        let mut creation = Creation::begin(file.path, file.length, create).map_err(Failure::new)?;
+        if let Some(path) = creation.temporary() {
+            remove_when_interrupted(path)?;
         }
+        let mut progress = Progress::new("{msg} {wide_bar} {binary_bytes} of {binary_total_bytes} {eta_precise}");
+        let medium = creation
+            .fill(&mut |step| progress.show("reserving space", step.done_bytes, step.total_bytes))
+            .map_err(Failure::new)?;
+        drop(progress);
+        made.push(creation);
         parts.push((medium, full_path(file.path), file.length));
     }
     let mut further = Vec::new();
@@ -98,18 +102,40 @@ fn create(files: &[File<'_>], arguments: &Mkfs, made: &mut Made) -> Result<(Medi
         1 => parts.remove(0).0,
         _ => Medium::join(parts).map_err(Failure::new)?,
     };
-    Ok((medium, further))
+    Ok((medium, further, made))
 }
 
-/// Files that are removed if the volume cannot be made.
-struct Made(Vec<PathBuf>);
+/// Gives the files their names: to the first last, by which the volume is found. Those that are new are removed if that fails.
+fn name(files: &[File<'_>], made: Vec<Creation>) -> Result<(), Failure> {
+    let mut named = Vec::new();
+    for (file, creation) in files.iter().zip(made).rev() {
+        let is_new = !file.path.exists();
+        if let Err(error) = creation.finish() {
+            for path in named {
+                let _ = std::fs::remove_file(path);
+            }
+            return Err(Failure::new(error));
+        }
+        named.extend(is_new.then_some(file.path));
+    }
+    Ok(())
+}
 
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
+/// Where files cannot be made without a name, an interrupt (SIGINT, SIGTERM, SIGHUP) removes them.
+fn remove_when_interrupted(path: &Path) -> Result<(), Failure> {
+    static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    paths.push(path.to_owned());
+    if paths.len() > 1 {
+        return Ok(());
+    }
+    let handled = ctrlc::set_handler(|| {
+        for path in PATHS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let _ = std::fs::remove_file(path);
         }
-    }
+        std::process::exit(INTERRUPTED);
+    });
+    handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))
 }
 
 /// A path as it is without links, also of a file that is not there yet.
@@ -180,7 +206,7 @@ fn refuse_to_overwrite(path: &Path, force: bool) -> Result<(), Failure> {
     let Ok(status) = path.metadata() else { return Ok(()) };
     let shown = path.display();
     if status.is_dir() {
-        return Err(Failure::new(format_args!("{shown}: is a directory")));
+        return Err(Failure::new(format_args!("{shown}: is a directory; name a file in it")));
     }
     if !status.is_file() && !is_device(path) {
         // Says what it is, without waiting for anybody.

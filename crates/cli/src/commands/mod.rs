@@ -9,4 +9,5 @@ mod kernel;
 pub(crate) mod mkfs;
 pub(crate) mod mount;
 pub(crate) mod run;
+pub(crate) mod set;
 pub(crate) mod stat;

@@ -46,7 +46,9 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
     let volumes = mounts
         .iter()
         .map(|mount| {
-            let options = gannet_open::Options { index_bytes_max: arguments.arena_max, ..Default::default() };
+            let copy_on_write = gannet_open::copy_on_write_of(&mount.manner);
+            let index_bytes_max = arguments.arena_max;
+            let options = gannet_open::Options { copy_on_write, index_bytes_max, ..Default::default() };
             gannet_open::open(Path::new(&mount.volume), options)
         })
         .collect::<Result<Vec<_>, _>>()
@@ -122,7 +124,10 @@ impl Account {
 fn mounts(arguments: &Run) -> Result<Vec<MountedAt>, Failure> {
     let first = at(&arguments.volume, Some(arguments.at.clone().unwrap_or_else(|| PLACE.into())))?;
     let others = arguments.others.iter().map(|text| at(text, None));
-    let mounts = std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, _>>()?;
+    let mut mounts = std::iter::once(Ok(first)).chain(others).collect::<Result<Vec<_>, _>>()?;
+    if let Some(data) = arguments.data {
+        mounts.iter_mut().for_each(|mount| mount.manner = data.word().to_owned());
+    }
     for (index, mount) in mounts.iter().enumerate() {
         let place = mount.place.display();
         if !mount.place.is_absolute() {
@@ -148,10 +153,11 @@ fn at(text: &OsStr, default: Option<PathBuf>) -> Result<MountedAt, Failure> {
         return Ok(MountedAt {
             volume: OsStr::from_bytes(volume).to_owned(),
             place: PathBuf::from(OsStr::from_bytes(place)),
+            manner: String::new(),
         });
     }
     match default {
-        Some(place) => Ok(MountedAt { volume: text.to_owned(), place }),
+        Some(place) => Ok(MountedAt { volume: text.to_owned(), place, manner: String::new() }),
         None => Err(Failure::new(format_args!("{}: expected VOLUME:PATH", text.to_string_lossy())).with_code(USAGE)),
     }
 }

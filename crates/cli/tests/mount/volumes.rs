@@ -36,6 +36,36 @@ fn nothing_stays_of_what_many_programs_did() {
     });
 }
 
+/// By what its options say, unless a file says otherwise: a write in place leaves no entry in the file's log.
+#[test]
+fn data_is_written_as_the_mount_was_told() {
+    with_transports(|transport| {
+        let bench = Bench::new();
+        bench.run("cd /gannet && for n in plain kept; do head -c 8192 /dev/urandom > $n; done && chattr +C kept");
+        let entries = |name: &str| {
+            let volume = bench.volume();
+            let dumped = gannet(["dump".as_ref(), volume.as_os_str(), name.as_ref()]);
+            assert!(dumped.status.success(), "{dumped:?}");
+            String::from_utf8_lossy(&dumped.stdout).lines().filter(|line| line.contains("write")).count()
+        };
+        // The first write in place seals what was appended.
+        for (data, copied) in [("inplace", None), ("inplace", Some([false, false])), ("cow", Some([true, false]))] {
+            let before = ["plain", "kept"].map(entries);
+            let server = bench.mount(&format!("transport={transport},cache=coherent,data={data}"));
+            for name in ["plain", "kept"] {
+                let file = std::fs::File::options().write(true).open(bench.on(name)).unwrap();
+                std::os::unix::fs::FileExt::write_all_at(&file, &[7; 4096], 0).unwrap();
+            }
+            server.end();
+            let after = ["plain", "kept"].map(entries);
+            let more = [after[0] > before[0], after[1] > before[1]];
+            assert!(copied.is_none_or(|copied| copied == more), "{data}: {before:?}, then {after:?}");
+        }
+        bench.check();
+        assert!(bench.try_mount("data=journal").is_err_and(|why| why.contains("cow or inplace")));
+    });
+}
+
 #[test]
 fn a_volume_over_several_files_is_one_for_all() {
     if let Some(why) = hindrance() {

@@ -1,5 +1,7 @@
 //! `gannet run`: where a program sees the volumes, what of its end and its signals passes through, what is refused and how.
 
+mod data;
+mod memory_file;
 mod nested;
 mod terminal;
 

@@ -141,7 +141,7 @@ impl Dispatcher {
         } else if SET_FLAGS.contains(&command) {
             let [a, b, c, d, ..] = input.bytes;
             let wanted = u32::from_le_bytes([a, b, c, d]);
-            self.set_flags(node, InodeFlags::from_bits(wanted).ok_or(Error::new(Errno::OPNOTSUPP))?)?;
+            self.set_flags(node, self.file_system.permissions(node)?.flags.with_bits(wanted)?)?;
             self.attributes_have_changed(header.node);
             0
         } else if command == GET_EXTENDED_FLAGS {
@@ -152,10 +152,10 @@ impl Dispatcher {
             let [a, b, c, d, ..] = input.bytes;
             let wanted = u32::from_le_bytes([a, b, c, d]);
             // Extent size hints and project ids have no meaning here: none or an error.
-            let flags = InodeFlags::from_extended(wanted).filter(|_| input.bytes[4..28].iter().all(|&byte| byte == 0));
-            let kept = self.file_system.permissions(node)?.flags & InodeFlags::COPY_ON_WRITE;
-            let flags = flags.ok_or(Error::new(Errno::OPNOTSUPP))? | kept;
-            self.set_flags(node, flags)?;
+            if input.bytes[4..28].iter().any(|&byte| byte != 0) {
+                return Err(Error::new(Errno::OPNOTSUPP));
+            }
+            self.set_flags(node, self.file_system.permissions(node)?.flags.with_extended(wanted)?)?;
             self.attributes_have_changed(header.node);
             0
         } else {

@@ -139,7 +139,8 @@ impl Dispatcher {
         if flags.contains(InodeFlags::IMMUTABLE) { Err(UNCHANGEABLE) } else { Ok(()) }
     }
 
-    /// Makes an inode with what it inherits: group and set-group-id of the directory, the default list or else the umask.
+    /// Makes an inode with what it inherits: group and set-group-id of the directory, the default list or else the umask, and its
+    /// flags that are passed on.
     fn make(&self, header: &Header, name: Option<&[u8]>, mut new: NewNode<'_>, umask: u32) -> Result<NodeId> {
         let directory = self.node(header.node)?;
         let parent = self.file_system.permissions(directory)?;
@@ -147,6 +148,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         new.owner = Owner { user: header.user, group: header.group };
+        new.flags = parent.flags.inherited(new.file_type);
         if parent.mode & SET_GROUP_ID != 0 {
             new.owner.group = parent.owner.group;
             if new.file_type == FileType::Directory {

@@ -76,6 +76,8 @@ pub struct MountOptions {
     pub cache_deadline: Option<Duration>,
     /// Locks exclude programs behind this mount only, not those who use the volume in other ways. Saves a request at each close.
     pub local_locks: bool,
+    /// How data is written where a file does not say otherwise: for whoever opens the file system that is served.
+    pub copy_on_write: Option<bool>,
     /// Which way requests take.
     pub transport: Transport,
     /// Where FUSE over io_uring is turned off, turn it on first: for the whole machine, until it boots again. Takes root.
@@ -138,6 +140,13 @@ impl MountOptions {
                         _ => return Err(format!("{word}: local or shared")),
                     };
                 }
+                "data" => {
+                    self.copy_on_write = match value {
+                        Some("cow") => Some(true),
+                        Some("inplace") => Some(false),
+                        _ => return Err(format!("{word}: cow or inplace")),
+                    };
+                }
                 "transport" => {
                     self.transport = match value {
                         Some("automatic") => Transport::Automatic,
@@ -174,7 +183,7 @@ mod tests {
         let mut options = MountOptions::default();
         options
             .parse(
-                "rw,noatime,uid=5,,gid=6,allow_other,cache=writeback,transport=classic,threads=3,x-foo=1,locks=local,cache_deadline=1.5",
+                "rw,noatime,uid=5,,gid=6,allow_other,cache=writeback,transport=classic,threads=3,x-foo=1,locks=local,cache_deadline=1.5,data=cow",
             )
             .unwrap();
         let expected = MountOptions {
@@ -184,6 +193,7 @@ mod tests {
             group: Some(6),
             cache: CachePolicy::Exclusive { writeback: true },
             transport: Transport::Classic,
+            copy_on_write: Some(true),
             threads: Some(3),
             local_locks: true,
             cache_deadline: Some(Duration::from_millis(1500)),
@@ -214,6 +224,7 @@ mod tests {
         assert!(options.parse("umask=1000").is_err());
         assert!(options.parse("uid=root").unwrap_err().contains("number"));
         assert!(options.parse("cache=maybe").is_err());
+        assert!(options.parse("data=journal").is_err() && options.parse("data").is_err());
         assert!(options.parse("cache_deadline=-1").is_err());
         assert!(options.parse("cache_deadline=NaN").is_err());
     }

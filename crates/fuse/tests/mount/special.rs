@@ -23,6 +23,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "groups_masks_and_lists_are_inherited", body: groups_masks_and_lists_are_inherited, every_way: true },
     Test { name: "set_id_bits_fall", body: set_id_bits_fall, every_way: true },
     Test { name: "inode_flags_protect", body: inode_flags_protect, every_way: true },
+    Test { name: "how_data_is_written_is_a_flag", body: how_data_is_written_is_a_flag, every_way: true },
     Test { name: "handles_outlive_caches", body: handles_outlive_caches, every_way: true },
     Test { name: "running_programs_stay_whole", body: running_programs_stay_whole, every_way: true },
     Test { name: "special_files", body: special_files, every_way: true },
@@ -303,6 +304,32 @@ fn inode_flags_protect(way: &str) -> Outcome {
     set(rustix::fs::IFlags::empty());
     assert_eq!(content(&path), b"12");
     fs::remove_file(&path).unwrap();
+    server.end();
+    Ok(())
+}
+
+fn how_data_is_written_is_a_flag(way: &str) -> Outcome {
+    use rustix::fs::IFlags;
+    root()?;
+    let server = Server::start(way);
+    fs::create_dir(server.at("d")).unwrap();
+    let flags = |name: &str| rustix::fs::ioctl_getflags(File::open(server.at(name)).unwrap()).unwrap();
+    let set = |name: &str, flags| rustix::fs::ioctl_setflags(File::open(server.at(name)).unwrap(), flags);
+    set("d", IFlags::NOCOW | IFlags::NODUMP).unwrap();
+    fs::write(server.at("d/file"), "1").unwrap();
+    fs::create_dir(server.at("d/below")).unwrap();
+    for name in ["d", "d/file", "d/below"] {
+        assert_eq!(flags(name), IFlags::NOCOW | IFlags::NODUMP, "{name}");
+    }
+    // Copy-on-write is no flag of Linux's; it takes the other one's place.
+    let copy_on_write = IFlags::from_bits_retain(0x0100_0000);
+    set("d/file", IFlags::NOCOW | copy_on_write).unwrap();
+    assert_eq!(flags("d/file"), copy_on_write);
+    set("d/file", copy_on_write | IFlags::NOCOW | IFlags::NOATIME).unwrap();
+    assert_eq!(flags("d/file"), IFlags::NOCOW | IFlags::NOATIME);
+    set("d/file", IFlags::empty()).unwrap();
+    assert_eq!(set("d/file", IFlags::NOCOW | copy_on_write), Err(Errno::INVAL));
+    assert_eq!(set("d/file", IFlags::COMPRESSED), Err(Errno::OPNOTSUPP));
     server.end();
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use core::sync::atomic::{AtomicU64, Ordering};
-use gannet_vfs::{Errno, FileType, InodeFlags};
+use gannet_vfs::{Errno, FileType};
 
 /// `close`: ours is let go, then the kernel closes the placeholder.
 pub(crate) fn close(call: &mut Call<'_>) -> Answer {
@@ -335,13 +335,13 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
         }
         FS_IOC_GETFLAGS => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
-            memory::write_value(argument, &(all.flags.bits() & flags::FLAGS_OF_LINUX)).map_err(|_| Errno::FAULT)?;
+            memory::write_value(argument, &all.flags.bits()).map_err(|_| Errno::FAULT)?;
             done(0)
         }
         FS_IOC_SETFLAGS => {
             let mut wanted = 0u32;
             memory::read_value(argument, &mut wanted).map_err(|_| Errno::FAULT)?;
-            flags::set(call.file_system(&file)?, file.node, InodeFlags::from_bits(wanted).ok_or(Errno::OPNOTSUPP)?)
+            flags::set(call.file_system(&file)?, file.node, |now| now.with_bits(wanted))
         }
         FS_IOC_FSGETXATTR => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
@@ -354,8 +354,10 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             memory::read_value(argument, &mut about).map_err(|_| Errno::FAULT)?;
             // Extent size hints and project ids have no meaning here: none or an error.
             let [extended, rest @ ..] = about;
-            let wanted = InodeFlags::from_extended(extended).filter(|_| rest == [0; 6]);
-            flags::set(call.file_system(&file)?, file.node, wanted.ok_or(Errno::OPNOTSUPP)?)
+            if rest != [0; 6] {
+                return Err(Errno::OPNOTSUPP);
+            }
+            flags::set(call.file_system(&file)?, file.node, |now| now.with_extended(extended))
         }
         FIONREAD if file.file_type == FileType::Regular => {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;

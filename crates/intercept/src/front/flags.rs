@@ -10,19 +10,19 @@ use crate::thread::PathScratch;
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, NodeId};
 
-/// Those of [`InodeFlags`] that Linux has.
-pub(super) const FLAGS_OF_LINUX: u32 = 0xff;
-
 /// Flags, extent size hints, extents, project: without padding.
 const STRUCTURE_BYTES: usize = 24;
 const PAGE_BYTES: usize = 4096;
 
-/// Sets the flags that Linux has; the others stay.
-pub(super) fn set(fs: &dyn FileSystem, node: NodeId, wanted: InodeFlags) -> Answer {
-    let kept = fs.attributes(node).map_err(|error| error.errno())?.flags;
-    let kept = InodeFlags::from_bits_retain(kept.bits() & !FLAGS_OF_LINUX);
-    let namespace = Namespace::new(fs, credentials::effective());
-    namespace.set_flags(node, wanted | kept).map_err(|error| error.errno())?;
+/// Sets the flags to what `change` makes of those that are there.
+pub(super) fn set(
+    fs: &dyn FileSystem,
+    node: NodeId,
+    change: impl FnOnce(InodeFlags) -> gannet_vfs::Result<InodeFlags>,
+) -> Answer {
+    let now = fs.permissions(node).map_err(|error| error.errno())?.flags;
+    let wanted = change(now).map_err(|error| error.errno())?;
+    Namespace::new(fs, credentials::effective()).set_flags(node, wanted).map_err(|error| error.errno())?;
     done(0)
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn by_path(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     let work = |fs: &dyn FileSystem, node, file_type| match wanted {
         Some(wanted) => {
             check_type(file_type)?;
-            set(fs, node, wanted)
+            set(fs, node, |now| now.with_extended(wanted))
         }
         None => {
             check_type(file_type)?;
@@ -69,8 +69,8 @@ pub(crate) fn by_path(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     })
 }
 
-/// The flags in a structure. Extent size hints and project ids have no meaning here: none or an error.
-fn read(address: usize, size: usize) -> Result<InodeFlags, Errno> {
+/// The flags in a structure, as `fsx_xflags`. Extent size hints and project ids have no meaning here: none or an error.
+fn read(address: usize, size: usize) -> Result<u32, Errno> {
     let mut bytes = vec![0u8; size];
     memory::read_bytes(address, &mut bytes).map_err(|_| Errno::FAULT)?;
     let (about, more) = bytes.split_at(STRUCTURE_BYTES);
@@ -80,5 +80,7 @@ fn read(address: usize, size: usize) -> Result<InodeFlags, Errno> {
     let (head, rest) = about.split_at(8);
     let flags = u64::from_le_bytes(head.try_into().map_err(|_| Errno::INVAL)?);
     let flags = u32::try_from(flags).map_err(|_| Errno::INVAL)?;
-    InodeFlags::from_extended(flags).filter(|_| rest.iter().all(|byte| *byte == 0)).ok_or(Errno::OPNOTSUPP)
+    // Flags that mean nothing here are refused before the path is looked at, as the kernel does.
+    InodeFlags::empty().with_extended(flags).map_err(|error| error.errno())?;
+    if rest.iter().all(|byte| *byte == 0) { Ok(flags) } else { Err(Errno::OPNOTSUPP) }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Mount {
     pub(crate) place: Vec<u8>,
     /// What the volume is opened by.
     volume: Vec<u8>,
+    /// And how.
+    manner: Vec<u8>,
     /// Minor number of the device that its files are on.
     minor: u32,
     /// The opened volume.
@@ -145,12 +147,13 @@ pub(crate) fn front() -> Option<&'static Front> {
 pub(crate) fn initialise(open: OpenVolume) {
     let Some(settings) = environment::settings() else { return };
     let mut mounts: Vec<Mount> = Vec::with_capacity(settings.mounts().count());
-    for (volume, place) in settings.mounts() {
+    for (volume, place, manner) in settings.mounts() {
         let mut normal = Vec::with_capacity(place.len() + 1);
         paths::normalise(place, &mut normal);
         mounts.push(Mount {
             place: normal,
             volume: volume.to_vec(),
+            manner: manner.to_vec(),
             minor: status::minor_of(volume, |minor| mounts.iter().any(|mount| mount.minor == minor)),
             opened: AtomicPtr::new(core::ptr::null_mut()),
             failed: AtomicU32::new(0),
@@ -239,7 +242,7 @@ impl Front {
         if mount.opened.load(Ordering::Acquire).is_null() && mount.failed.load(Ordering::Acquire) == 0 {
             entry::note_use();
             let before = internal::snapshot();
-            match (self.open)(&mount.volume) {
+            match (self.open)(&mount.volume, &mount.manner) {
                 Ok(fs) if mount.is_another(&*fs) => {
                     drop(fs);
                     complain(&[

@@ -90,7 +90,10 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         (Err(first), Err(_)) => return Err(superblock_error(first)),
     };
     if superblock.blocks > blocks {
-        return Err(Error::damaged("the volume is larger than its medium: was the file cut?", medium.length()));
+        return Err(Error::damaged(
+            "the volume is larger than its medium: the file was cut, put a whole copy in its place",
+            medium.length(),
+        ));
     }
     let unknown = superblock.features_read_only & !FEATURES_READ_ONLY_KNOWN;
     if unknown != 0 {

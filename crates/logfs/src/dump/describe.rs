@@ -4,6 +4,7 @@ use crate::attach::clean_summary;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
 use crate::format::state::{ARENA_AT, CLEAN_AT, is_closed, is_repairing};
+use crate::format::superblock::feature_names;
 use gannet_media::Medium;
 use gannet_vfs::{Result, Time};
 
@@ -28,6 +29,8 @@ pub struct Description {
     pub emulate_persistence: bool,
     /// Feature flags: compatible, read-only compatible, incompatible.
     pub features: [u64; 3],
+    /// Their names, as the format's description has them; "bit N" for one that is not known here and can be ignored.
+    pub feature_names: [Vec<String>; 3],
     /// One more than the number of crash recoveries.
     pub epoch: u64,
     /// Whether it was closed cleanly and nobody has it open.
@@ -47,6 +50,7 @@ pub struct Description {
 pub fn describe(medium: &Medium) -> Result<Description> {
     let disk = Disk::open(medium.clone())?;
     let superblock = disk.superblock();
+    let features = [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible];
     let (summary, clean) = (clean_summary(&disk)?, disk.load(CLEAN_AT)?);
     Ok(Description {
         uuid: superblock.uuid,
@@ -57,7 +61,8 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         inodes_max: disk.geometry().inodes() - 1,
         copy_on_write: superblock.copy_on_write,
         emulate_persistence: superblock.emulate_persistence,
-        features: [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible],
+        features,
+        feature_names: std::array::from_fn(|class| feature_names(class, features[class])),
         epoch: disk.epoch() as u64,
         closed_cleanly: is_closed(clean),
         repair_cut_short: is_repairing(clean),

@@ -14,7 +14,7 @@ use crate::log::{LogEnd, Met, walk};
 use crate::recover::ROOT;
 use crate::replay::InodeState;
 use gannet_media::Medium;
-use gannet_vfs::{Errno, Error, FileType, Result};
+use gannet_vfs::{Errno, Error, FileType, InodeFlags, Result};
 use std::io::{self, Write};
 
 /// What to show.
@@ -63,8 +63,12 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
     line!(out, "  uuid {}", uuid_text(&about.uuid))?;
     line!(out, "  label \"{}\"", about.label.escape_debug())?;
     line!(out, "  blocks {} of {BLOCK_BYTES} bytes; inodes at most {}", about.blocks, about.inodes_max)?;
-    let [compatible, read_only, incompatible] = about.features;
-    line!(out, "  features: compatible {compatible:#x}, read-only {read_only:#x}, incompatible {incompatible:#x}")?;
+    let [compatible, read_only, incompatible]: [String; 3] = std::array::from_fn(|class| {
+        let names = about.feature_names[class].join(", ");
+        let names = if names.is_empty() { names } else { format!(" ({names})") };
+        format!("{:#x}{names}", about.features[class])
+    });
+    line!(out, "  features: compatible {compatible}, read-only {read_only}, incompatible {incompatible}")?;
     line!(out, "  copy-on-write {}, emulated persistence {}", about.copy_on_write, about.emulate_persistence)?;
     for (index, (blocks, further)) in geometry.further_media().zip(&disk.superblock().further).enumerate() {
         let (first, last) = (blocks.start, blocks.end - 1);
@@ -162,10 +166,10 @@ fn dump_inode(disk: &Disk, number: u64, out: &mut dyn Write) -> Result<()> {
             line!(out, "  {:?}, generation {generation}, links {links}, parent {parent}", birth.file_type)?;
             line!(
                 out,
-                "  born {}: mode {:04o}, flags {:#x}, owner {}:{}, device {:#x}",
+                "  born {}: mode {:04o}, flags {}, owner {}:{}, device {:#x}",
                 time_text(birth.created),
                 birth.mode,
-                birth.flags.bits(),
+                flags_text(birth.flags),
                 birth.owner.user,
                 birth.owner.group,
                 birth.device
@@ -203,9 +207,9 @@ fn dump_inode(disk: &Disk, number: u64, out: &mut dyn Write) -> Result<()> {
     let logged = state.logged;
     line!(
         out,
-        "so: mode {:04o}, flags {:#x}, owner {}:{}, size {}, modified {}, changed {}",
+        "so: mode {:04o}, flags {}, owner {}:{}, size {}, modified {}, changed {}",
         logged.mode,
-        logged.flags.bits(),
+        flags_text(logged.flags),
         logged.owner.user,
         logged.owner.group,
         logged.size_bytes,
@@ -286,11 +290,18 @@ fn binding_text(binding: &Binding<'_>) -> String {
     }
 }
 
+/// Flags as a number, and by name.
+fn flags_text(flags: InodeFlags) -> String {
+    let names: Vec<String> = flags.iter_names().map(|(name, _)| name.to_lowercase().replace('_', " ")).collect();
+    let names = if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) };
+    format!("{:#x}{names}", flags.bits())
+}
+
 fn attributes_text(attributes: &LoggedAttributes) -> String {
     format!(
-        "mode {:04o}, flags {:#x}, owner {}:{}, size {}, modified {}, accessed {}",
+        "mode {:04o}, flags {}, owner {}:{}, size {}, modified {}, accessed {}",
         attributes.mode,
-        attributes.flags.bits(),
+        flags_text(attributes.flags),
         attributes.owner.user,
         attributes.owner.group,
         attributes.size_bytes,

@@ -38,6 +38,29 @@ const FEATURES_NOTED: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESI
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
+/// The features by name: of those that anyone may ignore, those that writers must know, those that everyone must know.
+const NAMES: [&[(u64, &str)]; 3] = [
+    &[],
+    &[],
+    &[
+        (FEATURE_SHARED, "shared blocks"),
+        (FEATURE_LARGE_XATTRS, "large attributes"),
+        (FEATURE_RESIZE, "resize"),
+        (FEATURE_SMALL_CHUNKS, "small chunks"),
+        (FEATURE_SPAN, "several media"),
+    ],
+];
+
+/// The names of the features of one class (0 compatible, 1 read-only compatible, 2 incompatible); one that is not known here is "bit N".
+pub(crate) fn feature_names(class: usize, features: u64) -> Vec<String> {
+    let bits = (0..64).filter(|bit| features & 1 << bit != 0);
+    bits.map(|bit| {
+        let known = NAMES[class].iter().find(|(feature, _)| *feature == 1 << bit);
+        known.map_or_else(|| format!("bit {bit}"), |(_, name)| (*name).to_owned())
+    })
+    .collect()
+}
+
 const OPTION_COPY_ON_WRITE: u32 = 1;
 const OPTION_EMULATE: u32 = 2;
 

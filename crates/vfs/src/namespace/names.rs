@@ -87,7 +87,12 @@ impl Namespace<'_, '_> {
         let inherits = || self.fs.xattr(directory, DEFAULT_NAME, &mut []).is_ok_and(|length| length > 0);
         if file_type != FileType::Symlink && inherits() {
             let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
-            return self.with_inherited_list(directory, file_type, mode, owner, make);
+            let flags = holder.flags.inherited(file_type);
+            return self.with_inherited_list(
+                directory,
+                NewNode { flags, ..NewNode::of_type(file_type, mode, owner) },
+                make,
+            );
         }
         make(&self.plain_node(holder, file_type, mode))
     }
@@ -96,7 +101,7 @@ impl Namespace<'_, '_> {
     pub(super) fn plain_node(&self, holder: &Permissions, file_type: FileType, mode: u32) -> NewNode<'static> {
         let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
         let mode = if file_type == FileType::Symlink { 0o777 } else { mode & !self.who.umask };
-        NewNode::of_type(file_type, mode, owner)
+        NewNode { flags: holder.flags.inherited(file_type), ..NewNode::of_type(file_type, mode, owner) }
     }
 
     /// Mode before the umask, and owner, of a new inode.
@@ -114,19 +119,18 @@ impl Namespace<'_, '_> {
         (mode, owner)
     }
 
-    /// [`Namespace::with_new_node`] below a directory with a default list: it takes the umask's place.
+    /// [`Namespace::with_new_node`] below a directory with a default list: it takes the umask's place, which `new` is without.
     #[cold]
     fn with_inherited_list<T>(
         &self,
         directory: NodeId,
-        file_type: FileType,
-        mode: u32,
-        owner: Owner,
+        new: NewNode<'static>,
         make: impl FnOnce(&NewNode<'_>) -> Result<T>,
     ) -> Result<T> {
+        let NewNode { file_type, mode, .. } = new;
         let (mut room, mut default_room) = (AccessList::ROOM, AccessList::ROOM);
         let Some(mut list) = AccessList::read_default(self.fs, directory, &mut room)? else {
-            return make(&NewNode::of_type(file_type, mode & !self.who.umask, owner));
+            return make(&NewNode { mode: mode & !self.who.umask, ..new });
         };
         let default = &mut default_room[..list.bytes().len()];
         default.copy_from_slice(list.bytes());
@@ -141,7 +145,7 @@ impl Namespace<'_, '_> {
             (false, true) => &both[..],
             (false, false) => &both[..1],
         };
-        make(&NewNode { xattrs, ..NewNode::of_type(file_type, mode, owner) })
+        make(&NewNode { xattrs, mode, ..new })
     }
 
     /// Gives an inode another name. `EPERM` for directories and for immutable and append-only files.

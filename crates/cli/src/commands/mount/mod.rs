@@ -82,6 +82,7 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     let open = gannet_open::Options {
         access_times,
         read_only: task.options.read_only,
+        copy_on_write: task.options.copy_on_write,
         index_bytes_max: task.index_bytes_max,
         ..gannet_open::Options::default()
     };

@@ -1,5 +1,6 @@
 //! One look at a volume that others use.
 
+use crate::waiting::{self, Waiting};
 use gannet_logfs::{LogFs, OperationCounters, VolumeCounters};
 use gannet_vfs::{Error, FileSystem, Statistics};
 use std::time::Instant;
@@ -12,8 +13,8 @@ pub(super) struct Look {
     pub(super) space: Statistics,
     /// Who has it open, but for this process.
     pub(super) users: Vec<(u32, String)>,
-    /// Who waits for whom, in words.
-    pub(super) waiting: Vec<String>,
+    /// Who waits for whom.
+    pub(super) waiting: Vec<Waiting>,
     /// Bytes of shared memory: in all, of indexes, at most of indexes.
     pub(super) memory: [u64; 3],
 }
@@ -24,21 +25,13 @@ impl Look {
         let session = volume.session();
         let others = session.participant_list().into_iter().filter(|one| one.id != session.participant());
         let memory = volume.memory()?;
-        let waiting = session.waiting().into_iter().map(|one| {
-            format!(
-                "thread {} waits {} ms for {}",
-                one.waiter.tid,
-                one.waited_ns / 1_000_000,
-                volume.lock_text(one.lock)
-            )
-        });
         Ok(Self {
             when: Instant::now(),
             counters: volume.counters()?,
             operations: volume.operations()?,
             space: volume.statistics()?,
             users: others.map(|one| (one.pid, one.name)).collect(),
-            waiting: waiting.collect(),
+            waiting: waiting::look(volume),
             memory: [memory.bytes, memory.index_bytes, memory.index_bytes_max],
         })
     }

@@ -14,7 +14,7 @@ mod view;
 
 use crate::arguments::Stat;
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{print, print_on};
 use crate::volume;
 use look::Look;
 use std::time::Duration;
@@ -26,11 +26,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Prints the counters once, or shows what they grow by every second.
 pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     let medium = volume::open(&arguments.volume, true)?;
+    let about = gannet_logfs::describe(&medium).map_err(|error| volume::failure(&arguments.volume, error))?;
     if !volume::is_in_use(&medium)? {
-        let message = format!("{}: nobody has it open, so nothing is being done on it", arguments.volume.display());
+        let shown = arguments.volume.display();
+        let message =
+            format!("{shown}: nobody has it open, so nothing is being done on it (`gannet info` says what it is)");
         return Err(Failure::new(message));
     }
-    let about = gannet_logfs::describe(&medium).map_err(|error| volume::failure(&arguments.volume, error))?;
     let kind = crate::commands::mkfs::kind_text(&medium);
     let media = volume::media(&medium);
     drop(medium);
@@ -51,7 +53,9 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
         }
         (true, true) => loop {
             let text = serde_json::to_string(&text::as_json(&look()?)).map_err(Failure::new)?;
-            print(&(text + "\n"))?;
+            if !print_on(&(text + "\n"))? {
+                return Ok(0);
+            }
             std::thread::sleep(INTERVAL);
         },
         (true, false) if terminal::is_able() => {
@@ -81,12 +85,14 @@ fn watch(mut view: View, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(),
 fn lines(first: Look, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
     let mut before = first;
     for line in 0_u64.. {
-        if line.is_multiple_of(20) {
-            print(text::HEADING)?;
+        if line.is_multiple_of(20) && !print_on(text::HEADING)? {
+            break;
         }
         std::thread::sleep(INTERVAL);
         let now = look()?;
-        print(&text::line(&before, &now))?;
+        if !print_on(&text::line(&before, &now))? {
+            break;
+        }
         before = now;
     }
     Ok(())

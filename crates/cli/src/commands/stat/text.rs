@@ -2,6 +2,7 @@
 
 use super::look::Look;
 use crate::output::{size_text, time_text};
+use crate::waiting::Waiting;
 use gannet_logfs::{OperationCounters, VolumeCounters};
 use serde_json::{Value, json};
 
@@ -57,7 +58,8 @@ pub(super) fn totals(now: &Look) -> String {
         counters.indexes_dropped,
         size_text(now.free_bytes()),
     );
-    format!("{text}{}", operations(&now.operations))
+    let waiting: String = now.waiting.iter().map(|one| format!("  waiting    {}\n", one.text())).collect();
+    format!("{text}{waiting}{}", operations(&now.operations))
 }
 
 /// A line for each operation that was called, the first of them a heading: how often, and how long it took.
@@ -104,6 +106,6 @@ pub(super) fn as_json(now: &Look) -> Value {
         "shared_bytes": now.memory[0],
         "index_bytes": now.memory[1],
         "participants": now.users.iter().map(|(pid, name)| json!({ "pid": pid, "name": name })).collect::<Vec<_>>(),
-        "waiting": now.waiting,
+        "waiting": now.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>(),
     })
 }

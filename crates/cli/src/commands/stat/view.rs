@@ -236,7 +236,7 @@ impl View {
             lines.push("\x1b[33mits file was removed: the last who has it open takes it along\x1b[0m".into());
         }
         for waiting in &look.waiting {
-            lines.push(format!("\x1b[33m{}\x1b[0m", cut(waiting, columns)));
+            lines.push(format!("\x1b[33m{}\x1b[0m", cut(&waiting.text(), columns)));
         }
         if look.counters.takeovers > 0 {
             lines.push(cut(&format!("{} dead threads settled", look.counters.takeovers), columns));
