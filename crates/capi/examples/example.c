@@ -28,6 +28,27 @@ static void append(struct gannet_volume *volume, const char *text)
     check(gannet_close(volume, file));
 }
 
+/* Archives what there is: a copy that shares the blocks, written aside and put in place whole. */
+static void archive(struct gannet_volume *volume)
+{
+    int journal = check(gannet_open(volume, "journal", O_RDONLY | O_DIRECTORY, 0));
+    int notes = check(gannet_openat(volume, journal, "notes", O_RDONLY, 0));
+    int copy = check(gannet_openat(volume, journal, "archive.new", O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    while (check(gannet_copy_file_range(volume, notes, NULL, copy, NULL, 1 << 30, 0)) > 0)
+        ;
+    /* What is written to the archive later is written whole or not at all. */
+    uint32_t flags;
+    check(gannet_getflags(volume, copy, &flags));
+    check(gannet_setflags(volume, copy, flags | GANNET_FLAG_COPY_ON_WRITE));
+    check(gannet_renameat2(volume, journal, "archive.new", journal, "archive", 0));
+    struct gannet_stat status;
+    check(gannet_fstatat(volume, journal, "archive", &status, AT_SYMLINK_NOFOLLOW));
+    printf("archived %llu bytes\n", (unsigned long long)status.size);
+    check(gannet_close(volume, copy));
+    check(gannet_close(volume, notes));
+    check(gannet_close(volume, journal));
+}
+
 /* Counts how often the example ran, in place: the counter is a word of the file, mapped. */
 static uint64_t count_runs(struct gannet_volume *volume)
 {
@@ -80,6 +101,7 @@ int main(int argument_count, char **arguments)
     if (made < 0 && gannet_access(volume, "journal", W_OK) < 0)
         check(made);
     append(volume, "a note\n");
+    archive(volume);
     printf("run %llu\n", (unsigned long long)count_runs(volume));
     list(volume, "journal");
     return check(gannet_detach(volume)) == 0 ? 0 : 1;

@@ -18,12 +18,13 @@
 #define GANNET_ATTACH_READ_ONLY 1
 
 /**
- * Data of all files is written copy-on-write: each write happens whole or not at all, also in a crash.
+ * Data is written copy-on-write: each write happens whole or not at all, also in a crash. Files that say otherwise by a flag (`gannet_setflags`)
+ * are excepted; nobody else who has the volume attached is concerned.
  */
 #define GANNET_ATTACH_COPY_ON_WRITE 2
 
 /**
- * Data is written in place, unless a file's flag says otherwise.
+ * Data is written in place, with the same exceptions. Without either, it is written as the volume was made.
  */
 #define GANNET_ATTACH_IN_PLACE 4
 
@@ -43,6 +44,16 @@
  * In place of a directory's descriptor: the volume's root.
  */
 #define GANNET_AT_ROOT -100
+
+/**
+ * Flag of an inode: its data is written in place, whatever the volume was made or attached with. It is `FS_NOCOW_FL`, `chattr +C`.
+ */
+#define GANNET_FLAG_IN_PLACE 8388608
+
+/**
+ * Flag of an inode: its data is written copy-on-write, each call whole or not at all, whatever the volume was made or attached with.
+ */
+#define GANNET_FLAG_COPY_ON_WRITE 16777216
 
 /**
  * A volume that this process has attached. Made by `gannet_attach`, ended by `gannet_detach`; any thread may use it at any
@@ -107,6 +118,32 @@ struct gannet_credentials {
 };
 
 /**
+ * A run of a file's blocks.
+ */
+struct gannet_file_extent {
+    /**
+     * Where in the file, in bytes.
+     */
+    uint64_t file_offset;
+    /**
+     * Where in the medium, in bytes.
+     */
+    uint64_t medium_offset;
+    /**
+     * How long, in bytes.
+     */
+    uint64_t length;
+    /**
+     * 1 if other files share the blocks, else 0.
+     */
+    uint32_t shared;
+    /**
+     * 0.
+     */
+    uint32_t reserved;
+};
+
+/**
  * What a file is. Times are nanoseconds since 1970-01-01 UTC, negative before it.
  */
 struct gannet_stat {
@@ -155,7 +192,7 @@ struct gannet_stat {
      */
     uint32_t block_size;
     /**
-     * Flags as of `FS_IOC_GETFLAGS`.
+     * Flags as of `FS_IOC_GETFLAGS`, see `gannet_setflags`.
      */
     uint32_t flags;
     /**
@@ -343,6 +380,42 @@ int gannet_open(struct gannet_volume *volume,
 int gannet_openat(struct gannet_volume *volume, int directory, const char *path, int flags, uint32_t mode);
 
 /**
+ * The same with rules for the walk, of `openat2(2)`: `RESOLVE_BENEATH`, `RESOLVE_IN_ROOT`, `RESOLVE_NO_SYMLINKS`, `RESOLVE_NO_XDEV`,
+ * `RESOLVE_NO_MAGICLINKS`. With the first two an absolute path is refused or begins at the directory.
+ *
+ * Returns the descriptor. -EXDEV where the path would leave the directory, -ELOOP at a symbolic link that is forbidden.
+ *
+ * Requires:
+ * As for `gannet_open`.
+ */
+int gannet_openat2(struct gannet_volume *volume,
+                   int directory,
+                   const char *path,
+                   int flags,
+                   uint32_t mode,
+                   uint64_t resolve);
+
+/**
+ * Tells how a descriptor was opened: the access mode and the status flags, as `F_GETFL` of `fcntl(2)`.
+ *
+ * Returns the flags.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_getfl(struct gannet_volume *volume, int descriptor);
+
+/**
+ * Sets `O_APPEND`, `O_NONBLOCK` and `O_DIRECT` of the open file description, as `F_SETFL` of `fcntl(2)`; other flags stay what they are.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_setfl(struct gannet_volume *volume,
+                 int descriptor,
+                 int flags);
+
+/**
  * Closes a descriptor. As POSIX has it, the process's record locks on the file go as well. With the last user of a removed
  * file its space is free. Also when it returns an error other than -EBADF the descriptor is closed.
  *
@@ -393,6 +466,20 @@ int64_t gannet_pread(struct gannet_volume *volume, int descriptor, void *buffer,
 int64_t gannet_readv(struct gannet_volume *volume, int descriptor, const struct iovec *buffers, int buffer_count);
 
 /**
+ * The same at `offset`, which leaves the file's offset where it is.
+ *
+ * Returns the number of bytes.
+ *
+ * Requires:
+ * As for `gannet_readv`.
+ */
+int64_t gannet_preadv(struct gannet_volume *volume,
+                      int descriptor,
+                      const struct iovec *buffers,
+                      int buffer_count,
+                      int64_t offset);
+
+/**
  * Writes `count` bytes at the file's offset (with `O_APPEND` at the end of the file) and moves it.
  *
  * Returns the number of bytes, fewer than `count` only when the volume filled up.
@@ -423,6 +510,20 @@ int64_t gannet_pwrite(struct gannet_volume *volume, int descriptor, const void *
 int64_t gannet_writev(struct gannet_volume *volume, int descriptor, const struct iovec *buffers, int buffer_count);
 
 /**
+ * The same at `offset`, which leaves the file's offset where it is; with `O_APPEND`, as on Linux, at the end of the file.
+ *
+ * Returns the number of bytes.
+ *
+ * Requires:
+ * As for `gannet_writev`.
+ */
+int64_t gannet_pwritev(struct gannet_volume *volume,
+                       int descriptor,
+                       const struct iovec *buffers,
+                       int buffer_count,
+                       int64_t offset);
+
+/**
  * Moves the file's offset; `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
  *
  * Returns the new offset.
@@ -449,6 +550,32 @@ int gannet_ftruncate(struct gannet_volume *volume, int descriptor, int64_t lengt
 int gannet_fallocate(struct gannet_volume *volume, int descriptor, int mode, int64_t offset, int64_t length);
 
 /**
+ * Makes stores through maps of the file durable, and on a medium that is not persistent memory, as far as it can, the rest.
+ * What was written by calls is durable already.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_fsync(struct gannet_volume *volume,
+                 int descriptor);
+
+/**
+ * The same without what is not needed to find the data again.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_fdatasync(struct gannet_volume *volume, int descriptor);
+
+/**
+ * `gannet_fsync` for the whole volume.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_sync(struct gannet_volume *volume);
+
+/**
  * Makes a range of `to` share the blocks of `from`: nothing is copied until one of them is written to. Both are open files of
  * the volume, `from` for reading and `to` for writing. Offsets are multiples of 4096, and so is the length unless the range
  * ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
@@ -468,22 +595,54 @@ int gannet_clone_range(struct gannet_volume *volume,
                        uint64_t length);
 
 /**
- * Makes stores through maps of the file durable, and on a medium that is not persistent memory, as far as it can, the rest.
- * What was written by calls is durable already.
+ * Makes a range of `to` share the blocks of `from` if both hold the same bytes; nothing else changes, times included. Offsets and length are
+ * as for `gannet_clone_range`, and both ranges lie within their files. `to` need not be open for writing if it may be written to.
+ *
+ * Returns 1 if they held the same and share blocks now, 0 if they differ. -EINVAL for ranges that do not fit these rules.
  *
  * Requires:
  * `volume` is attached or NULL.
  */
-int gannet_fsync(struct gannet_volume *volume,
-                 int descriptor);
+int gannet_dedupe_range(struct gannet_volume *volume,
+                        int from,
+                        uint64_t from_offset,
+                        int to,
+                        uint64_t to_offset,
+                        uint64_t length);
 
 /**
- * The same for the whole volume.
+ * Copies `count` bytes between two open files of the volume, as `copy_file_range(2)`: whole blocks of 64 KiB and more are shared instead, where that can be.
+ * With NULL for an offset the file's own is used and moved; else what stands there is used, and moved by what was copied. `flags` is 0.
+ *
+ * Returns the number of bytes, fewer than `count` only at the end of `from` or when the volume filled up. -EINVAL for ranges of one file that
+ * overlap, -EBADF for a target with `O_APPEND`.
  *
  * Requires:
- * `volume` is attached or NULL.
+ * `volume` is attached or NULL; the offsets are NULL or can be read and written.
  */
-int gannet_sync(struct gannet_volume *volume);
+int64_t gannet_copy_file_range(struct gannet_volume *volume,
+                               int from,
+                               int64_t *from_offset,
+                               int to,
+                               int64_t *to_offset,
+                               size_t count,
+                               uint32_t flags);
+
+/**
+ * Tells where the bytes of a range of a file lie, in ascending order, as `FS_IOC_FIEMAP` does; holes are left out. Nothing keeps them there: to use
+ * them in place there is `gannet_map`. With `capacity` 0 only their number is told.
+ *
+ * Returns the number of extents, at most `capacity` if that is not 0; the rest is found behind the last one.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `extents` has room for `capacity` of them.
+ */
+int64_t gannet_extents(struct gannet_volume *volume,
+                       int descriptor,
+                       uint64_t offset,
+                       uint64_t length,
+                       struct gannet_file_extent *extents,
+                       size_t capacity);
 
 /**
  * Makes a directory.
@@ -492,6 +651,38 @@ int gannet_sync(struct gannet_volume *volume);
  * `volume` is attached or NULL, `path` a string.
  */
 int gannet_mkdir(struct gannet_volume *volume, const char *path, uint32_t mode);
+
+/**
+ * The same for a path relative to an open directory, or to the root (`GANNET_AT_ROOT`). As with all such functions the directory does
+ * not count for a path that begins with a slash; it can be open with `O_PATH`.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_mkdirat(struct gannet_volume *volume,
+                   int directory,
+                   const char *path,
+                   uint32_t mode);
+
+/**
+ * Makes a file of the type that `mode` says, as `mknod(2)`: `S_IFREG` or no type, `S_IFIFO`, `S_IFSOCK`, or `S_IFCHR` and `S_IFBLK` for the device
+ * `device` (as `st_rdev` has it), which takes `CAP_MKNOD`. Pipes, sockets and devices are names only here.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_mknod(struct gannet_volume *volume,
+                 const char *path,
+                 uint32_t mode,
+                 uint64_t device);
+
+/**
+ * The same for a path relative to an open directory.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_mknodat(struct gannet_volume *volume, int directory, const char *path, uint32_t mode, uint64_t device);
 
 /**
  * Removes an empty directory.
@@ -510,6 +701,17 @@ int gannet_rmdir(struct gannet_volume *volume, const char *path);
 int gannet_unlink(struct gannet_volume *volume, const char *path);
 
 /**
+ * Removes a name relative to an open directory: with `AT_REMOVEDIR` in `flags` that of an empty directory, with 0 another.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_unlinkat(struct gannet_volume *volume,
+                    int directory,
+                    const char *path,
+                    int flags);
+
+/**
  * Moves a name, atomically; what has the new name is replaced. `flags` is 0 or of `renameat2(2)`: `RENAME_NOREPLACE`,
  * `RENAME_EXCHANGE`, `RENAME_WHITEOUT`.
  *
@@ -517,6 +719,19 @@ int gannet_unlink(struct gannet_volume *volume, const char *path);
  * `volume` is attached or NULL, the paths are strings.
  */
 int gannet_rename(struct gannet_volume *volume, const char *from, const char *to, uint32_t flags);
+
+/**
+ * The same for paths relative to open directories.
+ *
+ * Requires:
+ * `volume` is attached or NULL, the paths are strings.
+ */
+int gannet_renameat2(struct gannet_volume *volume,
+                     int from_directory,
+                     const char *from,
+                     int to_directory,
+                     const char *to,
+                     uint32_t flags);
 
 /**
  * Gives a file another name. A symbolic link at the end of `existing` is not followed.
@@ -527,12 +742,34 @@ int gannet_rename(struct gannet_volume *volume, const char *from, const char *to
 int gannet_link(struct gannet_volume *volume, const char *existing, const char *path);
 
 /**
+ * The same for paths relative to open directories. `flags` is 0 or of `AT_SYMLINK_FOLLOW` and `AT_EMPTY_PATH`: with that an empty `existing` is the
+ * file that `existing_directory` is open on, which gives a name to one made with `O_TMPFILE`.
+ *
+ * Requires:
+ * `volume` is attached or NULL, the paths are strings.
+ */
+int gannet_linkat(struct gannet_volume *volume,
+                  int existing_directory,
+                  const char *existing,
+                  int directory,
+                  const char *path,
+                  int flags);
+
+/**
  * Makes a symbolic link that leads to `target` (1 to 4095 bytes). An absolute target begins at the volume's root.
  *
  * Requires:
  * `volume` is attached or NULL, `target` and `path` are strings.
  */
 int gannet_symlink(struct gannet_volume *volume, const char *target, const char *path);
+
+/**
+ * The same for a path relative to an open directory.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `target` and `path` are strings.
+ */
+int gannet_symlinkat(struct gannet_volume *volume, const char *target, int directory, const char *path);
 
 /**
  * Stores where a symbolic link leads in `buffer`, cut to `size` bytes and without a zero byte at the end.
@@ -543,6 +780,20 @@ int gannet_symlink(struct gannet_volume *volume, const char *target, const char 
  * `volume` is attached or NULL, `path` a string, `buffer` has room for `size` bytes.
  */
 int64_t gannet_readlink(struct gannet_volume *volume, const char *path, char *buffer, size_t size);
+
+/**
+ * The same for a path relative to an open directory; the empty path is the link that it is open on (`O_PATH` with `O_NOFOLLOW`).
+ *
+ * Returns the number of bytes stored.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string, `buffer` has room for `size` bytes.
+ */
+int64_t gannet_readlinkat(struct gannet_volume *volume,
+                          int directory,
+                          const char *path,
+                          char *buffer,
+                          size_t size);
 
 /**
  * Says whether a file exists and may be read, written or executed: `mode` is `F_OK`, or of `R_OK`, `W_OK`, `X_OK`. As with
@@ -556,6 +807,21 @@ int64_t gannet_readlink(struct gannet_volume *volume, const char *path, char *bu
 int gannet_access(struct gannet_volume *volume,
                   const char *path,
                   int mode);
+
+/**
+ * The same for a path relative to an open directory; `flags` is 0 or of `AT_EACCESS` (the effective user is asked about), `AT_SYMLINK_NOFOLLOW`
+ * and `AT_EMPTY_PATH`.
+ *
+ * Returns 0 if so, -EACCES if it may not.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_faccessat(struct gannet_volume *volume,
+                     int directory,
+                     const char *path,
+                     int mode,
+                     int flags);
 
 /**
  * Tells what the file at `path` is.
@@ -655,6 +921,83 @@ int gannet_futimens(struct gannet_volume *volume, int descriptor, const struct t
 int gannet_truncate(struct gannet_volume *volume, const char *path, int64_t length);
 
 /**
+ * Tells what the file at `path` is, relative to an open directory, or to the root (`GANNET_AT_ROOT`). `flags` is 0 or of `AT_SYMLINK_NOFOLLOW` and
+ * `AT_EMPTY_PATH`, with which the empty path is the open file itself. The structure has what `statx(2)` tells: birth and flags of the inode, too.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string, `result` can be written.
+ */
+int gannet_fstatat(struct gannet_volume *volume,
+                   int directory,
+                   const char *path,
+                   struct gannet_stat *result,
+                   int flags);
+
+/**
+ * Changes the permission bits, by a path relative to an open directory; `flags` as for `gannet_fstatat`. Those of symbolic links cannot be
+ * changed: -EOPNOTSUPP.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_fchmodat(struct gannet_volume *volume,
+                    int directory,
+                    const char *path,
+                    uint32_t mode,
+                    int flags);
+
+/**
+ * Changes the owners, by a path relative to an open directory; `(uint32_t)-1` keeps one, `flags` as for `gannet_fstatat`.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string.
+ */
+int gannet_fchownat(struct gannet_volume *volume,
+                    int directory,
+                    const char *path,
+                    uint32_t user,
+                    uint32_t group,
+                    int flags);
+
+/**
+ * Changes the times of access and modification to `times[0]` and `times[1]`, or to now if it is NULL, by a path relative to an open directory.
+ * `UTIME_NOW` and `UTIME_OMIT` are understood, `flags` is as for `gannet_fstatat`.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `path` a string, `times` NULL or two.
+ */
+int gannet_utimensat(struct gannet_volume *volume,
+                     int directory,
+                     const char *path,
+                     const struct timespec *times,
+                     int flags);
+
+/**
+ * Tells an open file's flags, as `FS_IOC_GETFLAGS` does: `FS_IMMUTABLE_FL`, `FS_APPEND_FL`, `FS_NODUMP_FL`, `FS_NOATIME_FL`, `FS_SYNC_FL`, and how its data is
+ * written, `GANNET_FLAG_IN_PLACE` or `GANNET_FLAG_COPY_ON_WRITE`. Without either of the last two the volume's default counts.
+ *
+ * Requires:
+ * `volume` is attached or NULL, `flags` can be written.
+ */
+int gannet_getflags(struct gannet_volume *volume,
+                    int descriptor,
+                    uint32_t *flags);
+
+/**
+ * Sets an open file's flags, as `FS_IOC_SETFLAGS` does; those that are not named are cleared. What is made in a directory inherits `FS_NODUMP_FL`,
+ * `FS_NOATIME_FL`, `FS_SYNC_FL` and how data is written. Of the two flags for that, the one that was not set before replaces the other.
+ *
+ * Returns 0; -EACCES for who does not own the file, -EPERM for the first two flags without `CAP_LINUX_IMMUTABLE`, -EOPNOTSUPP for flags that mean nothing
+ * here, -EINVAL for both ways to write data at once.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int gannet_setflags(struct gannet_volume *volume,
+                    int descriptor,
+                    uint32_t flags);
+
+/**
  * Reads an extended attribute. With `size` 0 only its length is told.
  *
  * Returns the length of the value in bytes; -ENODATA if there is none, -ERANGE if `size` is too small.
@@ -663,6 +1006,14 @@ int gannet_truncate(struct gannet_volume *volume, const char *path, int64_t leng
  * `volume` is attached or NULL, `path` and `name` are strings, `value` has room for `size` bytes.
  */
 int64_t gannet_getxattr(struct gannet_volume *volume, const char *path, const char *name, void *value, size_t size);
+
+/**
+ * The same; a symbolic link at the end is not followed.
+ *
+ * Requires:
+ * As for `gannet_getxattr`.
+ */
+int64_t gannet_lgetxattr(struct gannet_volume *volume, const char *path, const char *name, void *value, size_t size);
 
 /**
  * The same of an open file.
@@ -684,6 +1035,19 @@ int gannet_setxattr(struct gannet_volume *volume,
                     const void *value,
                     size_t size,
                     int flags);
+
+/**
+ * The same; a symbolic link at the end is not followed.
+ *
+ * Requires:
+ * As for `gannet_setxattr`.
+ */
+int gannet_lsetxattr(struct gannet_volume *volume,
+                     const char *path,
+                     const char *name,
+                     const void *value,
+                     size_t size,
+                     int flags);
 
 /**
  * The same of an open file.
@@ -712,6 +1076,14 @@ int64_t gannet_listxattr(struct gannet_volume *volume,
                          size_t size);
 
 /**
+ * The same; a symbolic link at the end is not followed.
+ *
+ * Requires:
+ * As for `gannet_listxattr`.
+ */
+int64_t gannet_llistxattr(struct gannet_volume *volume, const char *path, char *names, size_t size);
+
+/**
  * The same of an open file.
  *
  * Requires:
@@ -728,6 +1100,14 @@ int64_t gannet_flistxattr(struct gannet_volume *volume, int descriptor, char *na
  * `volume` is attached or NULL, `path` and `name` are strings.
  */
 int gannet_removexattr(struct gannet_volume *volume, const char *path, const char *name);
+
+/**
+ * The same; a symbolic link at the end is not followed.
+ *
+ * Requires:
+ * As for `gannet_removexattr`.
+ */
+int gannet_lremovexattr(struct gannet_volume *volume, const char *path, const char *name);
 
 /**
  * The same of an open file.

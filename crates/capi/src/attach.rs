@@ -15,9 +15,10 @@ use std::path::Path;
 
 /// Nothing may change.
 pub const GANNET_ATTACH_READ_ONLY: u32 = 1;
-/// Data of all files is written copy-on-write: each write happens whole or not at all, also in a crash.
+/// Data is written copy-on-write: each write happens whole or not at all, also in a crash. Files that say otherwise by a flag (`gannet_setflags`)
+/// are excepted; nobody else who has the volume attached is concerned.
 pub const GANNET_ATTACH_COPY_ON_WRITE: u32 = 2;
-/// Data is written in place, unless a file's flag says otherwise.
+/// Data is written in place, with the same exceptions. Without either, it is written as the volume was made.
 pub const GANNET_ATTACH_IN_PLACE: u32 = 4;
 /// No handlers for SIGSEGV and SIGBUS are installed. Then a bad pointer passed to this library ends the process instead of
 /// giving -EFAULT, and so does an access to a part of the medium that has failed.

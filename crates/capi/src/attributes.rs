@@ -33,7 +33,7 @@ pub struct Stat {
     pub allocated: u64,
     /// The preferred size of reads and writes in bytes.
     pub block_size: u32,
-    /// Flags as of `FS_IOC_GETFLAGS`.
+    /// Flags as of `FS_IOC_GETFLAGS`, see `gannet_setflags`.
     pub flags: u32,
     /// Last access.
     pub accessed: i64,
@@ -70,7 +70,7 @@ pub struct Statfs {
 const SECTOR_BYTES: u64 = 512;
 
 impl Volume {
-    fn stat(&self, all: &Attributes) -> Stat {
+    pub(crate) fn stat(&self, all: &Attributes) -> Stat {
         Stat {
             device: self.device,
             inode: all.node.number,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn gannet_fchmod(volume: *mut Volume, descriptor: c_int, m
 }
 
 /// An id that `chown` is given: its largest value keeps what is.
-const fn kept(id: u32) -> Option<u32> {
+pub(crate) const fn kept(id: u32) -> Option<u32> {
     if id == u32::MAX { None } else { Some(id) }
 }
 
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn gannet_fchown(volume: *mut Volume, descriptor: c_int, u
 }
 
 /// The changes that `utimensat(2)` is told by two `struct timespec`.
-fn changes_of(times: &Input<libc::timespec>) -> Result<[TimeChange; 2]> {
+pub(crate) fn changes_of(times: &Input<libc::timespec>) -> Result<[TimeChange; 2]> {
     if times.is_null() {
         return Ok([TimeChange::Now; 2]);
     }

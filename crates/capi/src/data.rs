@@ -41,7 +41,7 @@ const TOO_LONG: Error = Error::because(Errno::INVAL, "the buffers are longer tha
 
 impl Volume {
     /// Runs `work` at the offset of an open file; what it returns first becomes the offset.
-    fn at_offset<T>(&self, file: &OpenFile, work: impl FnOnce(u64) -> (u64, Result<T>)) -> Result<T> {
+    pub(crate) fn at_offset<T>(&self, file: &OpenFile, work: impl FnOnce(u64) -> (u64, Result<T>)) -> Result<T> {
         let guard = self.fs().shared().offset(file.description)?;
         let (offset, result) = work(guard.get());
         guard.set(offset);
@@ -215,6 +215,32 @@ pub unsafe extern "C" fn gannet_readv(
     unsafe { run("gannet_readv", volume, read) }
 }
 
+/// The same at `offset`, which leaves the file's offset where it is.
+///
+/// Returns the number of bytes.
+///
+/// # Safety
+/// As for `gannet_readv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_preadv(
+    volume: *mut Volume,
+    descriptor: c_int,
+    buffers: *const libc::iovec,
+    buffer_count: c_int,
+    offset: i64,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let buffers = unsafe { Input::new(buffers) };
+    let read = |volume: &Volume| {
+        let segments = Segments::read(&buffers, buffer_count)?;
+        // SAFETY: the caller's promise.
+        let into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
+        volume.read(descriptor, offset_of(offset)?, into)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_preadv", volume, read) }
+}
+
 /// Writes `count` bytes at the file's offset (with `O_APPEND` at the end of the file) and moves it.
 ///
 /// Returns the number of bytes, fewer than `count` only when the volume filled up.
@@ -285,6 +311,32 @@ pub unsafe extern "C" fn gannet_writev(
     unsafe { run("gannet_writev", volume, write) }
 }
 
+/// The same at `offset`, which leaves the file's offset where it is; with `O_APPEND`, as on Linux, at the end of the file.
+///
+/// Returns the number of bytes.
+///
+/// # Safety
+/// As for `gannet_writev`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_pwritev(
+    volume: *mut Volume,
+    descriptor: c_int,
+    buffers: *const libc::iovec,
+    buffer_count: c_int,
+    offset: i64,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let buffers = unsafe { Input::new(buffers) };
+    let write = |volume: &Volume| {
+        let segments = Segments::read(&buffers, buffer_count)?;
+        // SAFETY: the caller's promise.
+        let from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
+        volume.write(descriptor, offset_of(offset)?, from)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_pwritev", volume, write) }
+}
+
 /// Moves the file's offset; `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
 ///
 /// Returns the new offset.
@@ -334,34 +386,6 @@ pub unsafe extern "C" fn gannet_fallocate(
     unsafe { run_plain("gannet_fallocate", volume, allocate) }
 }
 
-/// Makes a range of `to` share the blocks of `from`: nothing is copied until one of them is written to. Both are open files of
-/// the volume, `from` for reading and `to` for writing. Offsets are multiples of 4096, and so is the length unless the range
-/// ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
-/// are shared or not; longer ones may be shared in part.
-///
-/// Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EOPNOTSUPP while either range is mapped
-/// by somebody.
-///
-/// # Safety
-/// `volume` is attached or NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn gannet_clone_range(
-    volume: *mut Volume,
-    from: c_int,
-    from_offset: u64,
-    to: c_int,
-    to_offset: u64,
-    length: u64,
-) -> c_int {
-    let clone = |volume: &Volume| {
-        let source = volume.with_open(from, |file| file.check_readable().map(|()| file.node))?;
-        let target = volume.with_open(to, |file| file.check_writable().map(|()| file.node))?;
-        volume.namespace().clone_range(source, from_offset, target, to_offset, length)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { run_plain("gannet_clone_range", volume, clone) }
-}
-
 /// Makes stores through maps of the file durable, and on a medium that is not persistent memory, as far as it can, the rest.
 /// What was written by calls is durable already.
 ///
@@ -376,7 +400,18 @@ pub unsafe extern "C" fn gannet_fsync(volume: *mut Volume, descriptor: c_int) ->
     unsafe { run_plain("gannet_fsync", volume, sync) }
 }
 
-/// The same for the whole volume.
+/// The same without what is not needed to find the data again.
+///
+/// # Safety
+/// `volume` is attached or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_fdatasync(volume: *mut Volume, descriptor: c_int) -> c_int {
+    let sync = |volume: &Volume| volume.with_open(descriptor, |file| volume.fs().sync(file.node, SyncScope::Data));
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_fdatasync", volume, sync) }
+}
+
+/// `gannet_fsync` for the whole volume.
 ///
 /// # Safety
 /// `volume` is attached or NULL.

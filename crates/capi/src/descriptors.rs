@@ -4,9 +4,9 @@ use crate::call::{run, run_plain};
 use crate::memory::Text;
 use crate::table::OpenFile;
 use crate::volume::Volume;
-use gannet_vfs::namespace::{Namespace, OpenFlags, Opened};
+use gannet_vfs::namespace::{Namespace, OpenFlags, Opened, ResolveFlags};
 use gannet_vfs::shared::AccessMode;
-use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
+use gannet_vfs::{Errno, Error, FileType, Result};
 use std::ffi::{c_char, c_int};
 
 /// In place of a directory's descriptor: the volume's root.
@@ -23,14 +23,23 @@ const STATUS_FLAGS: u32 = (libc::O_ACCMODE
     | libc::O_NOATIME
     | libc::O_PATH) as u32;
 /// What an entry of the table keeps of them.
-const FIXED_FLAGS: u32 = (libc::O_ACCMODE | libc::O_PATH) as u32;
+const FIXED_FLAGS: u32 = (libc::O_ACCMODE | libc::O_PATH | libc::O_NOATIME) as u32;
+/// What `gannet_setfl` changes.
+const CHANGEABLE_FLAGS: u32 = (libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT) as u32;
+/// What `openat2(2)` knows.
+const RESOLVE_FLAGS: u64 = 0x1f;
 
 impl Volume {
-    fn open(&self, start: NodeId, path: Text, flags: c_int, mode: u32) -> Result<i64> {
+    fn open(&self, directory: c_int, path: Text, flags: c_int, mode: u32, rules: u64) -> Result<i64> {
         let flags = OpenFlags::from_bits_retain(flags as u32);
         let (walk, resolve) = Namespace::open_mode(flags)?;
+        let rules = ResolveFlags::from_bits(rules).filter(|rules| rules.bits() & !RESOLVE_FLAGS == 0);
+        let rules = rules.ok_or(Error::because(Errno::INVAL, "rules of resolution that are not known"))?;
+        if rules.contains(ResolveFlags::BENEATH | ResolveFlags::IN_ROOT) {
+            return Err(Error::because(Errno::INVAL, "RESOLVE_BENEATH and RESOLVE_IN_ROOT contradict each other"));
+        }
         let who = self.who.get().effective();
-        self.at_as(&who, start, path, walk, resolve, |namespace, place| {
+        self.at_as(&who, directory, path, walk, resolve | rules, |namespace, place| {
             self.install(&namespace.open(place, flags, mode & 0o7777)?, flags)
         })
     }
@@ -84,7 +93,7 @@ pub unsafe extern "C" fn gannet_open(volume: *mut Volume, path: *const c_char, f
     // SAFETY: the caller's promise.
     let path = unsafe { Text::new(path) };
     // SAFETY: the caller's promise.
-    unsafe { run("gannet_open", volume, |volume| volume.open(volume.fs().root(), path, flags, mode)) as c_int }
+    unsafe { run("gannet_open", volume, |volume| volume.open(GANNET_AT_ROOT, path, flags, mode, 0)) as c_int }
 }
 
 /// The same for a path relative to an open directory, or to the root (`GANNET_AT_ROOT`).
@@ -101,15 +110,63 @@ pub unsafe extern "C" fn gannet_openat(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let path = unsafe { Text::new(path) };
-    let open = |volume: &Volume| {
-        let start = match directory {
-            GANNET_AT_ROOT => volume.fs().root(),
-            directory => volume.with(directory, |file| Ok(file.node))?,
-        };
-        volume.open(start, path, flags, mode)
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_openat", volume, |volume| volume.open(directory, path, flags, mode, 0)) as c_int }
+}
+
+/// The same with rules for the walk, of `openat2(2)`: `RESOLVE_BENEATH`, `RESOLVE_IN_ROOT`, `RESOLVE_NO_SYMLINKS`, `RESOLVE_NO_XDEV`,
+/// `RESOLVE_NO_MAGICLINKS`. With the first two an absolute path is refused or begins at the directory.
+///
+/// Returns the descriptor. -EXDEV where the path would leave the directory, -ELOOP at a symbolic link that is forbidden.
+///
+/// # Safety
+/// As for `gannet_open`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_openat2(
+    volume: *mut Volume,
+    directory: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: u32,
+    resolve: u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let path = unsafe { Text::new(path) };
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_openat2", volume, |volume| volume.open(directory, path, flags, mode, resolve)) as c_int }
+}
+
+/// Tells how a descriptor was opened: the access mode and the status flags, as `F_GETFL` of `fcntl(2)`.
+///
+/// Returns the flags.
+///
+/// # Safety
+/// `volume` is attached or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_getfl(volume: *mut Volume, descriptor: c_int) -> c_int {
+    let tell = |volume: &Volume| {
+        volume.with(descriptor, |file| {
+            let status = volume.fs().shared().info(file.description)?.status;
+            Ok(i64::from(status & !FIXED_FLAGS | file.flags & FIXED_FLAGS))
+        })
     };
     // SAFETY: the caller's promise.
-    unsafe { run("gannet_openat", volume, open) as c_int }
+    unsafe { run("gannet_getfl", volume, tell) as c_int }
+}
+
+/// Sets `O_APPEND`, `O_NONBLOCK` and `O_DIRECT` of the open file description, as `F_SETFL` of `fcntl(2)`; other flags stay what they are.
+///
+/// # Safety
+/// `volume` is attached or NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_setfl(volume: *mut Volume, descriptor: c_int, flags: c_int) -> c_int {
+    let set = |volume: &Volume| {
+        volume.with_open(descriptor, |file| {
+            volume.fs().shared().set_status(file.description, CHANGEABLE_FLAGS, flags as u32).map(|_| ())
+        })
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_setfl", volume, set) }
 }
 
 /// Closes a descriptor. As POSIX has it, the process's record locks on the file go as well. With the last user of a removed

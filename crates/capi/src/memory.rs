@@ -23,6 +23,8 @@ unsafe impl Plain for u32 {}
 // SAFETY: numbers.
 unsafe impl Plain for u64 {}
 // SAFETY: numbers.
+unsafe impl Plain for i64 {}
+// SAFETY: numbers.
 unsafe impl Plain for usize {}
 // SAFETY: numbers.
 unsafe impl<const COUNT: usize> Plain for [u64; COUNT] {}
@@ -135,6 +137,15 @@ impl Text {
     /// What is mapped of the string may be read during the call.
     pub(crate) const unsafe fn new(pointer: *const c_char) -> Self {
         Self(pointer)
+    }
+
+    /// Whether it is empty.
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        match self.read(&mut [0], Errno::NAMETOOLONG) {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno() == Errno::NAMETOOLONG => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Copies it to `room`. `EFAULT`, and `too_long` if it does not end there.

@@ -3,6 +3,7 @@
 //! Paths are relative to the volume's root, or to a directory's descriptor; `/` at the beginning, and at the beginning of a
 //! symbolic link, is the volume's root, and so is `..` above it: no path leaves a volume.
 
+use crate::descriptors::GANNET_AT_ROOT;
 use crate::error;
 use crate::memory::Text;
 use crate::volume::Volume;
@@ -11,6 +12,7 @@ use gannet_vfs::namespace::{
 };
 use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::cell::RefCell;
+use std::ffi::c_int;
 
 /// Room for a path and its walk.
 struct Scratch {
@@ -40,12 +42,26 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     result
 }
 
+/// How the last component is looked up, by `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`; `EINVAL` for other flags.
+pub(crate) fn lookup_of(flags: c_int) -> Result<(LastMode, ResolveFlags)> {
+    if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+        return Err(Error::because(Errno::INVAL, "flags that are not known"));
+    }
+    let mode = if flags & libc::AT_SYMLINK_NOFOLLOW != 0 { LastMode::NoFollow } else { LastMode::Follow };
+    let empty = flags & libc::AT_EMPTY_PATH != 0;
+    Ok((mode, if empty { ResolveFlags::EMPTY_PATH } else { ResolveFlags::empty() }))
+}
+
+/// Rules by which the directory counts for absolute paths, too.
+const INSIDE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::IN_ROOT);
+
 impl Volume {
-    /// Does `work` at the place that `path` leads to from the directory `start`, as `who`.
+    /// Does `work` at the place that `path` leads to, as `who`, from a directory's descriptor or [`GANNET_AT_ROOT`]. That counts only for a
+    /// path that does not begin with a slash, as with the kernel.
     pub(crate) fn at_as<T>(
         &self,
         who: &Credentials<'_>,
-        start: NodeId,
+        directory: c_int,
         path: Text,
         mode: LastMode,
         flags: ResolveFlags,
@@ -55,6 +71,11 @@ impl Volume {
             let Scratch { given, walk } = scratch;
             let path = path.read(given, Errno::NAMETOOLONG)?;
             let fs = self.fs();
+            let start = match directory {
+                _ if path.first() == Some(&b'/') && !flags.intersects(INSIDE) => fs.root(),
+                GANNET_AT_ROOT => fs.root(),
+                directory => self.with(directory, |file| Ok(file.node))?,
+            };
             let walker = Walker { fs, who, root: fs.root(), boundary: Boundary::Contain, links: 0 };
             let result = match walker.resolve(start, path, mode, flags, walk) {
                 Ok(Resolution::Place(place)) => work(&Namespace::new(fs, *who), &place),
@@ -68,23 +89,39 @@ impl Volume {
         })
     }
 
-    /// [`Volume::at_as`] from the root, as the handle's user.
+    /// [`Volume::at_as`] as the handle's user.
     pub(crate) fn at<T>(
         &self,
+        directory: c_int,
         path: Text,
         mode: LastMode,
         work: impl FnOnce(&Namespace<'_, '_>, &Place<'_>) -> Result<T>,
     ) -> Result<T> {
-        self.at_as(&self.who.get().effective(), self.fs().root(), path, mode, ResolveFlags::empty(), work)
+        self.at_as(&self.who.get().effective(), directory, path, mode, ResolveFlags::empty(), work)
     }
 
-    /// Does `work` with the inode that `path` leads to.
+    /// Does `work` with the inode that `path` leads to from the root.
     pub(crate) fn at_existing<T>(
         &self,
         path: Text,
         mode: LastMode,
         work: impl FnOnce(&Namespace<'_, '_>, NodeId) -> Result<T>,
     ) -> Result<T> {
-        self.at(path, mode, |namespace, place| work(namespace, place.existing()?.node))
+        self.at(GANNET_AT_ROOT, path, mode, |namespace, place| work(namespace, place.existing()?.node))
+    }
+
+    /// Does `work` with the inode that `path` leads to from a directory, by `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH` in `flags`;
+    /// `EINVAL` for others.
+    pub(crate) fn at_flagged<T>(
+        &self,
+        directory: c_int,
+        path: Text,
+        flags: c_int,
+        work: impl FnOnce(&Namespace<'_, '_>, NodeId) -> Result<T>,
+    ) -> Result<T> {
+        let (mode, resolve) = lookup_of(flags)?;
+        self.at_as(&self.who.get().effective(), directory, path, mode, resolve, |namespace, place| {
+            work(namespace, place.existing()?.node)
+        })
     }
 }

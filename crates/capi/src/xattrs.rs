@@ -93,6 +93,27 @@ pub unsafe extern "C" fn gannet_getxattr(
     unsafe { run("gannet_getxattr", volume, get) }
 }
 
+/// The same; a symbolic link at the end is not followed.
+///
+/// # Safety
+/// As for `gannet_getxattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_lgetxattr(
+    volume: *mut Volume,
+    path: *const c_char,
+    name: *const c_char,
+    value: *mut c_void,
+    size: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (path, name, value) = unsafe { (Text::new(path), Text::new(name), Output::new(value.cast())) };
+    let get = |volume: &Volume| {
+        volume.at_existing(path, LastMode::NoFollow, |namespace, node| get(namespace, node, name, &value, size))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_lgetxattr", volume, get) }
+}
+
 /// The same of an open file.
 ///
 /// # Safety
@@ -133,6 +154,28 @@ pub unsafe extern "C" fn gannet_setxattr(
     };
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_setxattr", volume, set) }
+}
+
+/// The same; a symbolic link at the end is not followed.
+///
+/// # Safety
+/// As for `gannet_setxattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_lsetxattr(
+    volume: *mut Volume,
+    path: *const c_char,
+    name: *const c_char,
+    value: *const c_void,
+    size: usize,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let (path, name, value) = unsafe { (Text::new(path), Text::new(name), Input::new(value.cast())) };
+    let set = |volume: &Volume| {
+        volume.at_existing(path, LastMode::NoFollow, |namespace, node| set(namespace, node, name, &value, size, flags))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_lsetxattr", volume, set) }
 }
 
 /// The same of an open file.
@@ -179,6 +222,26 @@ pub unsafe extern "C" fn gannet_listxattr(
     unsafe { run("gannet_listxattr", volume, list) }
 }
 
+/// The same; a symbolic link at the end is not followed.
+///
+/// # Safety
+/// As for `gannet_listxattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_llistxattr(
+    volume: *mut Volume,
+    path: *const c_char,
+    names: *mut c_char,
+    size: usize,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let (path, names) = unsafe { (Text::new(path), Output::new(names.cast())) };
+    let list = |volume: &Volume| {
+        volume.at_existing(path, LastMode::NoFollow, |namespace, node| list(namespace, node, &names, size))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run("gannet_llistxattr", volume, list) }
+}
+
 /// The same of an open file.
 ///
 /// # Safety
@@ -212,6 +275,20 @@ pub unsafe extern "C" fn gannet_removexattr(volume: *mut Volume, path: *const c_
         |volume: &Volume| volume.at_existing(path, LastMode::Follow, |namespace, node| remove(namespace, node, name));
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_removexattr", volume, remove) }
+}
+
+/// The same; a symbolic link at the end is not followed.
+///
+/// # Safety
+/// As for `gannet_removexattr`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn gannet_lremovexattr(volume: *mut Volume, path: *const c_char, name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let (path, name) = unsafe { (Text::new(path), Text::new(name)) };
+    let remove =
+        |volume: &Volume| volume.at_existing(path, LastMode::NoFollow, |namespace, node| remove(namespace, node, name));
+    // SAFETY: the caller's promise.
+    unsafe { run_plain("gannet_lremovexattr", volume, remove) }
 }
 
 /// The same of an open file.

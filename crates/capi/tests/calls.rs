@@ -11,6 +11,7 @@ use gannet::directory::*;
 use gannet::locks::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::sharing::*;
 use gannet::xattrs::*;
 use libc::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 use std::ptr::null;

@@ -61,7 +61,12 @@ fn source() -> PathBuf {
 /// Runs the example on a new volume: alone, again, and as two processes at once.
 fn check_example(program: &Path) {
     let file = make_volume(false);
-    let expected = |run: u32| format!("run {run}\njournal/notes: {} bytes\njournal/runs: 8 bytes\n", 7 * run);
+    let expected = |run: u32| {
+        let bytes = 7 * run;
+        format!(
+            "archived {bytes} bytes\njournal/archive: {bytes} bytes\njournal/notes: {bytes} bytes\njournal/runs: 8 bytes\nrun {run}\n"
+        )
+    };
     let sorted = |text: String| {
         let mut lines: Vec<&str> = text.lines().collect();
         lines[1..].sort_unstable();
@@ -114,7 +119,7 @@ fn check_under_valgrind(program: &Path) {
         let file = make_volume(copy_on_write);
         let mut valgrind = Command::new("valgrind");
         valgrind.args(["--quiet", "--leak-check=full", "--error-exitcode=9"]);
-        assert!(run(valgrind.arg(program).arg(file.path())).starts_with("run 1\n"));
+        assert!(run(valgrind.arg(program).arg(file.path())).starts_with("archived 7 bytes\nrun 1\n"));
     }
 }
 
