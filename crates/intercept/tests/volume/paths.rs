@@ -58,7 +58,7 @@ g = os.open('/proc/self/fd/%d' % f, os.O_WRONLY | os.O_TRUNC); print(os.fstat(f)
 h = os.dup(g); os.dup2(g, 50); print(os.readlink('/proc/self/fd/%d' % h), os.readlink('/proc/self/fd/50'))
 print(os.stat('/proc/self/fd/50').st_ino == os.stat('py').st_ino)
 t = os.open('.', os.O_TMPFILE | os.O_RDWR); print(os.readlink('/proc/self/fd/%d' % t).replace(str(os.fstat(t).st_ino), 'N'))
-os.link('/proc/self/fd/%d' % t, 'named', follow_symlinks=True); print(os.readlink('/proc/self/fd/%d' % t))
+os.link('/proc/self/fd/%d' % t, 'named', src_dir_fd=d, follow_symlinks=True); print(os.readlink('/proc/self/fd/%d' % t))
 if os.fork() == 0: print(os.readlink('/proc/self/fd/%d' % f)); sys.stdout.flush(); os._exit(0)
 os.wait(); os.set_inheritable(f, True); os.execvp('readlink', ['readlink', '/proc/self/fd/%d' % f])
 P",
