@@ -48,8 +48,8 @@ impl<'s> LeftBehind<'s> {
         Ok(disk.load(ARENA_AT)? == self.arena.0 && disk.load(CLEAN_AT)? == 0 && epoch == disk.epoch() as u64)
     }
 
-    /// Whether the volume is as those left it who used it last in this arena. Costs a slot and a page of the log for each inode
-    /// that was used, and a line for each further page.
+    /// Whether the volume is as those left it who used it last in this arena. Costs a slot and the last page of the log for each
+    /// inode that was used, and a line for each page before it.
     pub(crate) fn fits(&self) -> Result<bool> {
         let known = self.control(CONTROL_ADOPTIONS)?.load(Ordering::Relaxed);
         let found = self.disk.load(ADOPTIONS_AT)?;

@@ -195,11 +195,11 @@ pub(crate) fn find_end(disk: &Disk, owned: Owned, head: u64) -> Result<(Option<T
         (link, header) = (next_link, next_header);
         pages += 1;
     }
-    let mut page: Block = [0; BLOCK_BYTES as usize];
-    disk.read_block(link.block, &mut page)?;
+    // As far as entries go, which is not far in most logs.
+    let mut room: Block = [0; BLOCK_BYTES as usize];
     let (mut line, mut next_sequence) = (1, header.first_sequence);
     while line < LINES {
-        let entry = Entry::decode(owned, &page[line as usize * LINE_BYTES as usize..]);
+        let entry = Entry::decode(owned, disk.read_entry(LinePlace::new(link.block, line), &mut room)?);
         let Some(entry) = entry.filter(|entry| entry.sequence == next_sequence) else { break };
         next_sequence += 1;
         line += entry.lines;
