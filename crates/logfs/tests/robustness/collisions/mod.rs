@@ -11,7 +11,7 @@ mod hash;
 
 use crate::volume::{MODES, Mode, assert_sound, attach, make_options};
 use crate::{Random, long};
-use gannet_fstest::{Rig, name};
+use gannet_fstest::Rig;
 use gannet_logfs::{LogFs, MakeOptions, make};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Errno, Error, FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags, XattrMode};
@@ -260,37 +260,6 @@ fn ordinary_names_of_special_hashes() {
         fs.remove(fs.root(), checked(&text), RemoveKind::NonDirectory).expect("remove");
         again(fs, &medium, true);
     }
-}
-
-/// There are 65,536 ranks; who asks for one more is told so, and gets the first that becomes free.
-#[test]
-fn a_hash_has_so_many_names_and_no_more() {
-    if !long() {
-        // Each looks at all before it.
-        return;
-    }
-    let (mut fs, medium) = volume(KEY, Mode::InPlace);
-    let directory = Rig::new(&fs).directory(fs.root(), "d");
-    let target = fs.create(fs.root(), name("target"), &new_file()).expect("create");
-    let names: Vec<[u8; 8]> = colliding(KEY, HASH).take((1 << RANK_BITS) + 1).collect();
-    let (last, names) = names.split_last().expect("names");
-    for name in names {
-        fs.link(target, directory, checked(name)).expect("link");
-    }
-    let full = |fs: &LogFs| fs.link(target, directory, checked(last)).map_err(|error| error.errno());
-    assert_eq!(full(&fs), Err(Errno::NOSPC));
-    fs = again(fs, &medium, false);
-    assert_eq!(full(&fs), Err(Errno::NOSPC));
-    let between = &names[names.len() / 2];
-    let cookie = cookies(&fs, directory)[&between[..]];
-    fs.rename(directory, checked(between), directory, checked(last), RenameFlags::empty()).expect("rename");
-    assert_eq!(cookies(&fs, directory)[&last[..]], cookie, "the only rank that is free");
-    fs = again(fs, &medium, true);
-    for name in names.iter().filter(|name| *name != between).chain([last]) {
-        fs.remove(directory, checked(name), RemoveKind::NonDirectory).expect("remove");
-    }
-    assert_eq!(Rig::new(&fs).attributes(target).links, 1);
-    again(fs, &medium, true);
 }
 
 /// What is rebuilt after a crash gives names the ranks they had, whatever was freed between them meanwhile.
