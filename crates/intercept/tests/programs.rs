@@ -287,3 +287,24 @@ fn sanitized_programs_and_their_own_preloads() {
     volume.script("printf '#include <stdio.h>\\n#include <stdlib.h>\\nint main(int c, char **v) { FILE *f = fopen(\"out\", \"w\"); fputs(\"sanitized\\\\n\", f); fclose(f); char *p = malloc(4); if (c > 1) p[4] = 1; free(p); return 0; }\\n' > a.c; cc -g -fsanitize=address -o a a.c 2>/dev/null || { echo none; exit 0; }; ./a; cat out; ./a bad 2>&1 | grep -c ERROR; printf 'int getpid(void) { return 4711; }\\n' > l.c; cc -shared -fPIC -o l.so l.c; cp l.so /tmp/gannet-l.so; LD_PRELOAD=/tmp/gannet-l.so python3 -c 'import os; print(os.getpid(), open(\"out\").read().strip())'; rm /tmp/gannet-l.so",
         "sanitized\n1\n4711 sanitized");
 }
+
+#[test]
+fn the_thread_sanitizer_sees_nothing_of_the_engine() {
+    let volume = Volume::new(64);
+    // Where its library cannot be had, or memory is laid out as it cannot cope with, that is said.
+    volume.script(
+        r#"cat > t.c <<'C'
+#include <pthread.h>
+#include <stdio.h>
+static void *work(void *number) {
+    char name[20], text[9]; sprintf(name, "f%d", (int)(long)number); FILE *file = fopen(name, "w+");
+    for (int i = 0; i < 1000; i++) fprintf(file, "%d\n", i);
+    rewind(file); fread(text, 1, 8, file); fclose(file); rename(name, "same"); return 0;
+}
+int main(void) { pthread_t all[4]; for (long i = 0; i < 4; i++) pthread_create(all + i, 0, work, (void *)i); for (int i = 0; i < 4; i++) pthread_join(all[i], 0); return 0; }
+C
+cc -g -fsanitize=thread -pthread -o /tmp/of-gannet-tsan t.c 2> /dev/null && (cd /tmp && setarch -R /tmp/of-gannet-tsan > /dev/null 2>&1) || { echo 0; exit; }
+setarch -R /tmp/of-gannet-tsan > told 2>&1; code=$?; head -50 told >&2; echo $code; rm -f /tmp/of-gannet-tsan /tmp/same /tmp/f?"#,
+        "0",
+    );
+}

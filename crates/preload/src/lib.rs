@@ -1,6 +1,7 @@
 //! The library that `gannet run` injects: starts the interception, with an allocator of its own.
 
 mod allocator;
+mod memory_functions;
 mod tls;
 
 use core::ffi::{c_char, c_int};
@@ -22,6 +23,8 @@ fn open(volume: &[u8], manner: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
 }
 
 extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *mut *const u8) {
+    // SAFETY: called by the dynamic loader once all is relocated, before the program and its threads.
+    unsafe { memory_functions::bind() };
     gannet_intercept::set_fork_hook(allocator::around_fork);
     gannet_intercept::set_thread_exit_hook(tls::run_destructors);
     // SAFETY: called by the dynamic loader with the process's environment, before the program and its threads.
