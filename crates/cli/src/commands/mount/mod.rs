@@ -84,7 +84,6 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
         read_only: task.options.read_only,
         copy_on_write: task.options.copy_on_write,
         index_bytes_max: task.index_bytes_max,
-        ..gannet_open::Options::default()
     };
     let volume = gannet_open::open(&task.volume, open).map_err(Failure::new)?;
     let mounted = serve(volume, &task.directory, &task.options);
