@@ -6,6 +6,7 @@
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
 use crate::format::geometry::{Geometry, SLOTS_PER_BLOCK};
+use crate::format::member::MemberHeader;
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
@@ -88,6 +89,18 @@ pub(crate) fn superblock_error(error: SuperblockError) -> Error {
     }
 }
 
+/// Likewise; whoever named a further medium of a volume is told so, and not that a volume can be made there.
+pub(crate) fn no_superblock(medium: &Medium, error: SuperblockError) -> Error {
+    let mut line = [0; LINE_BYTES as usize];
+    let is_read = error == SuperblockError::NoMagic && medium.read(MediumOffset(0), &mut line).is_ok();
+    match MemberHeader::peek(&line).filter(|_| is_read) {
+        Some(_) => {
+            Error::because(Errno::INVAL, "no Gannet volume by itself, but a further medium of one: name the first")
+        }
+        None => superblock_error(error),
+    }
+}
+
 /// Reads the superblock, or its replica where the first is damaged, which is the last block of the first medium.
 pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
     let mut block = Box::new([0; BLOCK_BYTES as usize]);
@@ -95,7 +108,7 @@ pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
     Superblock::decode(&block).or_else(|first| {
         let replica_at = (medium.first_length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
         medium.read(MediumOffset(replica_at), &mut block[..]).map_err(access_error)?;
-        Superblock::decode(&block).map_err(|_| superblock_error(first))
+        Superblock::decode(&block).map_err(|_| no_superblock(medium, first))
     })
 }
 

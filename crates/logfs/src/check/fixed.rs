@@ -3,8 +3,9 @@
 //!
 //! Changes nothing on the medium.
 
+use super::holes::written;
 use super::report::Findings;
-use crate::disk::{Disk, access_error, superblock_error};
+use crate::disk::{Disk, access_error, no_superblock, superblock_error};
 use crate::format::geometry::BLOCKS_MIN;
 use crate::format::member::AT_OPENING;
 use crate::format::page::PageHeader;
@@ -87,7 +88,7 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
             wrong_copies.push(0);
             second
         }
-        (Err(first), Err(_)) => return Err(superblock_error(first)),
+        (Err(first), Err(_)) => return Err(no_superblock(medium, first)),
     };
     if superblock.blocks > blocks {
         return Err(Error::damaged(
@@ -143,7 +144,7 @@ fn epoch_of_pages(medium: &Medium, superblock: &Superblock) -> Result<u64> {
     let Some(geometry) = superblock.geometry() else { return Ok(1) };
     let mut epoch = 1;
     let mut line = [0; LINE_BYTES as usize];
-    for block in geometry.first_free..geometry.end() {
+    for block in written(medium, geometry.first_free..geometry.end()).into_iter().flatten() {
         medium.read(MediumOffset(block * BLOCK_BYTES), &mut line).map_err(access_error)?;
         if let Some(header) = PageHeader::decode(superblock.key, &line) {
             epoch = epoch.max((header.epoch as u64).min(EPOCH_MAX));
@@ -309,7 +310,8 @@ impl Chunks {
             return Ok(HashMap::new());
         }
         let mut block_bytes = [0; BLOCK_BYTES as usize];
-        for block in (geometry.first_free..geometry.end()).filter(|block| !self.not_in.contains(block)) {
+        let written = written(disk.medium(), geometry.first_free..geometry.end());
+        for block in written.into_iter().flatten().filter(|block| !self.not_in.contains(block)) {
             disk.read_block(block, &mut block_bytes)?;
             for (index, slot) in (0..).zip(block_bytes.chunks_exact(SLOT_BYTES as usize)) {
                 if get_u64(slot, 0) >> 32 & 0xFF != 1 {

@@ -5,6 +5,7 @@
 //! from a real one but the checksums' key, which is known to whoever can read the volume itself. Changes nothing.
 
 use super::ending::proves_itself;
+use super::holes::written;
 use super::model::Model;
 use super::trace::Ground;
 use crate::bits::Bits;
@@ -81,7 +82,7 @@ fn search(ground: &Ground<'_>, reached: &Bits, held: &Bits) -> Result<Strays> {
     let mut line = [0; LINE_BYTES as usize];
     let mut page: Block = [0; BLOCK_BYTES as usize];
     let (disk, geometry) = (ground.disk, *ground.disk.geometry());
-    for block in geometry.first_free..geometry.end() {
+    for block in written(disk.medium(), geometry.first_free..geometry.end()).into_iter().flatten() {
         let was_free = ground.saved_used.as_ref().is_some_and(|used| !used.has(block));
         if reached.has(block) || held.has(block) || was_free {
             continue;

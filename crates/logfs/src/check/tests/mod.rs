@@ -11,7 +11,7 @@ mod flips;
 pub(crate) mod fuzz;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
-use crate::format::state::CLEAN_AT;
+use crate::format::state::{CLEAN_AT, EPOCH_AT};
 use crate::mkfs::{MakeOptions, make};
 use gannet_media::{CreateOptions, Medium, MediumOffset};
 use gannet_vfs::{Owner, Time};
@@ -92,6 +92,34 @@ fn maps_of_several_blocks_are_saved_as_a_whole() {
     medium.store_u64(MediumOffset(CLEAN_AT), 0).unwrap();
     sound(false);
     repaired(&medium);
+}
+
+/// A search of a sparse file in memory, be it damaged or forged, must not make it take the space that it says it has.
+#[test]
+fn holes_are_not_searched() {
+    let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
+    let medium = Medium::create_in_memory("gannet-check", 512 << 20, options).unwrap();
+    let made = MakeOptions {
+        label: String::new(),
+        copy_on_write: false,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [3; 24],
+        now: Time(1_000),
+    };
+    make(&medium, &made).unwrap();
+    let file = medium.descriptor().unwrap();
+    let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(file, hole, 8 << 20, 500 << 20).unwrap();
+    let map_start = crate::disk::Disk::open(medium.clone()).unwrap().geometry().map_start;
+    // Everything that is searched for: the epoch, a chunk, pages.
+    for at in [EPOCH_AT, map_start * crate::format::BLOCK_BYTES] {
+        medium.store_u64(MediumOffset(at), 0x5A5A_5A5A_5A5A).unwrap();
+    }
+    repaired(&medium);
+    let taken = rustix::fs::fstat(medium.descriptor().unwrap()).unwrap().st_blocks * 512;
+    assert!(taken < 32 << 20, "{taken} bytes");
 }
 
 #[test]
