@@ -52,6 +52,10 @@ pub(crate) fn lookup_of(flags: c_int) -> Result<(LastMode, ResolveFlags)> {
     Ok((mode, if empty { ResolveFlags::EMPTY_PATH } else { ResolveFlags::empty() }))
 }
 
+/// How often a path is walked while it finds what others remove meanwhile; then there is nothing, as ever for a path from a directory that
+/// was removed.
+const WALKS_MAX: usize = 100;
+
 /// Rules by which the directory counts for absolute paths, too.
 const INSIDE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::IN_ROOT);
 
@@ -65,7 +69,7 @@ impl Volume {
         path: Text,
         mode: LastMode,
         flags: ResolveFlags,
-        work: impl FnOnce(&Namespace<'_, '_>, &Place<'_>) -> Result<T>,
+        mut work: impl FnMut(&Namespace<'_, '_>, &Place<'_>) -> Result<T>,
     ) -> Result<T> {
         with_scratch(|scratch| {
             let Scratch { given, walk } = scratch;
@@ -77,11 +81,14 @@ impl Volume {
                 directory => self.with(directory, |file| Ok(file.node))?,
             };
             let walker = Walker { fs, who, root: fs.root(), boundary: Boundary::Contain, links: 0 };
-            let result = match walker.resolve(start, path, mode, flags, walk) {
-                Ok(Resolution::Place(place)) => work(&Namespace::new(fs, *who), &place),
-                Ok(Resolution::Left(_)) => Err(Error::new(Errno::XDEV)),
-                Err(error) => Err(error),
+            let mut walk = || match walker.resolve(start, path, mode, flags, walk)? {
+                Resolution::Place(place) => work(&Namespace::new(fs, *who), &place),
+                Resolution::Left(_) => Err(Error::new(Errno::XDEV)),
             };
+            let found = (0..WALKS_MAX)
+                .map(|_| walk())
+                .find(|result| !matches!(result, Err(error) if error.errno() == Errno::STALE));
+            let result = found.unwrap_or(Err(Error::new(Errno::NOENT)));
             if result.is_err() {
                 error::about_path(path);
             }
@@ -95,7 +102,7 @@ impl Volume {
         directory: c_int,
         path: Text,
         mode: LastMode,
-        work: impl FnOnce(&Namespace<'_, '_>, &Place<'_>) -> Result<T>,
+        work: impl FnMut(&Namespace<'_, '_>, &Place<'_>) -> Result<T>,
     ) -> Result<T> {
         self.at_as(&self.who.get().effective(), directory, path, mode, ResolveFlags::empty(), work)
     }
@@ -105,7 +112,7 @@ impl Volume {
         &self,
         path: Text,
         mode: LastMode,
-        work: impl FnOnce(&Namespace<'_, '_>, NodeId) -> Result<T>,
+        mut work: impl FnMut(&Namespace<'_, '_>, NodeId) -> Result<T>,
     ) -> Result<T> {
         self.at(GANNET_AT_ROOT, path, mode, |namespace, place| work(namespace, place.existing()?.node))
     }
@@ -117,7 +124,7 @@ impl Volume {
         directory: c_int,
         path: Text,
         flags: c_int,
-        work: impl FnOnce(&Namespace<'_, '_>, NodeId) -> Result<T>,
+        mut work: impl FnMut(&Namespace<'_, '_>, NodeId) -> Result<T>,
     ) -> Result<T> {
         let (mode, resolve) = lookup_of(flags)?;
         self.at_as(&self.who.get().effective(), directory, path, mode, resolve, |namespace, place| {

@@ -17,6 +17,7 @@ use libc::{
     O_NOFOLLOW, O_PATH, O_RDONLY, O_RDWR, O_TMPFILE, O_WRONLY,
 };
 use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 fn stat_at(volume: &Attached, directory: i32, path: &str, flags: i32) -> Result<Stat, i32> {
     let mut found = Stat::default();
@@ -306,4 +307,35 @@ fn how_data_is_written_is_a_flag_of_the_file() {
         assert_eq!(call!(gannet_getflags, volume, 99, null_mut()), -i64::from(libc::EBADF));
         assert_eq!(call!(gannet_mkdirat, volume, d, null(), 0), -i64::from(libc::EFAULT));
     }
+}
+
+/// A name that always leads to some file is always found, though each file is removed while its successor takes the name.
+#[test]
+fn what_is_replaced_all_the_time_is_there() {
+    const ROUNDS: usize = 20_000;
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let make = |volume: &Attached, name: &str| {
+        let made = open(volume, name, O_CREAT | O_WRONLY);
+        good!(gannet_close, volume, made);
+    };
+    make(&volume, "f");
+    let replaced = &AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let volume = &volume;
+        scope.spawn(move || {
+            for _ in 0..ROUNDS {
+                make(volume, "new");
+                good!(gannet_rename, volume, c("new").as_ptr(), c("f").as_ptr(), 0);
+                replaced.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        while replaced.load(Ordering::Relaxed) < ROUNDS {
+            stat_at(volume, GANNET_AT_ROOT, "f", 0).expect("a file");
+            good!(gannet_chmod, volume, c("f").as_ptr(), 0o640);
+            let mut size = 0u8;
+            let got = call!(gannet_getxattr, volume, c("f").as_ptr(), c("user.x").as_ptr(), (&raw mut size).cast(), 1);
+            assert_eq!(got, -i64::from(libc::ENODATA));
+        }
+    });
 }
