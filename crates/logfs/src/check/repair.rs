@@ -9,10 +9,11 @@ use super::fixed::Superblocks;
 use super::model::Model;
 use super::writer::{AddedName, FreeBlocks, NewPages, write_log};
 use crate::disk::Disk;
-use crate::format::BLOCK_BYTES;
 use crate::format::member::AT_OPENING;
+use crate::format::page::Link;
 use crate::format::slot::{AT_HEAD, AT_IDENTITY, AT_LINKS, AT_PARENT, Birth, SLOT_BYTES, encode_map_word};
 use crate::format::state::{CLEAN_AT, OPENING_AT, REPAIRING};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::recover::{ROOT, free_slot, kill};
 use crate::replay::{RANKS, name_key};
 use crate::span;
@@ -48,9 +49,10 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
         }
     }
     repair.connect_lost(&mut free)?;
-    let heads = repair.prepare(disk, &mut free)?;
+    let (heads, pages) = repair.prepare(disk, &mut free)?;
     repair.write_fixed(disk, superblocks)?;
     repair.write_slots(disk)?;
+    write_headers(disk, &pages)?;
     repair.write_heads(disk, &heads)?;
     repair.free_inodes(disk)?;
     disk.raise_epoch()?;
@@ -59,6 +61,17 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     commit.store(CLEAN_AT, 0)?;
     // Unnoticed [fence]: as for the write-back.
     let _ = commit.fence();
+    Ok(())
+}
+
+/// The new logs' pages become pages, under the fence of what leads to them: where a crash leaves only that, the entries behind a missing header prove
+/// themselves to the next repair.
+fn write_headers(disk: &Disk, pages: &NewPages) -> Result<()> {
+    let mut commit = disk.begin();
+    for (block, page) in pages {
+        commit.write(block * BLOCK_BYTES, &page[..LINE_BYTES as usize])?;
+    }
+    commit.without_fence();
     Ok(())
 }
 
@@ -162,9 +175,11 @@ impl Repair<'_, '_> {
         Ok(())
     }
 
-    /// Writes what nothing leads to yet, and that the volume is being repaired. Returns the new logs' heads. What gives up before has changed
-    /// nothing: the volume can be opened, or not, as before, to make room on it. What fails from here on leaves it as being repaired.
-    fn prepare(&self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<HashMap<u32, u64>> {
+    /// Writes what nothing leads to yet, and that the volume is being repaired. Returns the new logs' heads, and their pages. These have no headers
+    /// yet: a repair that is done again must not find them among the pages that no link leads to, before the slots stand of what they name.
+    /// What gives up before has changed nothing: the volume can be opened, or not, as before, to make room on it. What fails from here on
+    /// leaves it as being repaired.
+    fn prepare(&self, disk: &Disk, free: &mut FreeBlocks<'_>) -> Result<(HashMap<u32, u64>, NewPages)> {
         let (mut heads, mut pages) = (HashMap::new(), NewPages::new());
         for examined in self.model.inodes.values().filter(|examined| examined.rewrite) {
             let added = self.added.get(&examined.inode).map_or(&[][..], Vec::as_slice);
@@ -172,8 +187,10 @@ impl Repair<'_, '_> {
             heads.insert(examined.inode, head);
         }
         let mut commit = disk.begin();
-        for (block, page) in pages {
-            commit.write(block * BLOCK_BYTES, &page[..])?;
+        for (block, page) in &pages {
+            // Unnoticed [store]: what stands here is hardly the header of a page of this very log.
+            commit.zero(block * BLOCK_BYTES, LINE_BYTES)?;
+            commit.write(block * BLOCK_BYTES + LINE_BYTES, &page[LINE_BYTES as usize..])?;
         }
         let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
         for &block in &self.new_chunks {
@@ -182,7 +199,7 @@ impl Repair<'_, '_> {
         let clean = self.model.ground.summary.map(|summary| summary.clean_word(disk.key()));
         commit.store(CLEAN_AT, clean.map_or(REPAIRING, |clean| !clean))?;
         let _ = commit.fence();
-        Ok(heads)
+        Ok((heads, pages))
     }
 
     /// What does not depend on inodes.
@@ -223,8 +240,10 @@ impl Repair<'_, '_> {
         }
         for examined in self.model.inodes.values().filter(|examined| examined.rebuild) {
             let (links, parent) = self.model.words_of(examined.inode).unwrap_or((1, ROOT));
+            let head = examined.log.head.map_or(examined.birth.head, Link::encode);
+            let birth = Birth { head, ..examined.birth };
             let bytes: [u8; SLOT_BYTES as usize] =
-                examined.birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
+                birth.encode(disk.key(), examined.inode, examined.generation, links, parent);
             commit.write(self.slot_of(disk, examined.inode)?, &bytes)?;
         }
         let _ = commit.fence();

@@ -1,7 +1,7 @@
 //! Steps of the check that concern more than one log: renames across directories, slots that must be made again from the
 //! names that lead to them, and the root directory.
 
-use super::examine::{SlotWords, examine};
+use super::examine::{Bound, SlotWords, examine};
 use super::model::Model;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::Partner;
@@ -87,12 +87,19 @@ impl Model<'_> {
         self.rebuild_root()?;
         let mut directories: Vec<u32> =
             self.inodes.values().filter(|examined| examined.is_directory()).map(|found| found.inode).collect();
-        while let Some(inode) = directories.pop() {
-            self.forget_headless_birth(inode)?;
+        // The name that an inode was born with says what it was made of, another one only that it is: those come last.
+        let mut born_elsewhere = Vec::new();
+        while let Some((inode, births)) =
+            directories.pop().map(|inode| (inode, true)).or_else(|| born_elsewhere.pop().map(|inode| (inode, false)))
+        {
+            if births {
+                self.forget_headless_birth(inode)?;
+                born_elsewhere.push(inode);
+            }
             let Some(directory) = self.inodes.get(&inode) else { continue };
             let (generation, last) = (directory.generation, directory.last.place);
-            let missing: Vec<_> =
-                directory.names.values().filter(|bound| !self.inodes.contains_key(&bound.inode)).copied().collect();
+            let is_missing = |bound: &&Bound| bound.birth == births && !self.inodes.contains_key(&bound.inode);
+            let missing: Vec<_> = directory.names.values().filter(is_missing).copied().collect();
             for bound in missing {
                 if self.inodes.contains_key(&bound.inode) {
                     continue;
@@ -104,6 +111,8 @@ impl Model<'_> {
                     Slot::Free { .. } if self.ground.was_in_use(bound.inode) => {}
                     // Its chunk is gone: no name leads to a slot before the chunk is durable.
                     Slot::Free { .. } if at.is_none() && self.ground.saved_inodes.is_none() => {}
+                    // Its chunk was made by a repair that was cut short.
+                    Slot::Free { generation: 0 } if self.ground.unfinished => {}
                     // A slot of a new chunk has never been used.
                     Slot::Free { generation } if generation.max(1) == bound.generation => {}
                     // A birth whose head did not come to be: forgotten above.

@@ -114,9 +114,11 @@ impl Model<'_> {
     /// each time, so this is done until nothing changes.
     pub(super) fn find_strays(&mut self) -> Result<()> {
         const ROUNDS_MAX: usize = 4;
-        // On a volume that was closed cleanly, a block that was in use then and is a log page of somebody is reached.
+        // On a volume that was closed cleanly, a block that was in use then and is a log page of somebody is reached. Where a chunk of the inode
+        // table or the root directory is gone, so is what leads to logs; and what a repair found that was cut short, the next one must find.
         let is_short = |model: &Self| {
             model.ground.saved_used.is_some()
+                || model.names_lost
                 || model.ground.strays.blocks().next().is_some()
                 || !model.damaged_slots.is_empty()
                 || model.inodes.values().any(|examined| {

@@ -64,6 +64,8 @@ pub(super) struct Fault {
 /// A log as it was read.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
+    /// What leads to the first page, whether the inode's slot says so or not.
+    pub(super) head: Option<Link>,
     pub(super) pages: Vec<u64>,
     pub(super) first_sequence: u64,
     pub(super) next_sequence: u64,
@@ -159,6 +161,7 @@ pub(super) fn trace(
             return Ok(trace);
         }
         if first {
+            trace.head = Some(link);
             trace.first_sequence = header.first_sequence;
             trace.next_sequence = header.first_sequence;
         }

@@ -4,10 +4,11 @@ use super::build::{Builder, VOLUME_BYTES, populated};
 use super::{check, damage, medium_of, repaired, run};
 use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, Outcome, UNFINISHED, check_giving_up};
+use crate::disk::Disk;
 use crate::file_system::LogFs;
 use crate::format::entry::{Binding, Extents, FileExtent, Payload};
 use crate::format::page::{AT_NEXT, Link};
-use crate::format::slot::{AT_HEAD, AT_LINKS};
+use crate::format::slot::{AT_HEAD, AT_LINKS, SLOT_BYTES};
 use crate::format::state::{CLEAN_AT, REPAIRING};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::ops::NoUsers;
@@ -15,7 +16,7 @@ use crate::recover::ROOT;
 use gannet_media::simulation::CrashPolicy;
 use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
 use gannet_vfs::usermem::Destination;
-use gannet_vfs::{AttributeChange, Errno, FileSystem, FileType, Name};
+use gannet_vfs::{AttributeChange, Errno, FileSystem, FileType, Name, NewNode, Owner};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is at a path.
@@ -118,6 +119,24 @@ fn what_can_be_found_again_is_not_lost() {
             assert_eq!(tree(&medium), whole, "{what} filled with {byte}: {:#?}", damage(&report));
         }
     }
+}
+
+/// The name that it was born with says what an inode was made of, whichever directory is looked at first.
+#[test]
+fn what_has_several_names_is_made_again_as_it_was_born() {
+    let medium = medium_of(&Builder::new().image());
+    let fs = LogFs::open_private(medium.clone(), options()).unwrap();
+    let name = |text: &'static str| Name::new(text.as_bytes()).unwrap();
+    let file = fs.create(fs.root(), name("file"), &NewNode::regular(0o644, Owner::default())).unwrap();
+    let directory = fs.create(fs.root(), name("directory"), &NewNode::directory(0o755, Owner::default())).unwrap();
+    fs.link(file, directory, name("link")).unwrap();
+    assert!(fs.detach().unwrap());
+    drop(fs);
+    let whole = tree(&medium);
+    let slot_at = Disk::open(medium.clone()).unwrap().slot_at(file.number as u32).unwrap().unwrap();
+    fill(&medium, slot_at, SLOT_BYTES as usize, 0);
+    assert_eq!(repaired(&medium).outcome, Outcome::Repaired);
+    assert_eq!(tree(&medium), whole);
 }
 
 /// Where the entry of the name "inner" stands.

@@ -85,7 +85,9 @@ fn assert_keeps(repaired: &State, state: &State, text: &str) {
     let what = |inode: &Inode| (inode.attributes.mode_and_type(), inode.bytes.clone(), inode.xattrs.clone());
     for (path, kept) in &repaired.paths {
         let mut found = state.paths.iter().filter(|&(other, _)| other == path || is_lost(path) && is_lost(other));
-        assert!(found.any(|(_, found)| what(found) == what(kept)), "{text}: {path} is lost, or another");
+        let is_kept = found.any(|(_, found)| what(found) == what(kept));
+        let (was, is) = (kept.attributes, state.paths.get(path).map(|found| found.attributes));
+        assert!(is_kept, "{text}: {path} is lost, or another: it was {was:?}, and is {is:?}");
     }
     let added = state.paths.keys().find(|path| !repaired.paths.contains_key(*path) && !is_lost(path));
     assert_eq!(added, None, "{text}");
