@@ -188,12 +188,13 @@ impl Repair<'_, '_> {
         }
         let mut commit = disk.begin();
         for (block, page) in &pages {
-            // Unnoticed [store]: what stands here is hardly the header of a page of this very log.
+            // Unnoticed [store, flush]: what stands here is hardly the header of a page of this very log.
             commit.zero(block * BLOCK_BYTES, LINE_BYTES)?;
             commit.write(block * BLOCK_BYTES + LINE_BYTES, &page[LINE_BYTES as usize..])?;
         }
         let length_bytes = disk.geometry().chunk_blocks * BLOCK_BYTES;
         for &block in &self.new_chunks {
+            // Unnoticed [store]: what the block held is no slot of these inodes, and the look behind the repair has such slots freed.
             commit.zero(block * BLOCK_BYTES, length_bytes)?;
         }
         let clean = self.model.ground.summary.map(|summary| summary.clean_word(disk.key()));
