@@ -42,6 +42,22 @@ pub(crate) fn medium_of(image: &[u8]) -> Medium {
     medium
 }
 
+fn empty_volume(length_bytes: u64) -> Medium {
+    let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
+    let medium = Medium::create_in_memory("gannet-check", length_bytes, options).unwrap();
+    let options = MakeOptions {
+        label: String::new(),
+        copy_on_write: false,
+        emulate_persistence: false,
+        owner: Owner::default(),
+        mode: 0o755,
+        random: [3; 24],
+        now: Time(1_000),
+    };
+    make(&medium, &options).unwrap();
+    medium
+}
+
 #[test]
 fn a_sound_volume_is_sound() {
     let (builder, _) = build::populated();
@@ -71,18 +87,7 @@ fn an_empty_volume_is_sound_and_is_closed_by_repair() {
 
 #[test]
 fn maps_of_several_blocks_are_saved_as_a_whole() {
-    let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
-    let medium = Medium::create_in_memory("gannet-check", 300 << 20, options).unwrap();
-    let options = MakeOptions {
-        label: String::new(),
-        copy_on_write: false,
-        emulate_persistence: false,
-        owner: Owner::default(),
-        mode: 0o755,
-        random: [3; 24],
-        now: Time(1_000),
-    };
-    make(&medium, &options).unwrap();
+    let medium = empty_volume(300 << 20);
     // The replica of the superblock stands at the end, and in the last block of the map.
     let sound = |closed_cleanly| {
         let report = run(&medium, false);
@@ -97,18 +102,7 @@ fn maps_of_several_blocks_are_saved_as_a_whole() {
 /// A search of a sparse file in memory, be it damaged or forged, must not make it take the space that it says it has.
 #[test]
 fn holes_are_not_searched() {
-    let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
-    let medium = Medium::create_in_memory("gannet-check", 512 << 20, options).unwrap();
-    let made = MakeOptions {
-        label: String::new(),
-        copy_on_write: false,
-        emulate_persistence: false,
-        owner: Owner::default(),
-        mode: 0o755,
-        random: [3; 24],
-        now: Time(1_000),
-    };
-    make(&medium, &made).unwrap();
+    let medium = empty_volume(512 << 20);
     let file = medium.descriptor().unwrap();
     let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(file, hole, 8 << 20, 500 << 20).unwrap();
