@@ -5,10 +5,12 @@
  *     gannet mkfs /dev/shm/notes --size 64M
  *     cc example.c $(pkg-config --cflags --libs gannet) -o example && ./example /dev/shm/notes
  */
+#include <errno.h>
 #include <gannet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Ends the program if a call failed; the library knows which and why. */
 static int64_t check(int64_t result)
@@ -28,19 +30,21 @@ static void append(struct gannet_volume *volume, const char *text)
     check(gannet_close(volume, file));
 }
 
-/* Archives what there is: a copy that shares the blocks, written aside and put in place whole. */
+/* Archives what there is: a copy that shares the blocks, written aside and put in place whole. Each process writes its own. */
 static void archive(struct gannet_volume *volume)
 {
+    char aside[40];
+    snprintf(aside, sizeof aside, "archive.%ld", (long)getpid());
     int journal = check(gannet_open(volume, "journal", O_RDONLY | O_DIRECTORY, 0));
     int notes = check(gannet_openat(volume, journal, "notes", O_RDONLY, 0));
-    int copy = check(gannet_openat(volume, journal, "archive.new", O_WRONLY | O_CREAT | O_TRUNC, 0644));
+    int copy = check(gannet_openat(volume, journal, aside, O_WRONLY | O_CREAT | O_TRUNC, 0644));
     while (check(gannet_copy_file_range(volume, notes, NULL, copy, NULL, 1 << 30, 0)) > 0)
         ;
     /* What is written to the archive later is written whole or not at all. */
     uint32_t flags;
     check(gannet_getflags(volume, copy, &flags));
     check(gannet_setflags(volume, copy, flags | GANNET_FLAG_COPY_ON_WRITE));
-    check(gannet_renameat2(volume, journal, "archive.new", journal, "archive", 0));
+    check(gannet_renameat2(volume, journal, aside, journal, "archive", 0));
     struct gannet_stat status;
     check(gannet_fstatat(volume, journal, "archive", &status, AT_SYMLINK_NOFOLLOW));
     printf("archived %llu bytes\n", (unsigned long long)status.size);
@@ -77,7 +81,10 @@ static void list(struct gannet_volume *volume, const char *path)
             char name[512];
             snprintf(name, sizeof name, "%s/%s", path, entries[index].name);
             struct gannet_stat status;
-            check(gannet_lstat(volume, name, &status));
+            int found = gannet_lstat(volume, name, &status);
+            if (found == -ENOENT)
+                continue; /* another process has put its archive in place */
+            check(found);
             printf("%s: %llu bytes\n", name, (unsigned long long)status.size);
         }
     }

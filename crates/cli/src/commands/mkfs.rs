@@ -12,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const BLOCK_BYTES: u64 = 4096;
 const SIZE_BYTES_MIN: u64 = 1 << 20;
@@ -20,6 +20,8 @@ const SIZE_BYTES_MAX: u64 = 16 << 40;
 /// What shells say of a program that SIGINT ended.
 const INTERRUPTED: i32 = 130;
 const LABEL_BYTES_MAX: usize = 64;
+/// What an interrupt removes: the files that stand under a name before they are finished.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 const READ_ONLY: OpenOptions = OpenOptions { read_only: true, emulate_persistence: false, persistent_cache: false };
 
 /// Makes a volume.
@@ -72,13 +74,17 @@ struct File<'a> {
 fn create(files: &[File<'_>], arguments: &Mkfs) -> Result<(Medium, Vec<FurtherOptions>, Vec<Creation>), Failure> {
     let open = OpenOptions { emulate_persistence: arguments.emulate_pmem, ..OpenOptions::default() };
     let (mut parts, mut made) = (Vec::new(), Vec::new());
+    remove_when_interrupted()?;
     for file in files {
         // What may be replaced was decided before.
         let create = CreateOptions { force: file.path.exists(), open, ..CreateOptions::default() };
-        let mut creation = Creation::begin(file.path, file.length, create).map_err(Failure::new)?;
-        if let Some(path) = creation.temporary() {
-            remove_when_interrupted(path)?;
-        }
+        let mut creation = {
+            // An interrupt meanwhile waits for it, or it would not know of the file.
+            let mut unfinished = unfinished();
+            let creation = Creation::begin(file.path, file.length, create).map_err(Failure::new)?;
+            unfinished.extend(creation.temporary().map(Path::to_owned));
+            creation
+        };
         let mut progress = Progress::new("{msg} {wide_bar} {binary_bytes} of {binary_total_bytes} {eta_precise}");
         let medium = creation
             .fill(&mut |step| progress.show("reserving space", step.done_bytes, step.total_bytes))
@@ -122,20 +128,18 @@ fn name(files: &[File<'_>], made: Vec<Creation>) -> Result<(), Failure> {
 }
 
 /// Where files cannot be made without a name, an interrupt (SIGINT, SIGTERM, SIGHUP) removes them.
-fn remove_when_interrupted(path: &Path) -> Result<(), Failure> {
-    static PATHS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-    let mut paths = PATHS.lock().unwrap_or_else(PoisonError::into_inner);
-    paths.push(path.to_owned());
-    if paths.len() > 1 {
-        return Ok(());
-    }
+fn remove_when_interrupted() -> Result<(), Failure> {
     let handled = ctrlc::set_handler(|| {
-        for path in PATHS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for path in unfinished().iter() {
             let _ = std::fs::remove_file(path);
         }
         std::process::exit(INTERRUPTED);
     });
     handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))
+}
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A path as it is without links, also of a file that is not there yet.

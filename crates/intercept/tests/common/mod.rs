@@ -4,8 +4,10 @@
 
 mod afterwards;
 pub(crate) mod ordinary;
+mod running;
 
 pub(crate) use afterwards::{in_directory, nothing_is_left};
+pub(crate) use running::run;
 
 use gannet_logfs::{FurtherOptions, MakeOptions, make_spanning};
 use gannet_media::{CreateOptions, Medium};
@@ -187,11 +189,6 @@ pub(crate) fn is_root_who_can(what: &str) -> bool {
         eprintln!("left out: only root can {what}");
     }
     is_root
-}
-
-/// Runs it and takes what it says.
-pub(crate) fn run(command: &mut Command) -> Output {
-    command.output().expect("the command starts")
 }
 
 /// It must have succeeded with this output.

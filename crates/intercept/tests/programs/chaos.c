@@ -51,7 +51,7 @@ static void *spawner(void *x) { unsigned s = (long)x * 104729 + id;
         if (!(WIFEXITED(st) && WEXITSTATUS(st) == 0) && !WIFSIGNALED(st)) BAD("child of spawner status %x", st);
         if (WIFSIGNALED(st) && WTERMSIG(st) != 9) BAD("child of spawner signal %x", st);
     } }
-static void victim(int n) { id = n; pthread_t t; for (long i = 1; i <= 2; i++) OK(pthread_create(&t, 0, worker, (void *)i) == 0); OK(pthread_create(&t, 0, spawner, (void *)(long)(10 + n)) == 0); spawner((void *)(long)(20 + n)); }
+static void victim(int n) { id = n; prctl(PR_SET_PDEATHSIG, SIGKILL); pthread_t t; for (long i = 1; i <= 2; i++) OK(pthread_create(&t, 0, worker, (void *)i) == 0); OK(pthread_create(&t, 0, spawner, (void *)(long)(10 + n)) == 0); spawner((void *)(long)(20 + n)); }
 int main(int argc, char **argv, char **e) {
     if (argc == 2) return 0; /* what children execute */
     envp0 = e; int kills = atoi(argv[2]); srand(atoi(argv[1])); prctl(PR_SET_CHILD_SUBREAPER, 1);
