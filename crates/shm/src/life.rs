@@ -6,7 +6,7 @@
 //! from `next` to the word is registered as -32 with the kernel for the whole thread. glibc stores
 //! pointers into neighbours' nodes, so a node must not be in shared memory while the word must be.
 //! So each thread maps two pages side by side: the slot's, the word at its very end, and
-//! a private page, the node at its very start:
+//! a private page, the node at its very start (a [`Pair`]):
 //!
 //! ```text
 //!   … shared slot …      | word:4 pad:4 || 16 unused | prev:8 | next:8 | … private page …
@@ -18,10 +18,11 @@
 
 use crate::arena::Arena;
 use crate::layout::PAGE_BYTES;
+use crate::private::{Pair, PrivatePage};
 use crate::slot;
 use crate::sys;
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap};
-use std::ffi::c_void;
+use rustix::mm::{MremapFlags, mremap_fixed};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, compiler_fence};
 
 /// Distance from a node's `next` to its futex word, as glibc registers it on 64-bit machines.
@@ -30,7 +31,7 @@ const FUTEX_OFFSET: isize = -32;
 const NEXT_IN_PAGE: usize = 24;
 /// `prev` stands before `next`, in our node as in the list's head.
 const PREV_BEFORE_NEXT: usize = 8;
-/// A copy of the node's address: zero in a forked child, whose list no longer has it.
+/// A copy of the node's address: zero in a forked child, whose list no longer has it. What the node needs of the page ends here.
 const OURS_IN_PAGE: usize = 64;
 
 /// Lets a test process do without, as under another C library.
@@ -48,14 +49,13 @@ struct Head {
 /// An entry of the calling thread's robust list. Dropped by the same thread: taken out.
 #[derive(Debug)]
 pub(crate) struct RobustNode {
-    /// Start of the pair of pages.
-    pages: usize,
+    pages: Arc<Pair>,
 }
 
 impl RobustNode {
     /// Puts the life word of `slot` on the calling thread's robust list. `None` if the list is not
     /// glibc's or the pages cannot be mapped: then the word is not marked at death.
-    pub(crate) fn enlist(arena: &Arena, slot: u32) -> Option<Self> {
+    pub(crate) fn enlist(arena: &Arena, page: &PrivatePage, slot: u32) -> Option<Self> {
         #[cfg(test)]
         if FORBIDDEN.load(Ordering::Relaxed) {
             return None;
@@ -69,8 +69,9 @@ impl RobustNode {
         if offset != FUTEX_OFFSET || !head_has_back_pointer(head) {
             return None;
         }
-        let node = Self::map(arena, slot)?;
-        let next = node.pages + PAGE_BYTES as usize + NEXT_IN_PAGE;
+        let node = Self::map(arena, page, slot)?;
+        let private = node.pages.private() as usize;
+        let next = private + NEXT_IN_PAGE;
         // SAFETY: all addresses are of this thread's list, whose nodes glibc keeps valid, or of the
         // page just mapped. Only this thread and the kernel, at its death, use the list; the order of
         // stores keeps it whole from `head` at every instant.
@@ -78,7 +79,7 @@ impl RobustNode {
             let first = (head as *const usize).read_volatile();
             ((next - PREV_BEFORE_NEXT) as *mut usize).write_volatile(head);
             (next as *mut usize).write_volatile(first);
-            ((node.pages + PAGE_BYTES as usize + OURS_IN_PAGE) as *mut usize).write_volatile(next);
+            ((private + OURS_IN_PAGE) as *mut usize).write_volatile(next);
             compiler_fence(Ordering::SeqCst);
             (((first & !1) - PREV_BEFORE_NEXT) as *mut usize).write_volatile(next);
             (head as *mut usize).write_volatile(next);
@@ -87,24 +88,18 @@ impl RobustNode {
     }
 
     /// The slot a second time, and a private page behind it.
-    fn map(arena: &Arena, slot: u32) -> Option<Self> {
-        let page = PAGE_BYTES as usize;
-        let shared = arena.address(slot::slot_at(arena, slot)).cast::<c_void>();
-        // SAFETY: fresh mappings. A `mremap` of length 0 duplicates a shared mapping at the address
-        // given, which is a page of our own fresh reservation.
-        unsafe {
-            let flags = MapFlags::PRIVATE;
-            let pair =
-                mmap_anonymous(std::ptr::null_mut(), 2 * page, ProtFlags::READ | ProtFlags::WRITE, flags).ok()?;
-            let private = pair.byte_add(page);
-            let mapped = madvise(private, page, Advice::LinuxWipeOnFork)
-                .and_then(|()| mremap_fixed(shared, 0, page, MremapFlags::MAYMOVE, pair));
-            if mapped.is_err() {
-                let _ = munmap(pair, 2 * page);
-                return None;
-            }
-            Some(Self { pages: pair as usize })
+    fn map(arena: &Arena, page: &PrivatePage, slot: u32) -> Option<Self> {
+        let pages = page.pair_for_thread().ok()?;
+        let slot = arena.address(slot::slot_at(arena, slot)).cast();
+        // SAFETY: a `mremap` of length 0 duplicates a shared mapping at the address given, which is a page of a pair of
+        // ours that is used for nothing else.
+        let mapped = unsafe { mremap_fixed(slot, 0, PAGE_BYTES as usize, MremapFlags::MAYMOVE, pages.shared().cast()) };
+        if mapped.is_err() {
+            // Whether the page is still there nobody knows, nor what another thread maps there now: the pair stays.
+            std::mem::forget(pages);
+            return None;
         }
+        Some(Self { pages })
     }
 }
 
@@ -142,7 +137,7 @@ impl RobustNode {
     /// # Safety
     /// Once, by the thread whose list it is.
     unsafe fn unlink(&self) {
-        let private = self.pages + PAGE_BYTES as usize;
+        let private = self.pages.private() as usize;
         // SAFETY: our own pages. In a forked child the private one reads zero, and the list that it
         // was on has been emptied by the C library: then nothing is taken out.
         unsafe {
@@ -160,10 +155,7 @@ impl RobustNode {
 
 impl Drop for RobustNode {
     fn drop(&mut self) {
-        // SAFETY: dropped once, by its thread; nothing refers to the pages any more.
-        unsafe {
-            self.unlink();
-            let _ = munmap(self.pages as *mut c_void, 2 * PAGE_BYTES as usize);
-        }
+        // SAFETY: dropped once, by its thread.
+        unsafe { self.unlink() };
     }
 }

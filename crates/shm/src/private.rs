@@ -1,10 +1,19 @@
 //! A page of this process that a forked child finds zeroed: how a session notices that it runs in
 //! a child, at the price of one load.
+//!
+//! In front of it is room for a page of the arena. A thread's entry on the kernel's robust list needs such a pair, too (see `life`):
+//! the first thread of a session, which as a rule is the one that attaches, gets the session's own. A map, an advice and a page fault
+//! are a tenth of what attaching costs.
 
 use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Where a session's part of the private page begins; what is in front of it is a thread's.
+const FIELDS_IN_PAGE: usize = 128;
 
 /// What a session knows about itself in this very process. All zero in a forked child.
 #[repr(C)]
@@ -28,36 +37,79 @@ pub(crate) struct Fields {
     pub(crate) is_ending: AtomicU64,
 }
 
+/// A page for a part of the arena and, behind it, one that a forked child finds zeroed. Dropped: unmapped.
+#[derive(Debug)]
+pub(crate) struct Pair(*mut u8);
+
+// SAFETY: what is in the pages is accessed as their users say; the value itself is an address.
+unsafe impl Send for Pair {}
+// SAFETY: as above.
+unsafe impl Sync for Pair {}
+
+impl Pair {
+    pub(crate) fn map() -> std::result::Result<Self, Errno> {
+        let page = PAGE_BYTES as usize;
+        // SAFETY: a fresh private mapping; wiping at fork is set before anything is stored.
+        unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            let pair = Self(mmap_anonymous(std::ptr::null_mut(), 2 * page, access, MapFlags::PRIVATE)?.cast());
+            madvise(pair.private().cast(), page, Advice::LinuxWipeOnFork)?;
+            Ok(pair)
+        }
+    }
+
+    /// The first page.
+    #[inline]
+    pub(crate) fn shared(&self) -> *mut u8 {
+        self.0
+    }
+
+    /// The second one.
+    #[inline]
+    pub(crate) fn private(&self) -> *mut u8 {
+        // SAFETY: inside the mapping.
+        unsafe { self.0.add(PAGE_BYTES as usize) }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping, which nobody refers to any more.
+        let _ = unsafe { munmap(self.0.cast(), 2 * PAGE_BYTES as usize) };
+    }
+}
+
 /// The page.
 #[derive(Debug)]
-pub(crate) struct PrivatePage(*mut Fields);
+pub(crate) struct PrivatePage {
+    fields: *mut Fields,
+    pair: Arc<Pair>,
+    /// The pair is some thread's as well, or was.
+    is_lent: AtomicBool,
+}
 
-// SAFETY: the page lives as long as the value and holds atomics only.
+// SAFETY: the page lives as long as the value, and the session's part of it holds atomics only.
 unsafe impl Send for PrivatePage {}
 // SAFETY: as above.
 unsafe impl Sync for PrivatePage {}
 
 impl PrivatePage {
     pub(crate) fn new() -> Result<Self> {
-        let doing = "map a page for the session";
-        let len = PAGE_BYTES as usize;
-        // SAFETY: a fresh private mapping; wiping at fork is set before anything is stored.
-        let page = unsafe {
-            let page = mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
-                .map_err(Error::system(doing))?;
-            if let Err(errno) = madvise(page, len, Advice::LinuxWipeOnFork) {
-                let _ = munmap(page, len);
-                return Err(Error::system(doing)(errno));
-            }
-            page
-        };
-        Ok(Self(page.cast()))
+        let pair = Arc::new(Pair::map().map_err(Error::system("map a page for the session"))?);
+        // SAFETY: inside the private page.
+        let fields = unsafe { pair.private().add(FIELDS_IN_PAGE) };
+        Ok(Self { fields: fields.cast(), pair, is_lent: AtomicBool::new(false) })
     }
 
     #[inline(always)]
     pub(crate) fn fields(&self) -> &Fields {
-        // SAFETY: mapped, page-aligned, at least as large, zero is a valid value of atomics.
-        unsafe { &*self.0 }
+        // SAFETY: mapped, aligned, inside the page, zero is a valid value of atomics.
+        unsafe { &*self.fields }
+    }
+
+    /// A pair of pages for a thread's entry on the robust list: of the private one what lies in front of the session's part.
+    pub(crate) fn pair_for_thread(&self) -> std::result::Result<Arc<Pair>, Errno> {
+        if self.is_lent.swap(true, Ordering::Relaxed) { Pair::map().map(Arc::new) } else { Ok(self.pair.clone()) }
     }
 
     /// Excludes this process's other threads; a child never inherits the lock, the page being wiped.
@@ -67,13 +119,6 @@ impl PrivatePage {
             std::thread::yield_now();
         }
         Exclusive(busy)
-    }
-}
-
-impl Drop for PrivatePage {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping.
-        let _ = unsafe { munmap(self.0.cast(), PAGE_BYTES as usize) };
     }
 }
 
@@ -90,4 +135,23 @@ impl Drop for Exclusive<'_> {
 pub(crate) fn next_incarnation() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_the_pair_that_it_got_from_a_session_and_the_next_gets_another() {
+        let page = PrivatePage::new().unwrap();
+        let first = page.pair_for_thread().unwrap();
+        let second = page.pair_for_thread().unwrap();
+        assert_ne!(first.shared(), second.shared());
+        let session_at = (&raw const *page.fields()).cast::<u8>();
+        assert_eq!(session_at.addr(), first.private().addr() + FIELDS_IN_PAGE);
+        page.fields().incarnation.store(7, Ordering::Relaxed);
+        drop(page);
+        // SAFETY: inside a pair that is there still.
+        assert_eq!(unsafe { session_at.cast::<u64>().read_volatile() }, 7);
+    }
 }

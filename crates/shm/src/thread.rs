@@ -275,7 +275,7 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         life(arena, slot).store(tid, Ordering::Relaxed);
         // Not for the few steps of a process's end: should it be killed in them, its byte tells.
-        let node = if session.is_ending() { None } else { RobustNode::enlist(arena, slot) };
+        let node = if session.is_ending() { None } else { RobustNode::enlist(arena, &session.page, slot) };
         if node.is_none() && !session.is_ending() {
             // It has joined, so this cannot fail; and the slot is half taken.
             let _ = session.say_namespace();

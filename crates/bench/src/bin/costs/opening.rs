@@ -13,9 +13,19 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The volume that a child is to work on until it is killed.
+/// The volume that a child is to open.
 const CHILD: &str = "GANNET_COSTS_CHILD";
+/// What it is to do with it.
+const DEED: &str = "GANNET_COSTS_DEED";
+/// To work on it until it is killed.
+const WORK: &str = "work";
+/// To have it open until its input ends.
+const KEEP: &str = "keep";
+/// To open it and say what that took.
+const JOIN: &str = "join";
 const ATTACHES: usize = 200;
+/// Of new processes.
+const STARTS: usize = 60;
 const KILLS: usize = 60;
 /// Longer rounds: clean openings and recoveries.
 const ROUNDS: usize = 5;
@@ -99,17 +109,29 @@ fn openings(what: &str, path: &Path) {
     print(&format!("detach as the last, {what}"), &closed);
 }
 
+/// The others are another process: one that has the volume open already finds the best addresses taken. A new process pays for
+/// its first use of the code and of its own memory, too.
 fn joining(path: &Path) {
-    let first = LogFs::open(path, false, attach_options()).expect("attach");
+    let mut other = spawn(path, KEEP);
     let (mut joined, mut left) = (Vec::new(), Vec::new());
     for _ in 0..ATTACHES {
         let (fs, took) = timed(|| LogFs::open(path, false, attach_options()).expect("attach"));
         joined.push(took);
         left.push(timed(|| fs.detach().expect("detach")).1);
     }
+    let new: Vec<Took> = (0..STARTS).map(|_| join_in_new_process(path)).collect();
     print("attach, others attached", &joined);
+    print("  the same, the first of a new process", &new);
     print("detach, others remain", &left);
-    first.detach().expect("detach");
+    drop(other.stdin.take());
+    other.wait().expect("wait");
+}
+
+fn join_in_new_process(path: &Path) -> Took {
+    let output = child(path, JOIN).output().expect("a child");
+    let text = String::from_utf8(output.stdout).expect("numbers");
+    let mut numbers = text.split_whitespace().map(|number| number.parse().expect("a number"));
+    (numbers.next().expect("the clock"), numbers.next().expect("the processor"))
 }
 
 /// Recovery is what opening is when nobody has closed the volume and nothing is left of what they shared.
@@ -150,29 +172,51 @@ fn recoveries(path: &Path, files: u64) {
     fs.detach().expect("detach");
 }
 
-/// In a child: works in a directory until it is killed. Returns if this is none.
+/// In a child: does what it is to do. Returns if this is none.
 pub(crate) fn work_if_child() {
     let Some(path) = std::env::var_os(CHILD) else { return };
-    let fs = LogFs::open(Path::new(&path), false, attach_options()).expect("attach");
+    let (fs, (clock, processor)) = timed(|| LogFs::open(Path::new(&path), false, attach_options()).expect("attach"));
+    let say = |text: &str| {
+        println!("{text}");
+        std::io::stdout().flush().expect("say so");
+    };
+    let deed = std::env::var(DEED).expect("what to do");
+    if deed == WORK {
+        work(&fs, || say("ready"));
+    }
+    if deed == KEEP {
+        say("ready");
+        let _ = std::io::stdin().read_line(&mut String::new());
+    } else {
+        say(&format!("{clock} {processor}"));
+    }
+    fs.detach().expect("detach");
+    std::process::exit(0);
+}
+
+/// Works in a directory for ever.
+fn work(fs: &LogFs, begun: impl FnOnce()) {
     let directory = fs.lookup(fs.root(), name("common")).expect("the directory").node;
     let brief = || {
         fs.create(directory, name("brief"), &regular()).expect("create");
         fs.remove(directory, name("brief"), RemoveKind::NonDirectory).expect("remove");
     };
     brief();
-    println!("ready");
-    std::io::stdout().flush().expect("say so");
+    begun();
     loop {
         brief();
     }
 }
 
-fn spawn(path: &Path) -> Child {
-    let mut child = Command::new(std::env::current_exe().expect("this program"))
-        .env(CHILD, path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a child");
+fn child(path: &Path, deed: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.env(CHILD, path).env(DEED, deed);
+    command
+}
+
+/// A child that has the volume open.
+fn spawn(path: &Path, deed: &str) -> Child {
+    let mut child = child(path, deed).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a word");
     child
@@ -185,7 +229,7 @@ fn takeovers(path: &Path) {
     let directory: NodeId = fs.create(fs.root(), name("common"), &new).expect("mkdir");
     let (mut taken_over, mut free, mut gone) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..KILLS {
-        let mut child = spawn(path);
+        let mut child = spawn(path, WORK);
         std::thread::sleep(Duration::from_micros(200 + round as u64 * 37 % 500));
         let before = fs.takeovers().expect("takeovers");
         let killed = Instant::now();
