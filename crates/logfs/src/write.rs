@@ -230,7 +230,8 @@ impl<'s> Op<'s> {
         if at >= FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
-        let mut copy_on_write = self.is_copy_on_write(locked.record.flags(), locked.record.maps());
+        let whole_calls = self.is_copy_on_write(locked.record.flags(), locked.record.maps());
+        let mut copy_on_write = whole_calls;
         let mut end = at + (from.remaining() as u64).min(ENTRY_BYTES_MAX).min(FILE_BYTES_MAX - at);
         if !copy_on_write && at < size {
             // Bytes inside the file and bytes behind its end are different kinds of write.
@@ -254,20 +255,64 @@ impl<'s> Op<'s> {
                 Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
             }
         }
-        let written = if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
-            self.write_entry_data::<1, 1>(&locked, at, end, from, copy_on_write)
-        } else {
-            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(&locked, at, end, from, copy_on_write)
-        };
-        let count = match written {
-            Err(full) if full.errno() == Errno::NOSPC && at >= size && !copy_on_write => {
-                self.write_allocated(&locked, at, end, from, full)?
+        let count = match self.write_fresh(&locked, at, end, from, copy_on_write) {
+            Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
+                self.write_what_fits(&locked, at, end, from, copy_on_write, full)?
             }
             other => other?,
         };
         self.collect_some(&locked)?;
         locked.guard.unlock();
         Ok((at, count))
+    }
+
+    #[inline(always)]
+    fn write_fresh(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        copy_on_write: bool,
+    ) -> Result<usize> {
+        if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
+            self.write_entry_data::<1, 1>(locked, at, end, from, copy_on_write)
+        } else {
+            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(locked, at, end, from, copy_on_write)
+        }
+    }
+
+    /// There is no room for all of `at..end`: as much of its beginning is written as there is room for, found by halving. Who writes
+    /// on behind it comes here again, so in the end all room is used. Not where data is copy-on-write: that promises whole calls.
+    #[cold]
+    #[inline(never)]
+    fn write_what_fits(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        copy_on_write: bool,
+        full: Error,
+    ) -> Result<usize> {
+        let (mut end, mut full) = (end, full);
+        loop {
+            if at >= locked.record.size() {
+                match self.write_allocated(locked, at, end, from, full) {
+                    Err(error) if error.errno() == Errno::NOSPC => full = error,
+                    other => return other,
+                }
+            }
+            let blocks = end.div_ceil(BLOCK_BYTES) - at / BLOCK_BYTES;
+            if blocks < 2 {
+                return Err(full);
+            }
+            end = (at / BLOCK_BYTES + blocks / 2) * BLOCK_BYTES;
+            match self.write_fresh(locked, at, end, from, copy_on_write) {
+                Err(error) if error.errno() == Errno::NOSPC => full = error,
+                other => return other,
+            }
+        }
     }
 
     /// After sealing: the overwrite, with the inode's lock held, so that nothing can come between.

@@ -160,3 +160,37 @@ fn slots_that_are_free_are_used_wherever_they_are() {
     drop(fs);
     assert_sound(&medium);
 }
+
+#[test]
+fn a_write_goes_as_far_as_there_is_room() {
+    let medium = volume(16 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    // Runs of 100 blocks, a hole in a file, and what is allocated behind an end.
+    let behind = rig.file(rig.root, "behind");
+    fs.allocate(behind, gannet_vfs::AllocateMode::KeepSize, 0, 20 * BLOCK as u64).expect("allocate");
+    let sparse = rig.file(rig.root, "sparse");
+    rig.write(sparse, 400 * BLOCK as u64, b"end");
+    let given = rig.file(rig.root, "given");
+    rig.write(given, 0, &vec![1; 300 * BLOCK]);
+    fill(&rig, "f", 1);
+    let content: Vec<u8> = (0..400 * BLOCK).map(|at| (at / 7) as u8).collect();
+    for (text, position) in [("behind", 0), ("sparse", 0), ("fresh", 0), ("fresh", 5000)] {
+        let node = rig.find(rig.root, text).unwrap_or_else(|| rig.file(rig.root, text));
+        let punch = gannet_vfs::AllocateMode::PunchHole;
+        fs.allocate(given, punch, 0, 100 * BLOCK as u64).expect("punch");
+        let free = fs.statistics().expect("statistics").blocks_free as usize;
+        let written = rig.try_write(node, WritePosition::At(position), &content).expect("there is some room");
+        assert!(written.count_bytes < content.len());
+        // But for pages of logs, of which each entry may need one.
+        assert!(written.count_bytes + 30 * BLOCK > (free - 64).min(100) * BLOCK, "{text}: {written:?} of {free}");
+        let read = rig.try_read(node, position, written.count_bytes).expect("read");
+        assert!(read == content[..written.count_bytes], "{text}");
+        let full = rig.try_write(node, WritePosition::At(position + written.count_bytes as u64), &content);
+        assert_eq!(full.map_err(|error| error.errno()), Err(Errno::NOSPC), "{text}");
+        rig.resize(node, 0).expect("cut");
+    }
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}

@@ -3,6 +3,7 @@
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
     AllocateMode, Errno, Error, FileType, InodeFlags, NodeId, Result, SeekTarget, SyncScope, WriteFlags, WritePosition,
+    Written,
 };
 
 use super::names::UNCHANGEABLE;
@@ -15,6 +16,7 @@ use crate::protocol::wire::FixedReply;
 
 const O_ACCMODE: u32 = 0o3;
 const O_APPEND: u32 = 0o2000;
+const O_DIRECT: u32 = 0o40000;
 const O_NOATIME: u32 = 0o1_000_000;
 /// At most this many bytes are copied per request where blocks cannot be shared, so that a copy can be interrupted.
 const COPY_BYTES_MAX: u64 = 16 << 20;
@@ -107,12 +109,39 @@ impl Dispatcher {
             self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
         }
         self.drop_capabilities(node);
-        let written = self.file_system.write(node, position, &mut Source::from_slice(data), flags)?;
+        let mut from = Source::from_slice(data);
+        let mut written = self.file_system.write(node, position, &mut from, flags)?;
+        if !from.is_empty() && position != WritePosition::Append {
+            // The kernel takes pages that it writes back for written, whatever count it is told, and a short count of a direct
+            // write to a cached file for an I/O error: only an error says that there was no room for the rest.
+            let all = from_page_cache || (open_flags & O_DIRECT != 0 && self.exclusive());
+            match self.write_rest(node, &mut written, from, flags) {
+                Err(error) if all => return Err(error),
+                _ => {}
+            }
+        }
         // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
         if from_page_cache && !self.agreed(InitFlags::WRITEBACK_CACHE) {
             self.attributes_have_changed(header.node);
         }
         Ok(reply::written(written.count_bytes as u32))
+    }
+
+    /// Goes on with a write that was done in part, as far as there is room, and room may come; `written` counts what was done.
+    fn write_rest(&self, node: NodeId, written: &mut Written, mut from: Source<'_>, flags: WriteFlags) -> Result<()> {
+        while !from.is_empty() {
+            let at = WritePosition::At(written.offset_bytes + written.count_bytes as u64);
+            let (count_bytes, rest) = self.with_room(|| {
+                let mut rest = from.clone();
+                Ok((self.file_system.write(node, at, &mut rest, flags)?.count_bytes, rest))
+            })?;
+            if count_bytes == 0 {
+                return Err(Error::new(Errno::IO));
+            }
+            written.count_bytes += count_bytes;
+            from = rest;
+        }
+        Ok(())
     }
 
     pub(super) fn sync(&self, header: &Header, flags: u32) -> Result<FixedReply> {

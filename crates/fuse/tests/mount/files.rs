@@ -16,6 +16,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "directories_are_read_completely", body: directories_are_read_completely, every_way: true },
     Test { name: "unlinked_files_live_until_closed", body: unlinked_files_live_until_closed, every_way: true },
     Test { name: "a_full_volume_has_room_after_rm", body: a_full_volume_has_room_after_rm, every_way: true },
+    Test { name: "a_write_goes_as_far_as_there_is_room", body: a_write_goes_as_far_as_there_is_room, every_way: true },
     Test { name: "nothing_leaks", body: nothing_leaks, every_way: true },
     Test { name: "appends_do_not_overwrite", body: appends_do_not_overwrite, every_way: true },
     Test { name: "direct_io_and_large_requests", body: direct_io_and_large_requests, every_way: true },
@@ -171,6 +172,44 @@ fn a_full_volume_has_room_after_rm(way: &str) -> Outcome {
         fs::write(server.at("small"), [round; 1 << 20]).unwrap();
         assert_eq!(content(&server.at("small")), [round; 1 << 20]);
     }
+    server.end();
+    Ok(())
+}
+
+/// Where a write fits in part, the part is written, and nobody is told of more.
+fn a_write_goes_as_far_as_there_is_room(way: &str) -> Outcome {
+    const LEFT: usize = 10 * 4096;
+    let server = Server::start(&format!("{way},size=8"));
+    let rest = File::create(server.at("rest")).unwrap();
+    rest.write_all_at(&[1; LEFT], 0).unwrap();
+    rest.sync_all().unwrap();
+    let mut big = File::create(server.at("big")).unwrap();
+    while big.write_all(&[2; 4096]).and_then(|()| big.sync_all()).is_ok() {}
+    drop((big, rest));
+    fs::remove_file(server.at("rest")).unwrap();
+    let bytes = pattern(1 << 20, 7);
+    let path = server.at("part");
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    let outcome = file.write_at(&bytes, 0).and_then(|count| file.sync_all().map(|()| count));
+    match outcome {
+        // The page cache took all of it, and could not get rid of it.
+        Err(error) if way.contains("writeback") => assert_eq!(errno(&error), Errno::NOSPC),
+        outcome => {
+            let count = outcome.unwrap();
+            assert_eq!(count, LEFT);
+            assert!(content(&path) == bytes[..count]);
+        }
+    }
+    drop(file);
+    fs::remove_file(&path).unwrap();
+    // Where files are cached the kernel would call a short count of a direct write an I/O error.
+    let direct = OpenOptions::new().write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let aligned = vec![3; bytes.len() + 4096];
+    let start = aligned.as_ptr().align_offset(4096);
+    let told = direct.write_at(&aligned[start..start + bytes.len()], 0).map_err(|error| errno(&error));
+    let cached = way.contains("exclusive") || way.contains("writeback");
+    assert_eq!(told, if cached { Err(Errno::NOSPC) } else { Ok(LEFT) });
+    drop(direct);
     server.end();
     Ok(())
 }
