@@ -6,11 +6,11 @@
 //! and no arena (another container's `/dev/shm`) is refused.
 
 use crate::adopt::LeftBehind;
-use crate::bits::Bits;
 use crate::disk::Disk;
+use crate::format::geometry::Geometry;
 use crate::format::shares::SharedRun;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary, is_repairing};
-use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
 use crate::places::{CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
@@ -20,7 +20,6 @@ use crate::shares::{Shares, read_list, save_list};
 use crate::space::{Extent, Space};
 use crate::span::open_together;
 use crate::storage::Storage;
-use gannet_media::DataHash;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{Errno, Error, NodeId, Result, Time};
@@ -64,13 +63,15 @@ pub struct AttachOptions {
 }
 
 const NODE_BYTES: u64 = NODE_WORDS as u64 * 8;
+/// More than 512 GiB of indexes there cannot be: an arena has an end.
+const INDEX_BYTES_MAX: u64 = 1 << 39;
 
 /// The layout of the arena of a volume.
-pub(crate) fn arena_layout(disk: &Disk, index_bytes_max: u64) -> ArenaLayout {
+pub(crate) fn arena_layout(geometry: &Geometry, index_bytes_max: u64) -> ArenaLayout {
     // More than this a volume of this size never needs: two nodes for each inode.
-    let useful = disk.geometry().inodes().saturating_mul(2 * NODE_BYTES).saturating_add(4 << 20);
-    let layout = Places::layout(disk.geometry(), index_bytes_max.clamp(64 * NODE_BYTES, useful));
-    Shared::layout(Storage::layout(layout, disk.geometry()), &SharedLimits::default())
+    let useful = geometry.inodes().saturating_mul(2 * NODE_BYTES).saturating_add(4 << 20).min(INDEX_BYTES_MAX);
+    let layout = Places::layout(geometry, index_bytes_max.clamp(64 * NODE_BYTES, useful));
+    Shared::layout(Storage::layout(layout, geometry), &SharedLimits::default())
 }
 
 /// Users that can be named again, should opening be begun anew.
@@ -272,9 +273,7 @@ fn save_map(disk: &Disk, space: &Space<'_>, start_block: u64, length: u64) -> Re
 }
 
 fn map_hash(disk: &Disk, start_block: u64, length: u64) -> Result<u64> {
-    let mut hash = DataHash::new(disk.key().seed(Tag::Summary, start_block, 1));
-    disk.hash_range(&mut hash, start_block * BLOCK_BYTES, length.div_ceil(64) * 8)?;
-    Ok(hash.value())
+    disk.hash_map(start_block, length.div_ceil(64))
 }
 
 /// The summary of a clean detach and what was shared then, if there was one and its maps are what it says.
@@ -297,27 +296,13 @@ pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<(Summary, Vec<SharedRu
     Ok(read_list(disk, summary.shares)?.map(|runs| (summary, runs)))
 }
 
-/// A saved map: the numbers in use.
-pub(crate) fn saved_map(disk: &Disk, start_block: u64, length: u64) -> Result<Bits> {
-    let mut words = Vec::with_capacity(length.div_ceil(64) as usize);
-    let mut block = [0; BLOCK_BYTES as usize];
-    let mut at = start_block;
-    while (words.len() as u64) < length.div_ceil(64) {
-        disk.read_block(at, &mut block)?;
-        words.extend(block.chunks_exact(8).map(|word| crate::format::get_u64(word, 0)));
-        at += 1;
-    }
-    words.truncate(length.div_ceil(64) as usize);
-    Ok(Bits::from_words(length, words.into_iter()))
-}
-
 /// Loads the maps of a clean detach, if there are any; returns what was shared.
 fn load_saved(disk: &Disk, blocks: &Space<'_>, inodes: &Space<'_>) -> Result<Option<Vec<SharedRun>>> {
     let Some((_, runs)) = clean_summary(disk)? else { return Ok(None) };
     let geometry = disk.geometry();
-    let saved = saved_map(disk, geometry.saved_blocks_start, geometry.blocks)?;
+    let saved = disk.saved_map(geometry.saved_blocks_start, geometry.blocks)?;
     blocks.load(saved.words().map(|word| !word));
-    let saved = saved_map(disk, geometry.saved_inodes_start, geometry.inodes())?;
+    let saved = disk.saved_map(geometry.saved_inodes_start, geometry.inodes())?;
     inodes.load(saved.words().map(|word| !word));
     Ok(Some(runs))
 }
@@ -494,4 +479,22 @@ pub(crate) fn identity(disk: &Disk) -> Result<VolumeIdentity> {
 fn nonce(medium: &gannet_media::Medium) -> Result<u64> {
     let file = medium.identity().map_err(|_| Error::because(Errno::IO, "examining the volume's file"))?;
     Ok(file.map_or(0, |file| file.device.rotate_left(32) ^ file.inode))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::geometry::{BLOCKS_MAX, BLOCKS_MIN};
+
+    #[test]
+    fn volumes_of_every_size_have_an_arena() {
+        for blocks in [BLOCKS_MIN, BLOCKS_MIN + 1, 1 << 20, 1 << 31, BLOCKS_MAX - 1, BLOCKS_MAX] {
+            for geometry in [Geometry::of(blocks), Geometry::with_large_chunks(blocks)] {
+                for index_bytes_max in [0, 1 << 30, u64::MAX] {
+                    let layout = arena_layout(&geometry.unwrap(), index_bytes_max);
+                    assert!(layout.bytes().is_ok(), "{blocks} blocks, {index_bytes_max} bytes: {:?}", layout.bytes());
+                }
+            }
+        }
+    }
 }

@@ -130,7 +130,7 @@ impl LogFs {
         let disk = superblock.and_then(|superblock| Disk::with_superblock(medium, superblock));
         let disk = disk.map_err(volume_error)?.in_its_mode();
         let identity = attach::identity(&disk).map_err(volume_error)?;
-        let layout = attach::arena_layout(&disk, options.index_bytes_max);
+        let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
         let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
@@ -147,7 +147,7 @@ impl LogFs {
     /// unless [`LogFs::detach`] is called.
     pub fn open_private(medium: Medium, options: AttachOptions) -> Result<Self> {
         let disk = Disk::open(medium)?;
-        let layout = attach::arena_layout(&disk, options.index_bytes_max);
+        let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
         let session = Session::private(&layout).map_err(shared_error)?;
         let threads = options.threads;
         let (core, shared) = attach::assemble(disk, &session, options)?;

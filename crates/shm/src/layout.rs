@@ -68,8 +68,8 @@ pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;
 pub(crate) const PARTICIPANT_BYTES: u64 = 64;
 /// A page for each thread, since its life word stands at the end of one ([`crate::life`]).
 pub(crate) const SLOT_BYTES: u64 = PAGE_BYTES;
-/// Bound on the size of one arena: 1 TiB of sparse address space.
-const ARENA_BYTES_MAX: u64 = 1 << 40;
+/// Bound on the size of one arena: 2 TiB of sparse address space. A volume of 16 TiB takes 1.1 of them.
+const ARENA_BYTES_MAX: u64 = 2 << 40;
 
 /// How many processes can have one volume open by default.
 pub const PARTICIPANTS_DEFAULT: u32 = 1024;
@@ -124,6 +124,14 @@ impl ArenaLayout {
     pub fn tail(mut self, name: &str, bytes: u64, align: u64) -> Self {
         self.tail = Some((name.to_owned(), bytes, align));
         self
+    }
+
+    /// How much address space an arena takes, in bytes; its memory is taken as it is needed.
+    ///
+    /// # Errors
+    /// [`Error::Region`] where there can be no such arena.
+    pub fn bytes(&self) -> Result<u64> {
+        self.compute().map(|computed| computed.bytes)
     }
 
     /// Computes all offsets.
