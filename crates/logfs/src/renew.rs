@@ -52,8 +52,7 @@ impl<'o, 's> NewLog<'o, 's> {
         let (inode, generation) = (self.locked.inode, self.locked.state.generation);
         let header = PageHeader { inode, generation, epoch: disk.epoch(), first_sequence: self.sequence };
         self.commit.write(block * BLOCK_BYTES, &header.encode(disk.key()))?;
-        // Unnoticed [store, flush]: for fsck, as in `append`; what stood here would have to have the next sequence number in this very
-        // line.
+        // What stood here, an entry of another log for instance, would look like damage: fsck expects zeros behind the end of a log.
         self.commit.zero(block * BLOCK_BYTES + LINE_BYTES, ENTRY_LINES as u64 * LINE_BYTES)?;
         let link = Link { block, epoch: disk.epoch() }.encode();
         match self.block {
