@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Words that get their memory together.
-const PAGE_WORDS: usize = 512;
+pub(crate) const PAGE_WORDS: usize = 512;
 
 type Page = [AtomicU64; PAGE_WORDS];
 
@@ -23,15 +23,12 @@ impl Bits {
         Self { pages: (0..pages).map(|_| OnceLock::new()).collect(), length }
     }
 
-    /// Takes words as they stand on the medium.
-    pub(crate) fn from_words(length: u64, words: impl Iterator<Item = u64>) -> Self {
-        let bits = Self::new(length);
-        for (index, word) in words.enumerate().filter(|&(_, word)| word != 0) {
-            if let Some(page) = bits.pages.get(index / PAGE_WORDS) {
-                memory(page)[index % PAGE_WORDS].store(word, Ordering::Relaxed);
-            }
+    /// Takes words as they stand on the medium, from word `first` on. Those behind the last are ignored.
+    pub(crate) fn put_words(&self, first: usize, words: impl Iterator<Item = u64>) {
+        let placed = (first..self.length.div_ceil(64) as usize).zip(words);
+        for (index, word) in placed.filter(|&(_, word)| word != 0) {
+            memory(&self.pages[index / PAGE_WORDS])[index % PAGE_WORDS].store(word, Ordering::Relaxed);
         }
-        bits
     }
 
     /// Adds a number; returns whether it was in the set already. Numbers out of range are ignored.
@@ -89,10 +86,32 @@ impl Bits {
             .flat_map(|(index, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit))
     }
 
+    /// The numbers that another set of the same length has not, ascending. Costs what the set has, not its length.
+    pub(crate) fn without<'b>(&'b self, other: &'b Self) -> impl Iterator<Item = u64> + 'b {
+        let words = self.pages.iter().zip(&other.pages).enumerate().flat_map(|(at, (page, other))| {
+            let load = |page: &Page, word: usize| page[word].load(Ordering::Relaxed);
+            let words = page.get().into_iter().flat_map(move |page| {
+                (0..PAGE_WORDS)
+                    .map(move |word| (word, load(page, word) & !other.get().map_or(0, |page| load(page, word))))
+            });
+            words.map(move |(word, bits)| ((at * PAGE_WORDS + word) as u64, bits))
+        });
+        words
+            .filter(|&(_, bits)| bits != 0)
+            .flat_map(|(word, bits)| (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| word * 64 + bit))
+            .take_while(|&number| number < self.length)
+    }
+
     /// How many numbers the set has.
     pub(crate) fn count(&self) -> u64 {
         let words = self.pages.iter().filter_map(OnceLock::get).flat_map(|page| page.iter());
         words.map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum()
+    }
+
+    /// The words that have their memory together, `None` where no number is.
+    pub(crate) fn words_of_page(&self, page: usize) -> Option<impl Iterator<Item = u64> + '_> {
+        let page = self.pages.get(page)?.get()?;
+        Some(page.iter().map(|word| word.load(Ordering::Relaxed)))
     }
 
     /// The words, least significant bit first.
@@ -142,8 +161,17 @@ mod tests {
         assert!(bits.pages[2].get().is_none());
         let words: Vec<u64> = bits.words().collect();
         assert_eq!(words.len() as u64, length.div_ceil(64));
-        let again = Bits::from_words(length, words.into_iter());
+        let again = Bits::new(length);
+        again.put_words(0, words[..700].iter().copied());
+        again.put_words(700, words[700..].iter().copied().chain([u64::MAX; 600]));
         assert!((0..length).all(|number| again.has(number) == set.contains(&number)));
+        assert_eq!((bits.without(&again).count(), again.without(&bits).count()), (0, 0));
+        let few: BTreeSet<u64> = set.iter().copied().filter(|number| number % 3 == 0).collect();
+        let others = Bits::new(length);
+        few.iter().for_each(|&number| assert!(!others.set(number)));
+        assert!(bits.without(&others).eq(set.difference(&few).copied()));
+        assert_eq!(others.without(&bits).next(), None);
+        assert!(bits.without(&Bits::new(length)).eq(set.iter().copied()));
         assert!(again.set(*set.first().unwrap()) && !again.set(64 * PAGE_WORDS as u64 * 2 + 5000));
     }
 }

@@ -5,15 +5,18 @@
 //! [`Durable`]; what must happen only after the fence (publishing, releasing space) takes a `&Durable`, so that the
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
+use crate::bits::Bits;
 use crate::format::geometry::{Geometry, SLOTS_PER_BLOCK};
 use crate::format::member::MemberHeader;
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
 use crate::format::superblock::{AT_CHECKSUM, AT_FEATURES_INCOMPATIBLE, Superblock, SuperblockError};
-use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag};
+use crate::holes::written;
 use gannet_media::{AccessError, Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chunks of the inode table whose place a process keeps in mind.
@@ -329,13 +332,25 @@ impl Disk {
         Ok(Some(block))
     }
 
+    /// The chunks of the inode table whose words of the inode map do not stand in a hole of a sparse file, ascending. There are no
+    /// others.
+    pub(crate) fn chunks_possible(&self) -> impl Iterator<Item = u64> + use<> {
+        let (start, chunks) = (self.geometry.map_start, self.geometry.chunks);
+        written(&self.medium, start..self.geometry.saved_blocks_start).into_iter().flat_map(move |blocks| {
+            let first = |block: u64| (block - start) * (BLOCK_BYTES / 8);
+            first(blocks.start)..first(blocks.end).min(chunks)
+        })
+    }
+
     /// All chunks of the inode table, ascending.
     pub(crate) fn chunks(&self) -> Result<Vec<Chunk>> {
         let mut chunks = Vec::new();
         let mut words = [0; BLOCK_BYTES as usize];
         let per_block = BLOCK_BYTES / 8;
-        for first in (0..self.geometry.chunks).step_by(per_block as usize) {
-            self.read(self.geometry.map_word_at(first), &mut words)?;
+        let map = written(&self.medium, self.geometry.map_start..self.geometry.saved_blocks_start);
+        for block in map.into_iter().flatten() {
+            let first = (block - self.geometry.map_start) * per_block;
+            self.read_block(block, &mut words)?;
             let numbers = first..(first + per_block).min(self.geometry.chunks);
             for (number, word) in numbers.zip(words.as_chunks::<8>().0) {
                 if let Some(block) = self.chunk_in(number, u64::from_le_bytes(*word))? {
@@ -399,6 +414,41 @@ impl Disk {
     /// Reads the entry at `place`, whatever its length.
     pub(crate) fn read_entry<'b>(&self, place: LinePlace, buffer: &'b mut Block) -> Result<&'b [u8]> {
         self.read_lines(place, &mut buffer[..])
+    }
+
+    /// The hash of a saved map that begins at a block and has so many words, as they stand.
+    pub(crate) fn hash_map(&self, start_block: u64, words: u64) -> Result<u64> {
+        let mut hash = gannet_media::DataHash::new(self.key().seed(Tag::Summary, start_block, 1));
+        let mut at = start_block * BLOCK_BYTES;
+        let end = at + words * 8;
+        for piece in self.map_blocks(start_block, words) {
+            let from = piece.start * BLOCK_BYTES;
+            let to = (piece.end * BLOCK_BYTES).min(end);
+            hash.update_zeros(from - at);
+            self.hash_range(&mut hash, from, to - from)?;
+            at = to;
+        }
+        hash.update_zeros(end - at);
+        Ok(hash.value())
+    }
+
+    /// A saved map as [`hash_map`](Self::hash_map) takes it: the numbers below `length` that it has.
+    pub(crate) fn saved_map(&self, start_block: u64, length: u64) -> Result<Bits> {
+        let bits = Bits::new(length);
+        let mut bytes = [0; BLOCK_BYTES as usize];
+        for block in self.map_blocks(start_block, length.div_ceil(64)).into_iter().flatten() {
+            self.read_block(block, &mut bytes)?;
+            let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+            bits.put_words((block - start_block) as usize * (BLOCK_BYTES as usize / 8), words);
+        }
+        Ok(bits)
+    }
+
+    /// The blocks of a saved map that are not in holes. Holes are looked for in large ones only: that costs system calls.
+    pub(crate) fn map_blocks(&self, start_block: u64, words: u64) -> Vec<Range<u64>> {
+        const LARGE_BLOCKS: u64 = 64;
+        let blocks = start_block..start_block + (words * 8).div_ceil(BLOCK_BYTES);
+        if blocks.end - blocks.start < LARGE_BLOCKS { vec![blocks] } else { written(&self.medium, blocks) }
     }
 
     /// The data hash of a range of the medium, chained from `hash`.

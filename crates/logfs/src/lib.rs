@@ -44,6 +44,7 @@ mod format;
 pub mod fuzzing;
 mod halves;
 mod holders;
+mod holes;
 #[doc(hidden)]
 pub mod index;
 mod limbo;

@@ -68,7 +68,7 @@ impl Model<'_> {
         for block in geometry.headers().chain([geometry.replica()]) {
             claims.claim(block, 1);
         }
-        for &block in self.ground.chunks.blocks.iter().flatten() {
+        for &block in self.ground.chunks.blocks.values() {
             claims.claim(block, geometry.chunk_blocks);
         }
         claims
@@ -245,15 +245,13 @@ impl Model<'_> {
         let remedy = "it is written anew; nothing is lost";
         if let Some(saved) = &self.ground.saved_used {
             let at = geometry.saved_blocks_start * BLOCK_BYTES;
-            let nobody = (0..geometry.blocks).filter(|&block| saved.has(block) && !self.used.has(block)).count();
+            let nobody = saved.without(&self.used).count();
             if nobody > 0 {
                 let what = format!("{nobody} blocks were in use when the volume was closed, and belong to nobody now");
                 let remedy = "they are free from now on: what they held is lost, if no other finding says more";
                 self.findings.damage("saved block map", at, 0, what, remedy);
             }
-            compare(&mut self.findings, "saved block map", at, geometry.blocks, |block| {
-                (saved.has(block), saved.has(block) || self.used.has(block))
-            });
+            differ(&mut self.findings, "saved block map", at, self.used.without(saved));
             let free = geometry.blocks - saved.count();
             if free != summary.blocks_free {
                 let what = format!("it says {} free blocks, its map {free}", summary.blocks_free);
@@ -279,14 +277,13 @@ impl Model<'_> {
             self.findings.damage("saved inode map", at, 0, "its hash is wrong", remedy);
             return Ok(());
         }
-        let used = Bits::from_words(geometry.inodes(), Map::Inodes.load(disk)?.into_iter());
+        let used = Map::Inodes.load(disk)?;
         let in_use = Bits::new(geometry.inodes());
         self.inodes.keys().chain(&self.release).chain(&[0]).for_each(|&inode| {
             let _ = in_use.set(inode as u64);
         });
-        compare(&mut self.findings, "saved inode map", at, geometry.inodes(), |inode| {
-            (used.has(inode), in_use.has(inode))
-        });
+        let wrong: BTreeSet<u64> = used.without(&in_use).chain(in_use.without(&used)).collect();
+        differ(&mut self.findings, "saved inode map", at, wrong.into_iter());
         if used.count() != summary.inodes_used {
             let what = format!("it says {} inodes in use, its map {}", summary.inodes_used, used.count());
             self.findings.damage("summary", SUMMARY_AT + 8, 0, what, remedy);
@@ -307,17 +304,12 @@ fn value_is_whole(ground: &super::trace::Ground<'_>, examined: &Examined, place:
     read_value(ground.disk, &value, &mut found).is_ok() && owned.value_checksum(&found) == value.checksum
 }
 
-fn compare(
+fn differ(
     findings: &mut super::report::Findings,
     structure: &'static str,
     at: u64,
-    length: u64,
-    bits: impl Fn(u64) -> (bool, bool),
+    mut wrong: impl Iterator<Item = u64>,
 ) {
-    let mut wrong = (0..length).filter(|&index| {
-        let (saved, actual) = bits(index);
-        saved != actual
-    });
     let Some(first) = wrong.next() else { return };
     let what = format!("it is wrong in {} places, the first is {first}", wrong.count() + 1);
     findings.damage(structure, at + first / 8, 0, what, "it is written anew; nothing is lost");

@@ -3,7 +3,6 @@
 //!
 //! Changes nothing on the medium.
 
-use super::holes::written;
 use super::report::Findings;
 use crate::disk::{Disk, access_error, no_superblock, superblock_error};
 use crate::format::geometry::BLOCKS_MIN;
@@ -13,10 +12,11 @@ use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
 use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX, OPENING_AT, OPENING_NEXT_AT};
 use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
+use crate::holes::written;
 use crate::span::{self, STALE};
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Where the superblock can be put right.
 pub(super) struct Superblocks {
@@ -157,7 +157,7 @@ fn epoch_of_pages(medium: &Medium, superblock: &Superblock) -> Result<u64> {
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     /// First block of each that exists.
-    pub(super) blocks: Vec<Option<u64>>,
+    pub(super) blocks: BTreeMap<u64, u64>,
     /// Words of the map that shall say something else: chunk, first block.
     pub(super) wrong_words: Vec<(u64, Option<u64>)>,
     /// Inodes may have been lost with them.
@@ -174,7 +174,7 @@ impl Chunks {
         if inode == 0 || inode as u64 >= geometry.inodes() {
             return None;
         }
-        let block = (*self.blocks.get(chunk as usize)?)?;
+        let block = *self.blocks.get(&chunk)?;
         Some(block * BLOCK_BYTES + within * SLOT_BYTES)
     }
 
@@ -193,21 +193,18 @@ const SEARCHED_MAX: usize = 1024;
 /// Reads the inode map; a chunk whose word is damaged is searched for by the slots in it.
 pub(super) fn chunks(disk: &Disk, not_in: &BTreeSet<u64>, findings: &mut Findings) -> Result<Chunks> {
     let geometry = disk.geometry();
-    let blocks = Vec::with_capacity(geometry.chunks as usize);
-    let mut chunks = Chunks { blocks, not_in: not_in.clone(), ..Chunks::default() };
+    let mut chunks = Chunks { not_in: not_in.clone(), ..Chunks::default() };
     let mut damaged = Vec::new();
-    for chunk in 0..geometry.chunks {
+    for chunk in disk.chunks_possible() {
         let at = geometry.map_word_at(chunk);
         let word = disk.load(at)?;
-        let block = decode_map_word(disk.key(), chunk, word);
-        chunks.blocks.push(match block {
-            Ok(Some(block)) if geometry.is_allocatable_run(block, geometry.chunk_blocks) => Some(block),
-            Ok(None) => None,
-            _ => {
-                damaged.push((chunk, at));
-                None
+        match decode_map_word(disk.key(), chunk, word) {
+            Ok(Some(block)) if geometry.is_allocatable_run(block, geometry.chunk_blocks) => {
+                chunks.blocks.insert(chunk, block);
             }
-        });
+            Ok(None) => {}
+            _ => damaged.push((chunk, at)),
+        }
     }
     let found = chunks.find(disk, &damaged[..damaged.len().min(SEARCHED_MAX)])?;
     for (chunk, at) in damaged {
@@ -224,11 +221,11 @@ pub(super) fn chunks(disk: &Disk, not_in: &BTreeSet<u64>, findings: &mut Finding
         };
         chunks.lost |= block.is_none();
         findings.damage("inode map word", at, 0, what, remedy);
-        chunks.blocks[chunk as usize] = block;
+        chunks.blocks.extend(block.map(|block| (chunk, block)));
         chunks.wrong_words.push((chunk, block));
     }
     drop_overlapping(disk, &mut chunks, findings);
-    if chunks.blocks.first() == Some(&None) {
+    if !chunks.blocks.contains_key(&0) {
         find_first_chunk(disk, &mut chunks, findings)?;
     }
     Ok(chunks)
@@ -244,7 +241,7 @@ fn find_first_chunk(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) -
     let remedy = "it is set to where the slots are; nothing is lost";
     findings.damage("inode map word", at, 0, "the first chunk is missing", remedy);
     chunks.lost |= found.is_none();
-    chunks.blocks[0] = found;
+    chunks.blocks.extend(found.map(|block| (0, block)));
     chunks.wrong_words.push((0, found));
     Ok(())
 }
@@ -258,7 +255,7 @@ impl Chunks {
         let mut found: Vec<(u64, u64)> = self.find(disk, &wanted)?.into_iter().collect();
         found.sort_unstable();
         found.retain(|&(_, block)| {
-            let mut others = self.blocks.iter().flatten();
+            let mut others = self.blocks.values();
             others.all(|&other| block + length <= other || other + length <= block)
         });
         for &(chunk, block) in &found {
@@ -266,7 +263,7 @@ impl Chunks {
                 format!("chunk {chunk} is missing, though names lead to inodes in it; it was found in block {block}");
             let remedy = "it is set to where the slots are; nothing is lost";
             findings.damage("inode map word", disk.geometry().map_word_at(chunk), 0, what, remedy);
-            self.blocks[chunk as usize] = Some(block);
+            self.blocks.insert(chunk, block);
             self.wrong_words.retain(|&(other, _)| other != chunk);
             self.wrong_words.push((chunk, Some(block)));
         }
@@ -277,8 +274,7 @@ impl Chunks {
 /// Two chunks in one place: the later one goes.
 fn drop_overlapping(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) {
     let length = disk.geometry().chunk_blocks;
-    let mut placed: Vec<(u64, u64)> =
-        (0..).zip(&chunks.blocks).filter_map(|(chunk, block)| Some(((*block)?, chunk))).collect();
+    let mut placed: Vec<(u64, u64)> = chunks.blocks.iter().map(|(&chunk, &block)| (block, chunk)).collect();
     placed.sort_unstable();
     let mut previous: Option<(u64, u64)> = None;
     for (block, chunk) in placed {
@@ -290,7 +286,7 @@ fn drop_overlapping(disk: &Disk, chunks: &mut Chunks, findings: &mut Findings) {
             let remedy = "the later chunk is dropped: inodes that were in it are lost";
             findings.damage("inode map word", disk.geometry().map_word_at(later), 0, what, remedy);
             chunks.lost = true;
-            chunks.blocks[later as usize] = None;
+            chunks.blocks.remove(&later);
             chunks.wrong_words.retain(|&(chunk, _)| chunk != later);
             chunks.wrong_words.push((later, None));
             if later == chunk {

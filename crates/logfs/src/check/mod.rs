@@ -10,7 +10,6 @@
 //! | `report` | what is found, in words |
 //! | `fixed` | superblock, epoch, inode map |
 //! | `trace`, `ending`, `strays`, `examine` | one log: its entries, where it ends, pages that no link leads to; one inode |
-//! | `holes` | what need not be searched |
 //! | `model` | the steps, in order |
 //! | `slots`, `tree`, `claims` | renames and slots; names; space, data hashes and saved maps |
 //! | `saved` | the maps of a clean detach |
@@ -20,7 +19,6 @@ mod claims;
 mod ending;
 mod examine;
 mod fixed;
-mod holes;
 mod model;
 mod repair;
 mod report;

@@ -171,11 +171,12 @@ impl<'d> Model<'d> {
     /// Reads all slots and logs with so many threads.
     fn read(&mut self, threads: usize, progress: &mut dyn FnMut(CheckProgress)) -> Result<()> {
         let ground = &self.ground;
-        let total = ground.chunks.blocks.len() as u64;
+        let chunks: Vec<u64> = ground.chunks.blocks.keys().copied().collect();
+        let total = chunks.len() as u64;
         let mut parts = Vec::new();
         if threads <= 1 || total < 16 {
             let mut part = Part::default();
-            for chunk in 0..total {
+            for &chunk in &chunks {
                 part.chunk(ground, chunk)?;
             }
             parts.push(part);
@@ -184,14 +185,12 @@ impl<'d> Model<'d> {
             let (sender, receiver) = channel();
             std::thread::scope(|scope| -> Result<()> {
                 for _ in 0..threads.min(256) {
-                    let (sender, next) = (sender.clone(), &next);
+                    let (sender, next, chunks) = (sender.clone(), &next, &chunks);
                     scope.spawn(move || {
                         let mut part = Part::default();
                         let outcome = loop {
-                            let chunk = next.fetch_add(1, Ordering::Relaxed);
-                            if chunk >= total {
-                                break Ok(part);
-                            }
+                            let at = next.fetch_add(1, Ordering::Relaxed);
+                            let Some(&chunk) = chunks.get(at as usize) else { break Ok(part) };
                             if let Err(error) = part.chunk(ground, chunk) {
                                 break Err(error);
                             }
@@ -234,14 +233,15 @@ impl<'d> Model<'d> {
         let slots = self.ground.disk.geometry().slots_per_chunk();
         let mut sought: BTreeSet<u64> = BTreeSet::new();
         for _ in 0..ROUNDS_MAX {
-            let chunks = &self.ground.chunks.blocks;
+            let is_missing =
+                |chunk| chunk < self.ground.disk.geometry().chunks && !self.ground.chunks.blocks.contains_key(&chunk);
             let named = self.inodes.values().flat_map(|examined| examined.names.values());
             let in_use = self.ground.saved_inodes.iter().flat_map(Bits::numbers);
             let missing: BTreeSet<u64> = named
                 .map(|bound| bound.inode as u64)
                 .chain(in_use)
                 .map(|inode| inode / slots)
-                .filter(|&chunk| chunks.get(chunk as usize) == Some(&None) && !sought.contains(&chunk))
+                .filter(|&chunk| is_missing(chunk) && !sought.contains(&chunk))
                 .collect();
             if missing.is_empty() {
                 break;
@@ -322,7 +322,7 @@ impl Part {
     fn chunk(&mut self, ground: &Ground<'_>, chunk: u64) -> Result<()> {
         let geometry = ground.disk.geometry();
         let slots = geometry.slots_per_chunk();
-        if ground.chunks.blocks[chunk as usize].is_none() {
+        if !ground.chunks.blocks.contains_key(&chunk) {
             return Ok(());
         }
         for inode in (chunk * slots).max(1)..((chunk + 1) * slots).min(geometry.inodes()) {
@@ -373,7 +373,7 @@ fn saved_used(ground: &Ground<'_>, findings: &mut Findings) -> Result<Option<Bit
         findings.damage("saved block map", at, 0, "its hash is wrong", "it is written anew; nothing is lost");
         return Ok(None);
     }
-    Ok(Some(Bits::from_words(disk.geometry().blocks, Map::Blocks.load(disk)?.into_iter())))
+    Map::Blocks.load(disk).map(Some)
 }
 
 /// The saved map of inodes in use, if it is sound.
@@ -382,5 +382,5 @@ fn saved_inodes(ground: &Ground<'_>) -> Result<Option<Bits>> {
     if Map::Inodes.hash(ground.disk)? != summary.inode_map_hash {
         return Ok(None);
     }
-    Ok(Some(Bits::from_words(ground.disk.geometry().inodes(), Map::Inodes.load(ground.disk)?.into_iter())))
+    Map::Inodes.load(ground.disk).map(Some)
 }

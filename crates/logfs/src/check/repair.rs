@@ -44,7 +44,7 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     let mut repair = Repair { model, added: BTreeMap::new(), map_words, new_chunks: Vec::new() };
     let missing: Vec<u64> = repair.model.missing_chunks.iter().copied().chain([0]).collect();
     for chunk in missing {
-        if repair.model.ground.chunks.blocks[chunk as usize].is_none() {
+        if !repair.model.ground.chunks.blocks.contains_key(&chunk) {
             repair.make_chunk(chunk, &mut free)?;
         }
     }
@@ -79,7 +79,7 @@ impl Repair<'_, '_> {
     /// Finds room for a chunk of the inode table.
     fn make_chunk(&mut self, chunk: u64, free: &mut FreeBlocks<'_>) -> Result<()> {
         let block = free.take(self.model.ground.disk.geometry().chunk_blocks)?;
-        self.model.ground.chunks.blocks[chunk as usize] = Some(block);
+        self.model.ground.chunks.blocks.insert(chunk, block);
         self.map_words.retain(|&(other, _)| other != chunk);
         self.map_words.push((chunk, Some(block)));
         self.new_chunks.push(block);
@@ -118,8 +118,9 @@ impl Repair<'_, '_> {
         let (inode, generation) = match found {
             Some(found) => found,
             None => {
-                let missing = self.model.ground.chunks.blocks.iter().position(Option::is_none);
-                let chunk = missing.ok_or(Error::because(Errno::NOSPC, "no free inode for /lost+found"))? as u64;
+                let mut chunks = 0..self.model.ground.disk.geometry().chunks;
+                let missing = chunks.find(|chunk| !self.model.ground.chunks.blocks.contains_key(chunk));
+                let chunk = missing.ok_or(Error::because(Errno::NOSPC, "no free inode for /lost+found"))?;
                 self.make_chunk(chunk, free)?;
                 ((chunk * self.model.ground.disk.geometry().slots_per_chunk()) as u32, 1)
             }

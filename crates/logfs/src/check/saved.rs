@@ -2,13 +2,12 @@
 //!
 //! Relies on nobody using the volume meanwhile.
 
-use crate::bits::Bits;
+use crate::bits::{Bits, PAGE_WORDS};
 use crate::disk::{Commit, Disk};
 use crate::format::shares::SharedRun;
 use crate::format::state::{ARENA_AT, CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
-use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
+use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::shares::save_list;
-use gannet_media::DataHash;
 use gannet_vfs::Result;
 
 /// A map on the medium.
@@ -39,31 +38,44 @@ impl Map {
 
     /// The hash of its bytes as they stand.
     pub(crate) fn hash(self, disk: &Disk) -> Result<u64> {
-        let start = self.start_block(disk);
-        let mut hash = DataHash::new(disk.key().seed(Tag::Summary, start, 1));
-        disk.hash_range(&mut hash, start * BLOCK_BYTES, self.words(disk) * 8)?;
-        Ok(hash.value())
+        disk.hash_map(self.start_block(disk), self.words(disk))
     }
 
-    /// Its words, as they stand.
-    pub(crate) fn load(self, disk: &Disk) -> Result<Vec<u64>> {
-        let at = self.start_block(disk) * BLOCK_BYTES;
-        (0..self.words(disk)).map(|word| disk.load(at + word * 8)).collect()
+    /// What it says, as it stands.
+    pub(crate) fn load(self, disk: &Disk) -> Result<Bits> {
+        let length = match self {
+            Self::Blocks => disk.geometry().blocks,
+            Self::Inodes => disk.geometry().inodes(),
+        };
+        disk.saved_map(self.start_block(disk), length)
     }
 
-    fn store(self, commit: &mut Commit<'_>, words: impl Iterator<Item = u64>) -> Result<()> {
-        let (mut at, count) = (self.start_block(commit.disk()) * BLOCK_BYTES, self.words(commit.disk()));
-        let mut padded = words.chain(core::iter::repeat(0)).take(count as usize).peekable();
+    fn store(self, commit: &mut Commit<'_>, bits: &Bits) -> Result<()> {
+        let (start, count) = (self.start_block(commit.disk()), self.words(commit.disk()));
+        let written = commit.disk().map_blocks(start, count);
+        let is_hole =
+            |block| written.get(written.partition_point(|piece| piece.end <= block)).is_none_or(|at| at.start > block);
         let mut buffer = Vec::with_capacity(BLOCK_BYTES as usize);
-        while padded.peek().is_some() {
+        for (at, first) in (0..count).step_by(WORDS).enumerate() {
+            let block = start + at as u64;
+            let words = bits.words_of_page(at);
+            // A hole says as much, and takes no space.
+            if words.is_none() && is_hole(block) {
+                continue;
+            }
             buffer.clear();
-            buffer.extend(padded.by_ref().take(BLOCK_BYTES as usize / 8).flat_map(u64::to_le_bytes));
-            commit.write(at, &buffer)?;
-            at += BLOCK_BYTES;
+            let words = words.into_iter().flatten().chain(core::iter::repeat(0));
+            buffer.extend(words.take(WORDS.min((count - first) as usize)).flat_map(u64::to_le_bytes));
+            commit.write(block * BLOCK_BYTES, &buffer)?;
         }
         Ok(())
     }
 }
+
+/// Words of a block.
+const WORDS: usize = BLOCK_BYTES as usize / 8;
+// A page of a set is a block of its map.
+const _: () = assert!(WORDS == PAGE_WORDS);
 
 /// The summary, if the volume was closed cleanly, be it before a repair that was cut short. `Err(())` inside where the clean word is set and does not fit.
 pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary>, ()>> {
@@ -93,8 +105,8 @@ pub(crate) fn write(
     // Nobody has it open, and an arena that killed users left is of something else.
     // Unnoticed [store, flush]: the epoch is another one as well. Only who looks for what is left in /dev/shm asks for this word alone.
     commit.store(ARENA_AT, 0)?;
-    Map::Blocks.store(&mut commit, blocks_used.words())?;
-    Map::Inodes.store(&mut commit, inodes_used.words())?;
+    Map::Blocks.store(&mut commit, blocks_used)?;
+    Map::Inodes.store(&mut commit, inodes_used)?;
     let mut next = geometry.end();
     let shares = save_list(disk, &mut commit, shared, &mut || {
         next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;

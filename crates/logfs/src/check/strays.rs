@@ -5,7 +5,6 @@
 //! from a real one but the checksums' key, which is known to whoever can read the volume itself. Changes nothing.
 
 use super::ending::proves_itself;
-use super::holes::written;
 use super::model::Model;
 use super::trace::Ground;
 use crate::bits::Bits;
@@ -13,6 +12,7 @@ use crate::disk::Block;
 use crate::format::entry::{Entry, Owned};
 use crate::format::page::{LINES, Link, PageHeader};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::holes::written;
 use gannet_vfs::Result;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};

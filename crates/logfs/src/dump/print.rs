@@ -99,24 +99,25 @@ fn dump_volume(medium: &Medium, disk: &Disk, out: &mut dyn Write) -> Result<()> 
         line!(out, "  opening {:#018x}, next {:#018x}", disk.load(OPENING_AT)?, disk.load(OPENING_NEXT_AT)?)?;
     }
     line!(out, "inode map at {:#x}", geometry.map_start * BLOCK_BYTES)?;
-    let mut chunk = 0;
-    while chunk < geometry.chunks {
-        let first = chunk;
-        match disk.chunk_block(chunk) {
+    let mut chunks = disk.chunks_possible().peekable();
+    while let Some(first) = chunks.next() {
+        match disk.chunk_block(first) {
             Ok(None) => {}
             Ok(Some(block)) => {
                 let end = |chunk: u64| block + (chunk + 1 - first) * geometry.chunk_blocks;
-                while matches!(disk.chunk_block(chunk + 1), Ok(Some(next)) if next == end(chunk)) {
-                    chunk += 1;
+                let mut last = first;
+                let follows =
+                    |next, last| next == last + 1 && matches!(disk.chunk_block(next), Ok(Some(at)) if at == end(last));
+                while let Some(next) = chunks.next_if(|&next| follows(next, last)) {
+                    last = next;
                 }
-                line!(out, "  chunks {first} to {chunk} in blocks {block} to {}", end(chunk) - 1)?;
+                line!(out, "  chunks {first} to {last} in blocks {block} to {}", end(last) - 1)?;
             }
-            Err(error) => line!(out, "  chunk {chunk}: {error}")?,
+            Err(error) => line!(out, "  chunk {first}: {error}")?,
         }
-        chunk += 1;
     }
     line!(out, "inodes")?;
-    for chunk in 0..geometry.chunks {
+    for chunk in disk.chunks_possible() {
         if !matches!(disk.chunk_block(chunk), Ok(Some(_))) {
             continue;
         }

@@ -116,6 +116,37 @@ fn holes_are_not_searched() {
     assert!(taken < 32 << 20, "{taken} bytes");
 }
 
+/// The largest volume there can be, of which a sparse file has the superblock alone, forged or not: what looks at it takes neither the
+/// time nor the memory of its tables, nor makes the file take their space.
+#[test]
+fn a_sparse_volume_costs_what_it_holds() {
+    let empty = empty_volume(1 << 20);
+    let sound = crate::disk::read_superblock(&empty).unwrap();
+    for features_incompatible in [sound.features_incompatible, 0] {
+        let blocks = crate::format::geometry::BLOCKS_MAX;
+        let forged = crate::format::superblock::Superblock { features_incompatible, blocks, ..sound.clone() };
+        let name = std::ffi::CString::new("sparse").unwrap();
+        let file = rustix::fs::memfd_create(&name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, blocks * crate::format::BLOCK_BYTES).unwrap();
+        rustix::io::pwrite(&file, &forged.encode()[..], 0).unwrap();
+        rustix::io::pwrite(&file, &1_u64.to_le_bytes(), EPOCH_AT).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        let medium = Medium::open(path.as_ref(), Default::default()).unwrap();
+        let taken = || rustix::fs::fstat(&file).unwrap().st_blocks * 512;
+        assert!(crate::dump::describe(&medium).is_ok());
+        crate::dump::dump(&medium, crate::dump::Target::Volume, &mut Vec::new()).unwrap();
+        assert_eq!(run(&medium, false).outcome, Outcome::Damaged);
+        // What recovery begins with.
+        assert!(crate::disk::Disk::open(medium.clone()).unwrap().chunks().unwrap().is_empty());
+        assert!(taken() < 1 << 20, "{} bytes", taken());
+        if features_incompatible == 0 {
+            // Its maps have a bit for each fixed block, and holes else.
+            repaired(&medium);
+            assert!(taken() < 16 << 20, "{} bytes", taken());
+        }
+    }
+}
+
 #[test]
 fn what_is_no_volume_is_refused() {
     for length in [4096, 1 << 20] {

@@ -127,7 +127,7 @@ impl Volume {
         let geometry = *disk.geometry();
         let mut metadata: Vec<u64> = geometry.fixed().collect();
         let (mut in_flight, mut last_entries) = (BTreeMap::new(), BTreeMap::new());
-        for &block in model.ground.chunks.blocks.iter().flatten() {
+        for &block in model.ground.chunks.blocks.values() {
             metadata.extend(block..block + geometry.chunk_blocks);
         }
         for examined in model.inodes.values() {

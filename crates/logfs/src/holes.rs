@@ -1,5 +1,5 @@
-//! Where a medium has bytes at all. A search of the whole volume leaves out holes of sparse files: it would find nothing there, and reading them
-//! would make a file in memory take all the space that it says it has.
+//! Where a medium has bytes at all. Searches and what reads whole tables leave out holes of sparse files: nothing but zeros is there, and
+//! reading them would make a file in memory take all the space that it says it has, which a forged superblock can choose.
 //!
 //! Changes nothing but the offsets of the files, which nobody uses.
 
@@ -13,7 +13,7 @@ use std::ops::Range;
 const PIECES_MAX: usize = 1 << 20;
 
 /// Those of some blocks that are not in holes, ascending. All, where the medium does not tell.
-pub(super) fn written(medium: &Medium, blocks: Range<u64>) -> Vec<Range<u64>> {
+pub(crate) fn written(medium: &Medium, blocks: Range<u64>) -> Vec<Range<u64>> {
     let mut found: Vec<Range<u64>> = Vec::new();
     let mut add = |start: u64, end: u64| {
         let piece = (start / BLOCK_BYTES).max(blocks.start)..end.div_ceil(BLOCK_BYTES).min(blocks.end);
