@@ -44,5 +44,5 @@ pub use front::ends::set_thread_exit_hook;
 pub use launch::{LaunchOptions, MountedAt, die_as, exit_code, find_library, launch, replace};
 pub use load_order::c_library_function;
 pub use process::set_fork_hook;
-pub use start::{OpenVolume, start};
+pub use start::{NotOpened, OpenVolume, start};
 pub use table::markdown as system_call_table;

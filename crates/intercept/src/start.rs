@@ -5,7 +5,16 @@ use crate::{entry, environment, front, objects, signal};
 
 /// How the injected library opens a volume, by its name and the manner that [`MountedAt`](crate::MountedAt) has: the composition root above
 /// this crate.
-pub type OpenVolume = fn(&[u8], &[u8]) -> std::io::Result<std::sync::Arc<dyn gannet_vfs::FileSystem>>;
+pub type OpenVolume = fn(&[u8], &[u8]) -> Result<std::sync::Arc<dyn gannet_vfs::FileSystem>, NotOpened>;
+
+/// Why a volume was not opened.
+#[derive(Debug)]
+pub struct NotOpened {
+    /// The errno that fits best.
+    pub errno: gannet_vfs::Errno,
+    /// What is said on standard error: which volume, what is wrong, and what can be done.
+    pub message: String,
+}
 
 /// Starts the interception in this process, if the environment asks for it. Called once, by the initialiser of the injected library.
 ///

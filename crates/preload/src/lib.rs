@@ -1,13 +1,14 @@
 //! The library that `gannet run` injects: starts the interception, with an allocator of its own.
 
 mod allocator;
+mod errors;
 mod memory_functions;
 mod tls;
 
 use core::ffi::{c_char, c_int};
+use gannet_intercept::NotOpened;
 use gannet_vfs::FileSystem;
 use std::ffi::OsStr;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 #[global_allocator]
 static ALLOCATOR: allocator::Allocator = allocator::Allocator;
 
-fn open(volume: &[u8], manner: &[u8]) -> io::Result<Arc<dyn FileSystem>> {
+fn open(volume: &[u8], manner: &[u8]) -> Result<Arc<dyn FileSystem>, NotOpened> {
     let path = Path::new(OsStr::from_bytes(volume));
     let copy_on_write = std::str::from_utf8(manner).ok().and_then(gannet_open::copy_on_write_of);
     let options = gannet_open::Options { copy_on_write, ..Default::default() };
-    gannet_open::open(path, options).map_err(|error| io::Error::other(error.to_string()))
+    gannet_open::open(path, options).map_err(|error| NotOpened { errno: error.errno(), message: error.to_string() })
 }
 
 extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *mut *const u8) {
@@ -31,9 +32,17 @@ extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_cha
     unsafe { gannet_intercept::start(environment, open) };
 }
 
-// What every start and every fork runs begins where a stretch of 64 KiB does, which is what the kernel maps for one page fault. First
-// in the section, since this crate's objects are first to the linker.
-core::arch::global_asm!(".pushsection .text.hot.gannet_first, \"axR\", @progbits", ".p2align 16", "ret", ".popsection");
+// What the C compiler's own start files would bring: which library it is that registers destructors.
+core::arch::global_asm!(
+    ".pushsection .data.rel.ro.gannet_handle, \"aw\", @progbits",
+    ".p2align 3",
+    ".globl __dso_handle",
+    ".hidden __dso_handle",
+    ".type __dso_handle, @object",
+    ".size __dso_handle, 8",
+    "__dso_handle: .quad __dso_handle",
+    ".popsection"
+);
 
 /// An ELF note that says which sources the library was made from; the command looks at it before it injects the library.
 #[repr(C)]

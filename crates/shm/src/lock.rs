@@ -237,12 +237,19 @@ fn sleep(me: &Thread<'_>, word: &Word, at: ArenaOffset, found: u64, owner: u32, 
     is_marked
 }
 
-/// Sleeps while all words have these values; where the kernel cannot wait for several (before Linux 5.16), while the first has.
-/// Whether only time ended it.
+/// Nobody may wait for several words at once: the kernel cannot (before Linux 5.16), or [`wait_for_one_word`].
+static ONE_WORD: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process waits for locks by plain `futex` calls alone, for a program whose filter of system calls may not know `futex_waitv`.
+/// Who waits then hears of its owner's death a millisecond late at most.
+pub fn wait_for_one_word() {
+    ONE_WORD.store(true, Ordering::Relaxed);
+}
+
+/// Sleeps while all words have these values, or while the first has ([`ONE_WORD`]). Whether only time ended it.
 fn sleep_on(words: &[(&AtomicU32, u32)]) -> bool {
-    static CANNOT: AtomicBool = AtomicBool::new(false);
     let sleep_ns = sleep_ns();
-    if words.len() > 1 && !CANNOT.load(Ordering::Relaxed) {
+    if words.len() > 1 && !ONE_WORD.load(Ordering::Relaxed) {
         let mut waits = [futex::Wait::new(); 2];
         for (wait, (word, value)) in waits.iter_mut().zip(words) {
             wait.val = u64::from(*value);
@@ -258,7 +265,7 @@ fn sleep_on(words: &[(&AtomicU32, u32)]) -> bool {
         };
         // Woken, changed, timed out, interrupted: all mean look again.
         match futex::waitv(&waits[..words.len().min(2)], futex::WaitvFlags::empty(), Some(&until), clock) {
-            Err(Errno::NOSYS | Errno::PERM) => CANNOT.store(true, Ordering::Relaxed),
+            Err(Errno::NOSYS | Errno::PERM) => ONE_WORD.store(true, Ordering::Relaxed),
             other => return other == Err(Errno::TIMEDOUT),
         }
     }

@@ -101,7 +101,7 @@ impl Call<'_> {
                 work(&Namespace::new(fs, credentials::effective()), mount, &place)
             }
             // The link in /proc itself is the kernel's.
-            Target::Descriptor(_) if mode == LastMode::NoFollow => Ok(Outcome::Pass),
+            Target::Descriptor(_) if mode != LastMode::Follow => Ok(Outcome::Pass),
             Target::Descriptor(descriptor) => {
                 let file = self.open_file(descriptor).ok_or(Errno::NOENT)?;
                 let found = Some(Found { node: file.node, file_type: file.file_type });
@@ -249,6 +249,10 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         FCHDIR => directory::change_to_descriptor(call),
         GETCWD => directory::current(call),
         CHROOT => directory::refuse_root(call, first),
+        PRCTL | SECCOMP => {
+            super::filters::before(call);
+            Ok(Outcome::Pass)
+        }
 
         MMAP => maps::map(call),
         MUNMAP => maps::unmap(call),
@@ -317,7 +321,9 @@ fn could_tell(call: &Call<'_>) -> bool {
     const F_DUPFD_CLOEXEC: usize = 1030;
     let [a, b, c, d, e, _] = call.arguments;
     match call.number {
-        CLOSE | MUNMAP | MPROTECT | PKEY_MPROTECT | MREMAP | MSYNC | MADVISE | REMAP_FILE_PAGES | GETCWD => false,
+        CLOSE | MUNMAP | MPROTECT | PKEY_MPROTECT | MREMAP | MSYNC | MADVISE | REMAP_FILE_PAGES | GETCWD | PRCTL => {
+            false
+        }
         RENAMEAT | RENAMEAT2 | LINKAT => held::is_held(a) || held::is_held(c),
         SYMLINKAT => held::is_held(b),
         MMAP => d & MAP_ANONYMOUS == 0 && !call.is_ours(e),

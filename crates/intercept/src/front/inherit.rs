@@ -1,6 +1,6 @@
 //! Descriptors and the working directory over `execve`, told in `GANNET_RUN_DESCRIPTORS`.
 //!
-//! `TEMPLATE;MOUNT NUMBER GENERATION [DESCRIPTION];FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the second part is empty when
+//! `TEMPLATE [1];MOUNT NUMBER GENERATION [DESCRIPTION];FD MOUNT DESCRIPTION …;FD NUMBER GENERATION NAME …` in decimal; the first part has a 1 where the program has put a filter of system calls on itself ([`super::filters`]), the second is empty when
 //! the working directory is the host's, and has a description when it was removed ([`super::working_directory`]), the fourth has names ([`super::open_names`]) in hexadecimal with a letter in front, the fifth
 //! `MOUNT INDEX GENERATION LIFE INODE` of the places that keep all that ([`super::over_exec`]), the last `MOUNT IDENTITY` of the volumes that
 //! all that is of: where another has taken the place of one since, the new program can use neither. The new program adopts each description, also when the
@@ -10,7 +10,7 @@ use super::open_names::OpenName;
 use super::over_exec::{self, Place, Wanted};
 use super::placeholder::{self, O_PATH};
 use super::table::OpenFile;
-use super::{Front, locks, table};
+use super::{Front, filters, locks, table};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
@@ -38,8 +38,12 @@ fn from_hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
 /// The template: inherited, or made now.
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn template(text: &[u8]) -> Option<i32> {
-    let head = text.split(|byte| *byte == b';').next().unwrap_or_default();
-    if let Some(template) = numbers(head).next()
+    let mut head = numbers(text.split(|byte| *byte == b';').next().unwrap_or_default());
+    let inherited = head.next();
+    if head.next() == Some(1) {
+        filters::note();
+    }
+    if let Some(template) = inherited
         && placeholder::is_one(template as usize, template as usize, 0)
     {
         return Some(template as i32);
@@ -179,7 +183,7 @@ impl Front {
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
-        let _ = write!(text, "{};", self.template());
+        let _ = write!(text, "{}{};", self.template(), if filters::is_filtered() { " 1" } else { "" });
         let with_locks = !in_child && locks::has_some();
         let mut wanted = Wanted { descriptions: Vec::new(), has_directory: false, with_locks };
         if let Some((mount, node)) = table.directory() {

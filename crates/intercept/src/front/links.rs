@@ -94,6 +94,9 @@ impl Front {
         const O_PATH_CLOEXEC: u64 = 0o12000000;
         const RESOLVE_NO_SYMLINKS: u64 = 4;
         const ELOOP: isize = -40;
+        if super::filters::is_filtered() {
+            return None;
+        }
         let how = [O_PATH_CLOEXEC, 0, RESOLVE_NO_SYMLINKS];
         // SAFETY: the program's path; at worst an address that the kernel refuses.
         let tried = unsafe { syscall(OPENAT2, [directory, address, how.as_ptr() as usize, size_of_val(&how)]) };

@@ -22,6 +22,7 @@ pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod ends;
 pub(crate) mod extent;
+pub(crate) mod filters;
 pub(crate) mod flags;
 pub(crate) mod forks;
 pub(crate) mod handles;
@@ -77,8 +78,10 @@ pub(crate) struct Mount {
     minor: u32,
     /// The opened volume.
     opened: AtomicPtr<Arc<dyn FileSystem>>,
-    /// It could not be opened.
-    failed: AtomicU32,
+    /// It could not be opened, and what calls on it say since: an errno, or 0.
+    failed: AtomicI32,
+    /// That was said on standard error.
+    complained: AtomicBool,
     /// Which volume the program before this one had open here, as [`identity_of`] has it; 0 if none. What was handed over is of no other.
     expected: AtomicU64,
 }
@@ -156,7 +159,8 @@ pub(crate) fn initialise(open: OpenVolume) {
             manner: manner.to_vec(),
             minor: status::minor_of(volume, |minor| mounts.iter().any(|mount| mount.minor == minor)),
             opened: AtomicPtr::new(core::ptr::null_mut()),
-            failed: AtomicU32::new(0),
+            failed: AtomicI32::new(0),
+            complained: AtomicBool::new(false),
             expected: AtomicU64::new(0),
         });
     }
@@ -220,7 +224,7 @@ impl Front {
     }
 
     /// The file system of a mount, opened now if it was not. `EIO` if it cannot be, or is not the volume that the program before this
-    /// one had open there.
+    /// one had open there; `EACCES` if this process may not; ENOMEM, EMFILE and ENFILE as long as there is no room for it.
     #[inline]
     pub(crate) fn file_system(&self, mount: usize) -> Result<&'static dyn FileSystem, Errno> {
         let mount = self.mounts.get(mount).ok_or(Errno::BADF)?;
@@ -239,34 +243,43 @@ impl Front {
             // SAFETY: gives the processor away.
             unsafe { syscall(number::SCHED_YIELD, []) };
         }
-        if mount.opened.load(Ordering::Acquire).is_null() && mount.failed.load(Ordering::Acquire) == 0 {
-            entry::note_use();
-            let before = internal::snapshot();
-            match (self.open)(&mount.volume, &mount.manner) {
-                Ok(fs) if mount.is_another(&*fs) => {
-                    drop(fs);
-                    complain(&[
-                        &mount.volume,
-                        b": another volume has taken the place of the one that the program which started this one has open;",
-                        b" end what was started before",
-                    ]);
-                    mount.failed.store(1, Ordering::Release);
-                }
-                Ok(fs) => {
-                    internal::protect_new(before);
-                    mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);
-                }
-                Err(_) if !complains => {}
-                Err(error) => {
-                    complain(&[error.to_string().as_bytes()]);
-                    mount.failed.store(1, Ordering::Release);
-                }
-            }
+        let mut answer = mount.failed.load(Ordering::Acquire);
+        if mount.opened.load(Ordering::Acquire).is_null() && answer == 0 {
+            answer = self.attempt(mount, complains).map_or_else(|errno| errno.raw_os_error(), |()| 0);
         }
         OPENING.store(0, Ordering::Release);
         let opened = mount.opened.load(Ordering::Acquire);
         // SAFETY: as above.
-        if opened.is_null() { Err(Errno::IO) } else { Ok(unsafe { &**opened }) }
+        if opened.is_null() { Err(Errno::from_raw_os_error(answer)) } else { Ok(unsafe { &**opened }) }
+    }
+
+    /// Opens a volume; under [`OPENING`]. What may be otherwise the next time is tried again then.
+    fn attempt(&self, mount: &Mount, complains: bool) -> Result<(), Errno> {
+        entry::note_use();
+        let before = internal::snapshot();
+        let (answer, message) = match (self.open)(&mount.volume, &mount.manner) {
+            Ok(fs) if !mount.is_another(&*fs) => {
+                internal::protect_new(before);
+                mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);
+                return Ok(());
+            }
+            Ok(fs) => {
+                drop(fs);
+                let reason: &[u8] = b": another volume has taken the place of the one that the program which started this one has open; \
+                      end what was started before";
+                (Errno::IO, [&mount.volume, reason].concat())
+            }
+            Err(error) => (answer_to(error.errno), error.message.into_bytes()),
+        };
+        if complains {
+            if !mount.complained.swap(true, Ordering::Relaxed) {
+                complain(&[&message]);
+            }
+            if matches!(answer, Errno::IO | Errno::ACCESS) {
+                mount.failed.store(answer.raw_os_error(), Ordering::Release);
+            }
+        }
+        Err(answer)
     }
 
     /// A descriptor of `table` no longer stands for `file`. With the last of the process its use ends.
@@ -281,6 +294,15 @@ impl Front {
         {
             let _ = fs.shared().close(fs, file.description);
         }
+    }
+}
+
+/// What calls on a volume say that could not be opened for this reason. Not that there is none: programs would take its files to be gone.
+fn answer_to(reason: Errno) -> Errno {
+    match reason {
+        Errno::ACCESS | Errno::PERM => Errno::ACCESS,
+        Errno::NOMEM | Errno::MFILE | Errno::NFILE => reason,
+        _ => Errno::IO,
     }
 }
 
@@ -329,6 +351,7 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
             credentials::set_umask(frame.arguments[0] as u32);
         } else {
             credentials::forget();
+            front.mounts.iter().for_each(|mount| mount.failed.store(0, Ordering::Release));
         }
         return Outcome::Done(result);
     }

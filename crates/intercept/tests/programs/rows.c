@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/sched.h>
 #include <mqueue.h>
+#include <sys/prctl.h>
 #include <sys/timerfd.h>
 
 enum { SETXATTRAT = 463, GETXATTRAT, LISTXATTRAT, REMOVEXATTRAT, FILE_GETATTR = 468, FILE_SETATTR };
@@ -81,7 +82,7 @@ static void descriptors(void) {
     MAKES(inotify_init, S(inotify_init)); MAKES(inotify_init1, S(inotify_init1, 0)); MAKES(fanotify_init, S(fanotify_init, FAN_CLASS_NOTIF, 0)); MAKES(memfd_create, S(memfd_create, "m", 0)); MAKES(memfd_secret, S(memfd_secret, 0));
     MAKES(timerfd_create, S(timerfd_create, CLOCK_MONOTONIC, 0)); sigemptyset(&none); MAKES(signalfd, S(signalfd, -1, &none, 8)); MAKES(signalfd4, S(signalfd4, -1, &none, 8, 0)); MAKES(userfaultfd, S(userfaultfd, O_CLOEXEC));
     MAKES(pidfd_open, S(pidfd_open, getpid(), 0)); int self = S(pidfd_open, getpid(), 0); CLOSED(); int taken = S(pidfd_getfd, self, 1, 0); say("taken: %d", taken); close(taken); close(self); MAKES(mq_open, S(mq_open, "gannet-none", O_RDONLY, 0, 0)); MAKES(fsopen, S(fsopen, "tmpfs", 0)); MAKES(fsmount, S(fsmount, -1, 0, 0));
-    MAKES(bpf, S(bpf, 9999, 0, 0)); MAKES(perf_event_open, S(perf_event_open, 0, 0, -1, -1, 0)); MAKES(seccomp, S(seccomp, 9999, 0, 0)); 
+    MAKES(bpf, S(bpf, 9999, 0, 0)); MAKES(perf_event_open, S(perf_event_open, 0, 0, -1, -1, 0)); MAKES(seccomp, S(seccomp, 9999, 0, 0)); CALL(prctl, PR_GET_DUMPABLE, 0, 0, 0, 0);
     CLOSED(); CALL(kcmp, getpid(), getpid(), 0, file, file); CLOSED(); CALL(poll, &polled, 1, 0); CALL(ppoll, &polled, 1, &now, 0, 8); FD_ZERO(&set); FD_SET(file, &set); CALL(select, file + 1, &set, 0, 0, &(struct timeval){0, 0}); FD_SET(file, &set); CALL(pselect6, file + 1, &set, 0, 0, &now, 0);
     int poller = epoll_create1(0); CALL(epoll_ctl, poller, EPOLL_CTL_ADD, file, &event); close(poller); CLOSED(); CALL(unshare, CLONE_FILES);
     struct { uint64_t value; uint32_t size, flags; } value = {(uintptr_t)"abc", 3, 0}; ROW(setxattrat, syscall(SETXATTRAT, AT_FDCWD, "file", 0, "trusted.x", &value, 16)); value.value = (uintptr_t)text; ROW(getxattrat, syscall(GETXATTRAT, AT_FDCWD, "file", 0, "trusted.x", &value, 16)); say("%.3s", text); ROW(listxattrat, syscall(LISTXATTRAT, AT_FDCWD, "file", 0, text, 100)); ROW(removexattrat, syscall(REMOVEXATTRAT, AT_FDCWD, "file", 0, "trusted.x"));

@@ -1,6 +1,6 @@
 //! Several processes at once: what they share, and what is left when one of them dies.
 
-use crate::common::{Volume, check, compile, have, run};
+use crate::common::{Volume, check, compile, have, is_root_who_can, run};
 
 #[test]
 fn torture_on_a_file_of_the_volume() {
@@ -208,5 +208,34 @@ print(take(child, ours), take(child, path), take(os.getpid(), ours), take(child,
 os.kill(child, 9)
 P"#,
         "EPERM EPERM EPERM b'pipes' EBADF",
+    );
+}
+
+#[test]
+fn programs_that_filter_their_own_system_calls() {
+    let volume = Volume::new(64);
+    let (_directory, program) = compile("filter");
+    let part = ": missing: ENOENT\n: made: 640, wrote 5\n: children: 4, bytes 8000\n";
+    for by in ["seccomp", "prctl"] {
+        let output = run(volume.command(program.to_str().expect("UTF-8")).args(["/gannet", by]));
+        check(&output, by, &format!(": filter: 0\n{part}{part}"));
+    }
+}
+
+#[test]
+fn who_may_not_open_a_volume_is_told_so() {
+    if !is_root_who_can("be somebody else") || !have("setpriv") {
+        return;
+    }
+    let volume = Volume::new(64);
+    let look = "stat /gannet/f 2>&1 | grep -v 'you may not' ; cat /gannet/f 2>&1 | grep -c 'Permission denied'";
+    volume.script(
+        &format!("echo x > f; cd /; setpriv --reuid=65534 --regid=65534 --clear-groups sh -c \"{look}\" 2> /dev/null"),
+        "stat: cannot statx '/gannet/f': Permission denied\n1",
+    );
+    // Said once, however often it is tried.
+    volume.script(
+        "cd /; setpriv --reuid=65534 --regid=65534 --clear-groups sh -c 'for i in 1 2 3; do test -e /gannet/f; done' 2>&1 | wc -l",
+        "1",
     );
 }
