@@ -303,8 +303,9 @@ static void *work(void *number) {
 }
 int main(void) { pthread_t all[4]; for (long i = 0; i < 4; i++) pthread_create(all + i, 0, work, (void *)i); for (int i = 0; i < 4; i++) pthread_join(all[i], 0); return 0; }
 C
-cc -g -fsanitize=thread -pthread -o /tmp/of-gannet-tsan t.c 2> /dev/null && (cd /tmp && setarch -R /tmp/of-gannet-tsan > /dev/null 2>&1) || { echo 0; exit; }
-setarch -R /tmp/of-gannet-tsan > told 2>&1; code=$?; head -50 told >&2; echo $code; rm -f /tmp/of-gannet-tsan /tmp/same /tmp/f?"#,
+host=$(mktemp -d); trap 'rm -rf $host' EXIT
+cc -g -fsanitize=thread -pthread -o $host/tsan t.c 2> /dev/null && (cd $host && setarch -R ./tsan > /dev/null 2>&1) || { echo 0; exit; }
+setarch -R $host/tsan > told 2>&1; code=$?; head -50 told >&2; echo $code"#,
         "0",
     );
 }

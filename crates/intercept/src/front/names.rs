@@ -171,8 +171,15 @@ fn open_once(
             let mount = file.mount;
             let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
             let found = gannet_vfs::Found { node: file.node, file_type: file.file_type };
-            let opened = namespace.open_found(found, flags).map_err(|error| error.errno())?;
-            (mount, table.open_name(descriptor, &file), opened)
+            let makes = flags.contains(OpenFlags::TMPFILE) && file.file_type == FileType::Directory;
+            let opened = if makes {
+                let place = Place { directory: file.node, last: Last::Dot, found: Some(found), wants_directory: true };
+                namespace.open(&place, flags, mode & 0o7777)
+            } else {
+                namespace.open_found(found, flags)
+            };
+            let name = if makes { None } else { table.open_name(descriptor, &file) };
+            (mount, name, opened.map_err(|error| error.errno())?)
         }
     };
     if opened.file_type == FileType::Fifo && !flags.contains(OpenFlags::PATH) {
@@ -456,6 +463,7 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
     }
     let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
+        (_, Target::Descriptor(_)) => return Err(Errno::EXIST),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {
             (mount, from.existing().map_err(|error| error.errno())?.node, to)
         }

@@ -378,7 +378,13 @@ fn named_descriptor(path: &[u8]) -> Option<(usize, usize)> {
         if who != b"self" && who != b"thread-self" && parse_number(who)? != crate::process::process_id() as usize {
             return None;
         }
-        rest[slash + 1..].strip_prefix(b"fd/")?
+        let rest = &rest[slash + 1..];
+        // What `/proc/thread-self` is a link to.
+        let of_thread = rest.strip_prefix(b"task/").and_then(|rest| {
+            let end = rest.iter().position(|byte| *byte == b'/')?;
+            parse_number(&rest[..end]).map(|_| &rest[end + 1..])
+        });
+        of_thread.unwrap_or(rest).strip_prefix(b"fd/")?
     };
     let end = digits.iter().position(|byte| *byte == b'/').unwrap_or(digits.len());
     Some((parse_number(&digits[..end])?, path.len() - digits.len() + end))

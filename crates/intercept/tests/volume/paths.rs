@@ -98,3 +98,33 @@ fn one_volume_below_anothers_place() {
         "inner\nouter\ninner\ninner\n/gannet/d/inner\nouter\ninner\ninner\ninner\nf\nf\nnew\ninner\ne\n2\nErrno 18\n['e'] 6",
     );
 }
+
+#[test]
+fn what_the_kernel_says_of_links_of_descriptors() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    let script = r#"
+import os, errno
+os.makedirs('d'); open('f', 'w').write('x')
+def told(what, call, *arguments, **named):
+    try: result = call(*arguments, **named); print(what, 'ok')
+    except OSError as error: print(what, errno.errorcode[error.errno])
+for name, flags in (('f', os.O_RDWR), ('d', os.O_RDONLY)):
+    fd = os.open(name, flags)
+    for place in ('/proc/self/fd/%d', '/dev/fd/%d', '/proc/thread-self/fd/%d', '/proc/%d/task/%d/fd/%%d' % (os.getpid(), os.getpid())):
+        link = place % fd
+        told('unlink', os.unlink, link); told('rmdir', os.rmdir, link); told('mkdir', os.mkdir, link); told('symlink', os.symlink, 'x', link)
+        told('link to', os.link, 'f', link); told('mknod', os.mknod, link)
+        print(os.path.samefile(link, name), os.path.basename(os.path.realpath(link)))
+        told('tmpfile', lambda: os.write(os.open(link, os.O_TMPFILE | os.O_RDWR, 0o600), b'abc'))
+    os.close(fd)
+"#;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("script");
+    std::fs::write(&path, script).expect("the script");
+    let host =
+        std::process::Command::new("python3").arg(&path).current_dir(directory.path()).output().expect("python3");
+    volume.script(&format!("python3 {}", path.display()), &String::from_utf8_lossy(&host.stdout));
+}
