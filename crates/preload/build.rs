@@ -9,6 +9,8 @@ fn main() {
     std::fs::write(directory.join("libgcc_s.so"), "INPUT(-lgcc_eh -lgcc)\n").expect("writing to OUT_DIR");
     println!("cargo:rustc-cdylib-link-arg=-L{}", directory.display());
     println!("cargo:rerun-if-changed=build.rs");
+    // Not the C compiler's start files: they run code at each start and end that does nothing here, on pages of its own.
+    println!("cargo:rustc-cdylib-link-arg=-nostartfiles");
     // Its initialiser runs before every other library's, so that those already see the volume.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,initfirst");
     // Never unloaded: the program's code leads into it.

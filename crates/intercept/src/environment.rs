@@ -91,10 +91,11 @@ pub(crate) unsafe fn variable(environment: *const *const u8, name: &str) -> Opti
         if entry.is_null() {
             return None;
         }
-        // SAFETY: as above.
-        let text = unsafe { core::ffi::CStr::from_ptr(entry.cast()) }.to_bytes();
-        if let Some(value) = text.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"=")) {
-            return Some(value);
+        // Most differ in their first byte. SAFETY: as above; what is read is at most the byte that ends the string.
+        let is_it = name.bytes().chain([b'=']).enumerate().all(|(index, byte)| unsafe { *entry.add(index) == byte });
+        if is_it {
+            // SAFETY: as above.
+            return Some(unsafe { core::ffi::CStr::from_ptr(entry.add(name.len() + 1).cast()) }.to_bytes());
         }
         // SAFETY: not at the end yet.
         at = unsafe { at.add(1) };

@@ -96,7 +96,8 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
 }
 
 /// The calls that make processes and threads.
-#[unsafe(link_section = ".text.hot.gannet")]
+// In its caller's frame: a child has a page of the stack copied for each that it goes on from.
+#[inline(always)]
 pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let mut arguments = [0u64; CLONE3_SIZE_MAX / 8];
     let flags = match frame.rax {

@@ -52,6 +52,7 @@ struct FilterTables {
     marks: [AtomicU8; DESCRIPTOR_LIMIT],
 }
 
+#[unsafe(link_section = ".bss.gannet_large")]
 static FILTER: FilterTables = FilterTables {
     classes: [const { AtomicU8::new(0) }; NUMBER_LIMIT],
     marks: [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT],

@@ -177,6 +177,7 @@ struct Known {
     path: [AtomicU64; PATH_BYTES / 8],
 }
 
+#[unsafe(link_section = ".bss.gannet_large")]
 static KNOWN: [Known; KNOWN_COUNT] = [const {
     Known {
         sequence: AtomicU32::new(0),

@@ -52,6 +52,7 @@ pub(crate) struct Table {
     names: OpenNames,
 }
 
+#[unsafe(link_section = ".bss.gannet_large")]
 static TABLE: Table = Table {
     entries: [const {
         Entry {

@@ -21,6 +21,7 @@ struct Exit {
 }
 const _: () = assert!(size_of::<Exit>() == 16);
 
+#[unsafe(link_section = ".bss.gannet_exits")]
 static EXITS: [Exit; GATE_COUNT] =
     [const { Exit { behind: AtomicUsize::new(0), original: AtomicUsize::new(0) } }; GATE_COUNT];
 static USED: AtomicUsize = AtomicUsize::new(0);
@@ -30,7 +31,7 @@ unsafe extern "C" {
 }
 
 global_asm!(
-    ".section .text.hot.gannet_gates,\"ax\",@progbits",
+    ".section .text.gannet_gates,\"ax\",@progbits",
     ".p2align 6",
     ".globl gannet_gates",
     ".hidden gannet_gates",

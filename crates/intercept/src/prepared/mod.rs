@@ -213,7 +213,10 @@ pub(crate) enum Applied {
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) unsafe fn apply(directory: &CachePath, image: &Image, id: &BuildId, name: &str) -> Applied {
     let found = Text::of(image).and_then(|text| {
-        let status = status_of(format!("{name}\0").as_bytes())?;
+        let mut path = Vec::with_capacity(name.len() + 1);
+        path.extend_from_slice(name.as_bytes());
+        path.push(0);
+        let status = status_of(&path)?;
         find(directory, &key_of(id, &status), text)
     });
     let Some(found) = found else { return Applied::Missing };
