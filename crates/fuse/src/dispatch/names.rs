@@ -101,8 +101,9 @@ impl Dispatcher {
                 self.forget(id, 1);
                 return Ok(None);
             }
-            if self.again.finds(header.process, now_ms()) {
+            if self.again.tries(header.process, now_ms()) {
                 self.keep(found.node).inspect_err(|_| self.forget(id, 1))?.found();
+                self.again.found(header.process);
             }
         }
         Ok(Some(reply::entry(id, &attributes, validity, self.attribute_validity(id))))
