@@ -273,7 +273,9 @@ impl Front {
         };
         if complains {
             if !mount.complained.swap(true, Ordering::Relaxed) {
-                complain(&[&message]);
+                let why: &[u8] =
+                    if filters::is_filtered() { b" (the program filters its own system calls)" } else { b"" };
+                complain(&[&message, why]);
             }
             if matches!(answer, Errno::IO | Errno::ACCESS) {
                 mount.failed.store(answer.raw_os_error(), Ordering::Release);
