@@ -22,7 +22,7 @@ const LINE: usize = LINE_BYTES as usize;
 /// first, which makes such a copy 1.3 times as fast at 4 KiB and twice as fast at 1 MiB. Data that is overwritten while it is
 /// in the cache would lose by it: what a thread writes again soon ([`note_written`]) stays there, and metadata does.
 const LINES_STREAMED_PLAIN: usize = 64;
-/// Lines of metadata that one call stores through the cache; more go past it.
+/// Lines of metadata that one call stores through the cache where nothing has to be written back from it; more go past it.
 const LINES_CACHED_MAX: usize = 4;
 
 impl Medium {
@@ -71,9 +71,9 @@ impl Medium {
     }
 
     /// Stores whole lines of metadata that were just put together in words: as [`Medium::write`], but word by word, so that
-    /// nothing waits for the stores that put them together. A few lines go through the cache and are written back at once,
-    /// since metadata is looked at again soon: ask for them before with [`Medium::expect_store`]. Durable after the next
-    /// [`Medium::fence`] of this thread.
+    /// nothing waits for the stores that put them together. They go past the cache where they would have to be written back from
+    /// it: the fence waits less long for them, also if the lines are in the cache and are looked at again soon. Durable after
+    /// the next [`Medium::fence`] of this thread.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`], [`AccessError::MediumFault`]; [`AccessError::Misaligned`] if
@@ -86,7 +86,7 @@ impl Medium {
             return Err(AccessError::Misaligned { at });
         }
         let lines = bytes.len() / LINE;
-        let streams = lines > LINES_CACHED_MAX && self.mode() != PersistMode::Plain;
+        let streams = self.needs_flush() || lines > LINES_CACHED_MAX && self.mode() != PersistMode::Plain;
         // SAFETY: the range was just checked, and `bytes` is readable.
         let left = unsafe {
             if self.recorder.is_some() {
@@ -96,13 +96,7 @@ impl Medium {
                 (kernels().copy_words)(to, bytes.as_ptr(), lines, std::ptr::null_mut())
             } else {
                 count_stored(bytes.len() as u64);
-                match (kernels().copy_words_cached)(to, bytes.as_ptr(), lines, std::ptr::null_mut()) {
-                    0 if self.needs_flush() => {
-                        count_flushed(lines as u64);
-                        (self.write_back)(to, lines)
-                    }
-                    left => left,
-                }
+                (kernels().copy_words_cached)(to, bytes.as_ptr(), lines, std::ptr::null_mut())
             }
         };
         if left != 0 {
@@ -118,18 +112,8 @@ impl Medium {
     fn record_words(&self, at: MediumOffset, bytes: &[u8], streams: bool) -> usize {
         let Some(recorder) = &self.recorder else { return bytes.len() / LINE };
         for (line, content) in bytes.as_chunks::<LINE>().0.iter().enumerate() {
-            let at = at.0 + (line * LINE) as u64;
-            if streams {
-                recorder.store(at, content, true, Location::caller());
-                count_streamed(1);
-            } else {
-                for (word, content) in content.as_chunks::<8>().0.iter().enumerate() {
-                    recorder.store(at + word as u64 * 8, content, false, Location::caller());
-                }
-                recorder.flush(at, LINE_BYTES, Location::caller());
-                count_stored(LINE_BYTES);
-                count_flushed(1);
-            }
+            recorder.store(at.0 + (line * LINE) as u64, content, streams, Location::caller());
+            if streams { count_streamed(1) } else { count_stored(LINE_BYTES) }
         }
         0
     }

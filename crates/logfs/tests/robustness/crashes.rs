@@ -26,6 +26,22 @@ fn singles(mode: Mode) {
     assert!(count.images > 1000);
 }
 
+/// Lines that go past the cache promise less than others: of each, any words may survive, not only the first ones.
+#[test]
+fn words_of_a_line_in_any_order() {
+    let began = Instant::now();
+    let image = image(Mode::InPlace, |fs| populate(fs));
+    let policy = CrashPolicy { words_in_any_order: true, samples: 32, ..CrashPolicy::sparse(11) };
+    let mut count = Count::default();
+    let mut failed = Failures::default();
+    for operation in &all(Mode::InPlace) {
+        failed.catch(&operation.text, || count += last_of(&image, &[operation], &policy, 64, 0));
+    }
+    failed.conclude();
+    count.print("one operation, words in any order", began);
+    assert!(count.images > 1000);
+}
+
 /// Which of the sequences are gone through, where not all are: `GANNET_RANGE=FROM-TO`, to go on with a long run, or to do a part of it.
 fn range(chosen: usize) -> std::ops::Range<usize> {
     let Ok(text) = std::env::var("GANNET_RANGE") else { return 0..chosen };
