@@ -10,7 +10,7 @@ use crate::format::member::AT_OPENING;
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, Slot, decode_map_word};
 use crate::format::state::{CLEAN_AT, EPOCH_AT, EPOCH_MAX, OPENING_AT, OPENING_NEXT_AT};
-use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError};
+use crate::format::superblock::{FEATURES_READ_ONLY_KNOWN, MAGIC, Superblock, SuperblockError};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64};
 use crate::holes::written;
 use crate::span::{self, STALE};
@@ -47,7 +47,14 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         Some(geometry) if geometry.blocks <= blocks => geometry.replica(),
         _ => medium.first_length() / BLOCK_BYTES - 1,
     };
-    let second = read(replica_block)?;
+    let mut replica_block = replica_block;
+    let mut second = read(replica_block)?;
+    if first.is_err()
+        && second.is_err()
+        && let Some((block, found)) = find_replica(medium)?
+    {
+        (replica_block, second) = (block, Ok(found));
+    }
     // A feature is noted in one copy after the other; a crash may come in between.
     let cut_short = |sound: &Superblock, block: u64| -> Result<bool> {
         let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
@@ -103,6 +110,30 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
     }
     let wrong_headers = headers(medium, &superblock, findings)?;
     Ok(Superblocks { superblock, wrong_copies, wrong_headers, read_only: unknown != 0 })
+}
+
+/// The replica of the superblock on a medium that is longer than its volume, where the superblock itself is lost: the one that says it stands
+/// where it does. Looked for only where a state stands behind the place of the superblock, since the whole medium is read; and not for volumes
+/// on several media.
+fn find_replica(medium: &Medium) -> Result<Option<(u64, Superblock)>> {
+    let word = |at: u64| medium.load_u64(MediumOffset(at)).map_err(access_error);
+    let epoch = word(EPOCH_AT)?;
+    if epoch == 0 || epoch > EPOCH_MAX {
+        return Ok(None);
+    }
+    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+    let blocks = written(medium, BLOCKS_MIN - 1..medium.length() / BLOCK_BYTES);
+    for block in blocks.into_iter().rev().flat_map(Iterator::rev) {
+        if word(block * BLOCK_BYTES)? != MAGIC {
+            continue;
+        }
+        medium.read(MediumOffset(block * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
+        let found = Superblock::decode(&bytes).ok().filter(|found| found.further.is_empty());
+        if let Some(found) = found.filter(|found| found.blocks == block + 1) {
+            return Ok(Some((block, found)));
+        }
+    }
+    Ok(None)
 }
 
 /// What the media behind the first say of themselves; returns the blocks where a header is not what it shall be.

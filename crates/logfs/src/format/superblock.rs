@@ -4,7 +4,7 @@ use super::{BLOCK_BYTES, Key, Tag, get_u32, get_u64, put_u32, put_u64};
 use crate::format::geometry::Geometry;
 use crate::format::member::{FurtherMedium, decode_table, encode_table};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
 const AT_MAGIC: usize = 0;
 const AT_FEATURES_COMPATIBLE: usize = 8;
 const AT_FEATURES_READ_ONLY: usize = 16;

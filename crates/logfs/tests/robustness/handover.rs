@@ -2,7 +2,7 @@
 //! volume is closed as if nothing had happened. Where the arena is not the volume's any more, recovery.
 
 use crate::volume::{assert_sound, options};
-use crate::{Random, joining, kills, long, restored};
+use crate::{Random, damaged_arena, joining, kills, long, restored};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
@@ -70,17 +70,21 @@ impl Volume {
         self.spawn_as(role, rustix::process::geteuid().as_raw())
     }
 
-    /// Starts a child of another user, who owns the volume.
-    pub(crate) fn spawn_as(&self, role: &str, uid: u32) -> Child {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+    /// A child that is not started yet.
+    pub(crate) fn command(&self, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
             .args(["--exact", "handover::child", "--nocapture", "--test-threads=1"])
             .env(VOLUME, &self.0)
             .env(ROLE, role)
-            .uid(uid)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child");
+            .stdout(Stdio::piped());
+        command
+    }
+
+    /// Starts a child of another user, who owns the volume.
+    pub(crate) fn spawn_as(&self, role: &str, uid: u32) -> Child {
+        let mut child = self.command(role).uid(uid).spawn().expect("a child");
         let mut out = std::io::BufReader::with_capacity(1, child.stdout.as_mut().expect("a pipe"));
         assert!(out.by_ref().bytes().any(|byte| byte.expect("a byte") == READY), "{role}: the child ended early");
         child
@@ -129,6 +133,9 @@ fn child() {
     let (Ok(path), Ok(role)) = (std::env::var(VOLUME), std::env::var(ROLE)) else { return };
     if role == "visit" {
         joining::visit(Path::new(&path));
+    }
+    if role == "damaged" {
+        damaged_arena::visit(Path::new(&path));
     }
     let fs = LogFs::open(Path::new(&path), role == "reader", restored::options_of(&role)).expect("open the volume");
     let rig = Rig::new(&fs);

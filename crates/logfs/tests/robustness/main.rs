@@ -26,6 +26,7 @@
 //! | `handover` | volumes that everybody left by dying |
 //! | `joining` | who joins and leaves: killed at it, and of several users |
 //! | `restored` | the same, where older bytes were put back |
+//! | `damaged_arena` | the same, where what the killed left in shared memory is damaged |
 //! | `mutations` | stores, flushes and fences left out |
 
 mod abandonment;
@@ -34,6 +35,7 @@ mod churn;
 mod collisions;
 mod concurrency;
 mod crashes;
+mod damaged_arena;
 mod enumeration;
 mod eviction;
 mod handover;

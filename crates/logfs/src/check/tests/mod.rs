@@ -116,6 +116,26 @@ fn holes_are_not_searched() {
     assert!(taken < 32 << 20, "{taken} bytes");
 }
 
+/// A volume in a file that is longer, as a copy onto a larger device is, whose superblock is lost.
+#[test]
+fn a_replica_in_the_middle_of_a_file_is_found() {
+    let medium = empty_volume(4 << 20);
+    let file = medium.descriptor().unwrap();
+    rustix::fs::ftruncate(file, 9 << 20).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let longer = Medium::open(path.as_ref(), Default::default()).unwrap();
+    longer.zero(MediumOffset(0), crate::format::BLOCK_BYTES).unwrap();
+    // A copy of it somewhere else is none.
+    let mut copy = [0; crate::format::BLOCK_BYTES as usize];
+    longer.read(MediumOffset((4 << 20) - 4096), &mut copy).unwrap();
+    longer.write(MediumOffset(8 << 20), &copy).unwrap();
+    assert_eq!(damage(&run(&longer, false)).len(), 1);
+    repaired(&longer);
+    // Where no state stands, it is no volume.
+    longer.zero(MediumOffset(0), 2 * crate::format::BLOCK_BYTES).unwrap();
+    assert!(check(&longer, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).is_err());
+}
+
 /// The largest volume there can be, of which a sparse file has the superblock alone, forged or not: what looks at it takes neither the
 /// time nor the memory of its tables, nor makes the file take their space.
 #[test]
