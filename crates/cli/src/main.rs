@@ -19,6 +19,7 @@ mod arguments;
 mod commands;
 mod failure;
 mod library;
+mod locked;
 mod output;
 mod volume;
 mod waiting;

@@ -155,6 +155,50 @@ fn who_is_waited_for_is_named() {
     assert!(holder.0.wait().unwrap().success());
 }
 
+/// Who waits for a lock on a file waits for a program, which `info` names.
+#[test]
+fn who_holds_locks_on_files_is_named() {
+    use gannet_vfs::shared::{AccessMode, LockOwner, LockRange, LockRequest};
+    use gannet_vfs::{FileSystem, Name};
+    let used = Used::new();
+    let volume = &*used._volume;
+    let node = volume.lookup(volume.root(), Name::new(b"file").unwrap()).unwrap().node;
+    let shared = volume.shared();
+    let open = shared.open(volume, node, AccessMode::READ | AccessMode::WRITE, 0).unwrap();
+    let process = std::process::id();
+    let locks = [
+        (LockOwner::Flock(open), true, LockRange::ALL),
+        (shared.process_owner().unwrap(), false, LockRange::new(5, 10).unwrap()),
+    ];
+    for (owner, exclusive, range) in locks {
+        let request = LockRequest { node, owner, exclusive: Some(exclusive), range, process };
+        shared.try_lock(volume, &request).unwrap();
+    }
+    let info = |more: &[&str]| {
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_gannet")).args(["info", &used.path()]).args(more).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = info(&[]);
+    let of = |what: &str| {
+        let found = text.lines().find(|line| line.trim_start().starts_with("locked") && line.contains(what));
+        found.unwrap_or_else(|| panic!("{what:?}: {text}")).to_owned()
+    };
+    let held = of(&format!("inode {}: exclusive flock, held for ", node.number));
+    assert!(held.contains(&format!(" ms by {process} ")), "{held}");
+    of(&format!("inode {}, bytes 5 to 14: shared record lock of a process, held for ", node.number));
+    let figures: Value = serde_json::from_str(&info(&["--json"])).unwrap();
+    let locked = figures["locked"].as_array().unwrap();
+    assert_eq!(locked.len(), 2, "{locked:?}");
+    for one in locked {
+        let (is_flock, ms) = (one["kind"] == "flock", one["held_ms"].as_u64().unwrap());
+        assert_eq!((&one["inode"], &one["pid"]), (&node.number.into(), &process.into()), "{one}");
+        assert_eq!((&one["exclusive"], one["last_byte"].is_null()), (&is_flock.into(), is_flock), "{one}");
+        assert!(ms < 3_600_000, "since it was taken, not since 1970: {one}");
+    }
+}
+
 /// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
 fn build_library() {
     let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();

@@ -4,6 +4,7 @@ use crate::arguments::Info;
 use crate::commands::kernel;
 use crate::commands::mkfs::{kind_text, page_text};
 use crate::failure::Failure;
+use crate::locked::{self, Locked};
 use crate::output::{print, size_text};
 use crate::volume;
 use crate::waiting::{self, Waiting};
@@ -12,6 +13,9 @@ use gannet_media::{Medium, Member};
 use gannet_vfs::{FileSystem, Statistics};
 use serde_json::{Value, json};
 use std::path::Path;
+
+/// How many locks on files the text names: those held for longest.
+const LOCKS_TOLD: usize = 20;
 
 /// A process that has the volume open.
 struct Participant {
@@ -25,6 +29,7 @@ struct Live {
     statistics: Statistics,
     participants: Vec<Participant>,
     waiting: Vec<Waiting>,
+    locked: Vec<Locked>,
     takeovers: u64,
     memory: SharedMemory,
 }
@@ -48,8 +53,9 @@ pub(crate) fn run(arguments: &Info) -> Result<u8, Failure> {
 fn live(path: &Path) -> Result<Live, String> {
     let volume = volume::join(path).map_err(|error| error.to_string())?;
     let session = volume.session();
-    let participants = session
-        .participant_list()
+    let list = session.participant_list();
+    let locked = locked::look(&volume, &list).map_err(|error| error.to_string())?;
+    let participants = list
         .into_iter()
         .filter(|info| info.id != session.participant())
         .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
@@ -57,6 +63,7 @@ fn live(path: &Path) -> Result<Live, String> {
     Ok(Live {
         statistics: volume.statistics().map_err(|error| error.to_string())?,
         participants,
+        locked,
         waiting: waiting::look(&volume),
         takeovers: volume.takeovers().map_err(|error| error.to_string())?,
         memory: volume.memory().map_err(|error| error.to_string())?,
@@ -142,6 +149,10 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
                 "memory",
                 &format!("{taken} shared, {indexes} of it for indexes (at most {})", size_text(memory.index_bytes_max)),
             );
+            live.locked.iter().take(LOCKS_TOLD).for_each(|locked| line("locked", &locked.text()));
+            if let Some(more) = live.locked.len().checked_sub(LOCKS_TOLD).filter(|&more| more > 0) {
+                line("", &format!("{more} more locks (--json names them)"));
+            }
             live.waiting.iter().for_each(|waiting| line("waiting", &waiting.text()));
         }
         Some(Err(why)) => line("in use", &format!("by whom cannot be found out: {why}")),
@@ -186,6 +197,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
             live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
         }),
         "waiting": live.map(|live| live.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>()),
+        "locked": live.map(|live| live.locked.iter().map(Locked::as_json).collect::<Vec<_>>()),
         "kernel": kernel::features().0,
         "kernel_features": features_json(&kernel::features().1),
         "processor_features": features_json(&kernel::processor()),

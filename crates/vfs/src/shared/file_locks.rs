@@ -8,7 +8,7 @@ use gannet_shm::{Ordering, ParticipantId, Thread};
 use rustix::thread::futex;
 
 use super::{Description, Shared, error_of};
-use crate::{Errno, Error, FileSystem, NodeId, Result};
+use crate::{Errno, Error, FileSystem, NodeId, Result, Time};
 
 /// The first and the longest time that a waiter sleeps before it looks at who is alive, in nanoseconds.
 const SLEEP_FIRST_NS: i64 = 2_000_000;
@@ -361,18 +361,18 @@ impl Shared {
         move_all().map_err(error_of)
     }
 
-    /// All locks, for people who want to know who holds what. Allocates.
-    pub fn locks(&self) -> Result<Vec<(NodeId, LockedBy)>> {
+    /// All locks, and since when, for people who want to know who holds what. Allocates.
+    pub fn locks(&self) -> Result<Vec<(NodeId, LockedBy, Time)>> {
         let thread = self.thread()?;
-        let list = || -> gannet_shm::Result<Vec<(NodeId, LockedBy)>> {
+        let list = || -> gannet_shm::Result<Vec<(NodeId, LockedBy, Time)>> {
             let mut locks = Vec::new();
             for reference in self.tables.records.live(thread.arena())? {
                 let object = self.tables.records.object(reference)?;
                 let guard = thread.lock(self.tables.bucket(self.tables.node(&thread, object)?.number).lock())?;
                 let record = self.tables.load_record(&thread, object)?;
                 if let (Some(record), true) = (record, self.tables.records.is_live(thread.arena(), reference)?) {
-                    let super::records::Record { node, owner, exclusive, range, process, .. } = record;
-                    locks.push((node, LockedBy { owner, exclusive, range, process }));
+                    let super::records::Record { node, owner, exclusive, range, process, since, .. } = record;
+                    locks.push((node, LockedBy { owner, exclusive, range, process }, Time(since)));
                 }
                 guard.unlock();
             }

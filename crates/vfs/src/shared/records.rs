@@ -17,7 +17,7 @@ use rustix::thread::futex;
 use super::Description;
 use super::file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
 use super::tables::{Bucket, Chain, Tables, record as at};
-use crate::NodeId;
+use crate::{NodeId, Time};
 
 /// A record's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub(super) struct Record {
     pub(super) range: LockRange,
     pub(super) sequence: u64,
     pub(super) process: u32,
+    /// When it was taken, nanoseconds since 1970.
+    pub(super) since: i64,
 }
 
 const POSIX: u64 = 1;
@@ -74,6 +76,7 @@ impl Tables {
             range,
             sequence: load(at::SEQUENCE)?,
             process: load(at::PROCESS)? as u32,
+            since: load(at::SINCE)? as i64,
         }))
     }
 
@@ -92,7 +95,8 @@ impl Tables {
         set(at::START, record.range.start)?;
         set(at::END, record.range.end)?;
         set(at::SEQUENCE, record.sequence)?;
-        set(at::PROCESS, u64::from(record.process))
+        set(at::PROCESS, u64::from(record.process))?;
+        set(at::SINCE, record.since as u64)
     }
 
     fn set_start(&self, thread: &Thread<'_>, object: ArenaOffset, start: u64) -> Result<()> {
@@ -221,7 +225,8 @@ impl Tables {
         if let Some((held, exclusive)) = new {
             let number = sequence.load(Ordering::Relaxed) + 1;
             sequence.store(number, Ordering::Relaxed);
-            let record = Record { node, owner, exclusive, range: whole, sequence: number, process };
+            let since = Time::now().0;
+            let record = Record { node, owner, exclusive, range: whole, sequence: number, process, since };
             self.store_record(thread, held.at(), &record)?;
             self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
             newest = Some(self.records.publish(thread, held)?);

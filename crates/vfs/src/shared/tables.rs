@@ -38,7 +38,8 @@ pub(super) mod record {
     pub(in super::super) const END: u64 = 56;
     pub(in super::super) const SEQUENCE: u64 = 64;
     pub(in super::super) const PROCESS: u64 = 72;
-    pub(in super::super) const BYTES: u64 = 80;
+    pub(in super::super) const SINCE: u64 = 80;
+    pub(in super::super) const BYTES: u64 = 88;
 }
 
 // Both chains are walked by the same code.

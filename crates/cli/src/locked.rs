@@ -1,0 +1,76 @@
+//! Which locks on files programs hold, for `info`: `flock`, POSIX and open-file-description locks, by whom and since when. Who waits for one
+//! waits as long as the program pleases that holds it, so somebody must be able to see which that is.
+
+use gannet_logfs::LogFs;
+use gannet_shm::ParticipantInfo;
+use gannet_vfs::shared::{LockKind, LockRange, LockedBy};
+use gannet_vfs::{FileSystem, NodeId, Result, Time};
+use serde_json::{Value, json};
+
+/// A lock that a program holds.
+pub(crate) struct Locked {
+    node: NodeId,
+    lock: LockedBy,
+    /// The name of the process, while it has the volume open.
+    holder: Option<String>,
+    held_ms: u64,
+}
+
+/// All of them, those held for longest first.
+pub(crate) fn look(volume: &LogFs, participants: &[ParticipantInfo]) -> Result<Vec<Locked>> {
+    let now = Time::now();
+    let name = |pid: u32| participants.iter().find(|one| one.pid == pid).map(|one| one.name.clone());
+    let one = |(node, lock, since): (NodeId, LockedBy, Time)| {
+        let held_ms = u64::try_from(now.0.saturating_sub(since.0) / 1_000_000).unwrap_or(0);
+        Locked { node, holder: name(lock.process), lock, held_ms }
+    };
+    let mut all: Vec<Locked> = volume.shared().locks()?.into_iter().map(one).collect();
+    all.sort_by_key(|one| core::cmp::Reverse(one.held_ms));
+    Ok(all)
+}
+
+impl Locked {
+    fn kind(&self) -> &'static str {
+        match self.lock.owner.kind() {
+            LockKind::Posix => "record lock of a process",
+            LockKind::OpenFile => "record lock of an open file",
+            LockKind::Flock => "flock",
+        }
+    }
+
+    /// The last byte, if there is one.
+    fn last_byte(&self) -> Option<u64> {
+        (self.lock.range.end < LockRange::END).then(|| self.lock.range.end - 1)
+    }
+
+    /// In one line.
+    pub(crate) fn text(&self) -> String {
+        let bytes = match (self.lock.range.start, self.last_byte()) {
+            (0, None) => String::new(),
+            (first, None) => format!(" from byte {first} on"),
+            (first, Some(last)) => format!(", bytes {first} to {last}"),
+        };
+        let how = if self.lock.exclusive { "exclusive" } else { "shared" };
+        let holder = self.holder.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
+        let (inode, kind, pid, held_ms) = (self.node.number, self.kind(), self.lock.process, self.held_ms);
+        format!("inode {inode}{bytes}: {how} {kind}, held for {held_ms} ms by {pid}{holder}")
+    }
+
+    /// For programs.
+    pub(crate) fn as_json(&self) -> Value {
+        json!({
+            "inode": self.node.number,
+            "kind": match self.lock.owner.kind() {
+                LockKind::Posix => "posix",
+                LockKind::OpenFile => "ofd",
+                LockKind::Flock => "flock",
+            },
+            "exclusive": self.lock.exclusive,
+            "first_byte": self.lock.range.start,
+            "last_byte": self.last_byte(),
+            "held_ms": self.held_ms,
+            "pid": self.lock.process,
+            "name": self.holder,
+        })
+    }
+}
