@@ -19,6 +19,10 @@ use gannet_vfs::{Errno, Error, FileType, Result};
 /// The extended attribute whose presence permission checks must know of.
 pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
+/// How long it is waited, again and again, until a slot that seems damaged is looked at once more: its maker may have lost the processor
+/// between two stores.
+const SLOT_PAUSES_MS: [u64; 8] = [0, 1, 2, 4, 8, 16, 32, 64];
+
 /// Counts that are kept beside an index.
 #[derive(Default)]
 struct Counts {
@@ -32,7 +36,7 @@ impl<'s> Op<'s> {
     /// Loads the record of `inode`, whose lock is held. `ESTALE` if the inode is not in use.
     #[cold]
     pub(crate) fn load(&self, inode: u32, record: &Record<'s>) -> Result<State> {
-        let (generation, birth, links, parent, changed) = match self.disk().slot(inode)? {
+        let (generation, birth, links, parent, changed) = match self.whole_slot(inode)? {
             Slot::Used { generation, birth, links, parent, changed, .. } => (generation, birth, links, parent, changed),
             Slot::Free { .. } => return Err(Error::new(Errno::STALE)),
             Slot::Damaged => {
@@ -88,6 +92,18 @@ impl<'s> Op<'s> {
         let state = State { generation, file_type: birth.file_type, has_access_list };
         record.set_loaded(state);
         Ok(state)
+    }
+
+    /// The slot of an inode. Who makes an inode writes its slot without the inode's lock, for nobody can name it yet; but one who comes
+    /// with what the number was before meets the lines half written. Damage is what stays.
+    fn whole_slot(&self, inode: u32) -> Result<Slot> {
+        for pause_ms in SLOT_PAUSES_MS {
+            match self.disk().slot(inode)? {
+                Slot::Damaged => std::thread::sleep(std::time::Duration::from_millis(pause_ms)),
+                slot => return Ok(slot),
+            }
+        }
+        self.disk().slot(inode)
     }
 
     fn index_entry(&self, tree: &Tree<'_>, place: LinePlace, entry: &Entry<'_>, counts: &mut Counts) -> Result<()> {
