@@ -36,7 +36,7 @@ extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_cha
 core::arch::global_asm!(
     ".pushsection .data.rel.ro.gannet_handle, \"aw\", @progbits",
     ".p2align 3",
-    ".globl __dso_handle",
+    ".weak __dso_handle",
     ".hidden __dso_handle",
     ".type __dso_handle, @object",
     ".size __dso_handle, 8",
