@@ -106,6 +106,9 @@ fn a_child_keeps_what_its_parent_closes_and_a_killed_one_leaves_nothing() {
         // SAFETY: waits for the kill.
         unsafe { libc::pause() };
     });
+    // A child that fails is an end of the pipe.
+    // SAFETY: our pipe.
+    unsafe { libc::close(tell_ready) };
     good!(gannet_close, volume, fd);
     good!(gannet_unlink, volume, c("a").as_ptr());
     write(tell_go);
@@ -126,9 +129,18 @@ fn a_child_keeps_what_its_parent_closes_and_a_killed_one_leaves_nothing() {
         assert!(start.elapsed().as_secs() < 120, "{after:?} is not {before:?}");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    for descriptor in pipes.into_iter().flatten() {
+    for descriptor in [ready, go, tell_go] {
         // SAFETY: our pipes.
         unsafe { libc::close(descriptor) };
+    }
+}
+
+/// Ends other threads' work, also where the test fails: they are waited for.
+struct StopAtEnd<'a>(&'a std::sync::atomic::AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Relaxed);
     }
 }
 
@@ -140,6 +152,7 @@ fn forking_beside_busy_threads() {
     let volume = attach(&file);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
         for thread in 0..2 {
             let (volume, stop) = (&volume, &stop);
             scope.spawn(move || {
@@ -163,7 +176,6 @@ fn forking_beside_busy_threads() {
             });
             assert_eq!(wait(child), 0, "round {round}");
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
 }
 

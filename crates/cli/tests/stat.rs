@@ -1,5 +1,7 @@
 //! `gannet stat`: figures for programs, and the page on a terminal; `gannet run --stats`.
 
+mod injected;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -115,7 +117,9 @@ fn who_is_waited_for_is_named() {
     let mut holder = Running(command.spawn().unwrap());
     let pid = holder.0.id();
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let begun = std::time::Instant::now();
     while state().rsplit(')').next().unwrap().trim_start().as_bytes()[0] != b'T' {
+        assert!(begun.elapsed().as_secs() < 120, "it does not stop: {}", state());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
     // By itself, so that it is not waited for where the test fails.
@@ -199,20 +203,9 @@ fn who_holds_locks_on_files_is_named() {
     }
 }
 
-/// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
-fn build_library() {
-    let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "-p", "gannet-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    if directory.ends_with("release") {
-        cargo.arg("--release");
-    }
-    assert!(cargo.status().unwrap().success());
-}
-
 #[test]
 fn what_a_program_did_is_told_at_its_end() {
-    build_library();
+    injected::build_library();
     let directory = tempfile::TempDir::new().unwrap();
     let volume = directory.path().join("volume").to_str().unwrap().to_owned();
     let gannet = |arguments: &[&str]| {

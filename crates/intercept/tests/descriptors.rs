@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{Volume, compile};
-use std::process::Command;
+use common::{Volume, compile, on_host};
 
 #[test]
 fn random_calls_on_descriptors_give_what_the_kernel_gives() {
@@ -13,8 +12,7 @@ fn random_calls_on_descriptors_give_what_the_kernel_gives() {
     let seeds = if std::env::var_os("GANNET_LONG").is_some() { 400 } else { 4 };
     for seed in 1..=seeds {
         let arguments = |at: &str| [at.to_owned(), seed.to_string(), "2000".to_owned()];
-        let plain =
-            Command::new(&program).args(arguments(beside.path().to_str().expect("text"))).output().expect("runs");
+        let plain = on_host(&program).args(arguments(beside.path().to_str().expect("text"))).output().expect("runs");
         let ours = volume.command(program.to_str().expect("text")).args(arguments("/gannet")).output().expect("runs");
         assert_eq!((plain.status.code(), ours.status.code()), (Some(0), Some(0)), "seed {seed}: {ours:?}");
         let lines = |output: &[u8]| String::from_utf8_lossy(output).lines().map(str::to_owned).collect::<Vec<_>>();

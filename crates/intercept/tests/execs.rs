@@ -2,17 +2,17 @@
 
 mod common;
 
-use common::{Volume, check, compile, compile_with, have, in_directory, nothing_is_left, run};
+use common::{Volume, check, compile, compile_with, have, in_directory, nothing_is_left, on_host, run};
 use gannet_vfs::Name;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 #[test]
 fn programs_find_what_they_would_find_on_the_host() {
     let (_directory, program) = compile("execs");
     for what in ["numbers", "settled", "many", "crowd", "signals", "alternate", "both"] {
         let host = tempfile::Builder::new().prefix("gannet-execs-").tempdir_in("/dev/shm").expect("/dev/shm");
-        let plain = run(Command::new(&program).arg(what).current_dir(host.path()));
+        let plain = run(on_host(&program).arg(what).current_dir(host.path()));
         assert!(plain.status.success(), "{what} on the host: {plain:?}");
         let volume = Volume::new(64);
         let wanted = String::from_utf8_lossy(&plain.stdout);

@@ -2,8 +2,7 @@
 
 mod common;
 
-use common::{Volume, compile, have, intercepted, run, same};
-use std::process::Command;
+use common::{Volume, compile, have, intercepted, on_host, run, same};
 
 #[test]
 fn the_c_library_is_rewritten_completely() {
@@ -30,7 +29,7 @@ fn an_unwritable_cache_is_no_obstacle() {
 #[test]
 fn torture() {
     let (_directory, program) = compile("torture");
-    let plain = Command::new(&program).output().expect("it runs");
+    let plain = run(&mut on_host(&program));
     assert!(plain.status.success(), "without interception: {}", String::from_utf8_lossy(&plain.stdout));
     let output = run(&mut intercepted(program.to_str().expect("UTF-8")));
     let text = String::from_utf8_lossy(&output.stdout);

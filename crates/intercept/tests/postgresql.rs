@@ -4,7 +4,7 @@
 mod common;
 
 use common::ordinary::is_ordinary_user;
-use common::{Volume, check, run};
+use common::{BUSY, Volume, check, run};
 use std::path::PathBuf;
 
 /// Where Debian puts the server's programs.
@@ -57,7 +57,7 @@ fn makes_uses_kills_and_recovers_a_cluster() {
     let script = format!("export PATH={}:$PATH LC_ALL=C HOME=$PWD\n{SCRIPT}", programs.display());
     let host = tempfile::Builder::new().prefix("gannet-pg-").tempdir_in("/dev/shm").expect("/dev/shm");
     let mut plain = std::process::Command::new("timeout");
-    plain.args(["-s", "KILL", "300", "bash", "-c", &script]).current_dir(host.path());
+    plain.args(["-s", "KILL", &(300 * BUSY).to_string(), "bash", "-c", &script]).current_dir(host.path());
     let plain = run(&mut plain);
     let inside = format!("mkdir /gannet/work && cd /gannet/work || exit 99\n{script}");
     let ours = run(volume.command_with_time("bash", 300).arg("-c").arg(inside));

@@ -157,7 +157,7 @@ fn databases() {
     }
     if have("redis-server") {
         // Killed in the midst of sets that were acknowledged: none is lost.
-        let script = "redis-server --unixsocket $PWD/r.sock --port 0 --appendonly yes --appendfsync always --save '' --daemonize no --dir $PWD > log 2>&1 & P=$!; S=$PWD/r.sock; for i in $(seq 200); do redis-cli -s $S ping 2>/dev/null | grep -q PONG && break; sleep 0.05; done; for i in $(seq 100); do echo \"set k$i v$i\"; done | redis-cli -s $S | grep -c OK; kill -9 $P; wait $P 2>/dev/null; rm -f $S; redis-server --unixsocket $S --port 0 --appendonly yes --appendfsync always --save '' --dir $PWD > log2 2>&1 & P=$!; for i in $(seq 200); do redis-cli -s $S ping 2>/dev/null | grep -q PONG && break; sleep 0.05; done; redis-cli -s $S dbsize; redis-cli -s $S get k77; redis-cli -s $S bgrewriteaof >/dev/null; sleep 0.5; redis-cli -s $S dbsize; redis-cli -s $S shutdown nosave 2>/dev/null; wait $P; echo $?";
+        let script = "redis-server --unixsocket $PWD/r.sock --port 0 --appendonly yes --appendfsync always --save '' --daemonize no --dir $PWD > log 2>&1 & P=$!; S=$PWD/r.sock; for i in $(seq 2000); do redis-cli -s $S ping 2>/dev/null | grep -q PONG && break; sleep 0.05; done; for i in $(seq 100); do echo \"set k$i v$i\"; done | redis-cli -s $S | grep -c OK; kill -9 $P; wait $P 2>/dev/null; rm -f $S; redis-server --unixsocket $S --port 0 --appendonly yes --appendfsync always --save '' --dir $PWD > log2 2>&1 & P=$!; for i in $(seq 2000); do redis-cli -s $S ping 2>/dev/null | grep -q PONG && break; sleep 0.05; done; redis-cli -s $S dbsize; redis-cli -s $S get k77; redis-cli -s $S bgrewriteaof >/dev/null; sleep 0.5; redis-cli -s $S dbsize; redis-cli -s $S shutdown nosave 2>/dev/null; wait $P; echo $?";
         same_work(256, script, "");
     }
     if have("db_bench") && have("ldb") {
@@ -254,7 +254,7 @@ fn on_a_terminal_and_under_seccomp() {
     if have("tmux") {
         same_work(
             64,
-            "export TMUX_TMPDIR=/tmp TERM=xterm; L=gannet-$$; tmux -L $L -f /dev/null new-session -d -x 80 -y 24 \"sh -c 'echo in tmux > f; tty > /dev/null && echo tty >> f'\"; for i in $(seq 100); do [ -s f ] && grep -q tty f && break; sleep 0.05; done; cat f; tmux -L $L kill-server 2>/dev/null; true",
+            "export TMUX_TMPDIR=/tmp TERM=xterm; L=gannet-$$; tmux -L $L -f /dev/null new-session -d -x 80 -y 24 \"sh -c 'echo in tmux > f; tty > /dev/null && echo tty >> f'\"; for i in $(seq 2000); do [ -s f ] && grep -q tty f && break; sleep 0.05; done; cat f; tmux -L $L kill-server 2>/dev/null; true",
             "",
         );
     }
@@ -284,7 +284,7 @@ fn on_a_terminal_and_under_seccomp() {
 #[test]
 fn sanitized_programs_and_their_own_preloads() {
     let volume = Volume::new(64);
-    volume.script("printf '#include <stdio.h>\\n#include <stdlib.h>\\nint main(int c, char **v) { FILE *f = fopen(\"out\", \"w\"); fputs(\"sanitized\\\\n\", f); fclose(f); char *p = malloc(4); if (c > 1) p[4] = 1; free(p); return 0; }\\n' > a.c; cc -g -fsanitize=address -o a a.c 2>/dev/null || { echo none; exit 0; }; ./a; cat out; ./a bad 2>&1 | grep -c ERROR; printf 'int getpid(void) { return 4711; }\\n' > l.c; cc -shared -fPIC -o l.so l.c; cp l.so /tmp/gannet-l.so; LD_PRELOAD=/tmp/gannet-l.so python3 -c 'import os; print(os.getpid(), open(\"out\").read().strip())'; rm /tmp/gannet-l.so",
+    volume.script("printf '#include <stdio.h>\\n#include <stdlib.h>\\nint main(int c, char **v) { FILE *f = fopen(\"out\", \"w\"); fputs(\"sanitized\\\\n\", f); fclose(f); char *p = malloc(4); if (c > 1) p[4] = 1; free(p); return 0; }\\n' > a.c; cc -g -fsanitize=address -o a a.c 2>/dev/null || { echo none; exit 0; }; ./a; cat out; ./a bad 2>&1 | grep -c ERROR; printf 'int getpid(void) { return 4711; }\\n' > l.c; cc -shared -fPIC -o l.so l.c; host=$(mktemp -d); cp l.so $host; LD_PRELOAD=$host/l.so python3 -c 'import os; print(os.getpid(), open(\"out\").read().strip())'; rm -r $host",
         "sanitized\n1\n4711 sanitized");
 }
 

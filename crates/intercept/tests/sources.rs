@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::{Volume, check, have, run};
+use common::{BUSY, Volume, check, have, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -63,7 +63,7 @@ fn same_build(package: &str, mebibytes: u64, seconds: u32, work: &str) {
     );
     let host = tempfile::Builder::new().prefix("gannet-sources-").tempdir_in("/dev/shm").expect("/dev/shm");
     let mut plain = Command::new("timeout");
-    plain.args(["-s", "KILL", &seconds.to_string(), "bash", "-c", &script]).current_dir(host.path());
+    plain.args(["-s", "KILL", &(seconds * BUSY).to_string(), "bash", "-c", &script]).current_dir(host.path());
     let plain = run(plain.stdin(std::process::Stdio::null()));
     assert!(plain.status.success(), "on the host: {plain:?}");
     let wanted = String::from_utf8_lossy(&plain.stdout).into_owned();

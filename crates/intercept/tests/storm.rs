@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Volume, check, compile, compile_with, have, in_directory, nothing_is_left, run};
+use common::{Volume, check, compile, compile_with, have, in_directory, nothing_is_left, on_host, run};
 use std::process::Command;
 
 fn is_long() -> bool {
@@ -46,7 +46,7 @@ fn signals_in_an_operation_reach_their_handlers() {
     check(&run(in_directory(&volume, 120).arg(&program)), "in a volume", wanted);
     nothing_is_left(volume, "in a volume");
     let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
-    let mut command = Command::new(&program);
+    let mut command = on_host(&program);
     check(&run(command.current_dir(host.path())), "on the host", wanted);
 }
 
@@ -90,7 +90,7 @@ fn threads_see_nothing_of_what_others_close() {
         check(&run(in_directory(&volume, 240).arg(&program).arg(what)), what, "ok");
         nothing_is_left(volume, what);
         let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
-        check(&run(Command::new(&program).arg(what).current_dir(host.path())), what, "ok");
+        check(&run(on_host(&program).arg(what).current_dir(host.path())), what, "ok");
     }
 }
 

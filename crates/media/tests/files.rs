@@ -92,8 +92,12 @@ fn space_is_reserved_and_huge_pages_are_tried() {
     assert!(metadata.blocks() * 512 >= 8 << 20);
     assert_eq!(metadata.mode() & 0o777, 0o600);
     let report = medium.page_report(4).unwrap();
-    // Kernels that can collapse (6.1 and later) do so in an empty file; others leave 4 KiB pages.
-    assert!(report.usual_page_bytes() == 4096 || report.huge_bytes == 8 << 20, "{report:?}");
+    // Kernels that can collapse (6.1 and later) do so in an empty file, as far as there is memory in whole; others leave 4 KiB pages.
+    let huge = report.huge_bytes;
+    assert!(
+        report.usual_page_bytes() == 4096 || (huge > 0 && huge <= 8 << 20 && huge.is_multiple_of(2 << 20)),
+        "{report:?}"
+    );
 }
 
 #[test]
@@ -317,7 +321,7 @@ fn huge_pages_that_are_missing_are_counted() {
     // More than any machine has.
     let outcome = Medium::create(&path, 1 << 44, CreateOptions::default(), &mut |_| {}).map(drop);
     let left_behind = path.exists();
-    rustix::mount::unmount(&scratch.0, rustix::mount::UnmountFlags::empty()).unwrap();
+    rustix::mount::unmount(&scratch.0, rustix::mount::UnmountFlags::DETACH).unwrap();
     let error = outcome.unwrap_err();
     assert!(matches!(&error, OpenError::NoHugePages { needed, free, .. } if free < needed), "{error}");
     assert!(error.to_string().contains("/nr_hugepages"), "{error}");

@@ -117,7 +117,7 @@ fn a_stopped_server_is_cut_off() {
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         assert_eq!(line, "bef\n");
-        fs::metadata(bench.on("file")).unwrap();
+        eventually("cached", || is_cached(&server, &bench.on("file")));
         server.signal(Signal::STOP);
         let begin = Instant::now();
         bench.run("echo after! > /gannet/file; echo x > /gannet/new");

@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -34,11 +34,16 @@ fn transports() -> &'static [&'static str] {
     if ring { &["classic", "ring"] } else { &["classic"] }
 }
 
+/// Keeps other tests that say so out.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a test body with each transport, or says why it does not. One after the other: a child of this process closes, when
 /// it begins, what other tests have open on mounts, and would wait for servers that those have stopped.
 fn with_transports(body: impl Fn(&str)) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = alone();
     match hindrance() {
         Some(why) => eprintln!("skipped: {why}"),
         None => transports().iter().for_each(|transport| body(transport)),

@@ -1,6 +1,6 @@
 //! Mounts as the system makes them: from fstab, by ordinary users, as units; and what the kernel does not pass on.
 
-use crate::{Bench, gannet, hindrance, with_transports};
+use crate::{Bench, alone, gannet, hindrance, with_transports};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Read;
@@ -36,7 +36,8 @@ fn a_line_of_fstab_mounts() {
         # The server dies: the line mounts again.
         pid=$("$1" info --json volume | grep -o '"pid": [0-9]*' | head -n 1 | cut -d' ' -f2)
         kill -9 $pid
-        while kill -0 $pid 2> /dev/null; do sleep 0.01; done
+        # Nobody may wait for it: a zombie is gone, too.
+        while grep -q '^State:[[:space:]]*[^ZX[:space:]]' /proc/$pid/status 2> /dev/null; do sleep 0.01; done
         mount -t fuse.gannet $PWD/volume $PWD/mnt -o noexec
         [ $(cat mnt/file) = content ]
         umount mnt
@@ -69,7 +70,8 @@ fn an_ordinary_user_mounts_a_volume_of_their_own() {
         }
         // Where the user may run it: the build directory may be closed to others.
         let program = here.join("gannet");
-        fs::copy(env!("CARGO_BIN_EXE_gannet"), &program).unwrap();
+        // By a process of its own: what another test starts meanwhile would have this one's descriptor for a moment, and the program be busy.
+        assert!(Command::new("cp").arg(env!("CARGO_BIN_EXE_gannet")).arg(&program).status().unwrap().success());
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let as_user =
             |arguments: &[&OsStr]| Command::new(&program).args(arguments).uid(USER).gid(USER).current_dir("/").output();
@@ -223,6 +225,8 @@ fn the_ring_is_turned_on_when_told_to() {
     if let Some(why) = hindrance() {
         return eprintln!("skipped: {why}");
     }
+    // The others would take the ring for something that stays.
+    let _alone = alone();
     let bench = Bench::new();
     let info = gannet([OsStr::new("info"), bench.volume().as_os_str()]);
     let says_no = String::from_utf8_lossy(&info.stdout).contains("FUSE over io_uring");
@@ -230,9 +234,10 @@ fn the_ring_is_turned_on_when_told_to() {
     let before = fs::read_to_string(SWITCH);
     match bench.try_mount("transport=ring,enable_ring") {
         Ok(server) => {
-            assert_eq!(fs::read_to_string(SWITCH).unwrap().trim(), "Y");
-            server.end();
+            let now = fs::read_to_string(SWITCH).unwrap();
             fs::write(SWITCH, before.unwrap().trim()).unwrap();
+            assert_eq!(now.trim(), "Y");
+            server.end();
         }
         Err(complaint) => {
             assert!(says_no, "{complaint}");

@@ -1,6 +1,8 @@
 //! `gannet run`: where a program sees the volumes, what of its end and its signals passes through, what is refused and how.
 
 mod data;
+#[path = "../injected/mod.rs"]
+mod injected;
 mod memory_file;
 mod nested;
 mod terminal;
@@ -8,23 +10,10 @@ mod terminal;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use tempfile::TempDir;
 
-/// Builds the library that is injected, beside the command: no dependency of it, so cargo does not.
-fn build_library() {
-    static BUILT: OnceLock<()> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_BIN_EXE_gannet")).parent().unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "-p", "gannet-preload"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if directory.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(cargo.status().unwrap().success());
-    });
-}
+pub(crate) use injected::build_library;
 
 /// The command, killed after some minutes: what hangs is a failure, not a hang of the tests.
 fn gannet() -> Command {
@@ -80,6 +69,40 @@ impl Place {
         let path = self.path(name).to_str().unwrap().to_owned();
         assert!(run(&["mkfs", &path, "--size", "8M"]).status.success());
         path
+    }
+}
+
+/// The command on its own, to be sent signals; it is killed when the test is done with it, however that ends.
+struct Started(Child);
+
+impl Started {
+    fn new(arguments: &[&str]) -> Started {
+        build_library();
+        Started(Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).spawn().unwrap())
+    }
+
+    fn send(&self, signal: i32) {
+        let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).expect("it runs");
+    }
+
+    /// Its end, for which it has minutes.
+    fn end(&mut self) -> ExitStatus {
+        let start = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.0.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed().as_secs() < 300, "it does not end");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -228,38 +251,35 @@ fn the_programs_end_passes_through() {
     says(&["run", &volume, "--", "cat", "/gannet/copy"], 0, "through");
 }
 
+/// The head of a loop of a shell that ends by itself, should nobody end it.
+const FOR_MINUTES: &str = "i=0; while [ $((i += 1)) -lt 20000 ]; ";
+
 #[test]
 fn signals_pass_through() {
     let place = Place::new();
     let volume = place.volume("volume");
-    build_library();
     for (name, number) in [("TERM", 15), ("HUP", 1), ("USR1", 10), ("USR2", 12)] {
         let ready = place.path(name);
         let script = format!(
-            "trap 'echo got {name} > /gannet/signal; exit 9' {name}; touch {}; while :; do sleep 0.02; done",
+            "trap 'echo got {name} > /gannet/signal; exit 9' {name}; touch {}; {FOR_MINUTES}do sleep 0.02; done",
             ready.display()
         );
-        let mut child = Command::new(env!("CARGO_BIN_EXE_gannet"))
-            .args(["run", &volume, "--", "sh", "-c", &script])
-            .spawn()
-            .unwrap();
+        let mut child = Started::new(&["run", &volume, "--", "sh", "-c", &script]);
         wait_for(&ready);
-        send(&child, number);
-        assert_eq!(child.wait().unwrap().code(), Some(9), "{name}");
+        child.send(number);
+        assert_eq!(child.end().code(), Some(9), "{name}");
         says(&["run", &volume, "--", "cat", "/gannet/signal"], 0, &format!("got {name}"));
     }
     // Where the command is killed, its program goes on with the volume.
     let (ready, go) = (place.path("ready"), place.path("go"));
     let script = format!(
-        "echo $$ > {0}; while ! [ -e {1} ]; do sleep 0.02; done; echo alone > /gannet/alone; touch {1}.done",
+        "echo $$ > {0}; {FOR_MINUTES}do [ -e {1} ] && break; sleep 0.02; done; echo alone > /gannet/alone; touch {1}.done",
         ready.display(),
         go.display()
     );
-    let mut child =
-        Command::new(env!("CARGO_BIN_EXE_gannet")).args(["run", &volume, "--", "sh", "-c", &script]).spawn().unwrap();
+    let child = Started::new(&["run", &volume, "--", "sh", "-c", &script]);
     wait_for(&ready);
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     std::fs::write(&go, "").unwrap();
     wait_for(&place.path("go.done"));
     says(&["run", &volume, "--", "cat", "/gannet/alone"], 0, "alone");
@@ -269,28 +289,21 @@ fn signals_pass_through() {
 fn no_signal_is_lost_while_it_starts() {
     let place = Place::new();
     let volume = place.volume("volume");
-    build_library();
     for step in 0..60 {
         let signal = [2, 15, 1][step % 3];
-        let mut child =
-            Command::new(env!("CARGO_BIN_EXE_gannet")).args(["run", &volume, "--", "sleep", "1000"]).spawn().unwrap();
+        let mut child = Started::new(&["run", &volume, "--", "sleep", "400"]);
         // From before there is a program until it runs.
         std::thread::sleep(std::time::Duration::from_micros(step as u64 * 500));
         if signal == 2 {
             // The terminal's goes to everybody; here to this one alone, which passes it on while there is nobody else, and then ignores it.
-            send(&child, 2);
-            send(&child, 15);
+            child.send(2);
+            child.send(15);
         } else {
-            send(&child, signal);
+            child.send(signal);
         }
-        let ended = child.wait().unwrap().signal().unwrap_or_default();
+        let ended = child.end().signal().unwrap_or_default();
         assert!(ended == signal || signal == 2 && ended == 15, "step {step}: {ended}");
     }
-}
-
-fn send(child: &Child, signal: i32) {
-    let signal = rustix::process::Signal::from_named_raw(signal).expect("a signal");
-    rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("it runs");
 }
 
 #[test]

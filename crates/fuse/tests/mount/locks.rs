@@ -149,11 +149,14 @@ fn many_waiters_leave_the_mount_usable(way: &str) -> Outcome {
     fs::write(&path, "").unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     rustix::fs::fcntl_lock(&file, FlockOperation::LockExclusive).unwrap();
-    // More than a queue has entries, all on one core.
+    // More than a queue has entries, all on one core: one of those that there are for this process.
+    let allowed = rustix::thread::sched_getaffinity(None).expect("its processors");
+    let core =
+        (0..rustix::thread::CpuSet::MAX_CPU).find(|&core| allowed.is_set(core)).expect("a processor").to_string();
     let mut waiters: Vec<_> = (0..24)
         .map(|_| {
             let mut command = Command::new("taskset");
-            command.args(["-c", "0"]).arg(crate::program());
+            command.args(["-c", &core]).arg(crate::program());
             command.args(["--child", "wait-record"]).arg(&path).spawn()
         })
         .collect::<Result<_, _>>()

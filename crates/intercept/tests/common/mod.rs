@@ -182,6 +182,13 @@ pub(crate) fn intercepted_with_time(program: &str, seconds: u32) -> Command {
     command
 }
 
+/// A command without interception, killed after minutes.
+pub(crate) fn on_host(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-s", "KILL", &(120 * BUSY).to_string()]).arg(program);
+    command
+}
+
 /// Whether this is root; else it is said that a test is left out, since only root can do that.
 pub(crate) fn is_root_who_can(what: &str) -> bool {
     let is_root = rustix::process::geteuid().is_root();
@@ -203,7 +210,7 @@ pub(crate) fn check(output: &Output, what: &str, wanted: &str) {
 /// The same command with and without interception must say the same.
 #[track_caller]
 pub(crate) fn same(program: &str, arguments: &[&str]) {
-    let plain = run(Command::new(program).args(arguments).env("LC_ALL", "C").stdin(Stdio::null()));
+    let plain = run(on_host(program).args(arguments).env("LC_ALL", "C"));
     let ours = run(intercepted(program).args(arguments));
     assert_eq!(
         ours.status.code(),

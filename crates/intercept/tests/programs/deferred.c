@@ -79,7 +79,7 @@ static void wait_for_lock(int file, int takes_information) {
 }
 
 int main(void) {
-    alarm(40);
+    alarm(300);
     char *stack = malloc(STACK_BYTES);
     int file = open("lock", O_RDWR | O_CREAT, 0600);
     for (int round = 0; round < 2; round++) {

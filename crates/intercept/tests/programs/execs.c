@@ -103,7 +103,7 @@ static void many(void) {
     int ends[2], file = open("file", O_CREAT | O_RDWR, 0600);
     CHECK(file >= 0 && pipe2(ends, O_CLOEXEC) == 0 && dup2(ends[0], 0) == 0);
     CHECK(pthread_attr_init(&small) == 0 && pthread_attr_setstacksize(&small, 65536) == 0);
-    alarm(100);
+    alarm(400);
     for (int i = 0; i < MANY; i++) CHECK(pthread_create(&threads[i], &small, waits, 0) == 0);
     while (executed < MANY) usleep(1000);
     close(ends[1]);

@@ -127,7 +127,7 @@ int main(int count, char **arguments) {
         if (number >= 0 && is_left_out(number)) continue;
         pid_t child = fork();
         if (!child) {
-            struct rlimit none = {0, 0}; setrlimit(RLIMIT_CORE, &none); alarm(5);
+            struct rlimit none = {0, 0}; setrlimit(RLIMIT_CORE, &none); alarm(60);
             seed = (first * 1000003 + kind * 1009 + number + 2) * 0x9e3779b97f4a7c15ull | 1;
             if (number < 0) waits(kind); else try_call(kind, number, rounds);
             _exit(0);

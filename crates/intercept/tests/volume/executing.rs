@@ -9,7 +9,7 @@ fn shared_libraries_of_the_volume() {
         printf '#include <stdio.h>\\nint outer(void);\\nint main(void) { printf(\"%%d\\\\n\", outer()); return 0; }\\n' > m.c
         cc -shared -fPIC -Wl,-soname,libinner.so.1 -o inner/libinner.so.1 i.c
         cc -shared -fPIC -Wl,-soname,libouter.so -Wl,-rpath,'$ORIGIN/../inner' -o lib/libouter.so o.c inner/libinner.so.1
-        cc -o m m.c -Llib -louter -Wl,-rpath-link,inner -Wl,-rpath,'$ORIGIN/lib'; ./m; cp m /tmp/of-gannet-m; LD_LIBRARY_PATH=/gannet/lib /tmp/of-gannet-m; rm /tmp/of-gannet-m
+        cc -o m m.c -Llib -louter -Wl,-rpath-link,inner -Wl,-rpath,'$ORIGIN/lib'; ./m; host=$(mktemp -d); cp m $host/m; LD_LIBRARY_PATH=/gannet/lib $host/m; rm -r $host
         sh -c './m; env | grep -c fd/../fd'; python3 -c 'import ctypes; print(ctypes.CDLL(\"/gannet/lib/libouter.so\").outer())'",
         "42\n42\n42\n0\n42");
 }
@@ -24,8 +24,8 @@ fn programs_and_scripts_of_the_volume() {
         "./own x\n126",
     );
     volume.script(
-        "chmod +x e; cp own /tmp/of-gannet-own; /tmp/of-gannet-own y; echo; rm /tmp/of-gannet-own",
-        "/tmp/of-gannet-own y",
+        "chmod +x e; host=$(mktemp -d); cp own $host/own; $host/own y | sed \"s|$host|on the host: |\"; rm -r $host",
+        "on the host: /own y",
     );
     volume.script("mkdir bin; cp /bin/true bin/mine; PATH=/gannet/bin:$PATH; mine && echo found; nothing-there 2>/dev/null; echo $?", "found\n127");
 }
@@ -134,9 +134,11 @@ int main(void) { int made = open("gannet-test-nowhere", O_CREAT | O_RDWR, 0600);
     let built = std::process::Command::new("cc").arg("-static").arg("-o").arg(at("static")).arg(at("s.c")).status();
     assert!(built.expect("cc").success());
     let host = at("static").display().to_string();
+    // What stays: others' are there for a moment, when they go there.
+    let nowhere = "i=0; while [ $(ls -d /dev/shm/gannet-nowhere* 2>/dev/null | wc -l) != 0 ] && [ $((i += 1)) -lt 500 ]; do sleep 0.01; done; ls /dev/shm | grep -c gannet-nowhere";
     // By fork, by the program of the volume, and by what a failed execve leaves; on the host it is where it was.
     let script = format!(
-        "cd /gannet; {host}; cp {host} own; ./own; cp {host} {host}-broken; printf '\\0' | dd of={host}-broken bs=1 seek=16 conv=notrunc status=none; shopt -s execfail; (exec {host}-broken) 2>/dev/null; exec {host}-broken 2>/dev/null; sh -c 'readlink /proc/$PPID/cwd; echo back > here; cat here'; cd {}; {host}; rm gannet-test-nowhere; ls /dev/shm | grep -c gannet-nowhere",
+        "cd /gannet; {host}; cp {host} own; ./own; cp {host} {host}-broken; printf '\\0' | dd of={host}-broken bs=1 seek=16 conv=notrunc status=none; shopt -s execfail; (exec {host}-broken) 2>/dev/null; exec {host}-broken 2>/dev/null; sh -c 'readlink /proc/$PPID/cwd; echo back > here; cat here'; cd {}; {host}; rm gannet-test-nowhere; {nowhere}",
         directory.path().display()
     );
     let output = run(volume.command("bash").arg("-c").arg(&script));
@@ -202,28 +204,33 @@ fn a_lone_program_that_executes_another_leaves_nothing_to_recover() {
 fn running_programs_are_not_written_to_and_know_where_they_are() {
     let volume = Volume::new(128);
     volume.script("runs() { until [[ $(readlink /proc/$!/exe) == /memfd* ]]; do sleep 0.01; done; }
-        cp /bin/sleep s; ./s 20 & runs; (echo x >> s) 2>&1 | grep -o 'Text file busy'; truncate -s 0 s 2>/dev/null || echo busy
+        cp /bin/sleep s; ./s 250 & runs; (echo x >> s) 2>&1 | grep -o 'Text file busy'; truncate -s 0 s 2>/dev/null || echo busy
         kill -9 $!; wait $! 2>/dev/null; echo x >> s && echo written; cp /bin/true t; exec 5>>t; ./t 2>&1 | grep -o 'Text file busy'; exec 5>&-; ./t && echo runs
         cp /bin/bash b; ./b -c 'echo in b; exec sleep 0.1' & wait; echo >> b && echo after exec",
         "Text file busy\nbusy\nwritten\nText file busy\nruns\nin b\nafter exec");
     // A program that does not use the volume holds none of its shared state.
     volume.script("cp /bin/sleep u", "");
-    let mut sleeper = volume.command("/gannet/u").arg("20").spawn().expect("a program of the volume");
+    let mut sleeper = volume.command("/gannet/u").arg("250").spawn().expect("a program of the volume");
     // Who writes to it before it runs keeps it from running.
     let children = format!("/proc/{0}/task/{0}/children", sleeper.id());
-    let runs = || {
+    let program_that_runs = || {
         let children = std::fs::read_to_string(&children).unwrap_or_default();
-        let mut programs =
-            children.split_whitespace().filter_map(|id| std::fs::read_link(format!("/proc/{id}/exe")).ok());
-        programs.any(|program| program.to_string_lossy().starts_with("/memfd:"))
+        let mut programs = children.split_whitespace().filter_map(|id| id.parse::<i32>().ok());
+        programs.find(|id| {
+            std::fs::read_link(format!("/proc/{id}/exe"))
+                .is_ok_and(|program| program.to_string_lossy().starts_with("/memfd:"))
+        })
     };
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !runs() {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    let runs = loop {
+        if let Some(runs) = program_that_runs() {
+            break rustix::process::Pid::from_raw(runs).expect("a number");
+        }
         assert!(std::time::Instant::now() < deadline, "it runs");
         std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    };
     volume.script("(echo x >> u) 2>&1 | grep -o 'Text file busy'", "Text file busy");
-    sleeper.kill().expect("kill");
+    rustix::process::kill_process(runs, rustix::process::Signal::KILL).expect("kill");
     sleeper.wait().expect("wait");
     volume.script("cp /bin/readlink r; mkdir d; ln -s ../r d/l; ./r /proc/self/exe; d/l /proc/self/exe; cd d; ../r -f /proc/self/exe; cp /bin/cat mycat; ./mycat /proc/self/comm",
         "/gannet/r\n/gannet/r\n/gannet/r\nmycat");

@@ -84,7 +84,7 @@ fn what_an_open_fifo_is() {
     let volume = Volume::new(16);
     volume.script(
         "mkfifo -m 640 p; exec 5<>p; stat -L -c '%F %a' /proc/self/fd/5; [ $(stat -L -c %i p) = $(stat -c %i - <&5) ] && echo same; \
-         echo through >&5; timeout 60 cp --copy-contents p copy 5>&- & sleep 0.2; exec 5>&-; wait $!; cat copy",
+         echo through >&5; timeout 200 cp --copy-contents p copy 5>&- & while ! [ -e copy ]; do sleep 0.01; done; exec 5>&-; wait $!; cat copy",
         "fifo 600\nsame\nthrough",
     );
 }

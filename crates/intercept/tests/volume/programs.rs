@@ -59,7 +59,7 @@ fn sqlite() {
     for mode in ["delete", "truncate", "persist", "wal"] {
         volume.script(&format!(
             "sqlite3 {mode}.db 'pragma journal_mode={mode}; create table t(a)' >/dev/null
-             for p in 1 2 3; do (for i in $(seq 10); do sqlite3 {mode}.db '.timeout 20000' \"insert into t values($p*100+$i)\" || exit 1; done) & done; wait
+             for p in 1 2 3; do (for i in $(seq 10); do sqlite3 {mode}.db '.timeout 200000' \"insert into t values($p*100+$i)\" || exit 1; done) & done; wait
              sqlite3 {mode}.db 'select count(*), sum(a) from t; pragma integrity_check'"), "30|6165\nok");
     }
 }
@@ -119,7 +119,7 @@ fn files_that_share_blocks() {
     let volume = Volume::new(64);
     volume.script(
         "head -c 300000 /dev/zero | tr '\\0' x > a; cp --reflink=always a b; cmp a b && echo same; printf changed | dd of=b bs=1 seek=5000 conv=notrunc status=none
-         cmp a b | sed 's/.*differ: [a-z]*//'; cp --reflink=auto b c; rm b; dd if=c bs=1 skip=5000 count=7 status=none; echo; cp --reflink=always a /tmp/of-gannet-no 2>/dev/null || echo other; rm -f /tmp/of-gannet-no",
+         cmp a b | sed 's/.*differ: [a-z]*//'; cp --reflink=auto b c; rm b; dd if=c bs=1 skip=5000 count=7 status=none; echo; host=$(mktemp -d); cp --reflink=always a $host/no 2>/dev/null || echo other; rm -r $host",
         "same\n 5001, line 1\nchanged\nother",
     );
     volume.script(

@@ -33,7 +33,7 @@ fn beside_a_writer(what: &str, other: fn(&LogFs, NodeId, NodeId), look: fn(&LogF
         Simulation::stop_after(100, move || Rig::new(&*writer).write(one, 2 * BLOCK as u64, &bytes(9, BLOCK)));
     let worker = fs.clone();
     let other = std::thread::spawn(move || other(&worker, one, two));
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !other.is_finished() && fs.shared().session().waiting().is_empty() {
         assert!(Instant::now() < deadline, "{what}: neither done nor waiting");
         std::thread::sleep(Duration::from_millis(1));

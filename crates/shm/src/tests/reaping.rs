@@ -298,7 +298,7 @@ fn a_slot_that_others_settle_and_take_is_not_waited_for() {
             words[slot::TID]
                 .store(u64::from(rustix::thread::gettid().as_raw_nonzero().get() as u32), Ordering::Relaxed);
             words[slot::STATE].store(tenant.encode(), Ordering::Release);
-            let ended: std::result::Result<u64, _> = finished.recv_timeout(std::time::Duration::from_secs(20));
+            let ended: std::result::Result<u64, _> = finished.recv_timeout(std::time::Duration::from_secs(60));
             // Whoever still waits must not wait for ever, or the test could not fail.
             words[slot::STATE].store(State::freed(4).encode(), Ordering::Release);
             taken.wait();
