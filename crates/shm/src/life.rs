@@ -95,8 +95,9 @@ impl RobustNode {
         // ours that is used for nothing else.
         let mapped = unsafe { mremap_fixed(slot, 0, PAGE_BYTES as usize, MremapFlags::MAYMOVE, pages.shared().cast()) };
         if mapped.is_err() {
-            // Whether the page is still there nobody knows, nor what another thread maps there now: the pair stays.
-            std::mem::forget(pages);
+            // Whether the page is still there nobody knows, nor what another thread maps there now. (So under valgrind, which does not
+            // know this way to call.)
+            pages.stay();
             return None;
         }
         Some(Self { pages })

@@ -39,7 +39,11 @@ pub(crate) struct Fields {
 
 /// A page for a part of the arena and, behind it, one that a forked child finds zeroed. Dropped: unmapped.
 #[derive(Debug)]
-pub(crate) struct Pair(*mut u8);
+pub(crate) struct Pair {
+    start: *mut u8,
+    /// It is not unmapped.
+    stays: AtomicBool,
+}
 
 // SAFETY: what is in the pages is accessed as their users say; the value itself is an address.
 unsafe impl Send for Pair {}
@@ -52,7 +56,8 @@ impl Pair {
         // SAFETY: a fresh private mapping; wiping at fork is set before anything is stored.
         unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            let pair = Self(mmap_anonymous(std::ptr::null_mut(), 2 * page, access, MapFlags::PRIVATE)?.cast());
+            let start = mmap_anonymous(std::ptr::null_mut(), 2 * page, access, MapFlags::PRIVATE)?.cast();
+            let pair = Self { start, stays: AtomicBool::new(false) };
             madvise(pair.private().cast(), page, Advice::LinuxWipeOnFork)?;
             Ok(pair)
         }
@@ -61,21 +66,28 @@ impl Pair {
     /// The first page.
     #[inline]
     pub(crate) fn shared(&self) -> *mut u8 {
-        self.0
+        self.start
     }
 
     /// The second one.
     #[inline]
     pub(crate) fn private(&self) -> *mut u8 {
         // SAFETY: inside the mapping.
-        unsafe { self.0.add(PAGE_BYTES as usize) }
+        unsafe { self.start.add(PAGE_BYTES as usize) }
+    }
+
+    /// Nobody knows what stands in the first page's place: it stays mapped for good, whatever it is.
+    pub(crate) fn stay(&self) {
+        self.stays.store(true, Ordering::Relaxed);
     }
 }
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, which nobody refers to any more.
-        let _ = unsafe { munmap(self.0.cast(), 2 * PAGE_BYTES as usize) };
+        if !self.stays.load(Ordering::Relaxed) {
+            // SAFETY: our own mapping, which nobody refers to any more.
+            let _ = unsafe { munmap(self.start.cast(), 2 * PAGE_BYTES as usize) };
+        }
     }
 }
 
