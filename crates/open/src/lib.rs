@@ -59,19 +59,34 @@ pub fn open(name: &Path, options: Options) -> Result<Arc<dyn FileSystem>, OpenEr
     open_volume(name, options).map(|volume| volume as Arc<dyn FileSystem>)
 }
 
-/// Opens a volume on a medium.
+/// Opens a volume on a medium. One that must be recovered first, such as one that a reader left last after a writer, is opened for writing
+/// before it is opened for reading only, by whoever may write to it.
 ///
 /// # Errors
 /// As for [`open`].
 pub fn open_volume(path: &Path, options: Options) -> Result<Arc<LogFs>, OpenError> {
-    let attach = AttachOptions {
-        index_bytes_max: options.index_bytes_max,
-        copy_on_write: options.copy_on_write,
-        access_times: options.access_times,
-        threads: 0,
-        users: Box::new(NoUsers),
+    let attach = |read_only: bool| {
+        let attach = AttachOptions {
+            index_bytes_max: options.index_bytes_max,
+            copy_on_write: options.copy_on_write,
+            access_times: options.access_times,
+            threads: 0,
+            users: Box::new(NoUsers),
+        };
+        LogFs::open(path, read_only, attach)
     };
-    LogFs::open(path, options.read_only, attach).map(Arc::new)
+    let opened = match attach(options.read_only) {
+        Err(refused) if options.read_only && refused.errno() == gannet_vfs::Errno::ROFS => match attach(false) {
+            // Dropped, it closes the volume.
+            Ok(recovered) => {
+                drop(recovered);
+                attach(true)
+            }
+            Err(_) => Err(refused),
+        },
+        opened => opened,
+    };
+    opened.map(Arc::new)
 }
 
 fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError> {

@@ -223,6 +223,25 @@ fn mount_calls_it_as_its_helper() {
     bench.check();
 }
 
+/// A reader cannot close what a writer has left to it. The next one recovers that first, as it may write to the volume.
+#[test]
+fn a_reader_that_was_the_last_keeps_no_reader_out() {
+    if let Some(why) = hindrance() {
+        return eprintln!("skipped: {why}");
+    }
+    let bench = Bench::new();
+    let mut writer = bench.shell();
+    writer.does("echo kept > /gannet/file");
+    let reader = bench.mount("ro");
+    writer.end();
+    assert_eq!(fs::read_to_string(bench.on("file")).unwrap(), "kept\n");
+    reader.end();
+    let reader = bench.mount("ro");
+    assert_eq!(fs::read_to_string(bench.on("file")).unwrap(), "kept\n");
+    reader.end();
+    bench.check();
+}
+
 #[test]
 fn set_user_id_counts_only_where_root_alone_writes_the_volume() {
     if let Some(why) = hindrance() {
