@@ -63,7 +63,7 @@ fn each_message_of_the_guide_is_one_that_there_is() {
     const SYSTEM: [&str; 3] =
         ["No such file or directory", "Structure needs cleaning", "Transport endpoint is not connected"];
     // What messages begin with, from constants.
-    const NAMES: [&str; 2] = ["gannet-workload", "cannot open the medium"];
+    const NAMES: [&str; 3] = ["gannet-workload", "cannot open the medium", "cannot reserve addresses"];
     let guide = read("docs/guide.md");
     let (_, explained) = guide.split_once("## When something goes wrong").expect("the chapter");
     let sources = sources();
