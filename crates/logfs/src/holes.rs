@@ -5,7 +5,7 @@
 
 use crate::format::BLOCK_BYTES;
 use gannet_media::Medium;
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{SeekFrom, fstat, seek};
 use rustix::io::Errno;
 use std::ops::Range;
 
@@ -31,22 +31,39 @@ pub(crate) fn written(medium: &Medium, blocks: Range<u64>) -> Vec<Range<u64>> {
             add(member.start, end);
             continue;
         };
-        let mut at = 0;
+        if !has_holes(file, member.length) {
+            add(member.start, end);
+            continue;
+        }
+        // Only where the blocks lie: each look costs what it passes over.
+        let mut at = (blocks.start * BLOCK_BYTES).saturating_sub(member.start);
+        let last = (blocks.end * BLOCK_BYTES).saturating_sub(member.start).min(member.length);
         for piece in 0.. {
+            if at >= last {
+                break;
+            }
             let start = match seek(file, SeekFrom::Data(at)) {
-                Ok(start) if piece < PIECES_MAX => start,
+                // Devices that do not know the question answer with where they are.
+                Ok(start) if piece < PIECES_MAX && start >= at => start,
                 Err(Errno::NXIO) => break,
                 _ => {
                     add(member.start + at, end);
                     break;
                 }
             };
-            if start >= member.length {
+            if start >= last {
                 break;
             }
-            at = seek(file, SeekFrom::Hole(start)).unwrap_or(member.length);
+            at = seek(file, SeekFrom::Hole(start)).ok().filter(|&hole| hole > start).unwrap_or(member.length);
             add(member.start + start, (member.start + at).min(end));
         }
     }
     found
+}
+
+/// Whether a file of this length, or one that does not tell, has less space than that. One whose space was reserved has it all, and looking
+/// for holes in it would pass over each of its pages.
+fn has_holes(file: impl std::os::fd::AsFd, length: u64) -> bool {
+    const UNIT_BYTES: u64 = 512;
+    fstat(file).is_ok_and(|status| (status.st_blocks as u64).saturating_mul(UNIT_BYTES) < length)
 }
