@@ -2,25 +2,14 @@
 
 mod common;
 
-use common::volume;
+use common::{attach, volume};
 use gannet_fstest::{Rig, name};
-use gannet_logfs::{AccessTimes, AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+use gannet_logfs::{CheckOptions, Outcome, check};
 use gannet_media::Medium;
 use gannet_vfs::{Errno, FileSystem, NewNode, Owner, WritePosition};
 use std::sync::{Barrier, mpsc};
 
 const BLOCK: usize = 4096;
-
-fn attach(medium: &Medium) -> LogFs {
-    let options = AttachOptions {
-        index_bytes_max: 64 << 20,
-        copy_on_write: None,
-        access_times: AccessTimes::Relative,
-        threads: 1,
-        users: Box::new(NoUsers),
-    };
-    LogFs::open_private(medium.clone(), options).expect("attach")
-}
 
 fn assert_sound(medium: &Medium) {
     let report = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).expect("fsck");

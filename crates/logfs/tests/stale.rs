@@ -2,9 +2,8 @@
 
 mod common;
 
-use common::volume;
+use common::{attach, volume};
 use gannet_fstest::Rig;
-use gannet_logfs::{AccessTimes, AttachOptions, LogFs, NoUsers};
 use gannet_vfs::{Errno, FileSystem, NodeId};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,14 +13,7 @@ const TIMES: u32 = 30_000;
 #[test]
 fn the_old_are_told_so_while_others_are_born() {
     let medium = volume(16 << 20);
-    let options = AttachOptions {
-        index_bytes_max: 64 << 20,
-        copy_on_write: None,
-        access_times: AccessTimes::Relative,
-        threads: 1,
-        users: Box::new(NoUsers),
-    };
-    let fs = LogFs::open_private(medium, options).expect("attach");
+    let fs = attach(&medium);
     let old = Mutex::new(None::<NodeId>);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,6 +1,8 @@
-//! What several suites begin with: an empty volume in memory.
+//! What several suites begin with: an empty volume in memory, attached to.
 
-use gannet_logfs::{MakeOptions, make};
+#![allow(dead_code, reason = "each suite uses a part")]
+
+use gannet_logfs::{AccessTimes, AttachOptions, LogFs, MakeOptions, NoUsers, make};
 use gannet_media::{CreateOptions, Medium};
 use gannet_vfs::{Owner, Time};
 
@@ -18,4 +20,16 @@ pub(crate) fn volume(bytes: u64) -> Medium {
     };
     make(&medium, &made).expect("mkfs");
     medium
+}
+
+/// Attaches to a volume in private memory, with one thread, as its own options say.
+pub(crate) fn attach(medium: &Medium) -> LogFs {
+    let options = AttachOptions {
+        index_bytes_max: 64 << 20,
+        copy_on_write: None,
+        access_times: AccessTimes::Relative,
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
+    LogFs::open_private(medium.clone(), options).expect("attach")
 }
