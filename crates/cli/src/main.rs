@@ -32,6 +32,10 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     failure::report_panics();
+    // What a poisoned line of memory, or a file that somebody cuts, takes away is an error then, not the end of the process.
+    if let Err(error) = gannet_usermem::install_fault_handler() {
+        return end(Err(Failure::new(format_args!("signals cannot be handled: {error}"))));
+    }
     let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if let Some(words) = commands::mount::helper::called(&words) {
         return end(commands::mount::helper::run(words));

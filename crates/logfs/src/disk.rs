@@ -74,7 +74,7 @@ pub(crate) fn access_error(error: AccessError) -> Error {
         }
         AccessError::ReadOnly => Error::because(Errno::ROFS, "the volume is open for reading only"),
         AccessError::UserFault { .. } => Error::new(Errno::FAULT),
-        AccessError::MediumFault { .. } => Error::because(Errno::IO, "the medium cannot be read here"),
+        AccessError::MediumFault { at, .. } => Error::because(Errno::IO, "the medium cannot be read here").at(at.0),
     }
 }
 

@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `medium` | the handle, the bounds check, the ways in which stores become durable |
 //! | `load`, `store`, `transfer` | reading; metadata stores, flush and fence; data from and to callers |
+//! | `unreadable` | what cannot be read taken for zeros, for checks |
 //! | `kernels`, `processor`, `hash` | copy loops; what the processor can do; the data hash |
 //! | `open`, `create`, `identity`, `pages` | files: opening, reserving space, which file a path names, huge pages |
 //! | `join`, `node` | several files as one medium; on which NUMA node each lies |
@@ -38,6 +39,7 @@ mod recent;
 pub mod simulation;
 mod store;
 mod transfer;
+mod unreadable;
 
 pub use counters::{Counters, counters_reset, counters_thread};
 pub use create::{CreateOptions, CreateProgress, Creation};

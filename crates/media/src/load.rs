@@ -11,6 +11,9 @@ use crate::kernels::kernels;
 use crate::medium::Medium;
 use crate::offset::MediumOffset;
 
+/// Stripes that are hashed at once where a fault is not the end: a page.
+const STRIPES_AT_ONCE: usize = 4096 / STRIPE_BYTES;
+
 impl Medium {
     /// Loads the word at `at`, a multiple of eight, at once and with acquire ordering.
     ///
@@ -24,7 +27,7 @@ impl Medium {
         let address = self.readable(at, 8)?;
         // SAFETY: inside the map. The load is one instruction in a routine that the compiler cannot see into, and loads are
         // not reordered by the processor: later accesses stay behind it.
-        unsafe { copy::load_u64(address.addr()) }.map_err(|_| AccessError::MediumFault { at, copied: 0 })
+        unsafe { copy::load_u64(address.addr()) }.or_else(|_| self.zero_where_unreadable(at).map(|()| 0))
     }
 
     /// Copies metadata out.
@@ -36,7 +39,7 @@ impl Medium {
         let from = self.readable(at, bytes.len() as u64)?;
         // SAFETY: the source is inside the map, the target is exclusively ours, and they cannot overlap.
         unsafe { copy::copy(bytes.as_mut_ptr(), from, bytes.len()) }
-            .map_err(|fault| AccessError::MediumFault { at: at.plus(fault.copied as u64), copied: fault.copied })
+            .or_else(|fault| self.read_what_can_be(at, bytes, fault.copied))
     }
 
     /// Copies `count` bytes to a caller and advances it past them.
@@ -90,9 +93,12 @@ impl Medium {
     #[cold]
     fn read_fault(&self, at: MediumOffset, done: usize) -> AccessError {
         let place = at.plus(done as u64);
-        match self.read(place, &mut [0]) {
+        let fault = AccessError::MediumFault { at: place, copied: done };
+        let Ok(from) = self.readable(place, 1) else { return fault };
+        // SAFETY: the source is inside the map, the target is exclusively ours.
+        match unsafe { copy::copy([0_u8].as_mut_ptr(), from, 1) } {
             Ok(()) => AccessError::UserFault { copied: done },
-            Err(_) => AccessError::MediumFault { at: place, copied: done },
+            Err(_) => fault,
         }
     }
 
@@ -107,13 +113,24 @@ impl Medium {
         while done < length {
             let lines = (length - done) / STRIPE_BYTES;
             if lines != 0 && hash.offset_in_stripe() == 0 {
+                // Where a fault is not the end, what was hashed up to it can be taken back.
+                let before = self.unreadable.as_ref().map(|_| hash.clone());
+                let lines = if before.is_some() { lines.min(STRIPES_AT_ONCE) } else { lines };
                 // SAFETY: that many lines are inside the map.
                 let left = unsafe { (kernels().hash)(std::ptr::null_mut(), from.add(done), lines, hash.lanes()) };
                 hash.advanced(lines - left);
-                done += (lines - left) * STRIPE_BYTES;
                 if left != 0 {
-                    return Err(AccessError::MediumFault { at: at.plus(done as u64), copied: done });
+                    let Some(before) = before else {
+                        done += (lines - left) * STRIPE_BYTES;
+                        return Err(AccessError::MediumFault { at: at.plus(done as u64), copied: done });
+                    };
+                    *hash = before;
+                    let mut bounce = [0; STRIPES_AT_ONCE * STRIPE_BYTES];
+                    let bounce = &mut bounce[..lines * STRIPE_BYTES];
+                    self.read_what_can_be(at.plus(done as u64), bounce, 0).map_err(|error| error.after(done))?;
+                    hash.update(bounce);
                 }
+                done += lines * STRIPE_BYTES;
                 continue;
             }
             let mut bounce = [0; STRIPE_BYTES];

@@ -9,6 +9,7 @@ use crate::join::Joined;
 use crate::offset::MediumOffset;
 use crate::processor::WriteBack;
 use crate::simulation::Recorder;
+use crate::unreadable::Unreadable;
 
 /// Bytes in a cache line, the unit of write-back.
 pub(crate) const LINE_BYTES: u64 = 64;
@@ -111,6 +112,8 @@ pub struct Medium {
     mode: PersistMode,
     pub(crate) write_back: WriteBack,
     pub(crate) recorder: Option<Arc<Recorder>>,
+    /// Where what cannot be read is taken for zeros: the places where that was so.
+    pub(crate) unreadable: Option<Arc<Unreadable>>,
     pub(crate) backing: Arc<Backing>,
 }
 
@@ -141,6 +144,7 @@ impl Medium {
             mode,
             write_back: crate::processor::write_back(),
             recorder,
+            unreadable: None,
             backing: Arc::new(backing),
         }
     }
@@ -172,6 +176,26 @@ impl Medium {
             self.mode = PersistMode::Emulated;
         }
         self
+    }
+
+    /// This medium, of which metadata and hashes take what cannot be read (poisoned memory, a file that was cut) for zeros and note
+    /// where that was, for who checks or repairs. Other handles stay as they are.
+    #[must_use]
+    pub fn with_zeros_where_unreadable(mut self) -> Medium {
+        self.unreadable = Some(Arc::default());
+        self
+    }
+
+    /// The pages of which something was taken for zeros, since [`Medium::with_zeros_where_unreadable`].
+    #[must_use]
+    pub fn unreadable(&self) -> Vec<MediumOffset> {
+        self.unreadable.as_ref().map_or_else(Vec::new, |unreadable| unreadable.pages())
+    }
+
+    /// Whether this thread took something of the page at `at` for zeros, or others did that it knows to have ended.
+    #[must_use]
+    pub fn is_unreadable(&self, at: MediumOffset) -> bool {
+        self.unreadable.as_ref().is_some_and(|unreadable| unreadable.has(at))
     }
 
     /// The instruction set of the copy loops, for people.

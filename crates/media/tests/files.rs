@@ -5,7 +5,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use gannet_media::{AccessError, CreateOptions, Medium, MediumKind, MediumOffset, OpenError, OpenOptions, PersistMode};
+use gannet_media::{
+    AccessError, CreateOptions, DataHash, Medium, MediumKind, MediumOffset, OpenError, OpenOptions, PersistMode,
+    Simulation,
+};
 use gannet_usermem::{Destination, Source, UserSlice, install_fault_handler};
 
 /// A directory that is removed at the end.
@@ -261,6 +264,39 @@ fn a_file_truncated_under_us() {
         assert_eq!(copied, Err(expected(100)));
         drop(medium);
     }
+}
+
+#[test]
+fn what_cannot_be_read_is_zeros_for_who_asks() {
+    install_fault_handler().unwrap();
+    let medium = Medium::create_in_memory("poisoned", 16384, CreateOptions::default()).unwrap();
+    medium.write(at(0), &[7; 16384]).unwrap();
+    let expected: Vec<u8> = (0..16384).map(|at| if at / 4096 == 1 { 0 } else { 7 }).collect();
+    let mut hash = DataHash::new(3);
+    hash.update(&expected[20..16300]);
+    Simulation::poison(&medium, at(5000));
+    let mut bytes = vec![1; 16280];
+    let fault = AccessError::MediumFault { at: at(4096), copied: 4076 };
+    assert_eq!(medium.read(at(20), &mut bytes), Err(fault));
+    assert_eq!(medium.unreadable(), []);
+
+    let salvager = medium.clone().with_zeros_where_unreadable();
+    assert_eq!(salvager.unreadable(), []);
+    salvager.read(at(20), &mut bytes).unwrap();
+    assert!(bytes == expected[20..16300]);
+    assert_eq!(salvager.load_u64(at(8184)), Ok(0));
+    assert_eq!(salvager.load_u64(at(8192)), Ok(0x0707_0707_0707_0707));
+    let mut found = DataHash::new(3);
+    salvager.hash_into(at(20), 16280, &mut found).unwrap();
+    assert_eq!(found.value(), hash.value());
+    assert_eq!(salvager.unreadable(), [at(4096)]);
+    assert!(salvager.is_unreadable(at(8191)) && !salvager.is_unreadable(at(8192)));
+    // Data for a caller, and stores, fail as ever.
+    let mut buffer = [0; 100];
+    let copied = salvager.read_to_user(at(4090), &mut Destination::from_slice(&mut buffer), 100);
+    assert_eq!(copied, Err(AccessError::MediumFault { at: at(4096), copied: 6 }));
+    assert!(salvager.store_u64(at(4096), 1).is_err());
+    assert_eq!(medium.read(at(20), &mut bytes), Err(fault));
 }
 
 #[test]

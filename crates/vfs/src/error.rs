@@ -32,6 +32,12 @@ impl Error {
         Self { errno: Errno::UCLEAN, what: structure, place: offset_bytes }
     }
 
+    /// This error, with the byte offset on the volume where it was met.
+    #[must_use]
+    pub const fn at(self, offset_bytes: u64) -> Self {
+        Self { place: offset_bytes, ..self }
+    }
+
     /// The errno that a system call would give.
     pub const fn errno(&self) -> Errno {
         self.errno

@@ -69,6 +69,22 @@ fn a_volume_can_be_checked_and_made_anew_at_once_after_umount() {
 }
 
 #[test]
+fn a_server_outlives_its_volumes_being_cut() {
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let mut server = bench.mount(&format!("transport={transport},cache=coherent"));
+        let file = bench.at().join("file");
+        fs::write(&file, vec![7; 8 << 20]).unwrap();
+        fs::File::options().write(true).open(bench.volume()).unwrap().set_len(4096).unwrap();
+        assert_eq!(fs::read(&file).unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert_eq!(fs::write(bench.at().join("other"), "x").unwrap_err().raw_os_error(), Some(libc::EIO));
+        assert!(server.child.try_wait().unwrap().is_none(), "it serves on");
+        unmount(&bench.at());
+        assert!(server.child.wait().unwrap().code().is_some(), "no signal ended it");
+    });
+}
+
+#[test]
 fn what_was_acknowledged_outlives_a_killed_server() {
     with_transports(|transport| {
         for cache in ["automatic", "coherent", "exclusive"] {

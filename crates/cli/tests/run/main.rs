@@ -381,6 +381,17 @@ fn volumes_that_cannot_be_opened_are_named() {
 }
 
 #[test]
+fn a_volume_that_is_cut_under_its_users_ends_none_of_them() {
+    let place = Place::new();
+    let volume = place.volume("v");
+    // The command itself has the volume open as well, and closes it at the end.
+    let cut = format!(
+        "echo here > /gannet/file; exec 5< /gannet/file; truncate -s 0 {volume}; read line <&5 2> /dev/null; echo $? $line"
+    );
+    says(&["run", &volume, "--", "bash", "-c", &cut], 0, "1");
+}
+
+#[test]
 fn a_volume_that_is_mounted_for_itself() {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("left out: no /dev/fuse");

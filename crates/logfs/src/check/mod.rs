@@ -135,6 +135,8 @@ fn look(
     then: &mut dyn FnMut(Model<'_>, &Superblocks) -> Result<Next>,
 ) -> Result<Next> {
     let mut findings = Findings::default();
+    // What cannot be read is damage like any other: a check goes on with what there is.
+    let medium = &medium.clone().with_zeros_where_unreadable();
     let superblocks = fixed::superblocks(medium, &mut findings)?;
     if options.repair && medium.is_read_only() {
         return Err(Error::because(Errno::ROFS, "repair needs permission to write"));
@@ -147,6 +149,10 @@ fn look(
         let disk = Disk::assume(medium.clone(), superblocks.superblock.clone(), epoch)?;
         let mut model = Model::of(&disk, given, options.threads, progress)?;
         if model.epoch_seen as u64 <= epoch {
+            for at in medium.unreadable() {
+                let what = "it cannot be read: a memory error, or its file was cut";
+                findings.damage("medium", at.0, 0, what, "it is taken for zeros; what is lost by that is told besides");
+            }
             findings.append(std::mem::take(&mut model.findings));
             model.findings = findings;
             model.name_findings()?;

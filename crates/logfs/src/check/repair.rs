@@ -8,6 +8,7 @@
 use super::fixed::Superblocks;
 use super::model::Model;
 use super::writer::{AddedName, FreeBlocks, NewPages, write_log};
+use crate::bits::Bits;
 use crate::disk::Disk;
 use crate::format::member::AT_OPENING;
 use crate::format::page::Link;
@@ -38,7 +39,8 @@ struct Repair<'m, 'd> {
 pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result<()> {
     let disk = model.ground.disk;
     let geometry = *disk.geometry();
-    let used = std::mem::replace(&mut model.used, crate::bits::Bits::new(0));
+    let used = std::mem::replace(&mut model.used, Bits::new(0));
+    leave_out_unreadable(model, &used)?;
     let mut free = FreeBlocks::new(&used, geometry.first_free, geometry.end());
     let map_words = model.ground.chunks.wrong_words.clone();
     let mut repair = Repair { model, added: BTreeMap::new(), map_words, new_chunks: Vec::new() };
@@ -61,6 +63,27 @@ pub(super) fn repair(model: &mut Model<'_>, superblocks: &Superblocks) -> Result
     commit.store(CLEAN_AT, 0)?;
     // Unnoticed [fence]: as for the write-back.
     let _ = commit.fence();
+    Ok(())
+}
+
+/// Nothing new goes to where the medium cannot be read, for it cannot be stored to there either. Where something stands there that cannot
+/// stand elsewhere, nothing is changed.
+fn leave_out_unreadable(model: &Model<'_>, used: &Bits) -> Result<()> {
+    let disk = model.ground.disk;
+    let geometry = disk.geometry();
+    let is_slots = |block: u64| {
+        let mut chunks = model.ground.chunks.blocks.values();
+        chunks.any(|&first| (first..first + geometry.chunk_blocks).contains(&block))
+    };
+    for at in disk.medium().unreadable() {
+        let block = at.0 / BLOCK_BYTES;
+        if !geometry.is_allocatable(block) || is_slots(block) {
+            let what = "nothing was changed: repair would have to write where the medium cannot be read; copy what can be read of the file \
+                        (dd bs=4096 conv=noerror,sync), then repair the copy";
+            return Err(Error::because(Errno::IO, what).at(at.0));
+        }
+        let _ = used.set(block);
+    }
     Ok(())
 }
 

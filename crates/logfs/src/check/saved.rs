@@ -8,6 +8,7 @@ use crate::format::shares::SharedRun;
 use crate::format::state::{ARENA_AT, CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::shares::save_list;
+use gannet_media::MediumOffset;
 use gannet_vfs::Result;
 
 /// A map on the medium.
@@ -108,8 +109,13 @@ pub(crate) fn write(
     Map::Blocks.store(&mut commit, blocks_used)?;
     Map::Inodes.store(&mut commit, inodes_used)?;
     let mut next = geometry.end();
+    // What is free was not looked at, and can be what a memory error took.
+    let can_be_read = |block: u64| {
+        let at = block * BLOCK_BYTES;
+        disk.load(at).is_ok() && !disk.medium().is_unreadable(MediumOffset(at))
+    };
     let shares = save_list(disk, &mut commit, shared, &mut || {
-        next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block))?;
+        next = (geometry.first_free..next).rev().find(|&block| !blocks_used.has(block) && can_be_read(block))?;
         Some(next)
     })?;
     let Some(shares) = shares else { return Ok(None) };

@@ -12,6 +12,7 @@ use crate::format::entry::{Entry, Owned, Payload};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
 use crate::format::state::{EPOCH_MAX, Summary};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u64};
+use gannet_media::MediumOffset;
 use gannet_vfs::Result;
 
 /// What the whole check stands on.
@@ -195,6 +196,7 @@ fn next_page(
     word_at: u64,
     page: &mut Block,
 ) -> Result<Option<(Link, PageHeader)>> {
+    let disk = ground.disk;
     let first = trace.pages.is_empty();
     let structure = if first { HEAD } else { NEXT };
     let expected = (!first).then_some(trace.next_sequence);
@@ -203,6 +205,11 @@ fn next_page(
         None => Led::Nowhere,
         Some(link) => led(ground, owned, link, expected, page)?,
     };
+    let cannot_be_read = |link: &Link| disk.medium().is_unreadable(MediumOffset(link.block * BLOCK_BYTES));
+    if let Some(link) = link.filter(cannot_be_read) {
+        let what = "it cannot be read, or not whole: a memory error, or its file was cut";
+        trace.fault("log page", link.block * BLOCK_BYTES, what, Loss::Some);
+    }
     // A page without entries ends the log: the links behind it are of the past, unless they lead to what came later.
     let is_exact = first || trace.entries_on_page > 0;
     let mut later = None;

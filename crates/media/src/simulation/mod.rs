@@ -15,6 +15,7 @@
 //! | `abandon` | stopping a thread after its n-th store |
 //! | `pending` | what is certain and what is not after some events |
 //! | `crash` | going through the images at crash points |
+//! | `poison` | memory that is gone |
 //! | `choices` | which of the possible images to look at |
 
 mod abandon;
@@ -22,6 +23,7 @@ mod build;
 mod choices;
 mod crash;
 mod pending;
+mod poison;
 mod record;
 
 pub use abandon::{Abandoned, Stopped, is_abandoned};

@@ -9,6 +9,8 @@ mod copies;
 mod damage;
 mod flips;
 pub(crate) mod fuzz;
+#[cfg(test)]
+mod unreadable;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
 use crate::format::state::{CLEAN_AT, EPOCH_AT};
