@@ -35,9 +35,17 @@ impl Failure {
     }
 }
 
-/// Prints a line to stderr, as well as that goes.
+/// Prints a line to stderr, as well as that goes. Paths can have line feeds in them, and what terminals obey.
 pub(crate) fn print(message: &str) {
-    let _ = writeln!(std::io::stderr(), "gannet: {message}");
+    let line: String = message.chars().flat_map(shown).collect();
+    let _ = writeln!(std::io::stderr(), "gannet: {line}");
+}
+
+/// A character, or how it is written where it is none that can be seen.
+fn shown(letter: char) -> impl Iterator<Item = char> {
+    let (plain, escaped) =
+        if letter.is_control() { (None, Some(letter.escape_default())) } else { (Some(letter), None) };
+    plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
 /// Turns a panic into one line and exit code 70.

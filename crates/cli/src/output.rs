@@ -125,12 +125,13 @@ impl Progress {
         if self.begun.elapsed() < Duration::from_secs(1) {
             return;
         }
+        // Before it is drawn for the first time, all of it is there.
+        self.bar.set_message(what.to_owned());
+        self.bar.set_length(total);
         if self.bar.is_hidden() {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        self.bar.set_length(total);
         self.bar.set_position(done);
-        self.bar.set_message(what.to_owned());
     }
 }
 

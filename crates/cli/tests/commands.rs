@@ -204,6 +204,14 @@ fn what_is_there_is_not_overwritten() {
 }
 
 #[test]
+fn a_path_with_line_feeds_and_escapes_is_said_in_one_line() {
+    let error = failure(&["info", "/no\nsuch\u{1b}[31m"], 1);
+    assert!(error.contains("/no\\nsuch\\u{1b}[31m: "), "{error}");
+    let error = failure(&["fsck", "--repair", "/"], 8);
+    assert!(error.contains("a directory cannot hold a volume"), "{error}");
+}
+
+#[test]
 fn wrong_usage_is_said_in_one_line() {
     let bench = Bench::new();
     let path = bench.path("new");

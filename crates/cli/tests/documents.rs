@@ -82,6 +82,36 @@ fn each_message_of_the_guide_is_one_that_there_is() {
     assert!(missing.is_empty(), "in no source: {missing:#?}");
 }
 
+#[test]
+fn each_key_of_the_json_is_in_the_guide() {
+    let guide = read("docs/guide.md");
+    let (_, chapter) = guide.split_once("### JSON").expect("the chapter");
+    let chapter = chapter.split("\n## ").next().unwrap_or_default();
+    let documented = quoted(chapter);
+    let mut paths = Vec::new();
+    for name in ["info.rs", "kernel.rs", "fsck.rs"] {
+        paths.push(root().join("crates/cli/src/commands").join(name));
+    }
+    files(&root().join("crates/cli/src/commands/stat"), "rs", &mut paths);
+    paths.extend(["waiting.rs", "locked.rs"].map(|name| root().join("crates/cli/src").join(name)));
+    let mut keys = 0;
+    for path in paths {
+        let source = fs::read_to_string(&path).unwrap();
+        for line in source.lines() {
+            for (key, _) in
+                line.split('"').skip(1).step_by(2).zip(line.split('"').skip(2).step_by(2)).filter(|(key, behind)| {
+                    let is_name = |letter: u8| letter == b'_' || letter.is_ascii_lowercase() || letter.is_ascii_digit();
+                    behind.starts_with(": ") && !key.is_empty() && key.bytes().all(is_name)
+                })
+            {
+                keys += 1;
+                assert!(documented.contains(&key), "{key} of {} is not in the guide", path.display());
+            }
+        }
+    }
+    assert!(keys > 60, "{keys}");
+}
+
 /// The literals behind some words of a source, without those of its tests.
 fn literals<'a>(source: &'a str, before: &str) -> Vec<&'a str> {
     let code = source.split("#[cfg(test)]").next().unwrap_or_default();

@@ -76,6 +76,7 @@ impl Medium {
                 }
                 Errno::NOENT if path.is_symlink() => crate::create::leads_nowhere(path),
                 Errno::NOENT => OpenError::NotThere { path: path.to_owned() },
+                Errno::ISDIR => OpenError::WrongType { path: path.to_owned(), kind: "a directory" },
                 error => system(path, "open the medium", error),
             })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.
