@@ -312,9 +312,21 @@ pub(crate) fn class_of(number: usize) -> Class {
     }
 }
 
+/// What becomes of each system call. By number and without a word of text: the table's would be three pages of addresses, for the loader to
+/// write to at each start.
+static TREATMENTS: [Treatment; NUMBER_LIMIT] = {
+    let mut all = [Passed; NUMBER_LIMIT];
+    let mut index = 0;
+    while index < TABLE.len() {
+        all[TABLE[index].number] = TABLE[index].treatment;
+        index += 1;
+    }
+    all
+};
+
 /// What becomes of `number` when it names something of a volume.
 pub(crate) fn treatment_of(number: usize) -> Treatment {
-    TABLE.iter().find(|entry| entry.number == number).map_or(Passed, |entry| entry.treatment)
+    TREATMENTS.get(number).copied().unwrap_or(Passed)
 }
 
 /// The table as the documentation shows it.
