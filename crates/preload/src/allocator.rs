@@ -220,8 +220,12 @@ fn map_pages(length: usize) -> Option<*mut u8> {
     const MMAP: usize = 9;
     const PROT_READ_WRITE: usize = 3;
     const MAP_PRIVATE_ANONYMOUS: usize = 0x22;
+    /// `MAP_NORESERVE | MAP_STACK`, as engine stacks have it: to the kernel the first chunk and the first stack, which lie side by side,
+    /// are one map then. Each map is work at every fork.
+    const AS_STACKS: usize = 0x24000;
     let length = length.checked_next_multiple_of(PAGE_BYTES)?;
-    let result = syscall(MMAP, [0, length, PROT_READ_WRITE, MAP_PRIVATE_ANONYMOUS, usize::MAX, 0]);
+    let flags = if length == CHUNK_BYTES { MAP_PRIVATE_ANONYMOUS | AS_STACKS } else { MAP_PRIVATE_ANONYMOUS };
+    let result = syscall(MMAP, [0, length, PROT_READ_WRITE, flags, usize::MAX, 0]);
     if (-4095..0).contains(&result) { None } else { Some(core::ptr::with_exposed_provenance_mut(result as usize)) }
 }
 
