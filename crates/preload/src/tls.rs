@@ -12,7 +12,7 @@ global_asm!(
     ".section .tbss,\"awT\",@nobits",
     ".p2align 3",
     "gannet_tls_anchor: .skip 8",
-    ".text",
+    ".section .text.hot.gannet_tls, \"ax\", @progbits",
     ".p2align 4",
     ".globl __tls_get_addr",
     ".hidden __tls_get_addr",
@@ -33,6 +33,7 @@ global_asm!(
     "__cxa_thread_atexit_impl:",
     "jmp {register}",
     ".size __cxa_thread_atexit_impl, . - __cxa_thread_atexit_impl",
+    ".text",
     register = sym register_destructor,
 );
 
