@@ -59,6 +59,11 @@ global_asm!(
     // Where wide registers may be used, copies from 512 bytes to 8 KiB ask for all of their source at once and go by those: 4 KiB
     // take a seventh less time than by the string instruction where calls do not overlap (AMD EPYC), a read of a file a twentieth.
     // The registers are those that nothing compiled for the baseline holds, so nobody has to keep them.
+    //
+    // From there on, where both holds, four pages go side by side, four lines of each in turn: what asks ahead in the processor then
+    // follows four streams. 16 KiB to 256 KiB out of cold memory take a fifth less time than by the string instruction, and less than
+    // half where the target lies up to a line behind the source within its page, as large pieces of `malloc` do: there the string
+    // instruction has 8 GB/s on Zen 4, and this 19. In the cache it takes up to a third more.
     "gannet_usermem_begin gannet_usermem_copy",
     "cmp rdx, 256",
     "ja 7f",
@@ -140,7 +145,7 @@ global_asm!(
     "gannet_usermem_copy_end:",
     "7:",
     "cmp rdx, 8192",
-    "ja 16f",
+    "ja 17f",
     "cmp rdx, 512",
     "jb 10f",
     "cmp byte ptr [rip + {wide}], 0",
@@ -200,7 +205,18 @@ global_asm!(
     "pop rsi",
     "pop rdi",
     "jmp 9b",
+    // More than 8 KiB.
+    "17:",
+    "cmp rdx, 16384",
+    "jae 9b",
+    "cmp byte ptr [rip + {wide}], 0",
+    "je 10b",
+    "cmp byte ptr [rip + {long}], {at_once}",
+    "jne 10b",
+    "jmp gannet_usermem_copy_wide",
     "14:",
+    "cmp byte ptr [rip + {wide}], 0",
+    "jne 18f",
     "lea rax, [rsi + 8192]",
     "mov rcx, rsi",
     "15:",
@@ -211,6 +227,40 @@ global_asm!(
     "add rcx, 256",
     "cmp rcx, rax",
     "jb 15b",
+    "jmp 10b",
+    // At least four pages are left.
+    "18:",
+    "mov ecx, 16",
+    "gannet_usermem_begin_inner gannet_usermem_copy_four",
+    ".irp page, 0, 4096, 8192, 12288",
+    "vmovdqu64 zmm16, [rsi + \\page]",
+    "vmovdqu64 zmm17, [rsi + \\page + 64]",
+    "vmovdqu64 zmm18, [rsi + \\page + 128]",
+    "vmovdqu64 zmm19, [rsi + \\page + 192]",
+    "vmovdqu64 [rdi + \\page], zmm16",
+    "vmovdqu64 [rdi + \\page + 64], zmm17",
+    "vmovdqu64 [rdi + \\page + 128], zmm18",
+    "vmovdqu64 [rdi + \\page + 192], zmm19",
+    ".endr",
+    "add rsi, 256",
+    "add rdi, 256",
+    "dec ecx",
+    "jne gannet_usermem_copy_four",
+    "gannet_usermem_copy_four_end:",
+    "add rsi, 12288",
+    "add rdi, 12288",
+    "sub rdx, 16384",
+    "cmp rdx, 16384",
+    "jae 18b",
+    "cmp rdx, 256",
+    "jae gannet_usermem_copy_wide",
+    "jmp gannet_usermem_copy",
+    // Of the first of the four pages everything before the pointers is copied; the rest, from there on, once more.
+    "gannet_usermem_copy_four_fixup:",
+    "mov eax, 16",
+    "sub eax, ecx",
+    "shl eax, 8",
+    "sub rdx, rax",
     "jmp 10b",
     // At least two pages are left. What stands behind the fault in this page, and the pages behind it, are left after one.
     "12:",
@@ -284,6 +334,7 @@ global_asm!(
     ".popsection",
     long = sym LONG,
     page_by_page = const PAGE_BY_PAGE,
+    at_once = const AT_ONCE,
     choose = sym choose,
     wide = sym WIDE,
 );
@@ -310,13 +361,21 @@ pub fn long_copies_at_once(at_once: bool) {
 /// 1 where copies may go by 512-bit registers.
 static WIDE: AtomicU8 = AtomicU8::new(0);
 
-/// From now on copies of some sizes go by the registers `zmm16` to `zmm19`.
+/// From now on copies of some sizes, where long ones go at once of all from 512 bytes on, go by the registers `zmm16` to `zmm19`.
 ///
 /// # Safety
 /// The processor has AVX-512F, the system has enabled it, and nobody who calls into this process's file systems expects those
 /// registers to be kept (the System V calling convention keeps none).
 pub unsafe fn allow_wide_registers() {
+    if LONG.load(Ordering::Relaxed) == 0 {
+        choose();
+    }
     WIDE.store(1, Ordering::Relaxed);
+}
+
+/// Copies go without wide registers again. For tests and measurements.
+pub fn forbid_wide_registers() {
+    WIDE.store(0, Ordering::Relaxed);
 }
 
 #[repr(C)]
@@ -330,6 +389,7 @@ unsafe extern "C" {
     fn gannet_usermem_copy_string();
     fn gannet_usermem_copy_page();
     fn gannet_usermem_copy_wide();
+    fn gannet_usermem_copy_four();
     fn gannet_usermem_zero(to: *mut u8, count: usize) -> usize;
     fn gannet_usermem_load8(from: usize) -> Loaded;
     fn gannet_usermem_load32(from: usize) -> Loaded;
@@ -352,10 +412,11 @@ macro_rules! range {
 }
 
 /// The routines of this crate.
-pub(crate) static RANGES: [FaultRange; 10] = [
+pub(crate) static RANGES: [FaultRange; 11] = [
     range!(gannet_usermem_copy, gannet_usermem_copy_end, gannet_usermem_copy_fixup),
     range!(gannet_usermem_copy_string, gannet_usermem_copy_string_end, gannet_usermem_copy_string_fixup),
     range!(gannet_usermem_copy_wide, gannet_usermem_copy_wide_end, gannet_usermem_copy_wide_fixup),
+    range!(gannet_usermem_copy_four, gannet_usermem_copy_four_end, gannet_usermem_copy_four_fixup),
     range!(gannet_usermem_copy_page, gannet_usermem_copy_page_end, gannet_usermem_copy_page_fixup),
     range!(gannet_usermem_zero, gannet_usermem_zero_end, gannet_usermem_zero_fixup),
     range!(gannet_usermem_load8, gannet_usermem_load8_end, gannet_usermem_load8_fixup),

@@ -184,12 +184,21 @@ fn copies_of_many_pages_whole_and_cut() {
     source.iter_mut().enumerate().for_each(|(index, byte)| *byte = pattern(index));
     let lengths = (3..=PAGES).flat_map(|pages| [0, 1, 63, 2048, 4095].map(|less| pages * PAGE_BYTES - less));
     let cases = lengths.flat_map(|length| [0, 1, 40].map(|skew| (length, skew)));
-    // As the processor wants it, and in both ways.
-    for ((length, skew), at_once) in
-        [None, Some(false), Some(true)].into_iter().flat_map(|way| cases.clone().map(move |case| (case, way)))
+    // As the processor wants it, page by page, at once, and where there are wide registers four pages side by side.
+    let mut ways = vec![(None, false), (Some(false), false), (Some(true), false)];
+    if is_x86_feature_detected!("avx512f") {
+        ways.extend([(Some(false), true), (Some(true), true)]);
+    }
+    for ((length, skew), (at_once, wide)) in ways.into_iter().flat_map(|way| cases.clone().map(move |case| (case, way)))
     {
         if let Some(at_once) = at_once {
             copy::long_copies_at_once(at_once);
+        }
+        if wide {
+            // SAFETY: the processor has them, and the system has enabled them.
+            unsafe { copy::allow_wide_registers() };
+        } else {
+            copy::forbid_wide_registers();
         }
         let length = length - skew;
         target.fill(0);
