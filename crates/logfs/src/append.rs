@@ -192,10 +192,9 @@ impl<'s> Op<'s> {
     #[inline]
     fn expect_entry(&self, prepared: &Prepared) {
         let next = prepared.place.line() + prepared.lines;
-        let lines = next.min(LINES)..(next + LINES_EXPECTED).min(LINES);
-        for line in lines {
-            let at = LinePlace::new(prepared.place.block(), line).offset_bytes();
-            self.disk().medium().expect_store(MediumOffset(at));
+        if next < LINES {
+            let at = LinePlace::new(prepared.place.block(), next).offset_bytes();
+            self.disk().medium().expect_lines(MediumOffset(at), LINES_EXPECTED.min(LINES - next).into());
         }
     }
 

@@ -8,7 +8,7 @@ use crate::attributes::permissions_of;
 use crate::disk::Commit;
 use crate::format::entry::{self, Binding, ENTRY_BYTES_MAX, Owned, Payload, TARGET_BYTES_MAX};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, Link, PageHeader};
-use crate::format::slot::{self, Birth, Slot};
+use crate::format::slot::{self, Birth, SLOT_BYTES, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::names::Seat;
 use crate::ops::{Locked, Op, index_error, shared_error};
@@ -18,6 +18,7 @@ use crate::replay::{InodeState, NamePlace};
 use crate::space::Held;
 use crate::storage;
 use crate::write::coarse_now;
+use gannet_media::MediumOffset;
 use gannet_shm::{HandContent, Ordering};
 use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NewNodeOf, NodeId, Result};
 
@@ -39,6 +40,9 @@ pub(crate) struct Newborn {
 
 /// Blocks of the inode table that are made at a time, if they are to be had: as many chunks as these hold.
 pub(crate) const CHUNKS_AT_ONCE: u64 = 16;
+
+/// Lines of a new name's entry that a lookup reads.
+const LINES_LOOKED_AT: u32 = 2;
 
 /// Most log pages that an inode begins with: a long symlink target, or inherited ACLs.
 const FIRST_PAGES_MAX: usize = 4;
@@ -125,6 +129,11 @@ impl<'s> Op<'s> {
         self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
         let durable = commit.fence();
 
+        // Whoever looks at the name next reads its entry, which went past the cache.
+        for line in 0..payload.lines().min(LINES_LOOKED_AT) {
+            let at = prepared.place().offset_bytes() + line as u64 * LINE_BYTES;
+            self.disk().medium().expect_load(MediumOffset(at));
+        }
         let place = NamePlace { place: prepared.place(), second: false, file_type: new.file_type };
         tree.insert(seat.key(), place.encode(), &mut nodes).map_err(index_error)?;
         drop(nodes);
@@ -284,7 +293,9 @@ impl<'s> Op<'s> {
     /// Sees to it that a number has a slot and a record, for nothing may fail once the birth is durable.
     fn make_usable(&self, number: Held) -> Result<(Held, u32)> {
         let inode = number.extent().start as u32;
-        self.expect_slot(inode);
+        if let Ok(Some(at)) = self.disk().slot_at(inode) {
+            self.disk().medium().expect_lines(MediumOffset(at), SLOT_BYTES / LINE_BYTES);
+        }
         match self.ensure_chunk(inode).and_then(|()| self.take_generation(inode)) {
             Ok(generation) => Ok((number, generation.max(1))),
             Err(error) => {

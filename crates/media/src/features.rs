@@ -8,6 +8,8 @@ use gannet_usermem::processor;
 
 /// glibc's number for leaf 7, subleaf 0.
 const LEAF_7: u32 = 1;
+/// glibc's number for leaf 0x8000_0001.
+const LEAF_EXTENDED: u32 = 2;
 const EBX: usize = 1;
 const ECX: usize = 2;
 
@@ -26,6 +28,8 @@ pub struct Features {
     pub clflushopt: bool,
     /// Memory can be guarded by protection keys, and the system has enabled them.
     pub protection_keys: bool,
+    /// An extension that the processors of one family of vendors have (AMD, Hygon): tells how stores past the cache behave there.
+    pub sse4a: bool,
 }
 
 /// What there is, and the system has enabled.
@@ -44,6 +48,7 @@ fn told() -> Option<Features> {
         clflushopt: bit(&leaf.processor, EBX, 23),
         // What the system has enabled is a bit of the processor's own (OSPKE).
         protection_keys: bit(&leaf.processor, ECX, 4),
+        sse4a: processor::told(LEAF_EXTENDED).is_some_and(|leaf| bit(&leaf.processor, ECX, 6)),
     })
 }
 
@@ -61,6 +66,7 @@ fn asked() -> Features {
         clwb: extended & 1 << 24 != 0,
         clflushopt: extended & 1 << 23 != 0,
         protection_keys: more & 1 << 4 != 0,
+        sse4a: std::arch::is_x86_feature_detected!("sse4a"),
     }
 }
 

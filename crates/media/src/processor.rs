@@ -98,6 +98,13 @@ pub(crate) fn store_fence() {
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
+/// Whether a line that will be stored past the cache is stored sooner if it has been asked for. Intel's processors gain some 10 ns;
+/// AMD's (told by SSE4a) must first get rid of what they fetched: 90 ns, as measured on Zen 4, and then the fetch was in vain.
+pub(crate) fn streams_into_cached_lines() -> bool {
+    static CHOSEN: OnceLock<bool> = OnceLock::new();
+    *CHOSEN.get_or_init(|| !crate::features::features().sse4a)
+}
+
 /// Asks for a line that will be stored to. Does nothing for an address that is not mapped.
 #[inline]
 pub(crate) fn prefetch_for_store(address: *mut u8) {

@@ -14,7 +14,7 @@ use crate::hash::DataHash;
 use crate::kernels::kernels;
 use crate::medium::{LINE_BYTES, Medium, PersistMode};
 use crate::offset::MediumOffset;
-use crate::processor::{prefetch_for_load, prefetch_for_store, store_fence};
+use crate::processor::{prefetch_for_load, prefetch_for_store, store_fence, streams_into_cached_lines};
 use crate::recent::note_written;
 
 const LINE: usize = LINE_BYTES as usize;
@@ -167,7 +167,16 @@ impl Medium {
         Ok(())
     }
 
-    /// Asks for the line at `at` to come into the cache, to be stored to soon. A hint: wrong offsets are ignored.
+    /// Asks for `lines` lines at `at` for [`Medium::write_lines`] soon, where that helps it: not on processors that must get rid of a line before it is stored past
+    /// the cache. A hint.
+    #[inline]
+    pub fn expect_lines(&self, at: MediumOffset, lines: u64) {
+        if !self.needs_flush() || streams_into_cached_lines() {
+            (0..lines).for_each(|line| self.expect_store(at.plus(line * LINE_BYTES)));
+        }
+    }
+
+    /// Asks for the line at `at` to come into the cache, to be stored to through it soon. A hint: wrong offsets are ignored.
     #[inline]
     pub fn expect_store(&self, at: MediumOffset) {
         if let Ok(address) = self.writable(at, 1)

@@ -384,6 +384,7 @@ fn lines_and_words_are_durable_when_they_should_be() {
     assert!(matches!(medium.write_lines(MediumOffset(1 << 16), &lines[..64]), Err(AccessError::OutOfRange { .. })));
     // Hints may be wrong.
     medium.expect_store(MediumOffset(u64::MAX));
+    medium.expect_lines(MediumOffset(u64::MAX), 3);
     medium.expect_load(MediumOffset(1 << 16));
 }
 
