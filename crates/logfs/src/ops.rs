@@ -246,12 +246,7 @@ impl<'s> Op<'s> {
     // Inlined, as `begin` is and for its reason: right behind a swap such loads wait longest.
     #[inline(always)]
     pub(crate) fn lock(&self, node: NodeId) -> Result<Locked<'s>> {
-        let inode = inode_number(node)?;
-        let locked = self.lock_any(inode)?;
-        if locked.state.generation != node.generation {
-            return Err(Error::new(Errno::STALE));
-        }
-        Ok(locked)
+        self.lock_as(inode_number(node)?, Some(node.generation))
     }
 
     /// Locks two different inodes in order. `None` if they are one.
@@ -274,6 +269,12 @@ impl<'s> Op<'s> {
     /// Locks an inode of whatever generation and loads its record.
     #[inline(always)]
     pub(crate) fn lock_any(&self, inode: u32) -> Result<Locked<'s>> {
+        self.lock_as(inode, None)
+    }
+
+    /// What both do. What they return is put together once, at the end: see `begin`.
+    #[inline(always)]
+    fn lock_as(&self, inode: u32, generation: Option<u32>) -> Result<Locked<'s>> {
         let record = self.record(inode)?;
         let guard = self.thread.lock(self.core.places.record(inode)).map_err(shared_error)?;
         let state = match record.state() {
@@ -281,6 +282,9 @@ impl<'s> Op<'s> {
             // What was built of the index before an error is nobody's.
             None => self.load(inode, &record).inspect_err(|_| record.drop_index())?,
         };
+        if generation.is_some_and(|generation| generation != state.generation) {
+            return Err(Error::new(Errno::STALE));
+        }
         Ok(Locked { guard, record, inode, state })
     }
 

@@ -87,12 +87,17 @@ impl<'s> Op<'s> {
         if replaced.is_some_and(|(at, end)| (at / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).contains(&last)) {
             return Ok(None);
         }
+        let block_of = |mapping| match mapping {
+            Mapping::Blocks { block, shared, .. } => Some((block, shared)),
+            Mapping::Hole { .. } => None,
+        };
+        let found = block_of(self.mapping(locked.inode, &locked.record, size)?);
+        if !matches!(found, Some((_, true))) {
+            return Ok(found.map(|(block, _)| block));
+        }
         // It is written in place, behind the end.
         self.unshare_tail(locked)?;
-        Ok(match self.mapping(locked.inode, &locked.record, size)? {
-            Mapping::Blocks { block, .. } => Some(block),
-            Mapping::Hole { .. } => None,
-        })
+        Ok(block_of(self.mapping(locked.inode, &locked.record, size)?).map(|(block, _)| block))
     }
 
     /// The volume's block with which a file goes on without a break at one of its blocks, if it has the one before.
@@ -115,7 +120,7 @@ impl<'s> Op<'s> {
     ) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
         let mut next = first;
-        let mut goal = self.block_behind(locked, first)?;
+        let mut goal = if first < last { self.block_behind(locked, first)? } else { None };
         while next < last && fresh.count < N {
             let want = (last - next).min((1 << 24) - 1) as u32;
             match self.allocate_blocks(want, goal) {

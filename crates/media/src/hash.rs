@@ -205,11 +205,12 @@ impl DataHash {
     /// The hash of the sequence so far; more can be appended afterwards.
     #[must_use]
     pub fn value(&self) -> u64 {
-        let mut lanes = self.lanes.clone();
-        if self.offset_in_stripe() != 0 {
-            // Word by word: a vector load of bytes just written would wait for all stores before them (see `transfer`).
-            lanes.stripe_scalar(&self.pending);
+        if self.offset_in_stripe() == 0 {
+            return self.finish(&self.lanes, self.length());
         }
+        let mut lanes = self.lanes.clone();
+        // Word by word: a vector load of bytes just written would wait for all stores before them (see `transfer`).
+        lanes.stripe_scalar(&self.pending);
         self.finish(&lanes, self.length())
     }
 

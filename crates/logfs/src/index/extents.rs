@@ -8,6 +8,7 @@
 //! them is mapped, up to the longest length.
 
 use super::IndexError::{self, Invalid, Torn};
+use super::node::ENTRIES_MAX;
 use super::pool::Reservation;
 use super::tree::Tree;
 
@@ -159,6 +160,13 @@ impl<'a> Extents<'a> {
     /// [`IndexError::Full`], [`IndexError::Torn`], [`IndexError::Invalid`].
     pub fn reserve(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
         let end = check_range(file_block, count)?;
+        // With room for both edges in the leaf that holds all of the range, as most have, one descent is enough.
+        if let Some((leaf, fence)) = self.tree.leaf_of(file_block)?
+            && leaf.count + 2 <= ENTRIES_MAX
+            && fence.is_none_or(|fence| end < fence)
+        {
+            return self.tree.no_reservation();
+        }
         match self.floor(end - 1)? {
             // One entry takes another's place, or joins one.
             Some(same) if same.file_block == file_block && same.count == count => self.tree.no_reservation(),

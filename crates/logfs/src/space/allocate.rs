@@ -35,6 +35,13 @@ impl<'a> Space<'a> {
         whole_2m: bool,
     ) -> Result<Held, SpaceError> {
         let mut want = u64::from(want).clamp(1, EXTENT_BLOCKS_MAX);
+        if want == 1
+            && !whole_2m
+            && let Some(goal) = goal.filter(|&goal| self.is_free(goal))
+            && let Some(held) = self.take_block(thread, goal)?
+        {
+            return Ok(held);
+        }
         if whole_2m {
             want -= want % GROUP_BLOCKS;
             if want == 0 {
@@ -132,6 +139,21 @@ impl<'a> Space<'a> {
             return Ok(None);
         }
         self.take_from(thread, index, find)
+    }
+
+    /// Takes one block if it is free, as most appends do behind a file's last: no more of its pool is looked at than its group.
+    fn take_block(&self, thread: &Thread<'_>, block: u64) -> Result<Option<Held>, SpaceError> {
+        let index = self.layout.pool_of(block);
+        let guard = thread.lock(self.lock_of(index))?;
+        if !self.is_free(block) {
+            guard.unlock();
+            return Ok(None);
+        }
+        let extent = Extent { start: block, count: 1 };
+        let hand = thread.hand_set(HandContent { kind: self.layout.hand_kind(), a: extent.pack(), b: 0 })?;
+        self.pool(index).take(self.layout.within_pool(block), 1);
+        guard.unlock();
+        Ok(Some(Held { extent, hand }))
     }
 
     /// Under the lock of pool `index`: what `find` finds goes into the hand, then out of the pool.

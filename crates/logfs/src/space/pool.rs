@@ -115,12 +115,27 @@ impl Pool<'_> {
     }
 
     /// Clears the bits of a free run.
+    #[inline]
     pub(super) fn take(&self, start: u64, count: u64) {
-        for (word, mask) in masks(start, count) {
-            let word = &self.bits[word];
-            word.store(word.load(Relaxed) & !mask, Relaxed);
+        if count == 1
+            && let Some(word) = self.bits.get((start / 64) as usize)
+        {
+            let left = word.load(Relaxed) & !(1 << (start % 64));
+            word.store(left, Relaxed);
+            if left == 0 {
+                self.summarise(start, count);
+            } else {
+                let group = start / GROUP_BLOCKS;
+                set_bit(self.partial, group, true);
+                set_bit(self.whole, group, false);
+            }
+        } else {
+            for (word, mask) in masks(start, count) {
+                let word = &self.bits[word];
+                word.store(word.load(Relaxed) & !mask, Relaxed);
+            }
+            self.summarise(start, count);
         }
-        self.summarise(start, count);
         let free = &self.control[FREE];
         free.store(free.load(Relaxed).saturating_sub(count), Relaxed);
     }
