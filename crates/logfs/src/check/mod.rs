@@ -36,6 +36,7 @@ pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Sev
 
 use crate::bits::Bits;
 use crate::disk::Disk;
+use crate::format::page::SEQUENCE_MAX;
 use crate::format::state::{CLEAN_AT, EPOCH_AT, Summary, is_closed};
 use fixed::Superblocks;
 use gannet_media::Medium;
@@ -45,6 +46,9 @@ use report::Findings;
 
 /// How the note begins that says why a repair was given up.
 const UNFINISHED: &str = "it could not be finished";
+
+/// No log comes this far in any life. What refers to later entries is damage, and no new log begins behind it.
+const SEQUENCE_CREDIBLE_MAX: u64 = SEQUENCE_MAX / 2;
 
 /// How often a volume is repaired anew where a look behind a repair still finds damage.
 const REPAIRS_MAX: u32 = 5;

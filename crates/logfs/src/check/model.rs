@@ -3,6 +3,7 @@
 //! Every step notes what is wrong and puts the model right at once, so that later steps see the volume as repair will
 //! leave it, and repair has nothing to decide: it writes the model down. Nothing here changes the medium.
 
+use super::SEQUENCE_CREDIBLE_MAX;
 use super::examine::{Examined, SlotWords, examine};
 use super::report::{CheckProgress, Findings};
 use super::saved::{self, Map};
@@ -287,12 +288,12 @@ impl<'d> Model<'d> {
     /// counts as collected.
     fn keep_references_past(&mut self) {
         let references: Vec<_> = self.inodes.values().flat_map(|found| &found.partners).map(|found| found.2).collect();
-        for partner in references {
+        for partner in references.into_iter().filter(|partner| partner.sequence < SEQUENCE_CREDIBLE_MAX) {
             if let Some(other) = self.inodes.get_mut(&partner.inode)
                 && other.rewrite
                 && other.generation == partner.generation
             {
-                other.sequence_floor = other.sequence_floor.max(partner.sequence.saturating_add(1));
+                other.sequence_floor = other.sequence_floor.max(partner.sequence + 1);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Steps of the check that concern more than one log: renames across directories, slots that must be made again from the
 //! names that lead to them, and the root directory.
 
+use super::SEQUENCE_CREDIBLE_MAX;
 use super::examine::{Bound, SlotWords, examine};
 use super::model::Model;
 use crate::format::BLOCK_BYTES;
@@ -46,7 +47,9 @@ impl Model<'_> {
                         let mut at = place.offset_bytes();
                         if let Some(other) = self.inodes.get_mut(&other) {
                             other.rewrite = true;
-                            other.sequence_floor = other.sequence_floor.max(missing.saturating_add(1));
+                            if missing < SEQUENCE_CREDIBLE_MAX {
+                                other.sequence_floor = other.sequence_floor.max(missing + 1);
+                            }
                             at = other.log.last.map_or(at, |last| last.offset_bytes());
                         }
                         self.names_lost = true;

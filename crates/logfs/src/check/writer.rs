@@ -3,6 +3,7 @@
 //! The new log becomes the inode's by one word, its slot's head; until then the volume is as it was. Here its pages are only made:
 //! what turns out to be impossible has changed nothing.
 
+use super::SEQUENCE_CREDIBLE_MAX;
 use super::examine::Examined;
 use super::trace::Ground;
 use crate::bits::Bits;
@@ -129,7 +130,7 @@ pub(super) fn write_log(
         block,
         line: 1,
     };
-    if writer.sequence > u64::MAX / 2 {
+    if writer.sequence > SEQUENCE_CREDIBLE_MAX {
         return Err(Error::because(Errno::OVERFLOW, "the sequence numbers of a log are used up"));
     }
     writer.begin_page();

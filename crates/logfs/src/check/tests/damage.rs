@@ -6,7 +6,7 @@ use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, Outcome, UNFINISHED, check_giving_up};
 use crate::disk::Disk;
 use crate::file_system::LogFs;
-use crate::format::entry::{Binding, Extents, FileExtent, Payload};
+use crate::format::entry::{Binding, Extents, FileExtent, Partner, Payload};
 use crate::format::page::{AT_NEXT, Link};
 use crate::format::slot::{AT_HEAD, AT_LINKS, SLOT_BYTES};
 use crate::format::state::{CLEAN_AT, REPAIRING};
@@ -399,6 +399,24 @@ fn where_nobody_can_make_room_a_file_is_given_up() {
             files.map(|(_, seen)| (seen.mode, seen.size_bytes, seen.content.clone())).collect::<BTreeSet<_>>()
         };
         assert!(contents(&whole) == contents(&after));
+    }
+}
+
+#[test]
+fn a_rename_that_refers_to_an_entry_that_no_log_can_have() {
+    for sequence in [1 << 61, (1 << 62) - 1, 1 << 62, 0xb65e_f7c1_81c2_a593, u64::MAX] {
+        let (mut builder, places) = populated();
+        let (generation, root) = (builder.logs[&places.file].generation, builder.logs[&ROOT].generation);
+        let file_type = Some(FileType::Regular);
+        let first = Binding { name: b"new", rank: 0, inode: places.file, generation, file_type };
+        let partner = Some(Partner { inode: ROOT, generation: root, sequence });
+        builder.append(places.directory, &Payload::Bind { first, second: None, birth: None, partner });
+        builder.append(places.directory, &Payload::Seal);
+        let medium = medium_of(&builder.image());
+        let report = repaired(&medium);
+        let expected = format!("entry {sequence} of its log is missing");
+        assert!(damage(&report).iter().any(|text| text.contains(&expected)), "{:#?}", report.findings);
+        assert!(tree(&medium).contains_key("/directory/new"));
     }
 }
 
