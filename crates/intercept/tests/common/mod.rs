@@ -4,6 +4,7 @@
 
 mod afterwards;
 pub(crate) mod ordinary;
+pub(crate) mod random;
 mod running;
 
 pub(crate) use afterwards::{in_directory, nothing_is_left};
@@ -78,8 +79,17 @@ impl Volume {
         Volume::over(&[mebibytes])
     }
 
+    /// A new one of so many MiB, data copy-on-write.
+    pub(crate) fn copy_on_write(mebibytes: u64) -> Volume {
+        Volume::make(&[mebibytes], true)
+    }
+
     /// One over several files, of so many MiB each.
     pub(crate) fn over(mebibytes: &[u64]) -> Volume {
+        Volume::make(mebibytes, false)
+    }
+
+    fn make(mebibytes: &[u64], copy_on_write: bool) -> Volume {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
         let count = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let unique = u64::from(std::process::id()) << 32 | u64::from(count);
@@ -99,7 +109,7 @@ impl Volume {
         let medium = if further.is_empty() { parts.remove(0).0 } else { Medium::join(parts).expect("one medium") };
         let options = MakeOptions {
             label: String::new(),
-            copy_on_write: false,
+            copy_on_write,
             emulate_persistence: false,
             owner: Owner { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() },
             mode: 0o755,

@@ -1,7 +1,10 @@
 //! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
 
-use super::regions::{Part, any, first_behind, forget, has_any, part_at, readable_at};
+use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, readable_at};
 use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
+
+/// PROT_READ, PROT_WRITE, PROT_EXEC: all that a map can be made with.
+const PROT_KNOWN: usize = 7;
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
 use crate::number::*;
@@ -33,7 +36,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     let [start, old_length, new_length, flags, target, _] = call.arguments;
     let page_end = |length: usize| start.checked_add(length)?.checked_next_multiple_of(PAGE_BYTES);
     let Some(end) = page_end(old_length) else { return Ok(Outcome::Pass) };
-    let Some(part) = part_at(start, end.max(start + 1)) else { return Ok(Outcome::Pass) };
+    let Some(part) = part_at(start) else { return Ok(Outcome::Pass) };
     let fixed = flags & MREMAP_FIXED != 0;
     if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0
         || fixed && (flags & MREMAP_MAYMOVE == 0 || !target.is_multiple_of(PAGE_BYTES))
@@ -118,17 +121,20 @@ fn drop_map(call: &Call<'_>, start: usize, length: usize) {
     forget(call, start, start + length);
 }
 
-/// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to.
+/// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to. What others allow from then
+/// on is noted, since any map may be made anew later.
 pub(crate) fn protect(call: &Call<'_>) -> Answer {
     let [start, length, protection, ..] = call.arguments;
-    if protection & PROT_WRITE == 0 || !any() || !start.is_multiple_of(PAGE_BYTES) {
+    if !any() || !start.is_multiple_of(PAGE_BYTES) {
         return Ok(Outcome::Pass);
     }
     let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
         return Ok(Outcome::Pass);
     };
     // Each round makes one map writable.
-    while let Some(part) = readable_at(start, end) {
+    while protection & PROT_WRITE != 0
+        && let Some(part) = readable_at(start, end)
+    {
         if !part.writable {
             return Err(Errno::ACCESS);
         }
@@ -137,6 +143,9 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
         let flags = MAP_SHARED | MAP_FIXED;
         let wish = Wish { address, length, protection, flags, offset: part.offset, writable: true };
         establish(call, fs, part.mount, part.node, &wish)?;
+    }
+    if protection & !PROT_KNOWN == 0 {
+        note_protection(start, end, protection);
     }
     Ok(Outcome::Pass)
 }
@@ -163,7 +172,7 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
         let fs = call.front.file_system(part.mount)?;
         let length = part.end.min(end) - part.start;
         fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;
-        if part.protection & PROT_WRITE != 0 {
+        if part.stores {
             note_written(fs, part.node);
         }
         at = part.end;

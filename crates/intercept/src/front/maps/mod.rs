@@ -161,7 +161,14 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, w
         forget(call, base, base + length);
     }
     let result = match pinned {
-        Some(pinned) => lay(fs, mount, node, base, wish, pinned).map(add),
+        Some(pinned) => lay(fs, mount, node, base, wish, pinned).map(|new| {
+            let mapped_bytes = new.region.reached.saturating_sub(base) as u64;
+            add(new);
+            if wish.writes() {
+                // What had no blocks has some now, for the stores; other maps show zeros there that are nobody's.
+                renew(call, mount, node, offset, offset + mapped_bytes, Change::Written);
+            }
+        }),
         None => copy(fs, node, base, length, offset, protection),
     };
     if let Err(errno) = result {
@@ -195,7 +202,9 @@ fn lay(
         extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
     let holes = mapped < length as u64;
     let (start, end, reached) = (base, base + length, base + reached);
-    let region = Region { start, end, reached, mount, node, offset, pin: 0, shared, protection, writable, holes };
+    let stores = wish.writes();
+    let region =
+        Region { start, end, reached, mount, node, offset, pin: 0, shared, protection, stores, writable, holes };
     Ok(New { pin, region })
 }
 
@@ -223,11 +232,21 @@ pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: 
 #[inline(never)]
 fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
     let Ok(fs) = call.front.file_system(mount) else { return };
-    let mut at = 0;
-    while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
-        at = part.end;
-        // A part that cannot be made anew stays as it is.
-        let _ = renew_part(call, fs, &part);
+    let renew_all = |from: u64, change: Change| {
+        let (mut at, mut filled_from) = (0, None);
+        while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
+            at = part.end;
+            if part.shared && part.protection & PROT_WRITE != 0 {
+                filled_from = Some(filled_from.unwrap_or(u64::MAX).min(part.offset));
+            }
+            // A part that cannot be made anew stays as it is.
+            let _ = renew_part(call, fs, &part);
+        }
+        filled_from
+    };
+    // A map for writing brings blocks where there were none; others may have been made anew before it.
+    if let Some(filled_from) = renew_all(from, change) {
+        renew_all(filled_from, Change::Written);
     }
 }
 

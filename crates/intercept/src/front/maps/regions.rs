@@ -12,6 +12,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use gannet_vfs::{MapAccess, MapToken, NodeId};
 
 /// A map, or what is left of one.
+#[derive(Clone, Copy)]
 pub(super) struct Region {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -24,8 +25,10 @@ pub(super) struct Region {
     /// Index of the pin, shared by the pieces of one map.
     pub(super) pin: usize,
     pub(super) shared: bool,
-    /// As it was mapped with.
+    /// What the kernel allows there: as it was mapped with, or what `mprotect` said since.
     pub(super) protection: usize,
+    /// It was mapped for writing, whatever it allows by now.
+    pub(super) stores: bool,
     /// The descriptor was open for writing.
     pub(super) writable: bool,
     /// Some of it had no blocks: zeros that are nobody's.
@@ -51,9 +54,16 @@ pub(super) fn add(new: New) {
 }
 
 impl Region {
+    /// Ends at an address inside of it; what lies behind that, which shares its pin.
+    fn split(&mut self, at: usize) -> Region {
+        let behind = Region { start: at, offset: self.offset + (at - self.start) as u64, ..*self };
+        self.end = at;
+        behind
+    }
+
     /// What of it lies behind an address.
     fn from(&self, address: usize) -> Part {
-        let Region { end, mount, node, shared, protection, writable, .. } = *self;
+        let Region { end, mount, node, shared, protection, stores, writable, .. } = *self;
         let start = address.max(self.start);
         Part {
             start,
@@ -62,6 +72,7 @@ impl Region {
             node,
             shared,
             protection,
+            stores,
             writable,
             offset: self.offset + (start - self.start) as u64,
         }
@@ -150,6 +161,30 @@ pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
     });
 }
 
+/// What `mprotect` is about to allow in a range.
+pub(super) fn note_protection(start: usize, end: usize, protection: usize) {
+    if COUNT.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    locked(|maps| {
+        let mut index = 0;
+        while index < maps.regions.len() {
+            let region = &mut maps.regions[index];
+            index += 1;
+            if region.start >= end || start >= region.end || region.protection == protection {
+                continue;
+            }
+            let behind = (end < region.end).then(|| region.split(end));
+            let inside = (region.start < start).then(|| region.split(start));
+            match inside {
+                None => region.protection = protection,
+                Some(inside) => maps.regions.push(Region { protection, ..inside }),
+            }
+            maps.regions.extend(behind);
+        }
+    });
+}
+
 /// Forgets what lay in a range; gives back pins that nothing is left of.
 pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
@@ -164,28 +199,15 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                 index += 1;
                 continue;
             }
-            let Region { reached, mount, node, pin, shared, protection, writable, holes, .. } = *region;
-            let offset_at = |address: usize| region.offset + (address - region.start) as u64;
+            let Region { mount, pin, .. } = *region;
             if region.start < start && end < region.end {
-                let tail = Region {
-                    start: end,
-                    end: region.end,
-                    reached,
-                    mount,
-                    node,
-                    offset: offset_at(end),
-                    pin,
-                    shared,
-                    protection,
-                    writable,
-                    holes,
-                };
+                let tail = region.split(end);
                 region.end = start;
                 maps.regions.push(tail);
             } else if region.start < start {
                 region.end = start;
             } else if end < region.end {
-                (region.offset, region.start) = (offset_at(end), end);
+                *region = region.split(end);
             } else {
                 maps.regions.swap_remove(index);
                 if !maps.regions.iter().any(|other| other.pin == pin)
@@ -211,13 +233,13 @@ pub(super) fn has_any(start: usize, end: usize) -> bool {
         && locked(|maps| maps.regions.iter().any(|region| region.start < end && start < region.end))
 }
 
-/// The map from `start` on, of however many pieces it was made.
-pub(super) fn part_at(start: usize, end: usize) -> Option<Part> {
+/// The map that `start` lies in, from there on, of however many pieces it was made.
+pub(super) fn part_at(start: usize) -> Option<Part> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
     locked(|maps| {
-        let region = maps.regions.iter().find(|region| region.start < end && start < region.end)?;
+        let region = maps.regions.iter().find(|region| region.start <= start && start < region.end)?;
         let mut part = region.from(start);
         while let Some(next) = maps.regions.iter().find(|next| {
             next.start == part.end
@@ -279,6 +301,7 @@ pub(super) struct Part {
     pub(super) node: NodeId,
     pub(super) shared: bool,
     pub(super) protection: usize,
+    pub(super) stores: bool,
     pub(super) writable: bool,
     pub(super) offset: u64,
 }
