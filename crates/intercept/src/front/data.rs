@@ -12,8 +12,6 @@ use gannet_usermem::{Destination, Source, UserSlice};
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileSystem, FileType, WriteFlags, WritePosition};
 
-const O_ACCMODE: u32 = 3;
-const O_WRONLY: u32 = 1;
 const O_APPEND: u32 = 0o2000;
 pub(crate) const O_NOATIME: u32 = 0o1000000;
 pub(crate) const O_PATH: u32 = 0o10000000;
@@ -22,10 +20,23 @@ pub(crate) const COUNT_MAX: usize = 0x7fff_f000;
 const SEGMENTS_MAX: usize = 1024;
 /// Programs' addresses end here.
 const ADDRESS_LIMIT: usize = 1 << 47;
+const RWF_HIPRI: usize = 1;
 const RWF_APPEND: usize = 0x10;
 const RWF_NOAPPEND: usize = 0x20;
 /// What is not known is refused; RWF_NOSIGNAL, which concerns pipes, is.
 const RWF_KNOWN: usize = 0x3f | 0x100;
+
+/// Whether an access mode allows reading. The fourth, which asks for both rights, allows neither.
+#[inline]
+pub(crate) fn reads(flags: u32) -> bool {
+    flags & 1 == 0
+}
+
+/// Whether an access mode allows writing.
+#[inline]
+pub(crate) fn writes(flags: u32) -> bool {
+    (flags + 1) & 2 != 0
+}
 
 /// O_PATH descriptors name a file and are good for nothing else.
 pub(crate) fn check_not_path(file: &OpenFile) -> Result<(), Errno> {
@@ -35,7 +46,7 @@ pub(crate) fn check_not_path(file: &OpenFile) -> Result<(), Errno> {
 /// Whether a file may be read from.
 #[inline]
 pub(crate) fn check_readable(file: &OpenFile) -> Result<(), Errno> {
-    if file.flags & O_PATH != 0 || file.flags & O_ACCMODE == O_WRONLY {
+    if file.flags & O_PATH != 0 || !reads(file.flags) {
         return Err(Errno::BADF);
     }
     if file.file_type == FileType::Directory { Err(Errno::ISDIR) } else { Ok(()) }
@@ -44,7 +55,7 @@ pub(crate) fn check_readable(file: &OpenFile) -> Result<(), Errno> {
 /// Whether a file may be written to.
 #[inline]
 pub(crate) fn check_writable(file: &OpenFile) -> Result<(), Errno> {
-    if file.flags & O_PATH != 0 || file.flags & O_ACCMODE == 0 { Err(Errno::BADF) } else { Ok(()) }
+    if file.flags & O_PATH != 0 || !writes(file.flags) { Err(Errno::BADF) } else { Ok(()) }
 }
 
 /// Whether writes through a description append.
@@ -171,6 +182,9 @@ fn refuse_read(call: &Call<'_>, errno: Errno) -> Answer {
         check_position(call, call.arguments[2])?;
     } else if errno == Errno::ISDIR && Segments::read(call)?.used().iter().all(|part| part.is_empty()) {
         return done(0);
+    } else if errno == Errno::ISDIR && call.number == PREADV2 && call.arguments[5] & !RWF_HIPRI != 0 {
+        // Directories have no way to be read that knows them.
+        return Err(Errno::OPNOTSUPP);
     }
     Err(errno)
 }

@@ -3,12 +3,13 @@
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
 use super::table::{CREATED, OpenFile};
-use super::{flags, held, listing, locks, sharing};
+use super::{credentials, flags, held, listing, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use core::sync::atomic::{AtomicU64, Ordering};
+use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileType};
 
 /// `close`: ours is let go, then the kernel closes the placeholder.
@@ -222,12 +223,18 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
         F_GETFL => {
             let info = shared.info(file.description).map_err(|error| error.errno())?;
             // O_LARGEFILE, as on every 64-bit kernel; O_PATH keeps few flags.
-            let large_file = if file.flags & O_PATH != 0 { 0 } else { 0o100000 };
-            done((info.status | large_file) as usize)
+            const KEPT_WITH_O_PATH: u32 = O_PATH | 0o200000 | 0o400000;
+            let of_path = file.flags & O_PATH != 0;
+            done(if of_path { info.status & KEPT_WITH_O_PATH } else { info.status | 0o100000 } as usize)
         }
         F_CREATED_QUERY => done(usize::from(file.flags & CREATED != 0)),
         _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
         F_SETFL => {
+            let now = shared.info(file.description).map_err(|error| error.errno())?.status;
+            let fs = call.file_system(&file)?;
+            Namespace::new(fs, credentials::effective())
+                .check_status(file.node, now, argument as u32)
+                .map_err(|error| error.errno())?;
             shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
             if argument as u32 & O_NOATIME != 0 {
                 let table = call.table();

@@ -79,6 +79,9 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
     if head[0] == 0 || head[0] > HANDLE_BYTES_MAX || (head[1] as i32) < 0 {
         return Err(Errno::INVAL);
     }
+    if let Some(file) = call.open_file(descriptor) {
+        super::data::check_not_path(&file)?;
+    }
     if !credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH) {
         return Err(Errno::PERM);
     }

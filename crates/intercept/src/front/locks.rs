@@ -50,6 +50,9 @@ pub(crate) fn lock_whole(call: &Call<'_>) -> Answer {
         _ => return Err(Errno::INVAL),
     };
     data::check_not_path(&file)?;
+    if exclusive.is_some() && !data::reads(file.flags) && !data::writes(file.flags) {
+        return Err(Errno::BADF);
+    }
     let request = LockRequest {
         node: file.node,
         owner: LockOwner::Flock(file.description),

@@ -37,18 +37,36 @@ pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut P
     if size < 24 || memory::read_value(how, &mut words).is_err() {
         return Ok(Outcome::Pass);
     }
-    let Some(resolve) = ResolveFlags::from_bits(words[2] & !0x20) else { return Ok(Outcome::Pass) };
+    const RESOLVE_CACHED: u64 = 0x20;
+    let Some(resolve) = ResolveFlags::from_bits(words[2] & !RESOLVE_CACHED) else { return Ok(Outcome::Pass) };
     // What the kernel refuses whatever the path, it refuses itself.
     const BENEATH_AND_IN_ROOT: u64 = 0x18;
     const CREATE_OR_TMPFILE: u64 = 0o100 | 0o20000000;
     const FLAGS: u64 = 0o3 | 0o37777700;
     let mode_is_wrong = words[1] != 0 && (words[0] & CREATE_OR_TMPFILE == 0 || words[1] & !0o7777 != 0);
     let both = words[2] & BENEATH_AND_IN_ROOT == BENEATH_AND_IN_ROOT;
-    if resolve.bits() > 0xff || both || mode_is_wrong || words[0] & !FLAGS != 0 || has_more(how, size)? {
+    const O_PATH: u64 = 0o10000000;
+    const WITH_O_PATH: u64 = O_PATH | 0o200000 | 0o400000 | 0o2000000;
+    let flags_are_wrong = words[0] & !FLAGS != 0 || words[0] & O_PATH != 0 && words[0] & !WITH_O_PATH != 0;
+    // A cache makes no files and cuts none: the kernel says EAGAIN.
+    const CHANGES: u64 = CREATE_OR_TMPFILE | 0o1000;
+    let waits = words[2] & RESOLVE_CACHED != 0 && words[0] & CHANGES != 0;
+    let both = both || !resolve.is_empty() && is_refused_at_once(call.arguments[1], resolve);
+    if resolve.bits() > 0xff || both || mode_is_wrong || flags_are_wrong || waits || has_more(how, size)? {
         return Ok(Outcome::Pass);
     }
     let at = AtForm::new(OPENAT2, call.arguments);
     open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch, pipe)
+}
+
+/// Whether rules forbid the very beginning of a path: its root, or the links of `/proc` that lead to descriptors.
+#[cold]
+fn is_refused_at_once(address: usize, resolve: ResolveFlags) -> bool {
+    let mut room = [0u8; 4096];
+    let Ok(path) = memory::read_string(address, &mut room) else { return false };
+    let of_links = ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+    path.first() == Some(&b'/') && resolve.contains(ResolveFlags::BENEATH)
+        || path.starts_with(b"/proc/self/") && resolve.intersects(of_links)
 }
 
 /// `open_tree`: without a clone of the mount it is an open with `O_PATH`.
@@ -135,12 +153,6 @@ fn open_once(
         Target::HostPath(path) if listing::may_be(call, path) => return Ok(listing::opened(at.on_host(path))),
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
-            if flags.contains(OpenFlags::DIRECT)
-                && !flags.intersects(OpenFlags::PATH | OpenFlags::TMPFILE & !OpenFlags::DIRECTORY)
-                && place.found.is_some_and(|found| found.file_type == FileType::Directory)
-            {
-                return Err(Errno::INVAL);
-            }
             let fs = call.front.file_system(mount)?;
             reserved = Reserved::before(call, flags)?;
             let writes = flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC);
@@ -149,6 +161,13 @@ fn open_once(
             }
             let namespace = Namespace::new(fs, credentials::effective());
             let opened = namespace.open(&place, flags, mode & 0o7777).map_err(|error| error.errno())?;
+            // Behind rights and types, as the kernel does. A directory's opening changes nothing.
+            if flags.contains(OpenFlags::DIRECT)
+                && !flags.contains(OpenFlags::PATH)
+                && opened.file_type == FileType::Directory
+            {
+                return Err(Errno::INVAL);
+            }
             if flags.contains(OpenFlags::TRUNC) {
                 maps::renew(call, mount, opened.node, 0, u64::MAX, maps::Change::Cut);
             }
@@ -263,6 +282,7 @@ fn install(
         (true, _) => AccessMode::PATH,
         (_, 0) => AccessMode::READ,
         (_, 1) => AccessMode::WRITE,
+        (_, 3) => AccessMode::PATH,
         _ => AccessMode::READ | AccessMode::WRITE,
     };
     let is_unnamed = flags.contains(OpenFlags::TMPFILE);
@@ -405,7 +425,13 @@ fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, 
         (from, to) => return Ok(both_on_host(RENAMEAT2, arguments, &from, &to)),
     };
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
-    namespace.rename(&from, &to, known_flags?).map_err(|error| error.errno())?;
+    let renamed = namespace.rename(&from, &to, known_flags?);
+    if renamed.is_err() {
+        // That one of the two is in no directory is said before anything about names.
+        across::check_parent(namespace.fs(), &from)?;
+        across::check_parent(namespace.fs(), &to)?;
+    }
+    renamed.map_err(|error| error.errno())?;
     done(0)
 }
 
@@ -443,23 +469,37 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
     }
     let follow = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
     let table = call.table();
+    if flags & AT_EMPTY_PATH != 0 && super::has_changed_identity() {
+        // Who is no longer who opened a descriptor must be able to look everywhere; whatever the path, if it begins there.
+        let mut beginning = 0u8;
+        let is_relative = memory::read_value(from_path, &mut beginning).is_ok() && beginning != b'/';
+        let looks_everywhere = credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH);
+        if is_relative && call.open_file(from_directory).is_some() && !looks_everywhere {
+            return Err(Errno::NOENT);
+        }
+    }
     let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
     let to = call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second);
-    if matches!(from, Target::Host) && !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
-        across::check_host(call, from_directory, from_path, flags)?;
+    if !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
+        match &from {
+            Target::Host => across::check_host(call, from_directory, from_path, flags)?,
+            Target::HostPath(path) => across::check_host(call, CWD, path.as_ptr() as usize, flags)?,
+            _ => {}
+        }
     }
-    let to = to?;
+    if let Target::Place(_, place) = &from {
+        place.existing().map_err(|error| error.errno())?;
+    }
+    let mut by_descriptor = None;
     if flags & AT_EMPTY_PATH != 0
         && let Some(file) = call.open_file(from_directory)
         && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot))
     {
+        by_descriptor = Some(file);
+    }
+    let to = to?;
+    if let Some(file) = by_descriptor {
         check_linkable(call, &file)?;
-        // Who is no longer who opened it must be able to look everywhere.
-        if super::has_changed_identity()
-            && !credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH)
-        {
-            return Err(Errno::NOENT);
-        }
     }
     let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
@@ -468,7 +508,16 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
             (mount, from.existing().map_err(|error| error.errno())?.node, to)
         }
         // The link itself, which is not the volume's.
-        (Target::Descriptor(_), _) if flags & (AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) == 0 => return Err(Errno::XDEV),
+        (Target::Descriptor(_), to)
+            if flags & (AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) == 0 || matches!(to, Target::Host) =>
+        {
+            match to {
+                Target::Place(mount, place) => across::check_new(call.front.file_system(mount)?, &place)?,
+                Target::Host => across::check_new_on_host(call, to_directory, to_path)?,
+                _ => {}
+            }
+            return Err(Errno::XDEV);
+        }
         (Target::Descriptor(descriptor), Target::Place(other, to)) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
             check_linkable(call, &file)?;

@@ -14,7 +14,7 @@ use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, Source};
 use gannet_vfs::namespace::Namespace;
-use gannet_vfs::{Errno, WriteFlags, WritePosition};
+use gannet_vfs::{Errno, FileType, WriteFlags, WritePosition};
 
 /// One end of a transfer: ours, or a descriptor of the host.
 enum End {
@@ -161,6 +161,13 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         let mut offset = 0i64;
         memory::read_value(from_offset, &mut offset).map_err(|_| Errno::FAULT)?;
         memory::write_value(from_offset, &offset).map_err(|_| Errno::FAULT)?;
+        if let End::Ours(file) = &source
+            && file.file_type == FileType::Regular
+        {
+            // Before anything about the other end.
+            check_readable(file)?;
+            u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+        }
     } else if call.number == COPY_FILE_RANGE {
         // Behind the descriptors, before what they are open for.
         access(&source)?;
@@ -190,7 +197,8 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         if address != 0 {
             let mut value = 0i64;
             memory::read_value(address, &mut value).map_err(|_| Errno::FAULT)?;
-            let negative = if call.number == COPY_FILE_RANGE { Errno::OVERFLOW } else { Errno::INVAL };
+            let wraps = (value as u64).checked_add(count as u64).is_none();
+            let negative = if call.number == COPY_FILE_RANGE && wraps { Errno::OVERFLOW } else { Errno::INVAL };
             let offset = u64::try_from(value).map_err(|_| negative)?;
             if call.number == SENDFILE && value.checked_add_unsigned(count as u64).is_none() {
                 return Err(Errno::INVAL);

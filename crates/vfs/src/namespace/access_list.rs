@@ -79,6 +79,22 @@ impl<'a> AccessList<'a> {
         Ok(list)
     }
 
+    /// Checks what is said of a value before anything about the inode: its version, length and kinds of entries.
+    pub(super) fn check_form(bytes: &[u8]) -> Result<()> {
+        let invalid = Error::because(Errno::INVAL, "access control list");
+        let (version, entries) = bytes.split_first_chunk().ok_or(invalid)?;
+        if u32::from_le_bytes(*version) != VERSION {
+            return Err(Error::because(Errno::OPNOTSUPP, "version of an access control list"));
+        }
+        let is_known = |entry: &[u8]| {
+            let tag = u16::from_le_bytes([entry[0], entry[1]]);
+            matches!(tag, OWNER | USER | OWNING_GROUP | GROUP | MASK | OTHER)
+        };
+        let entries = entries.chunks_exact(ENTRY_BYTES);
+        let sound = entries.remainder().is_empty() && entries.clone().all(is_known);
+        if sound { Ok(()) } else { Err(invalid) }
+    }
+
     /// Reads the access list of an inode; `None` if it has none.
     pub(super) fn read_access(fs: &dyn FileSystem, node: NodeId, room: &'a mut [u8]) -> Result<Option<Self>> {
         Self::read(fs, node, ACCESS_NAME, room)
@@ -104,7 +120,7 @@ impl<'a> AccessList<'a> {
 
     /// Whether a value is that of a list without entries: to set it removes the list.
     pub fn is_none(value: &[u8]) -> bool {
-        value.len() == HEADER_BYTES && value == VERSION.to_le_bytes()
+        value.is_empty() || value == VERSION.to_le_bytes()
     }
 
     /// The list as stored.

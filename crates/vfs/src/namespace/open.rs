@@ -169,6 +169,20 @@ impl Namespace<'_, '_> {
         Ok(opened)
     }
 
+    /// Whether the status flags of an open file may become others (`F_SETFL`): `EPERM` for `O_NOATIME` that somebody else than the owner
+    /// asks for, and where an append-only file's `O_APPEND` changes.
+    pub fn check_status(&self, node: NodeId, now: u32, wanted: u32) -> Result<()> {
+        let (now, wanted) = (OpenFlags::from_bits_retain(now), OpenFlags::from_bits_retain(wanted));
+        let quiet = (wanted - now).contains(OpenFlags::NOATIME);
+        let appends = (wanted ^ now).contains(OpenFlags::APPEND);
+        if !quiet && !appends {
+            return Ok(());
+        }
+        let known = self.fs.permissions(node)?;
+        let refused = appends && known.flags.contains(InodeFlags::APPEND_ONLY) || quiet && !self.is_owner(&known);
+        if refused { fail(Errno::PERM) } else { Ok(()) }
+    }
+
     /// Changes the size; capabilities go, and set-id bits unless privilege keeps them.
     pub(super) fn cut(&self, node: NodeId, size_bytes: u64, known: &Permissions) -> Result<()> {
         self.drop_capability(node, known)?;

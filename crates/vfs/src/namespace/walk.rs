@@ -306,7 +306,11 @@ impl<'f, 'c> Walker<'f, 'c> {
                 }
                 continue;
             }
-            let name = Name::new(component)?;
+            let name = match Name::new(component) {
+                Ok(name) => name,
+                Err(_) if self.fs.permissions(at)?.file_type != FileType::Directory => return fail(Errno::NOTDIR),
+                Err(error) => return Err(error),
+            };
             let wants_directory = slashes > 0;
             let here = |found| {
                 let last = LastAt::Name(from, to);
@@ -316,7 +320,8 @@ impl<'f, 'c> Walker<'f, 'c> {
                 buffer.cache.keep(asker, text, &trail, at);
             }
             if is_last && wants_directory && flags.contains(ResolveFlags::CREATE_FILE) {
-                return fail(Errno::ISDIR);
+                let is_directory = self.fs.permissions(at)?.file_type == FileType::Directory;
+                return fail(if is_directory { Errno::ISDIR } else { Errno::NOTDIR });
             }
             if is_last && mode == LastMode::Parent {
                 return here(None);

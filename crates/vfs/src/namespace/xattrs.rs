@@ -42,8 +42,8 @@ fn space_of(name: &[u8]) -> Result<Space> {
 impl Namespace<'_, '_> {
     /// `getxattr`. An access control list is told with the permission bits as they are now.
     pub fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
-        let space = space_of(name)?;
         let known = self.fs.permissions(node)?;
+        let space = space_of(name).or_else(|error| self.refuse_name(node, &known, name, Access::READ, error))?;
         match space {
             Space::User => {
                 if !matches!(known.file_type, FileType::Regular | FileType::Directory) {
@@ -67,6 +67,38 @@ impl Namespace<'_, '_> {
             Space::AccessList | Space::DefaultList => {}
         }
         self.fs.xattr(node, name, value)
+    }
+
+    /// The name space of a name that is to be set or removed.
+    fn space_to_change(&self, node: NodeId, name: &[u8]) -> Result<Space> {
+        space_of(name).or_else(|error| match error.errno() {
+            Errno::RANGE => Err(error),
+            _ => self.refuse_name(node, &self.changeable(node)?, name, Access::WRITE, error),
+        })
+    }
+
+    /// What is said of a name in no name space: what they may not do at all comes first, as in the kernel.
+    #[cold]
+    fn refuse_name(
+        &self,
+        node: NodeId,
+        known: &Permissions,
+        name: &[u8],
+        access: Access,
+        error: Error,
+    ) -> Result<Space> {
+        let writes = access.contains(Access::WRITE);
+        if name.starts_with(b"trusted.") && !self.who.may(Capabilities::SYS_ADMIN) {
+            return fail(if writes { Errno::PERM } else { Errno::NODATA });
+        }
+        if name.starts_with(b"user.") && !matches!(known.file_type, FileType::Regular | FileType::Directory) {
+            return fail(if writes { Errno::PERM } else { Errno::NODATA });
+        }
+        let is_system = name.starts_with(b"security.") || name.starts_with(b"system.") || name.starts_with(b"trusted.");
+        if !is_system && error.errno() != Errno::RANGE {
+            self.check_known(node, known, access)?;
+        }
+        Err(error)
     }
 
     /// Checks that an attribute may be changed.
@@ -110,21 +142,27 @@ impl Namespace<'_, '_> {
 
     /// `setxattr`.
     pub fn set_xattr(&self, node: NodeId, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let space = space_of(name)?;
-        if matches!(space, Space::AccessList | Space::DefaultList) && AccessList::is_none(value) {
-            return self.remove_list(space, node, name);
+        let space = self.space_to_change(node, name)?;
+        if matches!(space, Space::AccessList | Space::DefaultList) {
+            if AccessList::is_none(value) {
+                return self.remove_list(space, node, name);
+            }
+            // Before whose it is, and what.
+            AccessList::check_form(value)?;
         }
         if space == Space::Capability {
             self.check_capability(value)?;
         }
         let known = self.check_change(space, node)?;
         match space {
-            Space::AccessList => return self.set_access_list(node, &known, value, mode),
+            // Whether there is one or not: for lists the kernel does not look at that wish.
+            Space::AccessList => return self.set_access_list(node, &known, value),
             Space::DefaultList => {
                 let mut room = AccessList::ROOM;
                 let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::TOOBIG))?;
                 copy.copy_from_slice(value);
                 AccessList::new(copy)?;
+                return self.fs.set_xattr(node, name, value, XattrMode::Any);
             }
             _ => {}
         }
@@ -136,25 +174,20 @@ impl Namespace<'_, '_> {
     fn remove_list(&self, space: Space, node: NodeId, name: &[u8]) -> Result<()> {
         let known = self.changeable(node)?;
         if space == Space::DefaultList && !matches!(known.file_type, FileType::Directory | FileType::Symlink) {
-            return if self.is_owner(&known) { Ok(()) } else { fail(Errno::PERM) };
+            return Ok(());
         }
-        self.remove_xattr(node, name)
+        self.remove_named(space, node, name)
     }
 
     /// Stores a list and the permission bits that stand for it. Between its steps less is granted than before or after.
     #[cold]
-    fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8], mode: XattrMode) -> Result<()> {
+    fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8]) -> Result<()> {
         let mut room = AccessList::ROOM;
         let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::TOOBIG))?;
         copy.copy_from_slice(value);
         let list = AccessList::new(copy)?;
         let kept = if self.keeps_set_group_id(known.owner.group) { 0o7000 } else { 0o5000 };
         let bits = known.mode & kept | list.mode();
-        match (mode, known.has_access_list) {
-            (XattrMode::Create, true) => return fail(Errno::EXIST),
-            (XattrMode::Replace, false) => return fail(Errno::NODATA),
-            _ => {}
-        }
         let set_mode = |mode| {
             let change = AttributeChange { mode: ModeChange::Set(mode), ..Default::default() };
             self.fs.set_attributes(node, &change).map(|_| ())
@@ -174,7 +207,14 @@ impl Namespace<'_, '_> {
 
     /// `removexattr`. Without its list an inode keeps its permission bits; a list that is not there counts as removed.
     pub fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<()> {
-        let space = space_of(name)?;
+        let space = self.space_to_change(node, name)?;
+        if space == Space::DefaultList {
+            return self.remove_list(space, node, name);
+        }
+        self.remove_named(space, node, name)
+    }
+
+    fn remove_named(&self, space: Space, node: NodeId, name: &[u8]) -> Result<()> {
         self.check_change(space, node)?;
         match self.fs.remove_xattr(node, name) {
             Err(error) if error.errno() == Errno::NODATA && matches!(space, Space::AccessList | Space::DefaultList) => {
