@@ -53,7 +53,7 @@ pub(crate) fn remap_pages(call: &Call<'_>) -> Answer {
     let (start, length) = (start & !(PAGE_BYTES - 1), length & !(PAGE_BYTES - 1));
     let Some(end) = start.checked_add(length).filter(|end| *end > start) else { return Ok(Outcome::Pass) };
     // Where the first page is not ours the kernel refuses what goes on in another file.
-    let Some(part) = part_at(start).filter(|part| part.start == start) else { return Ok(Outcome::Pass) };
+    let Some(part) = part_at(start) else { return Ok(Outcome::Pass) };
     let behind = page.checked_mul(PAGE_BYTES).and_then(|offset| offset.checked_add(length));
     if protection != 0 || !part.shared || part.end < end || behind.is_none_or(|behind| behind > i64::MAX as usize) {
         return Err(Errno::INVAL);

@@ -2,14 +2,14 @@
 
 use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, readable_at};
 use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
-
-/// PROT_READ, PROT_WRITE, PROT_EXEC: all that a map can be made with.
-const PROT_KNOWN: usize = 7;
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_vfs::{AttributeChange, Errno, FileSystem, NodeId, Time, TimeChange};
+
+/// PROT_READ, PROT_WRITE, PROT_EXEC: all that a map can be made with.
+const PROT_KNOWN: usize = 7;
 
 /// `munmap`.
 pub(crate) fn unmap(call: &Call<'_>) -> Answer {
