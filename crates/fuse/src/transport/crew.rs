@@ -1,8 +1,7 @@
-//! Who reads `/dev/fuse`: no more threads than there is work for, and a single one where its callers are.
+//! Who reads `/dev/fuse`: no more threads than there is work for, and a single one where its callers are (`follow`).
 //!
 //! The kernel wakes whichever thread has waited longest. With more of them than callers each request meets one that is cold, on
-//! another core. So only as many read as were busy at the same time lately; the others are parked. A thread that reads alone
-//! follows its callers from core to core: waking it there, and them, is a switch of context instead of waking a core.
+//! another core. So only as many read as were busy at the same time lately; the others are parked.
 //!
 //! | what is seen | what is done |
 //! | --- | --- |
@@ -11,7 +10,7 @@
 //! | all who read are busy with the same requests for [`TICK`] | all read |
 //! | a caller flees from the core of the one that reads alone: others are idle | two read, for a good while; where there are two cores, one on each |
 //!
-//! Touches nothing of requests but their callers' thread numbers; reads `/proc` for the core that a caller ran on last.
+//! Touches nothing of requests but their callers' thread numbers.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -20,9 +19,8 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::follow::{Chase, Follower};
 use super::notify::Turn;
 
 /// A thread looks whether requests wait after so many of its own. A prime: programs repeat themselves.
@@ -36,13 +34,6 @@ const WINDOW: u32 = 512;
 const PATIENCE_MAX: u32 = 64;
 /// A judgement was wrong if more are needed again within this time.
 const WRONG_WITHIN_MS: u64 = 20;
-/// A thread that has found its callers on its core looks after them less and less, down to every so many looks.
-const FOLLOW_PERIOD_MAX: u32 = 16;
-/// A caller that was followed so many times in a row without being found there flees: on a machine with idle cores the kernel wakes it on
-/// one that we do not occupy. It is then left alone for so many looks, twice as many each time.
-const CHASES_MAX: u32 = 4;
-const REST_LOOKS: u32 = 64;
-const REST_DOUBLINGS_MAX: u32 = 6;
 /// How long nothing may be finished before others are called.
 const TICK: Duration = Duration::from_millis(1);
 /// Ticks without a request after which the watch sleeps until there is one.
@@ -226,17 +217,7 @@ pub(super) struct Member {
     crew: Arc<Crew>,
     index: usize,
     turn: Arc<Turn>,
-    /// Where it may run.
-    cores: Option<CpuSet>,
-    pinned: Option<usize>,
-    /// The core that a caller was on at the last look, if that was not ours.
-    candidate: Option<usize>,
-    /// Looks between two at the caller, and since the last.
-    follow_period: u32,
-    not_followed: u32,
-    /// Moves since a caller was found on our core, and how often that was given up.
-    chases: u32,
-    rests: u32,
+    place: Follower,
     served: u32,
     looks: u32,
     looks_busy: u32,
@@ -246,21 +227,7 @@ impl Member {
     /// The thread of that index; they are made in order.
     pub(super) fn new(crew: &Arc<Crew>, index: usize, turn: Arc<Turn>) -> Self {
         lock(&crew.turns).push(Arc::clone(&turn));
-        Self {
-            crew: Arc::clone(crew),
-            index,
-            turn,
-            cores: None,
-            pinned: None,
-            candidate: None,
-            follow_period: 1,
-            not_followed: 0,
-            chases: 0,
-            rests: 0,
-            served: 0,
-            looks: 0,
-            looks_busy: 0,
-        }
+        Self { crew: Arc::clone(crew), index, turn, place: Follower::new(), served: 0, looks: 0, looks_busy: 0 }
     }
 
     /// Parks unless it is this thread's turn to read. On the thread itself.
@@ -268,7 +235,7 @@ impl Member {
         if !self.crew.parks(self.index) {
             return;
         }
-        self.unpin();
+        self.place.unpin();
         let mut parked = lock(&self.crew.parked);
         while self.crew.parks(self.index) {
             parked = self.crew.called.wait(parked).unwrap_or_else(PoisonError::into_inner);
@@ -315,82 +282,17 @@ impl Member {
     fn follow(&mut self, caller: u32) {
         match self.crew.readers.load(Ordering::Relaxed) {
             1 => {}
-            2 if self.crew.paired.load(Ordering::Relaxed) => return self.keep_to_own(),
-            _ => return self.unpin(),
+            2 if self.crew.paired.load(Ordering::Relaxed) => return self.place.keep_to_own(self.index),
+            _ => return self.place.unpin(),
         }
         // A look may wait for the caller (`execve` holds what the kernel takes to show a process, while it closes files), and the caller
         // for us: so only one thread looks, and only where there are others.
         if self.index != 0 || self.crew.members == 1 {
-            return self.unpin();
+            return self.place.unpin();
         }
-        self.not_followed += 1;
-        if self.not_followed < self.follow_period {
-            return;
-        }
-        self.not_followed = 0;
-        if let Some(core) = core_of(caller) {
-            self.see(core);
-        }
-    }
-
-    /// The caller was seen on a core.
-    fn see(&mut self, core: usize) {
-        if self.pinned == Some(core) {
-            self.candidate = None;
-            self.follow_period = (self.follow_period * 2).min(FOLLOW_PERIOD_MAX);
-            (self.chases, self.rests) = (0, 0);
-            return;
-        }
-        self.follow_period = 1;
-        // Who was there once may have been on the way.
-        if self.candidate.replace(core) != Some(core) {
-            return;
-        }
-        if self.chases == CHASES_MAX {
+        if self.place.follow(caller) == Chase::GivenUp {
             self.crew.pair();
-            self.unpin();
-            self.follow_period = REST_LOOKS << self.rests;
-            self.rests = (self.rests + 1).min(REST_DOUBLINGS_MAX);
-            self.chases = 0;
-        } else {
-            self.pin(core);
-            self.chases += 1;
         }
-    }
-
-    fn pin(&mut self, core: usize) {
-        let Some(cores) = self.cores.or_else(|| sched_getaffinity(None).ok()) else { return };
-        self.cores = Some(cores);
-        self.candidate = None;
-        if core < CpuSet::MAX_CPU && cores.is_set(core) {
-            let mut only = CpuSet::new();
-            only.set(core);
-            if sched_setaffinity(None, &only).is_ok() {
-                self.pinned = Some(core);
-            }
-        }
-    }
-
-    /// Stays on the core of its index, where there are two: the kernel wakes who has waited longest, and a caller that flees from each thread that
-    /// answers it arrives where the other one is.
-    fn keep_to_own(&mut self) {
-        let Some(cores) = self.cores.or_else(|| sched_getaffinity(None).ok()) else { return };
-        let own = (0..CpuSet::MAX_CPU).filter(|&core| cores.is_set(core)).nth(self.index);
-        match own {
-            Some(core) if cores.count() == 2 => {
-                if self.pinned != Some(core) {
-                    self.pin(core);
-                }
-            }
-            _ => self.unpin(),
-        }
-    }
-
-    fn unpin(&mut self) {
-        if let (Some(_), Some(cores)) = (self.pinned.take(), &self.cores) {
-            let _ = sched_setaffinity(None, cores);
-        }
-        self.candidate = None;
     }
 }
 
@@ -400,29 +302,11 @@ impl Drop for Member {
     }
 }
 
-/// The core that a thread ran on last.
-fn core_of(thread: u32) -> Option<usize> {
-    if thread == 0 {
-        return None;
-    }
-    let path = format!("/proc/{thread}/task/{thread}/stat");
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut bytes = [0; 1024];
-    let count = rustix::io::read(&file, &mut bytes).ok()?;
-    core_in(&bytes[..count])
-}
-
-/// Field 39 of a thread's `stat`; the second is its name, in parentheses, which may hold anything.
-fn core_in(stat: &[u8]) -> Option<usize> {
-    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::transport::notify::Turns;
+    use rustix::thread::{CpuSet, sched_getaffinity};
 
     fn crew(members: usize) -> (Arc<Crew>, Vec<Member>) {
         let (crew, turns) = (Crew::new(members), Turns::default());
@@ -432,20 +316,6 @@ mod tests {
 
     fn quiet() -> std::os::fd::OwnedFd {
         rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()
-    }
-
-    #[test]
-    fn a_core_is_found_in_a_stat() {
-        let mut fields = vec!["0"; 50];
-        fields[0] = "S";
-        fields[36] = "7";
-        let stat = format!("12 (a) b 1 2) {}", fields.join(" "));
-        assert_eq!(core_in(stat.as_bytes()), Some(7));
-        assert_eq!(core_in(b"12 (a) S 1"), None);
-        assert_eq!(core_in(b""), None);
-        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        assert!(core_of(own).is_some_and(|core| core < CpuSet::MAX_CPU));
-        assert_eq!(core_of(0), None);
     }
 
     #[test]
@@ -518,37 +388,6 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_flees_is_left_alone() {
-        std::thread::scope(|scope| {
-            // A thread of its own: its mask is changed.
-            scope.spawn(|| {
-                let before = sched_getaffinity(None).unwrap();
-                let (_crew, mut members) = crew(2);
-                let member = &mut members[0];
-                let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| before.is_set(core)).collect();
-                let mut moves = 0;
-                for look in 0..100 {
-                    let was = member.pinned;
-                    // Always where the thread is not, and for two looks.
-                    let there = cores.iter().copied().find(|&core| Some(core) != member.pinned).unwrap_or(usize::MAX);
-                    member.see(there);
-                    moves += u32::from(member.pinned.is_some() && member.pinned != was);
-                    if member.follow_period > 1 {
-                        assert!(look > 1 && member.pinned.is_none());
-                        break;
-                    }
-                }
-                assert!(moves == CHASES_MAX || cores.len() == 1);
-                assert_eq!(sched_getaffinity(None).unwrap(), before);
-                // Found once, all is forgiven.
-                member.pin(cores[0]);
-                member.see(cores[0]);
-                assert_eq!((member.chases, member.rests), (0, 0));
-            });
-        });
-    }
-
-    #[test]
     fn of_two_that_read_for_a_caller_that_flees_each_keeps_to_its_core() {
         std::thread::scope(|scope| {
             // A thread of its own: its mask is changed.
@@ -559,13 +398,13 @@ mod tests {
                 crew.pair();
                 for (index, member) in members[..2].iter_mut().enumerate() {
                     member.follow(0);
-                    assert_eq!(member.pinned, (cores.len() == 2).then(|| cores[index]));
-                    member.unpin();
+                    assert_eq!(member.place.pinned(), (cores.len() == 2).then(|| cores[index]));
+                    member.place.unpin();
                 }
                 // Not where two read because requests waited.
                 crew.set_readers(2);
                 members[1].follow(0);
-                assert_eq!((members[1].pinned, sched_getaffinity(None).unwrap()), (None, before));
+                assert_eq!((members[1].place.pinned(), sched_getaffinity(None).unwrap()), (None, before));
             });
         });
     }
@@ -579,7 +418,7 @@ mod tests {
                 let (crew, mut members) = crew(2);
                 let caller = rustix::thread::gettid().as_raw_nonzero().get() as u32;
                 let mut looks = 0;
-                while members[0].pinned.is_none() && looks < 1000 {
+                while members[0].place.pinned().is_none() && looks < 1000 {
                     members[0].follow(caller);
                     looks += 1;
                 }

@@ -6,6 +6,7 @@
 
 mod classic;
 mod crew;
+mod follow;
 mod memory;
 mod notify;
 mod offer;
