@@ -75,7 +75,7 @@ pub fn fixup(instruction_pointer: usize) -> Option<usize> {
             .find(|range| (range.start.addr()..range.end.addr()).contains(&instruction_pointer))
             .map(|range| range.fixup.addr())
     };
-    if let Some(found) = find(&crate::copy::RANGES) {
+    if let Some(found) = find(&crate::routines::RANGES) {
         return Some(found);
     }
     for table in &TABLES {

@@ -1,7 +1,7 @@
 //! Memory that belongs to a caller: addresses that may be bad, and copies that report a fault instead of crashing.
 //!
 //! For: the buffers that a program passes to `read` and `write`, which may be unmapped, read-only, or changed by other
-//! threads while they are copied. May touch: the caller's memory, through the assembly routines of [`copy`] and nothing
+//! threads while they are copied. May touch: the caller's memory, through the assembly routines behind [`copy`] and nothing
 //! else; no Rust reference to it is ever made. Relies on: a handler for SIGSEGV and SIGBUS that consults [`fixup`]
 //! ([`install_fault_handler`], or a front end's own); without one a bad address ends the process, as it does elsewhere.
 //!
@@ -21,6 +21,7 @@ mod cursor;
 mod fault;
 mod mapped;
 pub mod processor;
+mod routines;
 mod slice;
 
 pub use copy::{CStringError, Fault};
