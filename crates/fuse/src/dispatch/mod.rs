@@ -36,6 +36,7 @@ mod nodes;
 mod room;
 mod set_id;
 mod users;
+mod waiting;
 mod xattr;
 
 #[cfg(test)]
@@ -54,11 +55,11 @@ use again::Again;
 use caching::Caching;
 pub(crate) use caching::Kernel;
 use locks::Locks;
-pub(crate) use locks::Wait;
 use moved::Moved;
 use nodes::Nodes;
 use room::Room;
 use users::Users;
+pub(crate) use waiting::Wait;
 
 /// The longest name of an extended attribute, in bytes: the kernel's limit.
 const XATTR_NAME_BYTES_MAX: usize = 255;

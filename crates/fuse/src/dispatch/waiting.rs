@@ -1,0 +1,190 @@
+//! Requests for locks that wait: for others' locks, or for the end of an open file that is being closed.
+//!
+//! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use gannet_vfs::shared::{LockOwner, LockRequest as SharedRequest};
+use gannet_vfs::{Errno, Result};
+
+use super::closing::Patience;
+use super::locks::lock;
+use super::{Dispatcher, Outcome};
+use crate::protocol::request::{Header, LockRequest};
+
+/// Interrupts that came before their requests were seen to wait: the latest are remembered.
+const EARLY_MAX: usize = 64;
+/// Owners that are followed to find a circle of waiters.
+const DEADLOCK_OWNERS_MAX: usize = 64;
+const WAITER_STACK_BYTES: usize = 256 << 10;
+
+/// A request that waits.
+pub(super) struct Waiting {
+    pub(super) stop: Arc<AtomicBool>,
+    /// The kernel's owner of a record lock.
+    pub(super) owner: Option<u64>,
+    pub(super) request: SharedRequest,
+}
+
+/// Those of a mount.
+#[derive(Default)]
+pub(super) struct Waiters {
+    pub(super) by_request: HashMap<u64, Waiting>,
+    pub(super) early: Vec<u64>,
+    pub(super) ended: bool,
+}
+
+/// A request that has to wait.
+pub(crate) struct Wait {
+    dispatcher: Arc<Dispatcher>,
+    header: Header,
+    what_for: WaitsFor,
+}
+
+/// What a request waits for.
+pub(super) enum WaitsFor {
+    /// Others' locks, or only a close that is under way (`impatient`).
+    Lock { owner: Option<u64>, request: SharedRequest, stop: Arc<AtomicBool>, impatient: bool },
+    /// The end of an open file that had the owner's word.
+    Predecessor { lock_request: LockRequest, wait: bool },
+}
+
+/// What is in the way of a lock that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blocker {
+    /// Nothing that was there before is there still.
+    Gone,
+    /// The lock of an open file, by its handle, of which a descriptor was closed, maybe the last.
+    Closing(u64),
+    /// A lock that nobody is about to drop, as far as can be known.
+    Stays,
+}
+
+impl Wait {
+    /// Waits on a thread of its own, then calls `done` there with the outcome.
+    pub(crate) fn start(self, done: impl FnOnce(Outcome) + Send + 'static) {
+        let body = move || done(self.outcome());
+        // Without memory for a thread nobody would ever answer: the process is about to end anyway.
+        let spawned = std::thread::Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
+        debug_assert!(spawned.is_ok());
+    }
+
+    fn outcome(self) -> Outcome {
+        let Self { dispatcher, header, what_for } = self;
+        match what_for {
+            WaitsFor::Lock { owner, request, stop, impatient } => {
+                let file_system = &*dispatcher.file_system;
+                let mut stop = || stop.load(Ordering::Relaxed);
+                let locked = match impatient {
+                    true => dispatcher.lock_after_close(&request, &stop),
+                    false => file_system.shared().lock(file_system, &request, &mut stop),
+                };
+                if let Some(owner) = owner {
+                    dispatcher.leave_owner(header.node, owner);
+                }
+                lock(&dispatcher.locks.waiters).by_request.remove(&header.unique);
+                match locked {
+                    Ok(()) => Outcome::Reply(0),
+                    Err(error) => Outcome::Error(error.errno()),
+                }
+            }
+            WaitsFor::Predecessor { lock_request, wait } => {
+                dispatcher.wait_for_predecessor(header.node, &lock_request);
+                match dispatcher.set_lock(&header, &lock_request, wait) {
+                    Ok(Outcome::Waits(then)) => then.outcome(),
+                    Ok(outcome) => outcome,
+                    Err(error) => Outcome::Error(error.errno()),
+                }
+            }
+        }
+    }
+}
+
+impl Dispatcher {
+    pub(super) fn waits(self: &Arc<Self>, header: &Header, what_for: WaitsFor) -> Outcome {
+        Outcome::Waits(Box::new(Wait { dispatcher: Arc::clone(self), header: *header, what_for }))
+    }
+
+    /// What is in the way of `request`, and whether a close may be about to take it away.
+    pub(super) fn blocker(&self, request: &SharedRequest) -> Blocker {
+        let look = || self.file_system.shared().test_lock(request);
+        let owner = match look() {
+            Ok(Some(found)) => found.owner,
+            Ok(None) => return Blocker::Gone,
+            Err(_) => return Blocker::Stays,
+        };
+        let handle = match owner {
+            LockOwner::Process(_) => None,
+            LockOwner::Flock(description) => Some(description.word()),
+            // Used through more than one, it is a process's.
+            LockOwner::OpenFile(description) => self
+                .find_owner(description, |owner| owner.handles.clone())
+                .and_then(|handles| if let [handle] = handles[..] { Some(handle) } else { None }),
+        };
+        if let Some(handle) = handle.filter(|&handle| self.locks.closing.is_closing(handle)) {
+            return Blocker::Closing(handle);
+        }
+        // What is no longer known as closing may be closed by now: locks go before the knowledge does.
+        match look() {
+            Ok(Some(found)) if found.owner == owner => Blocker::Stays,
+            _ => Blocker::Gone,
+        }
+    }
+
+    /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
+    fn lock_after_close(&self, request: &SharedRequest, stop: &dyn Fn() -> bool) -> Result<()> {
+        let mut patience = Patience::new();
+        loop {
+            let outcome = self.file_system.shared().try_lock(&*self.file_system, request);
+            if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
+                return outcome;
+            }
+            let blocker = self.blocker(request);
+            if blocker == Blocker::Stays {
+                return outcome;
+            }
+            if !patience.lasts() {
+                if let Blocker::Closing(handle) = blocker {
+                    self.locks.closing.stays(handle);
+                }
+                return outcome;
+            }
+        }
+    }
+
+    /// Whether `owner` would wait for itself: for one that waits, or that waits for another that waits, for what it holds.
+    pub(super) fn would_deadlock(&self, waiters: &Waiters, owner: u64, request: &SharedRequest) -> bool {
+        let mut reached = Vec::new();
+        let mut requests = vec![*request];
+        while let Some(request) = requests.pop() {
+            // Another participant of the volume is looked at by nobody: what it waits for is not known here.
+            let Ok(Some(blocker)) = self.file_system.shared().test_lock(&request) else { continue };
+            let LockOwner::OpenFile(description) = blocker.owner else { continue };
+            let Some(holder) = self.find_owner(description, |owner| owner.word) else { continue };
+            if holder == owner {
+                return true;
+            }
+            if reached.len() < DEADLOCK_OWNERS_MAX && !reached.contains(&holder) {
+                reached.push(holder);
+                let of_holder = waiters.by_request.values().filter(|waiting| waiting.owner == Some(holder));
+                requests.extend(of_holder.map(|waiting| waiting.request));
+            }
+        }
+        false
+    }
+
+    /// A signal came for the caller of a request.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut waiters = lock(&self.locks.waiters);
+        if let Some(waiting) = waiters.by_request.get(&unique) {
+            waiting.stop.store(true, Ordering::Relaxed);
+        } else {
+            if waiters.early.len() == EARLY_MAX {
+                waiters.early.remove(0);
+            }
+            waiters.early.push(unique);
+        }
+    }
+}
