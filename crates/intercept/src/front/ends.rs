@@ -138,6 +138,7 @@ fn process_exits(record: &mut Record, in_child: bool) {
     if in_child {
         return;
     }
+    maps::end(front);
     front.release_directory();
     let mut stays = false;
     for mount in &front.mounts {

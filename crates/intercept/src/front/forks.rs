@@ -162,8 +162,9 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
         let Ok(fs) = front.file_system(index) else { continue };
         // Without a ticket the child joins at its first operation, and has its descriptions as long as the parent keeps them.
         if let Ok(ticket) = rights::with_room(front, table, alone, || fs.shared().session().prepare_fork()) {
-            let mut descriptions =
-                table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
+            let opened = table.iter().filter(|(_, file)| file.mount == index).map(|(_, file)| file.description);
+            // SAFETY: as above.
+            let mut descriptions = opened.chain(unsafe { maps::held_of(index) });
             if fs.shared().give(ticket.participant(), &mut descriptions).is_ok() {
                 let with_maps = maps && fs.give_maps(ticket.participant()).is_ok();
                 if maps && !with_maps {

@@ -62,6 +62,7 @@ use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use gannet_vfs::shared::Description;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
 use table::{OpenFile, Table};
@@ -284,7 +285,7 @@ impl Front {
         Err(answer)
     }
 
-    /// A descriptor of `table` no longer stands for `file`. With the last of the process its use ends.
+    /// A descriptor of `table` no longer stands for `file`.
     pub(crate) fn let_go(&self, table: &Table, file: &OpenFile) {
         let Ok(fs) = self.file_system(file.mount) else { return };
         let process = table::of_process();
@@ -292,9 +293,17 @@ impl Front {
             // A `vfork` child has no locks, and its parent keeps its own.
             locks::closed(fs, file);
         }
-        if !table.refers_to(file.description) && (core::ptr::eq(table, process) || !process.refers_to(file.description))
-        {
-            let _ = fs.shared().close(fs, file.description);
+        self.end_use(table, file.mount, file.description);
+    }
+
+    /// Neither a descriptor of `table` nor a map stands for a description any more; if it was the last of the process its use ends.
+    fn end_use(&self, table: &Table, mount: usize, description: Description) {
+        let process = table::of_process();
+        let is_used = table.refers_to(mount, description)
+            || !core::ptr::eq(table, process) && process.refers_to(mount, description)
+            || maps::hold(mount, description);
+        if !is_used && let Ok(fs) = self.file_system(mount) {
+            let _ = fs.shared().close(fs, description);
         }
     }
 }

@@ -206,7 +206,7 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
         }
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
-        let entered = enter(call, descriptor, &file, fs);
+        let entered = enter(call, descriptor, &file);
         let _ = fs.shared().release_in_transit(fs, file.description);
         entered?;
     }
@@ -214,15 +214,15 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
 }
 
 /// Makes a received descriptor ours.
-fn enter(call: &mut Call<'_>, descriptor: usize, file: &OpenFile, fs: &dyn FileSystem) -> Result<(), Errno> {
+fn enter(call: &mut Call<'_>, descriptor: usize, file: &OpenFile) -> Result<(), Errno> {
     if put_placeholder(call, descriptor, file) {
         let table = call.table_to_change()?;
         if let Some(stale) = table.set(descriptor, file) {
             call.front.let_go(table, &stale);
         }
-    } else if !call.table().refers_to(file.description) {
+    } else {
         // Not as by a close of the program's, which would end its record locks.
-        let _ = fs.shared().close(fs, file.description);
+        call.front.end_use(call.table(), file.mount, file.description);
     }
     Ok(())
 }

@@ -198,11 +198,12 @@ impl Table {
         (0..used.min(DESCRIPTOR_LIMIT)).filter_map(|descriptor| self.get(descriptor).map(|file| (descriptor, file)))
     }
 
-    /// Whether any descriptor stands for this description.
-    pub(crate) fn refers_to(&self, description: Description) -> bool {
+    /// Whether any descriptor stands for this description of a volume; those of others have the same words.
+    pub(crate) fn refers_to(&self, mount: usize, description: Description) -> bool {
         let used = (self.used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
         let word = description.word();
-        self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Relaxed) == word)
+        let is_of = |entry: &Entry| entry.mount_and_type.load(Ordering::Relaxed) as u32 as usize == mount;
+        self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Acquire) == word && is_of(entry))
     }
 
     /// Becomes a copy of another.

@@ -1,6 +1,6 @@
-// Random maps of a few files, made, moved, protected and taken away inside one stretch of addresses, while the files are written, cut and
-// holes are made in them; prints what each call returned and what each page shows, signals included. Run in a volume and beside it, the output
-// must be the same.
+// Random maps of a few files, made, moved, protected and taken away inside one stretch of addresses, while the files are written, cut, removed,
+// closed and replaced, and holes are made in them; prints what each call returned and what each page shows, signals included. Run in a volume and
+// beside it, the output must be the same. At the end nothing has a name any more.
 // maps DIRECTORY SEED STEPS
 #define _GNU_SOURCE
 #include <errno.h>
@@ -21,6 +21,8 @@ static char *const arena = (char *)0x1000000000;
 // Which call made the map of each page, 0 for none: only ranges of one map are moved, as it depends on the kernel what of others becomes one.
 static unsigned made_by[PAGES], calls;
 static char is_private[PAGES];
+// Of each call that made a map: whether it is of a file that keeps its blocks.
+static char is_steady[1 << 16];
 static int file[FILES], read_only[FILES];
 
 static uint64_t state;
@@ -59,6 +61,12 @@ static void mark(unsigned first, unsigned count, unsigned by) {
     for (unsigned i = first; i < first + count && i < PAGES; i++) made_by[i] = by, is_private[i] = 0;
 }
 
+// Another map of what a call made.
+static unsigned again(unsigned of) {
+    is_steady[++calls] = is_steady[of];
+    return calls;
+}
+
 static void show(void) {
     for (unsigned i = 0; i < PAGES; i++)
         if (made_by[i]) printf("%u:%d,%d ", i, look(arena + i * PAGE), look(arena + i * PAGE + 4095));
@@ -75,7 +83,8 @@ static void make(void) {
     printf("map of %u at %u, %u pages from %u, %s, %d: ", which, first, count, offset, shared ? "shared" : "private", protection);
     say("", at == MAP_FAILED ? -1 : at - arena);
     if (at == MAP_FAILED) return;
-    mark(first, count, ++calls);
+    is_steady[++calls] = which == STEADY;
+    mark(first, count, calls);
     memset(is_private + first, !shared, count);
 }
 
@@ -83,6 +92,7 @@ static void move(void) {
     unsigned first, count = of_one_map(&first), more = 1 + next(16);
     // What a private map shows of later writes once it has moved is not specified either.
     if (!count || is_private[first]) return;
+    unsigned of = made_by[first];
     switch (next(3)) {
     case 0: { // Where it is, or nowhere.
         char *at = mremap(arena + first * PAGE, count * PAGE, more * PAGE, 0);
@@ -92,7 +102,7 @@ static void move(void) {
         if (first + more > PAGES) munmap(arena + PAGES * PAGE, (first + more - PAGES) * PAGE);
         // What lies behind the pages that were named is one map with the new ones only where nothing was left over.
         mark(first, count, 0);
-        mark(first, more, ++calls);
+        mark(first, more, again(of));
         return;
     }
     case 1: { // To a place that is told.
@@ -107,7 +117,7 @@ static void move(void) {
             return;
         }
         mark(first, count, 0);
-        mark(target, more, ++calls);
+        mark(target, more, again(of));
         return;
     }
     default: { // Anywhere; and back into the stretch.
@@ -118,14 +128,14 @@ static void move(void) {
         mark(first, count, 0);
         if (at == arena + first * PAGE) {
             if (first + more > PAGES) munmap(arena + PAGES * PAGE, (first + more - PAGES) * PAGE);
-            mark(first, more, ++calls);
+            mark(first, more, again(of));
             return;
         }
         for (unsigned i = 0; i < more; i++) printf("%d,%d ", look(at + i * PAGE), look(at + i * PAGE + 4000));
         unsigned target = next(PAGES - 16);
         char *home = mremap(at, more * PAGE, more * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, arena + target * PAGE);
         say("home", home == MAP_FAILED ? -1 : home - arena);
-        if (home != MAP_FAILED) mark(target, more, ++calls);
+        if (home != MAP_FAILED) mark(target, more, again(of));
         return;
     }
     }
@@ -162,6 +172,54 @@ static void change_file(void) {
     }
 }
 
+static void name_of(char *name, unsigned which, const char *what) { sprintf(name, "%s%u", what, which); }
+
+static void make_file(unsigned which, const char *name) {
+    char page[PAGE];
+    file[which] = open(name, O_RDWR | O_CREAT | O_EXCL, 0644);
+    read_only[which] = open(name, O_RDONLY);
+    static unsigned made;
+    for (unsigned n = 0; n < (which == STEADY ? FILE_PAGES : 8 + 6 * which); n++) {
+        memset(page, (int)(1 + which * FILE_PAGES + n + made * 7), PAGE);
+        if (pwrite(file[which], page, PAGE, n * PAGE) != PAGE) exit(3);
+    }
+    made++;
+}
+
+static void close_file(unsigned which) { say("close", close(file[which]) + close(read_only[which])); }
+
+// Maps keep what they are of, whoever else lets go of it.
+static void lose_file(void) {
+    unsigned which = next(FILES);
+    char name[16], other[16];
+    name_of(name, which, "maps"), name_of(other, which, "other");
+    printf("file %u: ", which);
+    switch (next(4)) {
+    case 0:
+        close_file(which);
+        file[which] = open(name, O_RDWR);
+        read_only[which] = open(name, O_RDONLY);
+        say("opened", file[which] < 0 || read_only[which] < 0 ? -1 : 0);
+        break;
+    case 1: {
+        int before = file[which], before_read_only = read_only[which];
+        make_file(which, other);
+        say("rename", rename(other, name));
+        say("close", close(before) + close(before_read_only));
+        break;
+    }
+    case 2:
+        say("unlink", unlink(name));
+        close_file(which);
+        make_file(which, name);
+        break;
+    default:
+        close_file(which);
+        say("unlink", unlink(name));
+        make_file(which, name);
+    }
+}
+
 // At first bytes: what is stored behind the end, in the page that has it, tmpfs shows when the file grows, which it should not.
 static void stores(int count) {
     for (int i = 0; i < count; i++) printf("%d ", put(arena + next(PAGES) * PAGE, (char)next(256)));
@@ -176,7 +234,9 @@ static void child(void) {
         show();
         stores(6);
         show();
+        if (next(2)) lose_file(), show();
         fflush(stdout);
+        if (next(2)) kill(getpid(), SIGKILL);
         _exit(0);
     }
     int status = 0;
@@ -191,22 +251,16 @@ int main(int count, char **arguments) {
     struct sigaction action = {.sa_handler = handler};
     sigaction(SIGBUS, &action, 0);
     sigaction(SIGSEGV, &action, 0);
-    for (int i = 0; i < FILES; i++) {
-        char name[16], page[PAGE];
-        snprintf(name, sizeof name, "maps%d", i);
-        unlink(name);
-        file[i] = open(name, O_RDWR | O_CREAT, 0644);
-        read_only[i] = open(name, O_RDONLY);
-        for (int n = 0; n < (i == STEADY ? FILE_PAGES : 8 + 6 * i); n++) {
-            memset(page, 1 + i * FILE_PAGES + n, PAGE);
-            if (pwrite(file[i], page, PAGE, n * PAGE) != PAGE) return 3;
-        }
+    for (unsigned i = 0; i < FILES; i++) {
+        char name[16];
+        name_of(name, i, "maps");
+        make_file(i, name);
     }
     for (int step = 0; step < steps; step++) {
         unsigned first = next(PAGES), many = 1 + next(10);
         if (first + many > PAGES) many = PAGES - first;
         printf("%d: ", step);
-        switch (next(16)) {
+        switch (next(17)) {
         case 0: case 1: case 2: make(); break;
         case 3: case 4: case 5: move(); break;
         case 6: case 7: case 8: case 9: change_file(); break;
@@ -224,27 +278,40 @@ int main(int count, char **arguments) {
             say("mprotect", result);
             unsigned of = made_by[first];
             // The pieces before, in and behind it are maps by themselves.
-            calls++;
+            again(of);
             for (unsigned i = first; i < first + protected; i++) made_by[i] = calls;
-            calls++;
+            again(of);
             for (unsigned i = first + protected; i < PAGES && made_by[i] == of; i++) made_by[i] = calls;
             break;
         }
         case 12: say("msync", msync(arena + first * PAGE, many * PAGE, MS_SYNC)); break;
         case 13: {
             unsigned advised = of_one_map(&first);
-            if (advised) say("madvise", madvise(arena + first * PAGE, advised * PAGE, next(2) ? MADV_DONTNEED : MADV_WILLNEED));
+            int advice = (int[]){MADV_DONTNEED, MADV_WILLNEED, MADV_REMOVE}[next(3)];
+            if (!advised || (advice == MADV_REMOVE && is_steady[made_by[first]])) break;
+            printf("%d: ", advice);
+            say("madvise", madvise(arena + first * PAGE, advised * PAGE, advice));
             break;
         }
         case 14:
             stores(8);
             printf("\n");
             break;
-        default:
+        case 15:
             if (next(4) == 0) child();
             break;
+        default:
+            if (next(2)) lose_file();
         }
         show();
     }
+    for (unsigned i = 0; i < FILES; i++) {
+        char name[16];
+        name_of(name, i, "maps");
+        say("unlink", unlink(name));
+    }
+    // What is mapped goes with the program, however that ends.
+    fflush(stdout);
+    if (next(2)) execl("/bin/true", "true", (char *)0);
     return 0;
 }

@@ -1,6 +1,6 @@
 //! Several processes at once: what they share, and what is left when one of them dies.
 
-use crate::common::{Volume, check, compile, have, is_root_who_can, run};
+use crate::common::{Volume, check, compile, have, intercepted, is_root_who_can, nothing_is_left, run};
 
 #[test]
 fn torture_on_a_file_of_the_volume() {
@@ -123,6 +123,55 @@ EOF
 python3 -u m.py",
         "b'minea' b'a'\n524288",
     );
+}
+
+#[test]
+fn a_map_holds_the_open_file_that_it_was_made_from() {
+    if !have("python3") || !have("flock") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > m.py <<'EOF'
+import ctypes, fcntl, mmap, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype, libc.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+def locked(): return subprocess.run(['flock', '-n', 'f', 'true']).returncode != 0
+f = os.open('f', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 65536); fcntl.flock(f, fcntl.LOCK_EX)
+at = libc.mmap(None, 65536, 3, mmap.MAP_SHARED, f, 0)
+os.close(f); print('closed', locked())
+r, w = os.pipe()
+child = os.fork()
+if child == 0: os.read(r, 1); os._exit(0)
+libc.munmap(at, 4096); libc.munmap(at + 8192, 65536 - 8192); print('in part', locked())
+libc.munmap(at + 4096, 4096); print('in the child', locked())
+os.write(w, b'x'); os.waitpid(child, 0); print('nowhere', locked())
+EOF
+python3 -u m.py",
+        "closed True\nin part True\nin the child True\nnowhere False",
+    );
+    nothing_is_left(volume, "a map that held its file");
+}
+
+#[test]
+fn descriptions_of_two_volumes_are_not_mistaken_for_each_other() {
+    let volumes = [Volume::new(64), Volume::new(64)];
+    let [first, second] = volumes.each_ref().map(|volume| volume.path().into_os_string().into_string().expect("UTF-8"));
+    let script = "for i in {10..49}; do eval \"exec $i> /first/$i $((i + 40))> /second/$i\"; head -c 100000 /dev/zero >&$i; done; \
+         rm /first/*; for i in {10..49}; do eval \"exec $i>&-\"; done; stat -f -c %f /first";
+    let mut command = intercepted("bash");
+    command.env("GANNET_RUN_VOLUMES", format!("{first}\x1f/first\x1f{second}\x1f/second"));
+    let free: u64 =
+        String::from_utf8_lossy(&run(command.args(["-c", script])).stdout).trim().parse().expect("a number");
+    let fs = volumes[0].file_system();
+    fs.shared().reap(&*fs).expect("reaping");
+    let now = fs.statistics().expect("statistics").blocks_free;
+    drop(fs);
+    assert!(free + 100 > now, "{free} blocks were free once the removed files were closed, {now} now");
+    for volume in volumes {
+        nothing_is_left(volume, "descriptions of two volumes");
+    }
 }
 
 #[test]

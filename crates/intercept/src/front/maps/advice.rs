@@ -1,5 +1,6 @@
 //! Calls that would act on the medium under a map as if it were the file: `madvise` that frees, and `remap_file_pages`.
 
+use super::pins::Hold;
 use super::regions::{any, first_of_any, has_any, part_at};
 use super::{MAP_FIXED, MAP_SHARED, PAGE_BYTES, Wish, establish};
 use crate::dispatch::Outcome;
@@ -67,6 +68,6 @@ pub(crate) fn remap_pages(call: &Call<'_>) -> Answer {
         offset: (page * PAGE_BYTES) as u64,
         writable: part.writable,
     };
-    establish(call, fs, part.mount, part.node, &wish)?;
+    establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)?;
     done(0)
 }

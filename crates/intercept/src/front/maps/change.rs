@@ -1,5 +1,6 @@
 //! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
 
+use super::pins::Hold;
 use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, readable_at};
 use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
 use crate::dispatch::Outcome;
@@ -74,7 +75,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
         let Part { protection, writable, .. } = part;
         let offset = part.offset + skipped as u64;
         let wish = Wish { address, length, protection, flags: kind | flags, offset, writable };
-        establish(call, fs, part.mount, part.node, &wish)
+        establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)
     };
     // Of a length of nothing another map is made, and the first stays.
     if !fixed && old_length != 0 {
@@ -142,7 +143,7 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
         let (address, length) = (part.start, part.end.min(end) - part.start);
         let flags = MAP_SHARED | MAP_FIXED;
         let wish = Wish { address, length, protection, flags, offset: part.offset, writable: true };
-        establish(call, fs, part.mount, part.node, &wish)?;
+        establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)?;
     }
     if protection & !PROT_KNOWN == 0 {
         note_protection(start, end, protection);
@@ -171,11 +172,7 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
     while let Some(part) = first_behind(at, end) {
         let fs = call.front.file_system(part.mount)?;
         let length = part.end.min(end) - part.start;
-        match fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno()) {
-            // Of a file without names and users nothing is to be kept.
-            Err(Errno::STALE) => {}
-            synced => synced?,
-        }
+        fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;
         if part.stores {
             note_written(fs, part.node);
         }

@@ -2,7 +2,7 @@
 //!
 //! The file system pins the range and tells which pieces of which descriptor of the kernel hold it; those are mapped side by
 //! side. Where it cannot (no medium, or pieces that are not whole pages) a private or read-only map is a copy made
-//! at once, and a writable shared one is refused with ENODEV. Pins are given back when nothing of the map is left.
+//! at once, and a writable shared one is refused with ENODEV.
 //!
 //! | | |
 //! | --- | --- |
@@ -10,19 +10,22 @@
 //! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
 //! | [`advice`] | `madvise`, `remap_file_pages` |
 //! | [`behind`] | what lies behind the end of a file |
+//! | [`pins`] | what keeps the file and its blocks |
 //! | [`place`] | where a map lies, if the program does not say |
 //! | [`regions`] | what is mapped where |
 
 mod advice;
 mod behind;
 mod change;
+mod pins;
 mod place;
 mod regions;
 
 pub(crate) use advice::{advise, advise_process, remap_pages};
 pub(crate) use behind::used;
 pub(crate) use change::{protect, remap, sync, unmap};
-pub(crate) use regions::{after_fork_in_child, any, any_of, around_fork};
+pub(crate) use pins::{after_fork_in_child, end, held_of, hold};
+pub(crate) use regions::{any, any_of, around_fork};
 
 use super::call::{Answer, Call, done};
 use super::data;
@@ -30,8 +33,9 @@ use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
-use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MapAccess, MapToken, MappedExtent, NodeId};
-use regions::{New, Part, Region, add, forget, next_of_file};
+use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MappedExtent, NodeId};
+use pins::Hold;
+use regions::{Part, Region, forget, next_of_file};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -104,7 +108,8 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         }
     }
     let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
-    done(establish(call, fs, file.mount, file.node, &wish)?)
+    let hold = Hold::of_descriptor(call, descriptor, &file)?;
+    done(establish(call, fs, file.node, &wish, hold)?)
 }
 
 /// What a program asks of a map, checked.
@@ -128,42 +133,26 @@ impl Wish {
 
 /// What holds a range of a file, pinned.
 struct Pinned {
-    pin: MapToken,
+    hold: Hold,
     extents: Vec<MappedExtent>,
 }
 
-fn pin(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> {
-    let access = if wish.writes() { MapAccess::Write } else { MapAccess::Read };
-    let mut extents: Vec<MappedExtent> = Vec::new();
-    let pin = fs
-        .map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
-        .map_err(|error| error.errno())?;
-    Ok(Pinned { pin, extents })
-}
-
 /// Makes a map of a file; where it is.
-fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, wish: &Wish) -> Result<usize, Errno> {
+fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, hold: Hold) -> Result<usize, Errno> {
     let Wish { length, protection, flags, offset, .. } = *wish;
-    let pinned = match pin(fs, node, wish) {
+    let mount = hold.mount;
+    let pinned = match hold.pin(fs, node, wish) {
         Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => None,
         other => Some(other?),
     };
-    let base = match place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents)) {
-        Ok(base) => base,
-        Err(errno) => {
-            if let Some(pinned) = pinned {
-                let _ = fs.unmap(pinned.pin);
-            }
-            return Err(errno);
-        }
-    };
+    let base = place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents))?;
     if flags & MAP_FIXED != 0 {
         forget(call, base, base + length);
     }
     let result = match pinned {
-        Some(pinned) => lay(fs, mount, node, base, wish, pinned).map(|new| {
-            let mapped_bytes = new.region.reached.saturating_sub(base) as u64;
-            add(new);
+        Some(pinned) => lay(fs, node, base, wish, pinned).map(|(hold, region)| {
+            let mapped_bytes = region.reached.saturating_sub(base) as u64;
+            hold.add(region);
             if wish.writes() {
                 // What had no blocks has some now, for the stores; other maps show zeros there that are nobody's.
                 renew(call, mount, node, offset, offset + mapped_bytes, Change::Written);
@@ -179,33 +168,32 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, mount: usize, node: NodeId, w
     Ok(base)
 }
 
-/// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, which holds the pin.
-fn lay(
-    fs: &dyn FileSystem,
-    mount: usize,
-    node: NodeId,
-    base: usize,
-    wish: &Wish,
-    pinned: Pinned,
-) -> Result<New, Errno> {
+/// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, and what holds it.
+fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinned) -> Result<(Hold, Region), Errno> {
     let Wish { length, protection, flags, offset, writable, .. } = *wish;
-    let Pinned { pin, extents } = pinned;
+    let Pinned { hold, extents } = pinned;
     let shared = flags & MAP_TYPE != MAP_PRIVATE;
     let reached = behind::reached(fs, node, offset, length);
-    let mapped = map_extents(base, reached, offset, protection, shared, &extents)
-        .and_then(|()| map_behind(base + reached, length - reached, protection));
-    if let Err(errno) = mapped {
-        let _ = fs.unmap(pin);
-        return Err(errno);
-    }
+    map_extents(base, reached, offset, protection, shared, &extents)?;
+    map_behind(base + reached, length - reached, protection)?;
     let mapped: u64 =
         extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
-    let holes = mapped < length as u64;
-    let (start, end, reached) = (base, base + length, base + reached);
-    let stores = wish.writes();
-    let region =
-        Region { start, end, reached, mount, node, offset, pin: 0, shared, protection, stores, writable, holes };
-    Ok(New { pin, region })
+    let region = Region {
+        start: base,
+        end: base + length,
+        reached: base + reached,
+        mount: hold.mount,
+        node,
+        description: hold.description,
+        offset,
+        pin: 0,
+        shared,
+        protection,
+        stores: wish.writes(),
+        writable,
+        holes: mapped < length as u64,
+    };
+    Ok((hold, region))
 }
 
 /// How a file changed whose maps are made anew.
@@ -255,9 +243,10 @@ fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<(), E
     let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
     let Part { start, end, protection, writable, offset, .. } = *part;
     let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
-    let new = lay(fs, part.mount, part.node, start, &wish, pin(fs, part.node, &wish)?)?;
+    let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
+    let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
     forget(call, start, end);
-    add(new);
+    hold.add(region);
     Ok(())
 }
 

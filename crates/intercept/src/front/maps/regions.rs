@@ -1,15 +1,16 @@
-//! What is mapped where: the process's list of maps, and the pins that keep what is under them.
+//! What is mapped where: the process's list of maps.
 //!
-//! Everything here is under one lock, which a fork takes; nothing is kept of the list while the file system is called.
+//! Everything here, and the [`pins`](super::pins), is under one lock, which a fork takes; nothing is kept of the list while the file system is called.
 
+use super::pins::{Pin, Pins, give_back};
 use super::{Change, PAGE_BYTES, PROT_WRITE};
-use crate::front::Front;
 use crate::front::call::Call;
 use crate::number::SCHED_YIELD;
 use crate::raw::syscall;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use gannet_vfs::{MapAccess, MapToken, NodeId};
+use gannet_vfs::NodeId;
+use gannet_vfs::shared::Description;
 
 /// A map, or what is left of one.
 #[derive(Clone, Copy)]
@@ -20,6 +21,8 @@ pub(super) struct Region {
     pub(super) reached: usize,
     pub(super) mount: usize,
     pub(super) node: NodeId,
+    /// What it was made from.
+    pub(super) description: Description,
     /// Where in the file `start` is.
     pub(super) offset: u64,
     /// Index of the pin, shared by the pieces of one map.
@@ -35,25 +38,12 @@ pub(super) struct Region {
     pub(super) holes: bool,
 }
 
-/// A region that is not in the list yet, and the pin that it brings.
-pub(super) struct New {
-    pub(super) region: Region,
-    pub(super) pin: MapToken,
-}
-
-/// Adds what was mapped.
-pub(super) fn add(new: New) {
-    locked(|maps| {
-        let pin = maps.pins.iter().position(Option::is_none).unwrap_or(maps.pins.len());
-        if pin == maps.pins.len() {
-            maps.pins.push(None);
-        }
-        maps.pins[pin] = Some(new.pin);
-        maps.regions.push(Region { pin, ..new.region });
-    });
-}
-
 impl Region {
+    /// Stores through it change the file now.
+    pub(super) fn is_writable(&self) -> bool {
+        self.shared && self.protection & PROT_WRITE != 0
+    }
+
     /// Ends at an address inside of it; what lies behind that, which shares its pin.
     fn split(&mut self, at: usize) -> Region {
         let behind = Region { start: at, offset: self.offset + (at - self.start) as u64, ..*self };
@@ -63,13 +53,14 @@ impl Region {
 
     /// What of it lies behind an address.
     fn from(&self, address: usize) -> Part {
-        let Region { end, mount, node, shared, protection, stores, writable, .. } = *self;
+        let Region { end, mount, node, description, shared, protection, stores, writable, .. } = *self;
         let start = address.max(self.start);
         Part {
             start,
             end,
             mount,
             node,
+            description,
             shared,
             protection,
             stores,
@@ -81,12 +72,13 @@ impl Region {
 
 pub(super) struct Maps {
     pub(super) regions: Vec<Region>,
-    pub(super) pins: Vec<Option<MapToken>>,
+    pub(super) pins: Pins,
 }
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
+/// Of regions and of maps in the making.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Vec::new() };
+pub(super) static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Pins::new() };
 
 pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -97,12 +89,13 @@ pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     // SAFETY: under the lock; the reference ends with `work`.
     let maps = unsafe { &mut *maps };
     let result = work(maps);
-    COUNT.store(maps.regions.len(), Ordering::Release);
+    COUNT.store(maps.regions.len() + maps.pins.in_the_making, Ordering::Release);
     LOCK.store(0, Ordering::Release);
     result
 }
 
-/// Whether anything of a volume is mapped.
+/// Whether anything of a volume is mapped, or about to be.
+#[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
@@ -127,38 +120,6 @@ pub(crate) unsafe fn any_of(mount: usize) -> bool {
     // SAFETY: nobody else changes them meanwhile, as the caller says.
     let maps = unsafe { &*maps };
     maps.regions.iter().any(|region| region.mount == mount)
-}
-
-/// A forked child has its parent's maps, and their pins on volumes that were `given` before the fork. Others, where there was no place for
-/// the child then, it pins at once, while the parent most likely still has them.
-pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
-    if COUNT.load(Ordering::Acquire) == 0 {
-        return;
-    }
-    locked(|maps| {
-        for index in 0..maps.regions.len() {
-            let Region { mount, pin, .. } = maps.regions[index];
-            if !given.contains(&mount)
-                && let Some(token) = maps.pins.get_mut(pin)
-            {
-                *token = None;
-            }
-        }
-        for region in &mut maps.regions {
-            if given.contains(&region.mount) {
-                continue;
-            }
-            let length = (region.end - region.start) as u64;
-            let writes = region.shared && region.protection & PROT_WRITE != 0;
-            let access = if writes { MapAccess::Inherited } else { MapAccess::Read };
-            let pinned = front.file_system(region.mount).and_then(|fs| {
-                fs.map(region.node, access, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
-            });
-            // Pieces of one map get a pin each.
-            region.pin = maps.pins.len();
-            maps.pins.push(pinned.ok());
-        }
-    });
 }
 
 /// What `mprotect` is about to allow in a range.
@@ -190,7 +151,7 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
-    let mut given_back: Vec<(usize, MapToken)> = Vec::new();
+    let mut given_back: Vec<Pin> = Vec::new();
     locked(|maps| {
         let mut index = 0;
         while index < maps.regions.len() {
@@ -199,7 +160,7 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                 index += 1;
                 continue;
             }
-            let Region { mount, pin, .. } = *region;
+            let pin = region.pin;
             if region.start < start && end < region.end {
                 let tail = region.split(end);
                 region.end = start;
@@ -210,20 +171,16 @@ pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
                 *region = region.split(end);
             } else {
                 maps.regions.swap_remove(index);
-                if !maps.regions.iter().any(|other| other.pin == pin)
-                    && let Some(token) = maps.pins.get_mut(pin).and_then(Option::take)
-                {
-                    given_back.push((mount, token));
+                if !maps.regions.iter().any(|other| other.pin == pin) {
+                    given_back.extend(maps.pins.take(pin));
                 }
                 continue;
             }
             index += 1;
         }
     });
-    for (mount, token) in given_back {
-        if let Ok(fs) = call.front.file_system(mount) {
-            let _ = fs.unmap(token);
-        }
+    for pin in given_back {
+        give_back(call.front, call.table(), &pin);
     }
 }
 
@@ -243,7 +200,7 @@ pub(super) fn part_at(start: usize) -> Option<Part> {
         let mut part = region.from(start);
         while let Some(next) = maps.regions.iter().find(|next| {
             next.start == part.end
-                && (next.mount, next.node, next.shared) == (part.mount, part.node, part.shared)
+                && (next.mount, next.description, next.shared) == (part.mount, part.description, part.shared)
                 && (next.protection, next.writable) == (part.protection, part.writable)
                 && next.offset == part.offset + (part.end - part.start) as u64
         }) {
@@ -299,6 +256,7 @@ pub(super) struct Part {
     pub(super) end: usize,
     pub(super) mount: usize,
     pub(super) node: NodeId,
+    pub(super) description: Description,
     pub(super) shared: bool,
     pub(super) protection: usize,
     pub(super) stores: bool,
@@ -340,7 +298,7 @@ pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, 
         // A file that grows piece by piece would make as many regions.
         while maps.regions.len() > PIECES_MAX && part.shared {
             let before = maps.regions.iter().find(|region| {
-                (region.mount, region.node) == file
+                (region.mount, region.description) == (part.mount, part.description)
                     && region.start < part.start
                     && part.start <= region.end
                     && region.start >= at

@@ -1,0 +1,219 @@
+//! What keeps what is mapped: a map holds its file by the open file description that it was made from, as the kernel's does, and pins its
+//! blocks. So it goes on when the descriptor is closed and the last name removed, and locks of the description stay as long.
+//!
+//! Each map that is made has a pin of its own; when nothing of the map is left the pin is given back, and the description if no
+//! descriptor and no other map has it. A map in the making has one before it is in the list ([`Hold`]).
+//!
+//! Everything here is under the lock of [`regions`](super::regions), and the descriptor is looked at under it: who closes looks at the
+//! maps behind that, so that one of the two sees the other.
+
+use super::regions::{self, Part, Region, locked};
+use super::{Pinned, Wish};
+use crate::front::Front;
+use crate::front::call::Call;
+use crate::front::table::{self, OpenFile, Table};
+use gannet_vfs::shared::Description;
+use gannet_vfs::{Errno, FileSystem, MapAccess, MapToken, MappedExtent, NodeId};
+
+/// What one map, or what is left of it, keeps.
+#[derive(Clone, Copy)]
+pub(super) struct Pin {
+    pub(super) mount: usize,
+    pub(super) description: Description,
+    /// Of its blocks; none yet, or none could be had.
+    pub(super) token: Option<MapToken>,
+}
+
+/// All pins; regions name them by their places.
+pub(super) struct Pins {
+    list: Vec<Option<Pin>>,
+    /// How many are of maps in the making.
+    pub(super) in_the_making: usize,
+}
+
+impl Pins {
+    pub(super) const fn new() -> Self {
+        Self { list: Vec::new(), in_the_making: 0 }
+    }
+
+    pub(super) fn put(&mut self, pin: Pin) -> usize {
+        let index = self.list.iter().position(Option::is_none).unwrap_or(self.list.len());
+        if index == self.list.len() {
+            self.list.push(None);
+        }
+        self.list[index] = Some(pin);
+        index
+    }
+
+    pub(super) fn take(&mut self, index: usize) -> Option<Pin> {
+        self.list.get_mut(index)?.take()
+    }
+
+    /// All of them, with their places.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Pin)> {
+        self.list.iter().enumerate().filter_map(|(index, pin)| pin.as_ref().map(|pin| (index, pin)))
+    }
+
+    /// Whether any is of this description.
+    pub(super) fn hold(&self, mount: usize, description: Description) -> bool {
+        self.iter().any(|(_, pin)| pin.mount == mount && pin.description == description)
+    }
+}
+
+/// The pin of a map in the making. Dropped: it is given back.
+pub(super) struct Hold {
+    front: &'static Front,
+    table: &'static Table,
+    index: usize,
+    pub(super) mount: usize,
+    pub(super) description: Description,
+}
+
+impl Hold {
+    /// Of the file that a descriptor stands for. `EBADF` if it no longer does.
+    pub(super) fn of_descriptor(call: &Call<'_>, descriptor: usize, file: &OpenFile) -> Result<Self, Errno> {
+        let table = call.table();
+        let is_it = |now: OpenFile| (now.mount, now.description) == (file.mount, file.description);
+        let still = || table.get(descriptor as u32 as usize).is_some_and(is_it);
+        Self::if_so(call, file.mount, file.description, |_| still()).ok_or(Errno::BADF)
+    }
+
+    /// Of the file that a part of a map shows. `EFAULT` if nothing of its file is mapped any more.
+    pub(super) fn of_part(call: &Call<'_>, part: &Part) -> Result<Self, Errno> {
+        let Part { mount, description, .. } = *part;
+        Self::if_so(call, mount, description, |pins| pins.hold(mount, description)).ok_or(Errno::FAULT)
+    }
+
+    fn if_so(
+        call: &Call<'_>,
+        mount: usize,
+        description: Description,
+        condition: impl FnOnce(&Pins) -> bool,
+    ) -> Option<Self> {
+        let index = locked(|maps| {
+            condition(&maps.pins).then(|| {
+                maps.pins.in_the_making += 1;
+                maps.pins.put(Pin { mount, description, token: None })
+            })
+        })?;
+        Some(Self { front: call.front, table: call.table(), index, mount, description })
+    }
+
+    /// Pins what the map is to show.
+    pub(super) fn pin(self, fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> {
+        let access = if wish.writes() { MapAccess::Write } else { MapAccess::Read };
+        let mut extents: Vec<MappedExtent> = Vec::new();
+        let token = fs
+            .map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
+            .map_err(|error| error.errno())?;
+        locked(|maps| {
+            if let Some(Some(pin)) = maps.pins.list.get_mut(self.index) {
+                pin.token = Some(token);
+            }
+        });
+        Ok(Pinned { hold: self, extents })
+    }
+
+    /// The map is made.
+    pub(super) fn add(self, region: Region) {
+        locked(|maps| {
+            maps.pins.in_the_making -= 1;
+            maps.regions.push(Region { pin: self.index, ..region });
+        });
+        core::mem::forget(self);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let pin = locked(|maps| {
+            maps.pins.in_the_making -= 1;
+            maps.pins.take(self.index)
+        });
+        if let Some(pin) = pin {
+            give_back(self.front, self.table, &pin);
+        }
+    }
+}
+
+/// Nothing is left of a pin's map, and the pin is out of the list.
+pub(super) fn give_back(front: &Front, table: &Table, pin: &Pin) {
+    if let (Some(token), Ok(fs)) = (pin.token, front.file_system(pin.mount)) {
+        let _ = fs.unmap(token);
+    }
+    front.end_use(table, pin.mount, pin.description);
+}
+
+/// Whether a map, or one in the making, holds this description.
+pub(crate) fn hold(mount: usize, description: Description) -> bool {
+    regions::any() && locked(|maps| maps.pins.hold(mount, description))
+}
+
+/// The descriptions that maps of a volume hold, some of them several times.
+///
+/// # Safety
+/// The caller has the lock ([`around_fork`](super::around_fork)), or is the only thread.
+pub(crate) unsafe fn held_of(mount: usize) -> impl Iterator<Item = Description> {
+    let maps = &raw const regions::MAPS;
+    // SAFETY: nobody else changes them meanwhile, as the caller says.
+    let maps = unsafe { &*maps };
+    maps.pins.iter().filter(move |(_, pin)| pin.mount == mount).map(|(_, pin)| pin.description)
+}
+
+/// The process ends: its maps no longer hold files. Their blocks stay pinned until it is gone.
+pub(crate) fn end(front: &Front) {
+    if !regions::any() {
+        return;
+    }
+    let pins = locked(|maps| core::mem::take(&mut maps.pins.list));
+    for pin in pins.into_iter().flatten() {
+        front.end_use(table::of_process(), pin.mount, pin.description);
+    }
+}
+
+/// A forked child has its parent's maps, with their pins and descriptions on volumes that were `given` before the fork. Others, where
+/// there was no place for the child then, it takes at once, while the parent most likely still has them.
+pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
+    if !regions::any() {
+        return;
+    }
+    let mut abandoned: Vec<Pin> = Vec::new();
+    locked(|maps| {
+        // What other threads of the parent were making is nobody's here.
+        maps.pins.in_the_making = 0;
+        for index in 0..maps.pins.list.len() {
+            if maps.regions.iter().any(|region| region.pin == index) {
+                continue;
+            }
+            abandoned.extend(maps.pins.take(index).filter(|pin| given.contains(&pin.mount)));
+        }
+        for pin in maps.pins.list.iter_mut().flatten().filter(|pin| !given.contains(&pin.mount)) {
+            pin.token = None;
+            if let Ok(fs) = front.file_system(pin.mount) {
+                let _ = fs.shared().adopt(pin.description);
+            }
+        }
+        for index in 0..maps.regions.len() {
+            let region = maps.regions[index];
+            if given.contains(&region.mount) {
+                continue;
+            }
+            let length = (region.end - region.start) as u64;
+            let access = if region.is_writable() { MapAccess::Inherited } else { MapAccess::Read };
+            let pinned = front.file_system(region.mount).and_then(|fs| {
+                fs.map(region.node, access, region.offset, length, &mut |_| {}).map_err(|error| error.errno())
+            });
+            // Pieces of one map get a pin each.
+            let Region { mount, description, .. } = region;
+            maps.regions[index].pin = maps.pins.put(Pin { mount, description, token: pinned.ok() });
+        }
+        for index in 0..maps.pins.list.len() {
+            if !maps.regions.iter().any(|region| region.pin == index) {
+                maps.pins.take(index);
+            }
+        }
+    });
+    for pin in abandoned {
+        give_back(front, table::of_process(), &pin);
+    }
+}
