@@ -152,7 +152,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(LREMOVEXATTR, "lremovexattr", Handler, Handled, ""),
     entry(FREMOVEXATTR, "fremovexattr", Descriptor, Handled, ""),
     entry(IO_SUBMIT, "io_submit", Handler, Handled, "done at once"),
-    entry(IO_GETEVENTS, "io_getevents", Handler, Handled, "events of requests that were done at once come first"),
+    entry(IO_GETEVENTS, "io_getevents", Handler, Handled, "those of requests that were done at once come through the kernel's ring"),
     entry(IO_PGETEVENTS, "io_pgetevents", Handler, Handled, "as io_getevents"),
     entry(IO_DESTROY, "io_destroy", Handler, Handled, ""),
     entry(GETDENTS64, "getdents64", Descriptor, Handled, ""),

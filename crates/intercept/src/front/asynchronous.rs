@@ -1,7 +1,10 @@
-//! Linux's asynchronous I/O (`io_submit`): requests on our descriptors are done at once, their events kept until they are asked for.
+//! Linux's asynchronous I/O (`io_submit`): requests on our descriptors are done at once.
 //!
-//! Events are handed out by `io_getevents` before the kernel's. A program that only looks at the ring in its own
-//! memory, without a system call, does not see them.
+//! Their events go through the kernel's ring all the same: a thread may wait for them in `io_getevents` already, and a program may look
+//! at the ring in its own memory. So each request that is done has the kernel write nothing to a descriptor of ours, asynchronously; the
+//! event of that (the *stand-in*) has the program's `data`, and in place of the request an address of ours. Where no thread is in
+//! `io_getevents` of that context, what is missing is written into the ring right behind it ([`State::post`]); else whoever gets the
+//! event from the kernel exchanges it ([`State::exchange`]). What the ring has no room for is kept here and handed out first.
 
 use super::call::{Answer, Call, done};
 use super::{data, extent};
@@ -9,9 +12,10 @@ use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU32, Ordering};
 use gannet_vfs::Errno;
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// An event and the context it belongs to.
 struct Event {
@@ -22,10 +26,31 @@ struct Event {
 
 const EVENT_BYTES: usize = 32;
 const REQUESTS_MAX: usize = 1 << 16;
+/// Stand-ins on their way at once; further events are kept here.
+const STAND_INS_MAX: usize = 4096;
+const REQUEST_BYTES: usize = 64;
+
+/// What all threads of the process share about asynchronous requests.
+struct State {
+    /// Events that the kernel's ring had no room for.
+    kept: VecDeque<Event>,
+    /// What is to be put in place of stand-ins that somebody may have got from the kernel, each with its number.
+    posted: Vec<(usize, Event)>,
+    /// The context of each thread that is in `io_getevents`.
+    waiting: Vec<usize>,
+    /// Numbers of stand-ins are given out in turn.
+    next: usize,
+}
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
-static COUNT: AtomicUsize = AtomicUsize::new(0);
-static mut EVENTS: VecDeque<Event> = VecDeque::new();
+static mut STATE: State = State { kept: VecDeque::new(), posted: Vec::new(), waiting: Vec::new(), next: 0 };
+/// The request of a stand-in is made here, at its number: so its address says which it is. Used under the lock.
+static mut STAND_INS: [u8; STAND_INS_MAX + REQUEST_BYTES] = [0; STAND_INS_MAX + REQUEST_BYTES];
+
+/// The address of a stand-in's request.
+fn stand_in(number: usize) -> usize {
+    &raw const STAND_INS as usize + number
+}
 
 fn take_lock() {
     while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -34,12 +59,11 @@ fn take_lock() {
     }
 }
 
-fn locked<T>(work: impl FnOnce(&mut VecDeque<Event>) -> T) -> T {
+fn locked<T>(work: impl FnOnce(&mut State) -> T) -> T {
     take_lock();
-    let events = &raw mut EVENTS;
+    let state = &raw mut STATE;
     // SAFETY: under the lock; the reference ends with `work`.
-    let (result, count) = unsafe { (work(&mut *events), (*events).len()) };
-    COUNT.store(count, Ordering::Release);
+    let result = unsafe { work(&mut *state) };
     LOCK.store(0, Ordering::Release);
     result
 }
@@ -47,6 +71,91 @@ fn locked<T>(work: impl FnOnce(&mut VecDeque<Event>) -> T) -> T {
 /// Takes the lock so that a forked child finds it free, or releases it.
 pub(crate) fn around_fork(before: bool) {
     if before { take_lock() } else { LOCK.store(0, Ordering::Release) }
+}
+
+/// The ring that a context's address leads to, as far as is needed.
+struct Ring {
+    events: usize,
+    length: u64,
+    /// Where the next event comes.
+    tail: u64,
+}
+
+impl Ring {
+    /// As it is now; `None` if there is no ring that we know.
+    fn of(context: usize) -> Option<Ring> {
+        const MAGIC: u32 = 0xa10a_10a1;
+        // id, length; head, tail; magic, compatible features; incompatible features, bytes of this header.
+        let mut words = [0u64; 4];
+        memory::read_value(context, &mut words).ok()?;
+        let [length, tail] = [words[0] >> 32, words[1] >> 32];
+        let is_known = words[2] as u32 == MAGIC && words[3] as u32 == 0 && length > 0 && tail < length;
+        is_known.then_some(Ring { events: context + (words[3] >> 32) as usize, length, tail })
+    }
+
+    /// The place of the event in which the address of the request is this, looked for from the youngest on.
+    fn find(&self, request: usize) -> Option<usize> {
+        (1..=self.length).find_map(|back| {
+            let index = (self.tail + self.length - back) % self.length;
+            let event = self.events + index as usize * EVENT_BYTES;
+            let mut found = 0u64;
+            memory::read_value(event + 8, &mut found).ok()?;
+            (found == request as u64).then_some(event)
+        })
+    }
+}
+
+impl State {
+    /// The oldest event of a context that the ring had no room for.
+    fn take_kept(&mut self, context: usize) -> Option<Event> {
+        let index = self.kept.iter().position(|event| event.context == context)?;
+        self.kept.remove(index)
+    }
+
+    /// Has the event come out of the kernel's ring; false if there is no room in it.
+    fn post(&mut self, template: usize, event: Event) -> bool {
+        let mut numbers = (0..STAND_INS_MAX).map(|index| (self.next + index) % STAND_INS_MAX);
+        let number = numbers.find(|number| self.posted.iter().all(|(other, _)| other != number));
+        let Some(number) = number else { return false };
+        self.next = number + 1;
+        const IOCB_CMD_PWRITE: u64 = 1;
+        // Nothing is written to the descriptor that placeholders are duplicates of: the kernel looks no further and completes it.
+        let request = [event.words[0], 0, IOCB_CMD_PWRITE | (template as u64) << 32, 0, 0, 0, 0, 0];
+        let address = stand_in(number);
+        if memory::write_value(address, &request).is_err() {
+            return false;
+        }
+        let list = [address];
+        // SAFETY: a request in our own memory, which is only looked at and whose second word the kernel writes.
+        if unsafe { syscall(IO_SUBMIT, [event.context, 1, list.as_ptr() as usize]) } != 1 {
+            return false;
+        }
+        // A thread that gets it from the kernel was entered before it asked, under the lock.
+        let place = if self.waiting.contains(&event.context) { None } else { Ring::of(event.context) };
+        let Some(place) = place.and_then(|ring| ring.find(address)) else {
+            self.posted.push((number, event));
+            return true;
+        };
+        let _ = memory::write_value(place + 16, &event.words[2]);
+        let _ = memory::write_value(place + 8, &event.words[1]);
+        true
+    }
+
+    /// Puts the program's events in place of the stand-ins among those that the kernel has written there.
+    fn exchange(&mut self, address: usize, count: usize) {
+        for place in (0..count).map(|index| address + index * EVENT_BYTES) {
+            let mut request = 0u64;
+            if memory::read_value(place + 8, &mut request).is_err() {
+                continue;
+            }
+            let number = (request as usize).wrapping_sub(stand_in(0));
+            let found = self.posted.iter().position(|(other, _)| *other == number);
+            if let Some(index) = found.filter(|_| number < STAND_INS_MAX) {
+                let (_, event) = self.posted.swap_remove(index);
+                let _ = memory::write_value(place, &event.words);
+            }
+        }
+    }
 }
 
 /// `io_submit`.
@@ -120,7 +229,15 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
         Ok(Outcome::Pass | Outcome::Again) => return Err(Errno::BADF),
         Err(errno) => -(errno.raw_os_error() as isize),
     };
-    locked(|events| events.push_back(Event { context, words: [words[0], request as u64, result as u64, 0] }));
+    let template = call.front.template();
+    locked(|state| {
+        let words = [words[0], request as u64, result as u64, 0];
+        // Never past one that is kept.
+        let is_kept = state.kept.iter().any(|event| event.context == context);
+        if is_kept || !state.post(template, Event { context, words }) {
+            state.kept.push_back(Event { context, words });
+        }
+    });
     const IOCB_FLAG_RESFD: u64 = 1;
     if words[7] & IOCB_FLAG_RESFD != 0 {
         let one = 1u64;
@@ -130,44 +247,83 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
     Ok(())
 }
 
+/// How long one wait in the kernel lasts: a signal that came just before it is seen that much later.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+
 /// `io_getevents`, `io_pgetevents`.
 pub(crate) fn events(call: &Call<'_>) -> Answer {
-    let [context, least, most, address, timeout, mask] = call.arguments;
-    if COUNT.load(Ordering::Acquire) == 0 {
+    let [context, least, most, ..] = call.arguments;
+    if least as i64 > most as i64 || (least as i64) < 0 {
         return Ok(Outcome::Pass);
     }
-    let mut got = 0;
-    while got < most {
-        let next = locked(|events| {
-            let index = events.iter().position(|event| event.context == context)?;
-            events.remove(index)
-        });
-        let Some(event) = next else { break };
-        memory::write_value(address + got * EVENT_BYTES, &event.words).map_err(|_| Errno::FAULT)?;
-        got += 1;
+    if most == 0 {
+        return Ok(Outcome::Pass);
     }
-    if got < most {
-        // What the kernel has too; waiting for it only if ours are not enough.
+    locked(|state| state.waiting.push(context));
+    let result = wait(call);
+    locked(|state| {
+        let index = state.waiting.iter().position(|other| *other == context);
+        if let Some(index) = index {
+            state.waiting.swap_remove(index);
+        }
+    });
+    result
+}
+
+/// What is kept, then what the kernel has; waits only if that is not enough.
+fn wait(call: &Call<'_>) -> Answer {
+    let mut got = 0;
+    let [context, least, most, address, timeout, mask] = call.arguments;
+    let mut time = [0u64; 2];
+    let is_limited = timeout != 0;
+    if is_limited {
+        memory::read_value(timeout, &mut time).map_err(|_| Errno::FAULT)?;
+    }
+    let is_sound = (time[0] as i64) >= 0 && time[1] < 1_000_000_000;
+    let limit = Duration::new(time[0], if is_sound { time[1] as u32 } else { 0 });
+    let began = std::time::Instant::now();
+    loop {
+        while got < most {
+            let Some(event) = locked(|state| state.take_kept(context)) else { break };
+            memory::write_value(address + got * EVENT_BYTES, &event.words).map_err(|_| Errno::FAULT)?;
+            got += 1;
+        }
+        if got == most {
+            return done(got);
+        }
         let wanted = least.saturating_sub(got);
-        let now = [0u64; 2];
-        let timeout = if wanted == 0 { now.as_ptr() as usize } else { timeout };
-        // SAFETY: the program's call, for the rest of its events.
-        let more =
-            unsafe { syscall(call.number, [context, wanted, most - got, address + got * EVENT_BYTES, timeout, mask]) };
-        if !is_error(more) {
-            got += more as usize;
-        } else if got == 0 {
-            return Ok(Outcome::Done(more));
+        let left = limit.saturating_sub(began.elapsed());
+        let is_last = wanted == 0 || !is_sound || (is_limited && left <= WAIT_MAX);
+        let slice = if is_last { left } else { WAIT_MAX };
+        let slice = match (wanted, is_sound) {
+            (0, _) => [0; 2],
+            (_, true) => [slice.as_secs(), u64::from(slice.subsec_nanos())],
+            (_, false) => time,
+        };
+        let place = address + got * EVENT_BYTES;
+        let slice = slice.as_ptr() as usize;
+        // SAFETY: the program's call, for the rest of its events and a part of its time.
+        let more = unsafe { syscall(call.number, [context, wanted, most - got, place, slice, mask]) };
+        if is_error(more) {
+            return Ok(Outcome::Done(if got > 0 { got as isize } else { more }));
+        }
+        locked(|state| state.exchange(place, more as usize));
+        got += more as usize;
+        if is_last || got >= least {
+            return done(got);
+        }
+        if crate::signal::has_deferred() {
+            return if got > 0 { done(got) } else { Err(Errno::INTR) };
         }
     }
-    done(got)
 }
 
 /// `io_destroy`: what was not asked for is forgotten.
 pub(crate) fn destroy(call: &Call<'_>) -> Answer {
-    if COUNT.load(Ordering::Acquire) != 0 {
-        let context = call.arguments[0];
-        locked(|events| events.retain(|event| event.context != context));
-    }
+    let context = call.arguments[0];
+    locked(|state| {
+        state.kept.retain(|event| event.context != context);
+        state.posted.retain(|(_, event)| event.context != context);
+    });
     Ok(Outcome::Pass)
 }

@@ -1,6 +1,6 @@
 //! Several processes at once: what they share, and what is left when one of them dies.
 
-use crate::common::{Volume, check, compile, have, intercepted, is_root_who_can, nothing_is_left, run};
+use crate::common::{Volume, check, compile, have, intercepted, is_root_who_can, nothing_is_left, on_host, run};
 
 #[test]
 fn torture_on_a_file_of_the_volume() {
@@ -69,6 +69,16 @@ python3 s.py",
     if have("fio") {
         volume.script("for e in psync pvsync2 libaio posixaio mmap; do fio --name=t --directory=/gannet --size=2m --rw=randrw --bs=4k --ioengine=$e --verify=crc32c --minimal >/dev/null || echo $e failed; done; echo all", "all");
     }
+}
+
+#[test]
+fn asynchronous_requests_are_seen_by_those_who_wait_already_and_by_those_who_look_at_the_ring() {
+    let (_directory, program) = compile("asynchronous");
+    let program = program.display().to_string();
+    let host = tempfile::Builder::new().prefix("gannet-asynchronous-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let plain = run(on_host(&program).current_dir(host.path()));
+    assert!(plain.status.success(), "on the host: {plain:?}");
+    Volume::new(64).script(&program, &String::from_utf8_lossy(&plain.stdout));
 }
 
 #[test]
