@@ -133,6 +133,21 @@ P", "");
             "",
         );
     }
+    if have("erl") && have("erlc") {
+        // Killed in the midst of its tables on disk.
+        same_work(
+            128,
+            r#"export ERL_FLAGS='-start_epmd false'; cat > m.erl <<'E'
+-module(m). -export([a/0, b/0]).
+-record(t, {k, v}).
+a() -> ok = mnesia:create_schema([node()]), ok = mnesia:start(), {atomic, ok} = mnesia:create_table(t, [{disc_copies, [node()]}, {attributes, record_info(fields, t)}]), {atomic, ok} = mnesia:create_table(u, [{disc_only_copies, [node()]}, {record_name, t}, {attributes, record_info(fields, t)}]),
+ [{atomic, ok} = mnesia:transaction(fun() -> mnesia:write(t, #t{k = I, v = I}, write), mnesia:write(u, #t{k = I, v = I}, write) end) || I <- lists:seq(1, 200)], mnesia:dump_log(), mnesia:sync_log(), {ok, D} = dets:open_file(d, [{file, "d.dets"}]), [dets:insert(D, {I, I}) || I <- lists:seq(1, 500)], io:format("~p ~p~n", [mnesia:table_info(t, size), dets:info(D, size)]), os:cmd("kill -9 " ++ os:getpid()).
+b() -> ok = mnesia:start(), ok = mnesia:wait_for_tables([t, u], 60000), io:format("~p~n", [mnesia:table_info(t, size)]), halt(0).
+E
+erlc m.erl; erl -noshell -mnesia dir '"mn"' -s m a 2> /dev/null; echo $?; erl -noshell -mnesia dir '"mn"' -s m b 2> /dev/null | tail -n 1"#,
+            "",
+        );
+    }
     if have("javac") {
         same_work(
             256,
@@ -164,6 +179,51 @@ fn databases() {
         same_work(
             1024,
             "db_bench --benchmarks=fillseq,fillrandom,readrandom,overwrite,deleterandom --num=3000 --db=$PWD/db --sync=1 --wal_dir=$PWD/db --compression_type=none > log 2>&1; echo $?; ldb --db=$PWD/db2 --create_if_missing put a b; ldb --db=$PWD/db2 put c d; ldb --db=$PWD/db2 scan; ldb --db=$PWD/db2 checkconsistency; ldb --db=$PWD/db2 compact; ldb --db=$PWD/db2 get c",
+            "",
+        );
+    }
+}
+
+#[test]
+fn asynchronous_requests_of_databases_and_machines() {
+    // A thread waits in io_getevents before anything is written, and the server is killed in the midst of transactions.
+    if have("mariadbd") && have("mysql_install_db") && have("mysql") {
+        same_work(
+            512,
+            r#"S=$(mktemp -u /tmp/gannet-mariadb-XXXXXX); trap 'rm -f $S' EXIT; q() { mysql --no-defaults -S $S -N -B "$@"; }
+mysql_install_db --no-defaults --datadir=$PWD/data --user=root --auth-root-authentication-method=normal --skip-test-db > installed 2>&1; echo $?
+up() { mariadbd --no-defaults --datadir=$PWD/data --socket=$S --skip-networking --skip-grant-tables --user=root --innodb-buffer-pool-size=32M --innodb-log-file-size=16M --innodb-flush-method=O_DIRECT --innodb-use-native-aio=1 --log-bin=$PWD/binlog --server-id=1 --sync-binlog=1 --pid-file=$PWD/pid > log.$1 2>&1 & P=$!; for i in $(seq 2000); do q -e 'select 1' > /dev/null 2>&1 && break; sleep 0.05; done; }
+up 1; q -e 'create database d; use d; create table t(id int auto_increment primary key, k int, c char(200), key(k)) engine=innodb; create table m(a int primary key) engine=myisam'
+C=; for p in 1 2 3; do (for i in $(seq 150); do echo "begin; insert into t(k, c) values($i, repeat('a', 200)); commit; insert ignore into m values($i);"; done | q d && echo done) & C="$C $!"; done; wait $C
+q d -e 'select count(*) from t; select count(*) from m; alter table t add column z int default 5, algorithm=copy; check table t, m'
+(for i in $(seq 100000); do echo 'insert into t(k) values(-1); select 1;'; done | q -n d > confirmed 2> /dev/null) & W=$!; for i in $(seq 2000); do [ "$(wc -l < confirmed)" -ge 50 ] && break; sleep 0.05; done; kill -9 $P; wait $P $W 2> /dev/null; rm -f $S
+up 2; [ $(q d -e 'select count(*) from t where k = -1') -ge $(wc -l < confirmed) ] && echo all are there; q d -e 'check table t; select count(*) from t where k >= 0'; q -e shutdown; wait $P; echo $?"#,
+            "",
+        );
+    }
+    // It looks at the ring in its own memory and makes no call.
+    if have("qemu-io") && have("qemu-img") {
+        same_work(
+            256,
+            "qemu-img create -q -f raw r 64M; qemu-img create -q -f qcow2 q 64M; for a in native threads; do for f in r q; do F=raw; [ $f = q ] && F=qcow2; qemu-io -t none -i $a -f $F -c 'aio_write -P 3 0 1M' -c 'aio_write -P 4 2M 1M' -c aio_flush -c 'aio_read -P 3 0 1M' -c 'read -P 4 2M 1M' -c 'discard 0 64k' $f 2>&1 | grep -v ops | sort; done; done; qemu-img check q | grep -c 'No errors'; qemu-img convert -m 4 -W -T none -O raw q c; qemu-img compare -f raw -F raw r c",
+            "",
+        );
+    }
+}
+
+#[test]
+fn version_control_with_databases() {
+    if have("svn") && have("svnadmin") {
+        same_work(
+            128,
+            "U=file://$PWD/s; svnadmin create s; svn co -q $U w; cd w; for i in $(seq 60); do seq $i > $i; done; ln -s 3 l; svn add -q *; svn ci -q -m a; echo x >> 5; svn mv -q 6 six; svn ci -q -m b; svn up -q; svn info | grep Revision; svn cp -q 7 seven; svn revert -q -R .; svn st; cd ..; for i in 1 2 3; do svn mkdir -q -m d $U/d$i & done; wait; svnadmin verify -q s; echo $?; svnadmin pack -q s; svnadmin hotcopy s h; svn ls file://$PWD/h | wc -l",
+            "",
+        );
+    }
+    if have("hg") {
+        same_work(
+            128,
+            "export HGUSER=a; hg init h; cd h; for i in $(seq 60); do seq $i > $i; done; hg add -q; hg ci -m a -d '0 0'; for i in 1 2 3; do echo $i >> $i; hg ci -m c$i -d \"$i 0\"; done; hg up -q 1; echo z > z; hg add z; hg ci -q -m z -d '9 0'; hg merge -q; hg ci -m m -d '10 0'; hg log -T '{node} ' | sha256sum; hg verify -q; echo $?; hg clone -q . ../c; hg -R ../c st | wc -l; hg mv 5 five; hg st; hg revert -qa; hg st",
             "",
         );
     }
