@@ -4,6 +4,7 @@
 
 use core::ffi::c_char;
 use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 /// `struct link_map` (link.h): what debuggers may read of an object, which the loader keeps in a list.
 #[repr(C)]
@@ -77,20 +78,28 @@ struct Symbol {
     size: u64,
 }
 
+/// The C library in the loader's list, once it was looked for.
+static C_LIBRARY: AtomicPtr<LinkMap> = AtomicPtr::new(null_mut());
+
 /// A function that the C library exports under this name, in its default version, whatever other libraries define under it.
 ///
 /// # Safety
-/// The loader must have relocated the C library, and no other thread may load or unload anything.
+/// The loader must have relocated the C library. At the first call no other thread may load or unload anything.
 #[unsafe(link_section = ".text.hot.gannet")]
 pub unsafe fn c_library_function(name: &[u8]) -> Option<*const ()> {
     const IS_HIDDEN: u16 = 0x8000;
     const FUNCTION: u8 = 2;
     const INDIRECT_FUNCTION: u8 = 10;
-    // SAFETY: the loader's list, as for `move_last`; an object's tables are as its dynamic section says, which the loader believed.
+    // SAFETY: the loader's list, as for `move_last`; an object's tables are as its dynamic section says, which the loader believed. The C
+    // library is never unloaded.
     unsafe {
-        let mut object = _r_debug.first;
-        while !object.is_null() && !ends_with((*object).name.cast(), b"/libc.so.6") {
-            object = (*object).next;
+        let mut object = C_LIBRARY.load(Ordering::Relaxed);
+        if object.is_null() {
+            object = _r_debug.first;
+            while !object.is_null() && !ends_with((*object).name.cast(), b"/libc.so.6") {
+                object = (*object).next;
+            }
+            C_LIBRARY.store(object, Ordering::Relaxed);
         }
         let object = object.as_ref()?;
         let mut tables = [0usize; 4];

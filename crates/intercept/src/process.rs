@@ -76,6 +76,7 @@ fn look_up_process_id(record: &Record) -> i32 {
 /// Between the handler of `vfork` and the kernel's call, which a signal has the kernel begin anew, a signal handler of the parent may
 /// come here: then there is no child yet, and what says that there will be one must stay. Each child makes a call, `execve` or
 /// `exit_group` at least; where one was killed before, the parent asks who it is once for each call until its next `vfork`.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
     if record.vfork_parent == 0 {
         return false;

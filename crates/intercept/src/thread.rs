@@ -9,11 +9,14 @@ use crate::raw::syscall;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 /// Stack the engine runs on. It ends within a page, the record's first one: a short call, like a fork, touches no other.
-pub(crate) const ENGINE_STACK_BYTES: usize = 450 * 1024;
+pub(crate) const ENGINE_STACK_BYTES: usize = 450 * 1024 + FIRST_FRAMES_BYTES;
+/// The frames of a short call, which with the record and the path of one fill its first page.
+const FIRST_FRAMES_BYTES: usize = 768;
 /// The record and the room for paths above it; frames start right below.
-pub(crate) const RECORD_BYTES: usize = 190 * 1024;
+pub(crate) const RECORD_BYTES: usize = 190 * 1024 - FIRST_FRAMES_BYTES;
 const _: () = assert!((ENGINE_STACK_BYTES + RECORD_BYTES).is_multiple_of(4096));
-const SCRATCH_OFFSET: usize = 4096;
+/// Right behind the record, so that a path of ordinary length lies on the same page.
+const SCRATCH_OFFSET: usize = size_of::<Record>();
 const GUARD_BYTES: usize = 4096;
 
 /// Shared libraries of a volume that a program can be linked with.
@@ -61,7 +64,7 @@ pub(crate) struct Record {
     /// Where the path of the program of a volume that is about to be executed stands, in `exec_memory`, and its length.
     pub(crate) exec_path: (usize, usize),
 }
-const _: () = assert!(size_of::<Record>() <= SCRATCH_OFFSET);
+const _: () = assert!(ENGINE_STACK_BYTES % 4096 + size_of::<Record>() + 256 <= 4096);
 
 const BYTES_BYTES: usize = 64 * 1024;
 
@@ -78,10 +81,10 @@ const _: () = assert!(SCRATCH_OFFSET + size_of::<Scratch>() <= RECORD_BYTES);
 /// Room for one path.
 #[repr(C)]
 pub(crate) struct PathScratch {
+    /// How many bytes of the next field are the path that was looked at last.
+    pub(crate) given_bytes: usize,
     /// As the program gave it.
     pub(crate) given: [u8; 4096],
-    /// How many bytes of it are the path that was looked at last.
-    pub(crate) given_bytes: usize,
     /// As it goes on outside of a volume, or put together from a working directory.
     pub(crate) host: [u8; 8192],
     /// For the walk.

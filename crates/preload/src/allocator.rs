@@ -172,24 +172,28 @@ fn take_run(run_bytes: usize, align: usize) -> Option<*mut u8> {
     // SAFETY: under the lock.
     let run = unsafe {
         let chunk = &mut *CHUNK.state.get();
-        let skipped = chunk.fresh.align_offset(align).min(chunk.fresh_bytes);
-        chunk.fresh = chunk.fresh.wrapping_add(skipped);
-        chunk.fresh_bytes -= skipped;
-        if chunk.fresh_bytes < run_bytes {
-            match map_pages(CHUNK_BYTES) {
-                Some(start) => (chunk.fresh, chunk.fresh_bytes) = (start, CHUNK_BYTES),
-                None => chunk.fresh_bytes = 0,
-            }
-        }
-        (chunk.fresh_bytes >= run_bytes).then(|| {
-            let run = chunk.fresh;
-            chunk.fresh = run.wrapping_add(run_bytes);
-            chunk.fresh_bytes -= run_bytes;
-            run
+        cut(chunk, run_bytes, align).or_else(|| {
+            (chunk.fresh, chunk.fresh_bytes) = (map_pages(CHUNK_BYTES)?, CHUNK_BYTES);
+            cut(chunk, run_bytes, align)
         })
     };
     CHUNK.unlock();
     run
+}
+
+/// Cuts a run from what is left of a chunk: whole pages from its end, so that the rest, of which a process has little, lies on few pages.
+fn cut(chunk: &mut ClassState, run_bytes: usize, align: usize) -> Option<*mut u8> {
+    let rest = chunk.fresh_bytes.checked_sub(run_bytes)?;
+    if align < PAGE_BYTES {
+        let skipped = chunk.fresh.align_offset(align);
+        chunk.fresh_bytes = rest.checked_sub(skipped)?;
+        let run = chunk.fresh.wrapping_add(skipped);
+        chunk.fresh = run.wrapping_add(run_bytes);
+        return Some(run);
+    }
+    let end = chunk.fresh.wrapping_add(rest);
+    chunk.fresh_bytes = rest.checked_sub(end.addr() % align)?;
+    Some(chunk.fresh.wrapping_add(chunk.fresh_bytes))
 }
 
 fn map(layout: Layout) -> *mut u8 {

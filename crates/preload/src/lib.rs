@@ -2,6 +2,7 @@
 
 mod allocator;
 mod errors;
+mod lazy_functions;
 mod memory_functions;
 mod tls;
 

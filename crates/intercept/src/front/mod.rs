@@ -83,7 +83,8 @@ pub(crate) struct Mount {
     failed: AtomicI32,
     /// That was said on standard error.
     complained: AtomicBool,
-    /// Which volume the program before this one had open here, as [`identity_of`] has it; 0 if none. What was handed over is of no other.
+    /// Which volume this process has open here, or the program before it had, as [`identity_of`] has it; 0 if none. What was handed over is
+    /// of no other.
     expected: AtomicU64,
 }
 
@@ -103,9 +104,7 @@ impl Mount {
 
     /// Which volume this process has open here, or the program before it had.
     pub(crate) fn identity(&self) -> u64 {
-        // SAFETY: published by `open_now`; freed at the end of the process only.
-        let opened = unsafe { self.opened.load(Ordering::Acquire).as_ref() };
-        opened.map_or_else(|| self.expected.load(Ordering::Relaxed), |fs| identity_of(&**fs))
+        self.expected.load(Ordering::Relaxed)
     }
 
     /// The program before this one had this volume open.
@@ -261,6 +260,8 @@ impl Front {
         let (answer, message) = match (self.open)(&mount.volume, &mount.manner) {
             Ok(fs) if !mount.is_another(&*fs) => {
                 internal::protect_new(before);
+                // So that a forked child need not look into the arena for it.
+                mount.expected.store(identity_of(&*fs), Ordering::Relaxed);
                 mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);
                 return Ok(());
             }

@@ -278,13 +278,13 @@ impl Front {
             }
             whole.push(b'/');
         } else if !absolute {
-            let mut buffer = [0u8; 4096];
+            // Not a buffer on the stack: each page of that would be touched, whatever the path.
             // SAFETY: a buffer of that length.
-            let length = unsafe { syscall(number::GETCWD, [buffer.as_mut_ptr() as usize, buffer.len()]) };
-            if is_error(length) || buffer[0] != b'/' {
+            let length = unsafe { syscall(number::GETCWD, [host.as_mut_ptr() as usize, host.len()]) };
+            if is_error(length) || host[0] != b'/' {
                 return Ok(None);
             }
-            whole.extend_from_slice(&buffer[..length as usize - 1]);
+            whole.extend_from_slice(&host[..length as usize - 1]);
             whole.push(b'/');
         }
         whole.extend_from_slice(path);
@@ -307,7 +307,8 @@ impl Front {
 
     /// The host's working directory changed.
     pub(crate) fn note_host_directory(&self, in_child: bool) {
-        let mut buffer = [0u8; 4096];
+        // A page of the program's stack less is touched than for the longest path. A longer one counts as above, which costs time only.
+        let mut buffer = [0u8; 1024];
         // SAFETY: a buffer of that length.
         let length = unsafe { syscall(number::GETCWD, [buffer.as_mut_ptr() as usize, buffer.len()]) };
         let above = is_error(length) || {

@@ -53,8 +53,7 @@ fn prepare(
     record.exec_without_library = false;
     record.exec_nowhere = false;
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
-    let mut room = [0u8; HEAD_BYTES];
-    let given = memory::read_string(path, &mut room).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
+    let given = memory::read_string(path, &mut scratch.given).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
     let target = front.resolve(call.table(), directory as i32, path, mode_of(flags), empty_of(flags), scratch)?;
     let from_host_path = matches!(target, Target::HostPath(_));
     let mut program = match target {

@@ -41,19 +41,28 @@ struct Entry {
 
 /// What belongs to a process: one in static memory, one more per `vfork` child.
 #[repr(C)]
+#[repr(C)]
 pub(crate) struct Table {
-    entries: [Entry; DESCRIPTOR_LIMIT],
     /// Above the highest descriptor that was ever ours.
     used: AtomicU32,
     /// Mount + 1 of the working directory, 0: on the host.
     directory_mount: AtomicU32,
     directory_number: AtomicU64,
     directory_generation: AtomicU32,
+    /// Up to a line's end, so that each entry lies in one. What is above is on the first entries' page.
+    padding: [u32; 11],
+    entries: [Entry; DESCRIPTOR_LIMIT],
     names: OpenNames,
 }
+const _: () = assert!(core::mem::offset_of!(Table, entries) == 64);
 
 #[unsafe(link_section = ".bss.gannet_large")]
 static TABLE: Table = Table {
+    used: AtomicU32::new(0),
+    directory_mount: AtomicU32::new(0),
+    directory_number: AtomicU64::new(0),
+    directory_generation: AtomicU32::new(0),
+    padding: [0; 11],
     entries: [const {
         Entry {
             word: AtomicU64::new(0),
@@ -62,10 +71,6 @@ static TABLE: Table = Table {
             mount_and_type: AtomicU64::new(0),
         }
     }; DESCRIPTOR_LIMIT],
-    used: AtomicU32::new(0),
-    directory_mount: AtomicU32::new(0),
-    directory_number: AtomicU64::new(0),
-    directory_generation: AtomicU32::new(0),
     names: OpenNames::new(),
 };
 

@@ -24,13 +24,25 @@ const AREAS_MAX: usize = 64;
 /// Most that a slot and the code it serves are apart: what a jump reaches, less the size of an object's text.
 const REACH_BYTES: usize = (1 << 31) - (1 << 24);
 
-/// Start, end and slot size of every area, for the signal wrapper; entries are only ever added.
-static STARTS: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
-static ENDS: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
-static SLOT_SIZES: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
+/// An area, for the signal wrapper, too.
+struct Area {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    slot_bytes: AtomicUsize,
+    /// Its first byte that is in no run yet.
+    free: AtomicUsize,
+}
+
+/// Entries are only ever added.
+static AREAS: [Area; AREAS_MAX] = [const {
+    Area {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        slot_bytes: AtomicUsize::new(0),
+        free: AtomicUsize::new(0),
+    }
+}; AREAS_MAX];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// First byte of each area that is in no run yet.
-static FREE: [AtomicUsize; AREAS_MAX] = [const { AtomicUsize::new(0) }; AREAS_MAX];
 
 /// A run of slots being filled.
 #[derive(Clone, Copy, Debug)]
@@ -88,9 +100,9 @@ pub(crate) fn take(count: usize, text: core::ops::Range<usize>) -> Option<Run> {
     let reaches = |start: usize, end: usize| end.max(text.end) - start.min(text.start) < REACH_BYTES;
     let areas = COUNT.load(Ordering::Relaxed);
     let mut found = (0..areas).find(|&index| {
-        let (free, end) = (FREE[index].load(Ordering::Relaxed), ENDS[index].load(Ordering::Relaxed));
-        let needed = count * SLOT_SIZES[index].load(Ordering::Relaxed);
-        end - free >= needed && reaches(STARTS[index].load(Ordering::Relaxed), end)
+        let (free, end) = (AREAS[index].free.load(Ordering::Relaxed), AREAS[index].end.load(Ordering::Relaxed));
+        let needed = count * AREAS[index].slot_bytes.load(Ordering::Relaxed);
+        end - free >= needed && reaches(AREAS[index].start.load(Ordering::Relaxed), end)
     });
     if found.is_none() && areas < AREAS_MAX {
         let length = (count * SLOT_BYTES_MAX).max(AREA_BYTES_MIN).next_multiple_of(4096);
@@ -99,11 +111,11 @@ pub(crate) fn take(count: usize, text: core::ops::Range<usize>) -> Option<Run> {
         found = Some(areas);
     }
     let index = found?;
-    let slot_bytes = SLOT_SIZES[index].load(Ordering::Relaxed);
-    let start = FREE[index].load(Ordering::Relaxed);
+    let slot_bytes = AREAS[index].slot_bytes.load(Ordering::Relaxed);
+    let start = AREAS[index].free.load(Ordering::Relaxed);
     let run = Run { start, slot_bytes, slot_count: count, used: 0 };
     run.open()?;
-    FREE[index].store(start + count * slot_bytes, Ordering::Relaxed);
+    AREAS[index].free.store(start + count * slot_bytes, Ordering::Relaxed);
     Some(run)
 }
 
@@ -193,7 +205,7 @@ impl Run {
 pub(crate) fn register_full(start: usize, length: usize) -> bool {
     let index = COUNT.load(Ordering::Relaxed);
     register(start, start + length, OWN_SLOT_BYTES);
-    if let Some(free) = FREE.get(index) {
+    if let Some(Area { free, .. }) = AREAS.get(index) {
         free.store(start + length, Ordering::Relaxed);
     }
     index < AREAS_MAX
@@ -203,10 +215,10 @@ pub(crate) fn register_full(start: usize, length: usize) -> bool {
 fn register(start: usize, end: usize, slot_bytes: usize) {
     let index = COUNT.load(Ordering::Relaxed);
     if index < AREAS_MAX {
-        STARTS[index].store(start, Ordering::Relaxed);
-        ENDS[index].store(end, Ordering::Relaxed);
-        FREE[index].store(start, Ordering::Relaxed);
-        SLOT_SIZES[index].store(slot_bytes, Ordering::Relaxed);
+        AREAS[index].start.store(start, Ordering::Relaxed);
+        AREAS[index].end.store(end, Ordering::Relaxed);
+        AREAS[index].free.store(start, Ordering::Relaxed);
+        AREAS[index].slot_bytes.store(slot_bytes, Ordering::Relaxed);
         COUNT.store(index + 1, Ordering::Release);
     }
 }
@@ -217,9 +229,9 @@ pub(crate) fn original_of(instruction_pointer: usize) -> Option<usize> {
         return Some(original);
     }
     for index in 0..COUNT.load(Ordering::Acquire) {
-        let start = STARTS[index].load(Ordering::Relaxed);
-        if (start..ENDS[index].load(Ordering::Relaxed)).contains(&instruction_pointer) {
-            let slot_bytes = SLOT_SIZES[index].load(Ordering::Relaxed);
+        let start = AREAS[index].start.load(Ordering::Relaxed);
+        if (start..AREAS[index].end.load(Ordering::Relaxed)).contains(&instruction_pointer) {
+            let slot_bytes = AREAS[index].slot_bytes.load(Ordering::Relaxed);
             let slot = start + (instruction_pointer - start) / slot_bytes * slot_bytes;
             // SAFETY: a slot of a registered area, which stays mapped.
             let distance = unsafe { ((slot + slot_bytes - ORIGINAL_BYTES) as *const usize).read() };

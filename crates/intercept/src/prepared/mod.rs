@@ -185,7 +185,8 @@ const AT_FDCWD: usize = -100isize as usize;
 struct Found {
     descriptor: usize,
     text: Text,
-    trailer: Trailer,
+    /// Not on the program's stack, of which a start uses little.
+    trailer: Box<Trailer>,
 }
 
 impl Drop for Found {
@@ -233,7 +234,7 @@ fn find(directory: &CachePath, key: &Key, text: Text) -> Option<Found> {
     if is_error(descriptor) {
         return None;
     }
-    let mut found = Found { descriptor: descriptor as usize, text, trailer: Trailer::zeroed() };
+    let mut found = Found { descriptor: descriptor as usize, text, trailer: Box::new(Trailer::zeroed()) };
     let status = trusted_status(found.descriptor)?;
     let size = status[6] as usize;
     let good = read_trailer(&mut found, size)
@@ -254,7 +255,7 @@ fn path_of(directory: &CachePath, key: &Key) -> CachePath {
 
 fn read_trailer(found: &mut Found, size: usize) -> bool {
     let Some(offset) = size.checked_sub(TRAILER_BYTES) else { return false };
-    let trailer = &raw mut found.trailer;
+    let trailer = &raw mut *found.trailer;
     // SAFETY: our own buffer, of which any bytes are a value.
     let read = unsafe { syscall(number::PREAD64, [found.descriptor, trailer as usize, TRAILER_BYTES, offset]) };
     read == TRAILER_BYTES as isize
