@@ -130,6 +130,7 @@ fn kernel_action(signal: usize, new: Option<&KernelAction>, old: Option<&mut Ker
 }
 
 /// `rt_sigaction` of the program. `in_child`: called by a `vfork` child, whose actions are not this table's.
+#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
     let [signal, new, old, size, ..] = frame.arguments;
     const EINVAL: isize = -22;
@@ -296,7 +297,7 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
         if fault {
             // SAFETY: the instruction pointer the kernel will return to.
             let at = unsafe { *rip };
-            match gannet_usermem::fixup(at) {
+            match entry::fixup(at).or_else(|| gannet_usermem::fixup(at)) {
                 // SAFETY: as above.
                 Some(fixup) => unsafe { *rip = fixup },
                 None => die_by(index),

@@ -17,7 +17,7 @@
 //! | 5 | the process's end leaves nothing behind: its call passes at once |
 //! | 8 | the thread's record, above its engine stack; 0: none yet |
 //! | 16 | signals blocked by deferring, to be unblocked |
-//! | 32–95 | registers while the engine stack is being made |
+//! | 32–95 | registers while the engine stack is being made, or a path is looked at |
 //! | 96–119 | the program's alternate signal stack, as `stack_t` |
 //! | 120 | the signal mask of a program whose alternate stack is hidden |
 //!
@@ -48,6 +48,8 @@ pub(crate) const MARKS_OF_CALLS: u8 = MARK_OURS | MARK_OF_CHILD;
 struct FilterTables {
     /// [`CLASSES`], once [`initialise`] was called: nothing is rewritten before.
     classes: [AtomicU8; NUMBER_LIMIT],
+    /// By the letter behind the first slash of a path: not 0 if the path is the host's, as long as it has neither empty nor dotted components.
+    letters: [AtomicU8; 256],
     /// What is known of each descriptor.
     marks: [AtomicU8; DESCRIPTOR_LIMIT],
 }
@@ -55,6 +57,7 @@ struct FilterTables {
 #[unsafe(link_section = ".bss.gannet_large")]
 static FILTER: FilterTables = FilterTables {
     classes: [const { AtomicU8::new(0) }; NUMBER_LIMIT],
+    letters: [const { AtomicU8::new(0) }; 256],
     marks: [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT],
 };
 
@@ -63,6 +66,29 @@ pub(crate) fn initialise() {
     for (place, class) in FILTER.classes.iter().zip(CLASSES) {
         place.store(class, Ordering::Relaxed);
     }
+}
+
+/// Lets paths pass that begin like none of `places`, nor like what of the host's leads to descriptors. At start, once the places are known.
+pub(crate) fn let_paths_pass<'a>(places: impl Iterator<Item = &'a [u8]>) {
+    let all = |value| FILTER.letters.iter().for_each(|letter| letter.store(value, Ordering::Relaxed));
+    all(1);
+    for path in [&b"//"[..], b"/.", b"/proc", b"/dev"].into_iter().chain(places) {
+        match path.get(1) {
+            Some(letter) => FILTER.letters[usize::from(*letter)].store(0, Ordering::Relaxed),
+            None => all(0),
+        }
+    }
+}
+
+/// Where to go on after a fault at `instruction_pointer`, if it lies where the entry reads what a program calls a path: in the handler.
+pub(crate) fn fixup(instruction_pointer: usize) -> Option<usize> {
+    unsafe extern "C" {
+        static gannet_plain_path_start: u8;
+        static gannet_plain_path_end: u8;
+        static gannet_plain_path_fixup: u8;
+    }
+    let range = &raw const gannet_plain_path_start as usize..&raw const gannet_plain_path_end as usize;
+    range.contains(&instruction_pointer).then_some(&raw const gannet_plain_path_fixup as usize)
 }
 
 /// Where the filter finds the classes of system calls.

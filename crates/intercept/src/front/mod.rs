@@ -174,6 +174,7 @@ pub(crate) fn initialise(open: OpenVolume) {
     let is_below = |inner: &Mount, outer: &Mount| {
         inner.place.strip_prefix(&outer.place[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
     };
+    entry::let_paths_pass(mounts.iter().map(|mount| &mount.place[..]));
     let nested = mounts.iter().any(|inner| mounts.iter().any(|outer| is_below(inner, outer)));
     let front = Front { mounts, nested, open, template: AtomicI32::new(template) };
     internal::protect(template);

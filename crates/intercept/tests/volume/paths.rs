@@ -1,6 +1,8 @@
 //! Paths and working directories: across the border to the host, over links, among several volumes.
 
-use crate::common::{Volume, check, have, run};
+use std::process::Stdio;
+
+use crate::common::{Volume, check, compile, have, on_host, run};
 
 #[test]
 fn working_directories_and_paths_across_the_border() {
@@ -19,6 +21,68 @@ fn working_directories_and_paths_across_the_border() {
         "no\nxdev",
     );
     volume.script("echo text > t; cat /dev/stdin < t; cat /dev/fd/0 < t; cat /proc/self/fd/0 < t", "text\ntext\ntext");
+}
+
+#[test]
+fn paths_that_are_the_hosts_by_their_first_letter() {
+    let (_directory, program) = compile("paths");
+    let paths = [
+        "/",
+        "/usr",
+        "/usr/",
+        "/usr//bin",
+        "/usr/./bin",
+        "/usr/.",
+        "/usr/..",
+        "/usr/../usr/bin",
+        "/usr/bin/env",
+        "/usr/none",
+        "/usr/bin/env/",
+    ];
+    let more = [
+        "//usr",
+        "/./usr",
+        "/.none",
+        "/proc/self/exe",
+        "/proc/self/fd/0",
+        "/dev/null",
+        "/dev/stdin",
+        "/etc/passwd",
+        "usr",
+        "",
+        "/u",
+        "/g",
+        "/none",
+    ];
+    let paths = || paths.iter().chain(&more);
+    let wanted = run(on_host(&program).current_dir("/usr").stdin(Stdio::null()).args(paths()));
+    let volume = Volume::new(64);
+    volume.script("echo text > file; ln -s file link", "");
+    assert!(wanted.status.success());
+    let wanted = String::from_utf8_lossy(&wanted.stdout).into_owned();
+    let found = run(volume.command(&program.to_string_lossy()).current_dir("/usr").args(paths()));
+    check(&found, "beside a volume", &wanted);
+    // And what leads into it by such a beginning.
+    let inside = [
+        "/usr/../gannet/file",
+        "/usr/../gannet/link",
+        "/./gannet/file",
+        "/gannet",
+        "/gannet/none",
+        "/usr/bin/../../gannet/file/",
+    ];
+    let found = run(volume.command(&program.to_string_lossy()).args(inside));
+    let told = String::from_utf8_lossy(&found.stdout).into_owned();
+    let lines: Vec<_> = told.lines().take(inside.len()).collect();
+    let wanted = [
+        "/usr/../gannet/file: yes yes yes yes EINVAL yes yes yes",
+        "/usr/../gannet/link: yes yes yes yes yes yes yes yes",
+        "/./gannet/file: yes yes yes yes EINVAL yes yes yes",
+        "/gannet: yes yes yes yes EINVAL yes yes yes",
+        "/gannet/none: ENOENT ENOENT ENOENT ENOENT ENOENT ENOENT ENOENT ENOENT",
+        "/usr/bin/../../gannet/file/: ENOTDIR ENOTDIR ENOTDIR ENOTDIR ENOTDIR ENOTDIR ENOTDIR ENOTDIR",
+    ];
+    assert_eq!(lines, wanted);
 }
 
 #[test]
