@@ -4,6 +4,7 @@
 
 mod caching;
 mod coherence;
+mod differ;
 mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]

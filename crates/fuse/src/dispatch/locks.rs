@@ -216,6 +216,8 @@ impl Dispatcher {
         let exclusive = match lock_request.kind {
             F_RDLCK => Some(false),
             F_WRLCK => Some(true),
+            // Which ones its own description has.
+            F_UNLCK => None,
             _ => return Err(Error::new(Errno::INVAL)),
         };
         // Asking needs an owner, too: one's own locks are not in the way.

@@ -162,10 +162,10 @@ pub(crate) fn change_times(call: &Call<'_>, scratch: &mut PathScratch) -> Answer
     };
     if at.arguments[at.path] == 0 && matches!(call.number, UTIMENSAT | FUTIMESAT) {
         // How the C library does `futimens`.
-        let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
-        if flags != 0 {
+        if flags != 0 && call.is_ours(call.arguments[0]) {
             return Err(Errno::INVAL);
         }
+        let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
         return change(&namespace, node);
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {

@@ -11,7 +11,7 @@ use crate::number::*;
 use crate::raw::syscall6;
 use crate::table::{Class, Treatment, class_of, treatment_of};
 use crate::thread::{PathScratch, Record, Scratch};
-use gannet_vfs::namespace::{Last, LastMode, Namespace, Place, ResolveFlags};
+use gannet_vfs::namespace::{Credentials, Last, LastMode, Namespace, Place, ResolveFlags};
 use gannet_vfs::{Errno, FileSystem, Found};
 
 /// What a handler answers: an outcome, or an error for the program.
@@ -78,13 +78,27 @@ impl Call<'_> {
         mode: LastMode,
         flags: ResolveFlags,
         scratch: &mut PathScratch,
+        work: impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+    ) -> Answer {
+        self.at_path_by(credentials::effective, at, mode, flags, scratch, work)
+    }
+
+    /// The same, by who may be another than the process acts as.
+    pub(crate) fn at_path_by(
+        &self,
+        who: fn() -> Credentials<'static>,
+        at: AtForm,
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &mut PathScratch,
         mut work: impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
-        again(|| self.at_path_once(at, mode, flags, scratch, &mut work))
+        again(|| self.at_path_once(who(), at, mode, flags, scratch, &mut work))
     }
 
     fn at_path_once(
         &self,
+        who: Credentials<'static>,
         at: AtForm,
         mode: LastMode,
         flags: ResolveFlags,
@@ -93,12 +107,12 @@ impl Call<'_> {
     ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];
-        match self.front.resolve(self.table(), directory, path, mode, flags, scratch)? {
+        match self.front.resolve_by(&who, self.table(), (directory, path), mode, flags, scratch)? {
             Target::Host => Ok(Outcome::Pass),
             Target::HostPath(path) => Ok(at.on_host(path)),
             Target::Place(mount, place) => {
                 let fs = self.front.file_system(mount)?;
-                work(&Namespace::new(fs, credentials::effective()), mount, &place)
+                work(&Namespace::new(fs, who), mount, &place)
             }
             // The link in /proc itself is the kernel's.
             Target::Descriptor(_) if mode != LastMode::Follow => Ok(Outcome::Pass),
@@ -107,7 +121,7 @@ impl Call<'_> {
                 let found = Some(Found { node: file.node, file_type: file.file_type });
                 let place = Place { directory: file.node, last: Last::Dot, found, wants_directory: false };
                 let fs = self.front.file_system(file.mount)?;
-                work(&Namespace::new(fs, credentials::effective()), file.mount, &place)
+                work(&Namespace::new(fs, who), file.mount, &place)
             }
         }
     }

@@ -370,8 +370,8 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
             let all = call.file_system(&file)?.attributes(file.node).map_err(|error| error.errno())?;
             let offset =
                 call.file_system(&file)?.shared().offset(file.description).map_err(|error| error.errno())?.get();
-            let left = all.size_bytes.saturating_sub(offset);
-            memory::write_value(argument, &(left.min(i32::MAX as u64) as i32)).map_err(|_| Errno::FAULT)?;
+            // The kernel's number is as wide: behind the end it is less than nothing.
+            memory::write_value(argument, &(all.size_bytes.wrapping_sub(offset) as i32)).map_err(|_| Errno::FAULT)?;
             done(0)
         }
         sharing::FICLONE | sharing::FICLONERANGE => sharing::clone(call, &file, request as u32 as usize, argument),

@@ -164,10 +164,12 @@ impl Front {
         let description = Description::from_word(word)?;
         fs.shared().adopt(description).ok()?;
         let info = fs.shared().info(description).ok()?;
+        const NEITHER: u32 = 3;
         let flags = match (info.access.contains(AccessMode::READ), info.access.contains(AccessMode::WRITE)) {
             (true, true) => 2,
             (false, true) => 1,
             (true, false) => 0,
+            (false, false) if info.status & NEITHER == NEITHER && info.status & O_PATH == 0 => NEITHER,
             (false, false) => O_PATH,
         };
         let flags = flags | info.status & super::data::O_NOATIME;

@@ -74,6 +74,10 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     let mut words = [0u64; 4];
     memory::read_value(address, &mut words).map_err(|_| Errno::FAULT)?;
     let (kind, whence) = (words[0] as i16, (words[0] >> 16) as i16);
+    if command == F_GETLK && !matches!(kind, F_RDLCK | F_WRLCK) {
+        // Before the range.
+        return Err(Errno::INVAL);
+    }
     let fs = call.file_system(file)?;
     let base = match whence {
         0 => 0,
@@ -96,7 +100,8 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     let exclusive = match kind {
         F_RDLCK => Some(false),
         F_WRLCK => Some(true),
-        F_UNLCK if !is_test => None,
+        // As a question, since Linux 6.13: which locks the description has itself.
+        F_UNLCK => None,
         _ => return Err(Errno::INVAL),
     };
     let request =

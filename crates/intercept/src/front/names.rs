@@ -179,8 +179,7 @@ fn open_once(
         }
         // The kernel says what it says of a link in /proc.
         Target::Descriptor(_)
-            if flags.contains(OpenFlags::NOFOLLOW) && !flags.contains(OpenFlags::PATH)
-                || flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) =>
+            if flags.contains(OpenFlags::NOFOLLOW) || flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) =>
         {
             held::flush();
             return Ok(Outcome::Pass);
@@ -188,6 +187,12 @@ fn open_once(
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
             let mount = file.mount;
+            if flags.contains(OpenFlags::CREATE)
+                && !flags.contains(OpenFlags::PATH)
+                && file.file_type == FileType::Directory
+            {
+                return Err(Errno::ISDIR);
+            }
             let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
             let found = gannet_vfs::Found { node: file.node, file_type: file.file_type };
             let makes = flags.contains(OpenFlags::TMPFILE) && file.file_type == FileType::Directory;
@@ -402,8 +407,12 @@ fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, 
         // Before anything about the paths.
         return Err(errno);
     }
-    if matches!(from, Ok(Target::Host)) && !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
-        across::check_host_parent(call, from_directory, from_path)?;
+    if !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
+        match &from {
+            Ok(Target::Host) => across::check_host_parent(call, from_directory, from_path)?,
+            Ok(Target::HostPath(path)) => across::check_host_parent(call, CWD, path.as_ptr() as usize)?,
+            _ => {}
+        }
     }
     if let (Ok(Target::Place(mount, place)), Err(_)) = (&from, &to) {
         across::check_parent(call.front.file_system(*mount)?, place)?;
@@ -417,7 +426,12 @@ fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, 
             across::check_host_parent(call, to_directory, to_path)?;
             return Err(Errno::XDEV);
         }
-        (Target::Host, Target::Place(mount, place)) => {
+        (Target::Place(mount, place), Target::HostPath(path)) => {
+            across::check_parent(call.front.file_system(mount)?, &place)?;
+            across::check_host_parent(call, CWD, path.as_ptr() as usize)?;
+            return Err(Errno::XDEV);
+        }
+        (Target::Host | Target::HostPath(_), Target::Place(mount, place)) => {
             across::check_parent(call.front.file_system(mount)?, &place)?;
             return Err(Errno::XDEV);
         }
@@ -471,8 +485,8 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
     let table = call.table();
     if flags & AT_EMPTY_PATH != 0 && super::has_changed_identity() {
         // Who is no longer who opened a descriptor must be able to look everywhere; whatever the path, if it begins there.
-        let mut beginning = 0u8;
-        let is_relative = memory::read_value(from_path, &mut beginning).is_ok() && beginning != b'/';
+        // What is wrong with the path itself comes before.
+        let is_relative = memory::read_string(from_path, &mut first.given).is_ok_and(|path| !path.starts_with(b"/"));
         let looks_everywhere = credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH);
         if is_relative && call.open_file(from_directory).is_some() && !looks_everywhere {
             return Err(Errno::NOENT);

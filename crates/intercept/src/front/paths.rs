@@ -11,7 +11,7 @@ use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use core::sync::atomic::{AtomicBool, Ordering};
-use gannet_vfs::namespace::{LastMode, PathBuffer, Place, Resolution, ResolveFlags, Walker};
+use gannet_vfs::namespace::{Credentials, LastMode, PathBuffer, Place, Resolution, ResolveFlags, Walker};
 use gannet_vfs::{Errno, NodeId};
 
 /// The descriptor that stands for the working directory.
@@ -50,6 +50,19 @@ impl Front {
         flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
+        self.resolve_by(&credentials::effective(), table, (directory, address), mode, flags, scratch)
+    }
+
+    /// The same, by who may be another than the process acts as: directory and path.
+    pub(crate) fn resolve_by<'a>(
+        &self,
+        who: &Credentials<'_>,
+        table: &Table,
+        (directory, address): (i32, usize),
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &'a mut PathScratch,
+    ) -> Result<Target<'a>, Errno> {
         let PathScratch { given, given_bytes, host, walk } = scratch;
         let host_pointer: *mut [u8; 8192] = host;
         // The kernel says the same of such paths, wherever they lead.
@@ -59,8 +72,17 @@ impl Front {
             Err(_) => return Err(Errno::FAULT),
         };
         *given_bytes = length;
-        let path: &'a [u8] = &given[..length];
-        let (mut mount, mut node, path) = match self.start_of(table, directory, path)? {
+        let given: &'a [u8] = &given[..length];
+        let is_absolute = given.first() == Some(&b'/');
+        // There the root is where the walk begins.
+        let path = if is_absolute && flags.contains(ResolveFlags::IN_ROOT) { below_root(given) } else { given };
+        let start = self.start_of(table, directory, path)?;
+        let leaves_host = |mount| match path.first() == Some(&b'/') && flags.contains(ResolveFlags::NO_XDEV) {
+            // The host's root is another file system.
+            true => Err(Errno::XDEV),
+            false => Ok(mount),
+        };
+        let (mut mount, mut node, path) = match start {
             // SAFETY: borrowed for 'a, and nothing else refers to it.
             Start::Host => match self.start_of_devious(directory, path, unsafe { &mut *host_pointer })? {
                 None => {
@@ -72,10 +94,11 @@ impl Front {
                     return Ok(Target::Host);
                 }
                 // SAFETY: borrowed for 'a; used until the first round ends.
-                Some((mount, node, from, to)) => (mount, node, unsafe { &(&*host_pointer)[from..to] }),
+                Some((mount, node, from, to)) => (leaves_host(mount)?, node, unsafe { &(&*host_pointer)[from..to] }),
             },
             Start::Descriptor(descriptor) => return Ok(Target::Descriptor(descriptor)),
             Start::Volume { mount, node, skip } => {
+                leaves_host(mount)?;
                 // SAFETY: as above.
                 let host: &'a mut [u8; 8192] = unsafe { &mut *host_pointer };
                 match self.nested.then(|| self.nested_place(mount, node, &path[skip..], host)).flatten() {
@@ -89,14 +112,13 @@ impl Front {
             }
         };
         let empty_is_root = path.is_empty() && length != 0;
-        let who = credentials::effective();
         let (host_room, walk_room): (*mut [u8; 8192], *mut PathBuffer) = (host_pointer, walk);
         let mut current: Vec<u8> = Vec::new();
         let mut links = 0;
         // Each round follows at least one `..` or link across the border; links are counted, `..` shortens the path.
         for _ in 0..64 {
             let fs = self.file_system(mount)?;
-            let mut walker = Walker::new(fs, &who);
+            let mut walker = Walker::new(fs, who);
             walker.links = links;
             let text: &'a [u8] = if current.is_empty() {
                 // Nothing behind the place of a mount: its root.
@@ -322,6 +344,12 @@ impl Front {
             DIRECTORY_IS_ABOVE.store(above, Ordering::Relaxed);
         }
     }
+}
+
+/// An absolute path, seen from a root that is a directory.
+fn below_root(path: &[u8]) -> &[u8] {
+    let slashes = path.iter().take_while(|byte| **byte == b'/').count();
+    if slashes == path.len() { b"." } else { &path[slashes..] }
 }
 
 /// Appends where a directory descriptor of the host leads, as the kernel names it; false if it has no such name.

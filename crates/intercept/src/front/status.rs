@@ -8,7 +8,7 @@ use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::thread::PathScratch;
-use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
+use gannet_vfs::namespace::{Access, LastMode, ResolveFlags};
 use gannet_vfs::{Attributes, Errno, FileType, NodeId, Time};
 
 pub(crate) const AT_SYMLINK_NOFOLLOW: usize = 0x100;
@@ -219,10 +219,10 @@ pub(crate) fn access(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> 
     if wanted & !7 != 0 || has_unknown(flags, AT_EACCESS | AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH) {
         return Ok(Outcome::Pass);
     }
-    call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
+    // The way there as well.
+    let who = if flags & AT_EACCESS != 0 { credentials::effective } else { credentials::real };
+    call.at_path_by(who, at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let found = place.existing().map_err(|error| error.errno())?;
-        let who = if flags & AT_EACCESS != 0 { credentials::effective() } else { credentials::real() };
-        let namespace = Namespace::new(namespace.fs(), who);
         namespace.check_access(found.node, Access::from_bits_truncate(wanted as u32)).map_err(|error| error.errno())?;
         done(0)
     })

@@ -3,6 +3,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses a part")]
 
 mod afterwards;
+pub(crate) mod differ;
 pub(crate) mod ordinary;
 pub(crate) mod random;
 mod running;

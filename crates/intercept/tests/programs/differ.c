@@ -1,12 +1,14 @@
 // Random calls on files, seeded; tells of each what came of it, in a line. Whatever file system it runs on, the lines must be the same.
 // differ DIRECTORY SEED STEPS [WITHOUT [LEAVE OUT]]
-// WITHOUT: letters of what is not tried: m maps, c collapsing and inserting, r sharing blocks, f named pipes, p bad pointers, x large attributes. LEAVE OUT: numbers of steps, "3,7-9".
+// WITHOUT: letters of what is not tried: m maps, c collapsing and inserting, r sharing blocks, f named pipes, p bad pointers, x large attributes,
+// u questions of one's own locks. 2: two processes make the steps in turn, without maps. LEAVE OUT: numbers of steps, "3,7-9".
 #include "say.h"
 #include <setjmp.h>
 #include "differ/base.h"
 #include "differ/data.h"
 #include "differ/names.h"
 #include "differ/attributes.h"
+#include "differ/turns.h"
 
 static const struct { int often; void (*make)(void); } kinds[] = {
     {12, begins}, {20, opens}, {3, direct}, {4, closes}, {10, makes}, {7, removes}, {8, renames}, {6, links}, {3, reads_link}, {3, walks}, {4, lists},
@@ -69,49 +71,73 @@ static int is_left_out(const char *list, long step) {
     return 0;
 }
 
+static uint64_t seed;
+static long steps;
+static int is_for_two, of_all;
+static const char *left_out;
+
+static void write_line(void) {
+    line[used++] = '\n';
+    if (syscall(SYS_write, told_to, line, used) != (long)used) _exit(4);
+}
+static void make_step(long step) {
+    chance = seed * 0x1000003 + (uint64_t)step * 0x9e3779b1;
+    word();
+    used = 0;
+    tell("%ld ", step);
+    int which = (int)any((unsigned)of_all);
+    size_t kind = 0;
+    while (which >= kinds[kind].often) which -= kinds[kind++].often;
+    if (step < 10) kind = 0;
+    if ((kinds[kind].make == maps_and_uses && without_maps) || (kinds[kind].make == clones && without_clones)) tell("-");
+    else {
+        if ((waited = rarely(8))) wait_for_tick();
+        kinds[kind].make();
+    }
+    if (step % 25 == 24 || step == steps - 1) tell("\n%ld all", step), everything();
+    write_line();
+}
+
 int main(int count, char **arguments) {
     if (count < 4) return 2;
-    uint64_t seed = strtoul(arguments[2], NULL, 10);
-    long steps = atol(arguments[3]);
-    const char *without = count > 4 ? arguments[4] : "", *left_out = count > 5 ? arguments[5] : "";
-    without_maps = !!strchr(without, 'm'), without_collapse = !!strchr(without, 'c'), without_clones = !!strchr(without, 'r');
+    seed = strtoul(arguments[2], NULL, 10);
+    steps = atol(arguments[3]);
+    const char *without = count > 4 ? arguments[4] : "";
+    left_out = count > 5 ? arguments[5] : "";
+    is_for_two = !!strchr(without, '2');
+    without_maps = is_for_two || strchr(without, 'm'), without_collapse = !!strchr(without, 'c'), without_clones = !!strchr(without, 'r');
     without_fifos = !!strchr(without, 'f') || seed % 2;
     without_large = !!strchr(without, 'x');
     without_bad = !!strchr(without, 'p');
+    without_own_locks = !!strchr(without, 'u');
+    memset(long_255, 'n', 255), memset(long_256, 'n', 256);
+    for (int i = 0; i < 4095; i++) long_4095[i] = long_4096[i] = i % 2 ? '/' : '.';
+    long_4095[4094] = 'a', long_4096[4095] = 'a';
+    struct sigaction fault = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
+    sigaction(SIGBUS, &fault, NULL), sigaction(SIGSEGV, &fault, NULL);
+    signal(SIGXFSZ, SIG_IGN), signal(SIGPIPE, SIG_IGN), signal(SIGIO, SIG_IGN);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) of_all += kinds[i].often;
+    if (count > 6) executed_partner(arguments[6], make_step);
     // Its own directory, in one that all may write to.
     if (chdir(arguments[1]) || mkdir("x", 0755) || mkdir("x/y", 0755) || mkdir("x/y/top", 0755) || chdir("x/y/top") || chmod(".", 0777) || !realpath(".", top)) return perror("directory"), 3;
     told_to = fcntl(1, F_DUPFD_CLOEXEC, 200);
     for (int i = 0; i < SLOTS; i++) slots[i] = -1;
-    memset(long_255, 'n', 255), memset(long_256, 'n', 256);
-    for (int i = 0; i < 4095; i++) long_4095[i] = long_4096[i] = i % 2 ? '/' : '.';
-    long_4095[4094] = 'a', long_4096[4095] = 'a';
     clock_gettime(CLOCK_REALTIME, &began);
-    struct sigaction fault = {.sa_handler = on_fault, .sa_flags = SA_NODEFER};
-    sigaction(SIGBUS, &fault, NULL), sigaction(SIGSEGV, &fault, NULL);
-    signal(SIGXFSZ, SIG_IGN), signal(SIGPIPE, SIG_IGN), signal(SIGIO, SIG_IGN);
     umask(022);
     setgroups(0, NULL);
-    int all = 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) all += kinds[i].often;
     for (long step = 0; step < steps; step++) {
-        chance = seed * 0x1000003 + (uint64_t)step * 0x9e3779b1;
-        word();
-        used = 0;
-        tell("%ld ", step);
-        if (!is_left_out(left_out, step)) {
-            int which = (int)any((unsigned)all);
-            size_t kind = 0;
-            while (which >= kinds[kind].often) which -= kinds[kind++].often;
-            if (step < 10) kind = 0;
-            if ((kinds[kind].make == maps_and_uses && without_maps) || (kinds[kind].make == clones && without_clones)) tell("-");
-            else {
-                if ((waited = rarely(8))) wait_for_tick();
-                kinds[kind].make();
-            }
-        } else tell("left out");
-        if (step % 25 == 24 || step == steps - 1) tell("\n%ld all", step), everything();
-        line[used++] = '\n';
-        if (syscall(SYS_write, told_to, line, used) != (long)used) return 4;
+        if (is_for_two && step % 60 == 20) {
+            used = 0;
+            // What has become another user may not be able to execute the program.
+            begins_partner(!is_other && (seed + (uint64_t)step / 60) % 2, arguments, make_step);
+            write_line();
+        }
+        if (is_left_out(left_out, step)) { used = 0; tell("%ld left out", step); write_line(); }
+        else if (is_partners(seed, step)) partner_makes(step);
+        else make_step(step);
     }
+    used = 0;
+    ends_partner();
+    if (is_for_two) write_line();
     return 0;
 }

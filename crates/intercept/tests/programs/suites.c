@@ -329,10 +329,46 @@ static void capable(void) {
     close(file); close(from); unlink("f"); unlink("other");
 }
 
+// In which order things are refused, and what is rarely asked: found by random calls (`differ.c`).
+static long open_by_rules(int place, const char *path, long flags, long rules) {
+    struct open_how how = {.flags = (unsigned long)flags, .resolve = (unsigned long)rules};
+    return S(openat2, place, path, &how, sizeof how);
+}
+static void refused(void) {
+    section = "refused"; make("f", "0123456789"); mkdir("d", 0755); mkdir("d/e", 0755); chmod("d", 0700); symlink("/nowhere/e/", "away"); symlink("e", "d/link");
+    char path[4200], home[4096]; getcwd(home, sizeof home); int file = open("f", O_RDWR), directory = open("d", O_RDONLY), ends[2]; pipe(ends); loff_t far = LONG_MAX; int left = 7;
+    R(splice(file, &far, ends[1], 0, 100, SPLICE_F_NONBLOCK)); far = LONG_MAX - 100; R(splice(file, &far, ends[1], 0, 100, SPLICE_F_NONBLOCK)); R(splice(file, &far, ends[1], 0, 101, SPLICE_F_NONBLOCK));
+    R(open_by_rules(file, "..", 0, RESOLVE_BENEATH)); R(open_by_rules(file, "..", 0, RESOLVE_IN_ROOT)); R(open_by_rules(file, "x", 0, RESOLVE_BENEATH)); R(open_by_rules(directory, "..", 0, RESOLVE_BENEATH));
+    OK(open_by_rules(directory, "/e", 0, RESOLVE_IN_ROOT)); OK(open_by_rules(directory, "//link/../e", 0, RESOLVE_IN_ROOT)); OK(open_by_rules(directory, "/", 0, RESOLVE_IN_ROOT)); OK(open_by_rules(AT_FDCWD, "/f", 0, RESOLVE_IN_ROOT)); R(open_by_rules(directory, home, 0, RESOLVE_IN_ROOT)); R(open_by_rules(directory, "/../../f", 0, RESOLVE_IN_ROOT));
+    // Only the one in memory lies on another file system than the root.
+    R(open_by_rules(AT_FDCWD, home, 0, RESOLVE_NO_XDEV) == -1 ? -1 : 0); OK(open_by_rules(directory, "e", 0, RESOLVE_NO_XDEV));
+    struct flock lock = {F_UNLCK, SEEK_SET, LONG_MAX, 100, 0}; R(fcntl(file, F_GETLK, &lock)); R(fcntl(file, F_SETLK, &lock)); lock.l_type = 7; R(fcntl(file, F_GETLK, &lock)); R(fcntl(file, F_SETLK, &lock));
+    lseek(file, 15, SEEK_SET); R(ioctl(file, FIONREAD, &left)); R(left); lseek(file, 1l << 33, SEEK_SET); R(ioctl(file, FIONREAD, &left)); R(left);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", directory); R(open(path, O_CREAT | O_RDONLY, 0600)); R(open(path, O_CREAT | O_RDONLY | O_DIRECTORY, 0600)); OK(open(path, O_CREAT | O_PATH, 0600));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file); struct stat about = {0}; int link = open(path, O_PATH | O_NOFOLLOW); R(fstat(link, &about)); R(S_ISLNK(about.st_mode)); R(open(path, O_NOFOLLOW)); close(link);
+    struct __attribute__((packed)) { unsigned version; struct { unsigned short tag, rights; unsigned who; } entries[3]; } list = {2, {{1, 7, -1u}, {8, 7, -1u}, {0x20, 7, -1u}}};
+    R(fsetxattr(file, "system.posix_acl_default", &list, sizeof list, 0)); R(fsetxattr(file, "system.posix_acl_access", &list, sizeof list, 0)); list.entries[1].tag = 4; R(fsetxattr(file, "system.posix_acl_default", &list, sizeof list, 0));
+    int named = open("f", O_PATH); struct timespec now[2] = {{1, UTIME_NOW}, {1, UTIME_NOW}}; R(S(utimensat, named, 0, now, AT_EMPTY_PATH)); R(S(utimensat, named, 0, now, 0)); R(S(utimensat, 900, 0, now, AT_EMPTY_PATH));
+    R(rename("away/.", "x")); R(rename("away/x", "x")); R(rename("f", "away/x"));
+    // To a program that acts as another the way is what it would be for who started it.
+    pid_t child = fork();
+    if (!child) {
+        setresuid(-1, user, -1); R(access("d/e", F_OK)); R(access("d/none", F_OK)); R(faccessat(AT_FDCWD, "d/e", F_OK, AT_EACCESS)); R(S(faccessat2, AT_FDCWD, "d/e/.", 7, 0)); setresuid(-1, 0, -1);
+        setresuid(user, 0, 0); R(access("d/e", F_OK)); R(faccessat(AT_FDCWD, "d/e", F_OK, AT_EACCESS)); setresuid(user, user, user); R(linkat(file, long_path, AT_FDCWD, "x", AT_EMPTY_PATH)); R(linkat(file, (char *)8, AT_FDCWD, "x", AT_EMPTY_PATH)); R(linkat(file, "", AT_FDCWD, "x", AT_EMPTY_PATH)); _exit(0);
+    }
+    waitpid(child, 0, 0);
+    // What is open for neither reading nor writing is that for an executed program, too.
+    int neither = open("f", O_ACCMODE);
+    child = fork(); if (!child) { char number[20]; snprintf(number, sizeof number, "%d", neither); execl("/proc/self/exe", "suites", "flags", number, (char *)0); _exit(9); } int status = -1; waitpid(child, &status, 0); R(WEXITSTATUS(status));
+    for (int i = 3; i < 40; i++) close(i); unlink("f"); unlink("away"); unlink("d/link"); rmdir("d/e"); rmdir("d");
+}
+
 int main(int count, char **arguments) {
+    // Executed to tell how a descriptor is open.
+    if (count == 3) return fcntl(atoi(arguments[2]), F_GETFL) & O_ACCMODE;
     if (count != 2 || chdir(arguments[1])) return 2;
     char home[4096]; getcwd(home, 4096); setenv("CONFORM_HOME", home, 1); signal(SIGPIPE, SIG_IGN); signal(SIGXFSZ, SIG_IGN); umask(022);
     memset(long_name, 'n', 256); for (int i = 0; i < 4500; i++) long_path[i] = i % 2 ? '/' : 'p';
-    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts(); ends(); gone(); capable();
+    times(); set_id(); behind_the_end(); beyond(); named(); vectors(); flagged(); users(); exclusion(); children(); scripts(); ends(); gone(); capable(); refused();
     section = "end"; say("done"); return 0;
 }

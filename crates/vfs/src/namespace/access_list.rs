@@ -79,7 +79,7 @@ impl<'a> AccessList<'a> {
         Ok(list)
     }
 
-    /// Checks what is said of a value before anything about the inode: its version, length and kinds of entries.
+    /// Checks what is said of a value before anything about the inode: its version, length and kinds of entries, and that who is named can be.
     pub(super) fn check_form(bytes: &[u8]) -> Result<()> {
         let invalid = Error::because(Errno::INVAL, "access control list");
         let (version, entries) = bytes.split_first_chunk().ok_or(invalid)?;
@@ -88,7 +88,8 @@ impl<'a> AccessList<'a> {
         }
         let is_known = |entry: &[u8]| {
             let tag = u16::from_le_bytes([entry[0], entry[1]]);
-            matches!(tag, OWNER | USER | OWNING_GROUP | GROUP | MASK | OTHER)
+            let is_nobody = entry[4..] == [0xff; 4];
+            matches!(tag, OWNER | OWNING_GROUP | MASK | OTHER) || matches!(tag, USER | GROUP) && !is_nobody
         };
         let entries = entries.chunks_exact(ENTRY_BYTES);
         let sound = entries.remainder().is_empty() && entries.clone().all(is_known);

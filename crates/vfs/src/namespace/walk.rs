@@ -293,6 +293,8 @@ impl<'f, 'c> Walker<'f, 'c> {
                 if up && at == self.root {
                     match self.boundary {
                         Boundary::Leave => return leave(at, to + slashes),
+                        // Where the walk begins there may be a file.
+                        _ if self.fs.permissions(at)?.file_type != FileType::Directory => return fail(Errno::NOTDIR),
                         Boundary::Contain => {}
                         Boundary::Beneath => return fail(Errno::XDEV),
                     }

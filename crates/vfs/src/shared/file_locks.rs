@@ -124,15 +124,18 @@ impl Shared {
         Ok(LockOwner::Process(self.session().participant()))
     }
 
-    /// `F_GETLK`: the first lock that stands in the way of `request`.
+    /// `F_GETLK`: the first lock that stands in the way of `request`; if that is to release, the first that its owner has there.
     pub fn test_lock(&self, request: &LockRequest) -> Result<Option<LockedBy>> {
         let thread = self.thread()?;
         let test = || {
             let bucket = self.tables.bucket(request.node.number);
             let guard = thread.lock(bucket.lock())?;
-            let blocker = self.tables.conflict(&thread, bucket, request)?;
+            let found = match request.exclusive {
+                Some(_) => self.tables.conflict(&thread, bucket, request),
+                None => self.tables.own(&thread, bucket, request),
+            }?;
             guard.unlock();
-            Ok(blocker)
+            Ok(found)
         };
         test().map_err(error_of)
     }

@@ -161,11 +161,29 @@ impl Tables {
         request: &LockRequest,
     ) -> Result<Option<LockedBy>> {
         let Some(exclusive) = request.exclusive else { return Ok(None) };
+        self.first_of(thread, bucket, |record| {
+            record.node == request.node && record.conflicts(&request.owner, exclusive, request.range)
+        })
+    }
+
+    /// The first lock of an owner that touches a range. Under the bucket's lock.
+    pub(super) fn own(&self, thread: &Thread<'_>, bucket: Bucket, request: &LockRequest) -> Result<Option<LockedBy>> {
+        self.first_of(thread, bucket, |record| {
+            (record.node, record.owner) == (request.node, request.owner) && record.range.overlaps(request.range)
+        })
+    }
+
+    /// Of the records that are meant, the one that begins first.
+    fn first_of(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        is_meant: impl Fn(&Record) -> bool,
+    ) -> Result<Option<LockedBy>> {
         let mut first: Option<LockedBy> = None;
         self.records_in(thread, bucket, |_, _, record| {
-            let blocks = record.node == request.node && record.conflicts(&request.owner, exclusive, request.range);
             let is_earlier = first.is_none_or(|first| record.range.start < first.range.start);
-            if blocks && is_earlier && self.owner_exists(thread, &record.owner)? {
+            if is_meant(&record) && is_earlier && self.owner_exists(thread, &record.owner)? {
                 let Record { owner, exclusive, range, process, .. } = record;
                 first = Some(LockedBy { owner, exclusive, range, process });
             }

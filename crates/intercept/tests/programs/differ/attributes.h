@@ -135,7 +135,7 @@ static void descriptors(void) {
         int command = (int)PICK(F_SETLK, F_OFD_SETLK, F_OFD_SETLK, F_GETLK, F_OFD_GETLK);
         if (rarely(30)) lock.l_pid = 5;
         // A question that kernels answer since Linux 6.10 or so: which locks are one's own.
-        if (command == F_OFD_GETLK && lock.l_type == F_UNLCK) lock.l_type = F_RDLCK;
+        if (command == F_OFD_GETLK && lock.l_type == F_UNLCK && without_own_locks) lock.l_type = F_RDLCK;
         tell("lock %d %d type %d whence %d %ld+%ld", file, command, lock.l_type, lock.l_whence, lock.l_start, lock.l_len);
         if (answer(CALL(fcntl, file, command, &lock)) == 0) tell(" %d %d %ld+%ld %s", lock.l_type, lock.l_whence, lock.l_start, lock.l_len, lock.l_pid == getpid() ? "own" : lock.l_pid == -1 ? "ofd" : lock.l_pid ? "?" : "0");
         break;
@@ -146,8 +146,7 @@ static void descriptors(void) {
         tell("ioctl %d %lx", file, command);
         long got = CALL(ioctl, file, command, !without_bad && rarely(10) ? BAD : (void *)&value);
         answer(got);
-        // Behind the end less than nothing is left, or nothing.
-        if (command == FIONREAD && got == 0) tell(" %d", value < 0 ? 0 : value);
+        if (command == FIONREAD && got == 0) tell(" %d", value);
         if (!without_fifos) fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK);
         break;
     }

@@ -17,9 +17,9 @@ static int rarely(unsigned one_in) { return any(one_in) == 0; }
 #define PICK(...) ((const long[]){__VA_ARGS__}[any(sizeof((const long[]){__VA_ARGS__}) / sizeof(long))])
 
 static int slots[SLOTS];      // Descriptors that are kept, or -1.
-static struct { char *at; size_t length; int held; } maps[MAPS];
+static struct { char *at; size_t length; int is_private; } maps[MAPS];
 static char top[4096];        // The directory that all this happens in, from the root.
-static int without_maps, without_collapse, without_clones, without_fifos, without_bad, without_large;
+static int without_maps, without_collapse, without_clones, without_fifos, without_bad, without_large, without_own_locks;
 static struct timespec began;
 static int is_other;            // The steps have become another user.
 

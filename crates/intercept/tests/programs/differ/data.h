@@ -62,6 +62,8 @@ static int allocated_any;
 static void seeks(void) {
     int file = a_slot(), whence = (int)PICK(SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA, SEEK_HOLE, SEEK_DATA, SEEK_HOLE, 5, -1);
     off_t offset = an_offset();
+    // How far a position may lie is the file system's.
+    if (offset > 1l << 40) offset = 1l << 40;
     // Whether what is allocated and not written is a hole is the file system's.
     if (allocated_any && whence >= SEEK_DATA) whence = SEEK_END;
     struct statx about;
@@ -106,6 +108,8 @@ static void copies(void) {
     int from = a_slot(), to = a_slot();
     size_t length = a_length();
     off_t in = an_offset(), out = an_offset();
+    // How long a file may be is the file system's.
+    if (out > 1l << 40) out = 1l << 30;
     off_t *in_at = rarely(2) ? &in : NULL, *out_at = rarely(2) ? &out : NULL;
     struct watched watched = before(to, "", AT_EMPTY_PATH);
     struct statx source_about;
@@ -186,14 +190,14 @@ static void on_fault(int number) {
     if (guarded) siglongjmp(back, number);
     signal(number, SIG_DFL);
 }
-static void touch(char *at, size_t length, int store) {
+static void touch(char *at, size_t length, int store, int is_told) {
     int number = sigsetjmp(back, 1);
     if (number) { guarded = 0; tell(" %s", number == SIGBUS ? "BUS" : "SEGV"); return; }
     guarded = 1;
     if (store) memcpy(at, source, length);
     memcpy(sink, at, length);
     guarded = 0;
-    tell(" #%08x", hash(0, sink, length));
+    if (is_told) tell(" #%08x", hash(0, sink, length));
 }
 static void maps_and_uses(void) {
     // When what is stored through a map moves times is the file system's.
@@ -202,8 +206,7 @@ static void maps_and_uses(void) {
     char *at = maps[which].at;
     size_t length = maps[which].length;
     if (!at || rarely(6)) {
-        // A volume's file that is mapped only, with no name and no descriptor, cannot be mapped otherwise.
-        if (at) munmap(at, length), close(maps[which].held), maps[which].at = NULL;
+        if (at) munmap(at, length), maps[which].at = NULL;
         int file = a_slot(), protection = (int)PICK(1, 3, 3, 3, 0, 2), flags = (int)PICK(MAP_SHARED, MAP_SHARED, MAP_PRIVATE, MAP_SHARED_VALIDATE, 0);
         length = a_length();
         off_t offset = rarely(2) ? 0 : 4096 * (off_t)any(10);
@@ -215,7 +218,7 @@ static void maps_and_uses(void) {
         if (at == MAP_FAILED) { tell(" = %s", name_of(errno)); return; }
         tell(" = map");
         mapped_any = 1;
-        maps[which].at = at, maps[which].length = length, maps[which].held = fcntl(file, F_DUPFD_CLOEXEC, 300);
+        maps[which].at = at, maps[which].length = length, maps[which].is_private = flags == MAP_PRIVATE;
         moved("f", &watched);
         return;
     }
@@ -226,7 +229,8 @@ static void maps_and_uses(void) {
         int store = !rarely(2);
         fill(count);
         tell("%s map %zu %zu+%zu", store ? "store into" : "load from", length, from, count);
-        touch(at + from, count, store);
+        // What a private map shows of later changes of its file is not specified.
+        touch(at + from, count, store, store || !maps[which].is_private);
         break;
     }
     case 4: { int flags = (int)PICK(MS_SYNC, MS_ASYNC, MS_INVALIDATE | MS_SYNC, 5, 0, 8); size_t count = rarely(3) ? a_length() : length; tell("msync %zu %x", count, flags); answer(CALL(msync, at, count < length ? count : length, flags)); break; }
@@ -242,7 +246,7 @@ static void maps_and_uses(void) {
     case 6: { int protection = (int)PICK(1, 3, 3, 0); tell("mprotect %d", protection); answer(CALL(mprotect, at, length, protection)); break; }
     case 7: { int advice = (int)PICK(MADV_DONTNEED, MADV_WILLNEED, MADV_REMOVE, MADV_RANDOM, MADV_POPULATE_READ, MADV_POPULATE_WRITE); tell("madvise %zu %d", length, advice); answer(CALL(madvise, at, length, advice)); break; }
     case 8: {
-        if (without_bad) break;
+        if (without_bad || maps[which].is_private) break;
         // What is mapped is written into a file, and read into the map.
         int file = a_slot();
         off_t offset = an_offset();

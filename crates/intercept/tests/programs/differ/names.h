@@ -35,14 +35,14 @@ static void opens(void) {
     const char *path = a_path();
     struct watched watched = before(place, path, 0);
     if (is_device(&watched)) flags = O_PATH;
-    // Left: a volume's directory is opened so, where the kernel says EISDIR.
-    if (path != BAD && !strncmp(path, "/proc", 5)) flags &= ~O_CREAT;
+    // The mode of a link of /proc tells how the descriptor was opened, and a volume's are placeholders.
+    if (path != BAD && !strncmp(path, "/proc", 5) && flags & O_PATH) flags &= ~O_NOFOLLOW;
     if (rarely(5)) {
         struct { uint64_t flags, mode, resolve, more; } how = {(uint64_t)flags, (uint64_t)mode & 07777, (uint64_t)PICK(0, 0, 1, 2, 4, 8, 0x10, 8 | 4, 0x18, 0x40), 0};
         // What is in a cache is the kernel's matter, but what is made is not.
         if (flags & O_CREAT && rarely(10)) how.resolve = 0x20;
-        // Where the path from the root crosses mounts, and what lies below another root, is not the same.
-        if (path != BAD && *path == '/') how.resolve &= ~0x11ul;
+        // Where the path from the root crosses mounts is not the same.
+        if (path != BAD && *path == '/') how.resolve &= ~1ul;
         if (!(flags & (O_CREAT | __O_TMPFILE)) && !rarely(6)) how.mode = 0;
         if (rarely(20)) how.flags |= 1ul << PICK(33, 31, 27, 4, 23);
         size_t size = rarely(20) ? (size_t)PICK(0, 8, 23, 32, 5000) : 24;
@@ -109,8 +109,9 @@ static void makes(void) {
         target_told = told_path;
         const char *at = a_path();
         if (rarely(20)) target = target_told = "";
-        // Its length shows.
-        if (target != BAD && !strncmp(target, top, strlen(top))) target = target_told;
+        // Its length shows. And what is made through a link must not be the host's.
+        static char nowhere[5000];
+        if (target != BAD && !strncmp(target, top, strlen(top))) snprintf(nowhere, sizeof nowhere, "/nowhere%s", target_told), target = nowhere;
         tell("symlinkat %s %d %s", target_told, place, told_path);
         answer(CALL(symlinkat, target, place, at));
         path = at;
@@ -137,6 +138,8 @@ static void renames(void) {
     struct watched watched = before(place, path, AT_SYMLINK_NOFOLLOW), parent = before(AT_FDCWD, ".", 0);
     struct watched replaced = before(other, new, AT_SYMLINK_NOFOLLOW);
     tell("renameat2 %d %s %d %s %x", place, told, other, told_path, flags);
+    // The whiteout may be made before the rest is refused.
+    if (flags & RENAME_WHITEOUT) waited = 0;
     long renamed = CALL(renameat2, place, path, other, new, flags);
     // That a directory is not empty has two names.
     if (renamed == -1 && errno == EEXIST && !(flags & RENAME_NOREPLACE)) errno = ENOTEMPTY;
