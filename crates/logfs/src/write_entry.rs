@@ -4,7 +4,7 @@
 use crate::disk::Durable;
 use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
 use crate::format::{BLOCK_BYTES, Tag};
-use crate::index::{self, Mapping};
+use crate::index::{self, Extents, Mapping, Spot};
 use crate::ops::{Locked, Op, index_error};
 use crate::space::Held;
 use crate::write_copy::Writer;
@@ -60,9 +60,12 @@ impl<'s> Op<'s> {
         };
         let mut fresh = Fresh::<N>::new();
         let began = from.clone();
-        let taken = self.take_fresh(locked, &mut fresh, first, at, end);
-        let outcome =
-            taken.and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, from));
+        let extents = self.extents(locked.inode, &locked.record);
+        let spot = (first < end.div_ceil(BLOCK_BYTES)).then(|| extents.spot(first)).transpose().map_err(index_error)?;
+        let taken = self.take_fresh(&extents, &mut fresh, spot.as_ref(), first, at, end);
+        let outcome = taken.and_then(|end| {
+            self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, spot.as_ref(), tail, at, end, from)
+        });
         if outcome.is_err() {
             *from = began;
         }
@@ -109,18 +112,22 @@ impl<'s> Op<'s> {
         })
     }
 
-    /// Takes blocks for the file's blocks from `first` to `end`; returns the end that they suffice for.
-    fn take_fresh<const N: usize>(
+    /// Takes blocks for the file's blocks from `first`, where `spot` is, to `end`; returns the end that they suffice for.
+    fn take_fresh<'o, const N: usize>(
         &self,
-        locked: &Locked<'s>,
+        extents: &Extents<'o>,
         fresh: &mut Fresh<N>,
+        spot: Option<&Spot<'o>>,
         first: u64,
         at: u64,
         end: u64,
     ) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
         let mut next = first;
-        let mut goal = if first < last { self.block_behind(locked, first)? } else { None };
+        let mut goal = match spot {
+            Some(spot) => extents.block_behind(spot).map_err(index_error)?,
+            None => None,
+        };
         while next < last && fresh.count < N {
             let want = (last - next).min((1 << 24) - 1) as u32;
             match self.allocate_blocks(want, goal) {
@@ -146,6 +153,7 @@ impl<'s> Op<'s> {
         &self,
         locked: &Locked<'s>,
         fresh: &mut Fresh<N>,
+        mut spot: Option<&Spot<'_>>,
         tail: Option<u64>,
         at: u64,
         end: u64,
@@ -158,11 +166,9 @@ impl<'s> Op<'s> {
         let payload_lines =
             Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
         let extents = self.extents(locked.inode, record);
-        let mut nodes = match fresh.list() {
-            [] => extents.tree().no_reservation(),
-            [first, .., last] | [first @ last] => {
-                extents.reserve(first.file_block, last.file_block + last.count as u64 - first.file_block)
-            }
+        let mut nodes = match (spot, fresh.list().last()) {
+            (Some(spot), Some(last)) => extents.reserve_at(spot, last.file_block + last.count as u64),
+            _ => extents.tree().no_reservation(),
         }
         .map_err(index_error)?;
         self.pass_edges(locked, fresh, at..end)?;
@@ -191,13 +197,17 @@ impl<'s> Op<'s> {
         let mut added = 0;
         let mut displaced = DisplacedBy::<DISPLACED>::new();
         for extent in fresh.list() {
-            extents
-                .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |old| {
-                    displaced_blocks += old.count;
-                    displaced.push(old);
-                })
-                .map_err(index_error)?;
-            added += extent.count as u64;
+            let count = extent.count as u64;
+            let mut displace = |old: index::FileExtent| {
+                displaced_blocks += old.count;
+                displaced.push(old);
+            };
+            match spot.take() {
+                Some(spot) => extents.map_at(spot, extent.block, count, &mut nodes, &mut displace),
+                None => extents.map(extent.file_block, extent.block, count, &mut nodes, &mut displace),
+            }
+            .map_err(index_error)?;
+            added += count;
         }
         drop(nodes);
         record.set_blocks(record.blocks().wrapping_add(added).wrapping_sub(displaced_blocks));

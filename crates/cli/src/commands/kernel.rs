@@ -7,7 +7,10 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 /// Something that newer kernels have: since which version, what it is, and what is worse without it.
 const SINCE: &[((u32, u32), &str, &str)] = &[
     ((5, 14), "MADV_POPULATE_WRITE", "shared memory is reserved by fallocate"),
+    ((5, 16), "futex_waitv", "who waits for a dead owner's lock learns of it a millisecond later"),
     ((6, 1), "MADV_COLLAPSE", "huge pages only where transparent_hugepage says so"),
+    ((6, 1), "FUSE_TMPFILE", "mounts have no O_TMPFILE"),
+    ((6, 6), "FUSE_STATX", "mounts show no times of birth"),
     ((6, 9), "pidfs", "a dead process in another PID namespace is noticed by its file locks alone"),
     ((6, 10), "F_DUPFD_QUERY", "inherited descriptors are recognised by their inode"),
 ];

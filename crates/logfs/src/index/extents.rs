@@ -10,6 +10,7 @@
 use super::IndexError::{self, Invalid, Torn};
 use super::node::ENTRIES_MAX;
 use super::pool::Reservation;
+use super::spot::{Covering, map_in_leaf};
 use super::tree::Tree;
 
 /// The most blocks one extent can have (64 GiB less one block).
@@ -54,15 +55,23 @@ pub enum Mapping {
 }
 
 impl FileExtent {
-    fn end(self) -> u64 {
+    pub(super) fn end(self) -> u64 {
         self.file_block + self.count
     }
 
-    fn value(self) -> u64 {
+    /// The end of its range, if it is one that a map can hold.
+    pub(super) fn check(self) -> Result<u64, IndexError> {
+        let end = check_range(self.file_block, self.count)?;
+        let fits =
+            self.count <= EXTENT_BLOCKS_MAX && self.block.checked_add(self.count).is_some_and(|end| end <= BLOCK_LIMIT);
+        if fits { Ok(end) } else { Err(Invalid) }
+    }
+
+    pub(super) fn value(self) -> u64 {
         (if self.shared { SHARED } else { 0 }) | self.block << 24 | self.count
     }
 
-    fn from_entry((file_block, value): (u64, u64)) -> Result<FileExtent, IndexError> {
+    pub(super) fn from_entry((file_block, value): (u64, u64)) -> Result<FileExtent, IndexError> {
         let extent = FileExtent {
             file_block,
             block: (value & !SHARED) >> 24,
@@ -73,7 +82,7 @@ impl FileExtent {
     }
 
     /// The part from file block `start` up to `end`, which must not be empty.
-    fn part(self, start: u64, end: u64) -> FileExtent {
+    pub(super) fn part(self, start: u64, end: u64) -> FileExtent {
         let start = start.max(self.file_block);
         FileExtent {
             file_block: start,
@@ -84,7 +93,7 @@ impl FileExtent {
     }
 
     /// Whether `next` continues this extent in the file and on the volume, and one extent can hold both.
-    fn joins(self, next: FileExtent) -> bool {
+    pub(super) fn joins(self, next: FileExtent) -> bool {
         self.end() == next.file_block
             && self.block + self.count == next.block
             && self.shared == next.shared
@@ -98,7 +107,7 @@ pub struct Extents<'a> {
     tree: Tree<'a>,
 }
 
-fn check_range(file_block: u64, count: u64) -> Result<u64, IndexError> {
+pub(super) fn check_range(file_block: u64, count: u64) -> Result<u64, IndexError> {
     match file_block.checked_add(count) {
         Some(end) if count > 0 && end <= FILE_BLOCK_LIMIT => Ok(end),
         _ => Err(Invalid),
@@ -118,7 +127,7 @@ impl<'a> Extents<'a> {
     }
 
     #[inline(always)]
-    fn floor(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
+    pub(super) fn floor(&self, file_block: u64) -> Result<Option<FileExtent>, IndexError> {
         self.tree.floor(file_block)?.map(FileExtent::from_entry).transpose()
     }
 
@@ -160,8 +169,19 @@ impl<'a> Extents<'a> {
     /// [`IndexError::Full`], [`IndexError::Torn`], [`IndexError::Invalid`].
     pub fn reserve(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
         let end = check_range(file_block, count)?;
-        // With room for both edges in the leaf that holds all of the range, as most have, one descent is enough.
-        if let Some((leaf, fence)) = self.tree.leaf_of(file_block)?
+        self.reserve_in(self.tree.leaf_of(file_block)?.as_ref(), file_block, end)
+    }
+
+    /// The same, with the leaf that covers `file_block` at hand.
+    #[inline]
+    pub(super) fn reserve_in(
+        &self,
+        leaf: Option<&Covering<'a>>,
+        file_block: u64,
+        end: u64,
+    ) -> Result<Reservation<'a>, IndexError> {
+        // With room for both edges in the leaf that holds all of the range, as most have, there is nothing to be reserved.
+        if let Some((leaf, fence)) = leaf
             && leaf.count + 2 <= ENTRIES_MAX
             && fence.is_none_or(|fence| end < fence)
         {
@@ -169,7 +189,7 @@ impl<'a> Extents<'a> {
         }
         match self.floor(end - 1)? {
             // One entry takes another's place, or joins one.
-            Some(same) if same.file_block == file_block && same.count == count => self.tree.no_reservation(),
+            Some(same) if same.file_block == file_block && same.end() == end => self.tree.no_reservation(),
             _ => self.tree.reserve(&[file_block, end]),
         }
     }
@@ -206,18 +226,30 @@ impl<'a> Extents<'a> {
     /// As [`Extents::map`].
     pub fn map_extent(
         &self,
+        new: FileExtent,
+        nodes: &mut Reservation<'_>,
+        displaced: &mut dyn FnMut(FileExtent),
+    ) -> Result<(), IndexError> {
+        let end = new.check()?;
+        let leaf = self.tree.leaf_of(end - 1)?;
+        self.map_near(leaf.as_ref(), new, nodes, displaced)
+    }
+
+    /// The same, with the leaf that covers the last of the blocks at hand.
+    pub(super) fn map_near(
+        &self,
+        leaf: Option<&Covering<'a>>,
         mut new: FileExtent,
         nodes: &mut Reservation<'_>,
         displaced: &mut dyn FnMut(FileExtent),
     ) -> Result<(), IndexError> {
-        let FileExtent { file_block, block, count, .. } = new;
-        let end = check_range(file_block, count)?;
-        if count > EXTENT_BLOCKS_MAX || block.checked_add(count).is_none_or(|end| end > BLOCK_LIMIT) {
-            return Err(Invalid);
-        }
-        if self.map_in_place(new, displaced)? {
+        if let Some(leaf) = leaf
+            && map_in_leaf(leaf, new, displaced)?
+        {
             return Ok(());
         }
+        let FileExtent { file_block, count, .. } = new;
+        let end = new.end();
         self.unmap(file_block, count, nodes, displaced)?;
 
         let left = match file_block.checked_sub(1) {
@@ -241,33 +273,6 @@ impl<'a> Extents<'a> {
             self.tree.insert(new.file_block, new.value(), nodes)?;
         }
         Ok(())
-    }
-
-    /// The two common cases, with one descent and one store: `new` continues the extent before it, or takes the
-    /// place of one of the same length. False, and nothing changed, if it is neither.
-    fn map_in_place(&self, new: FileExtent, displaced: &mut dyn FnMut(FileExtent)) -> Result<bool, IndexError> {
-        let Some((leaf, fence)) = self.tree.leaf_of(new.end() - 1)? else { return Ok(false) };
-        let entry = |position: usize| FileExtent::from_entry((leaf.node.key(position), leaf.node.value(position)));
-        let found = leaf.node.at_most(leaf.count, new.end() - 1);
-        // The entry behind must be known, to be joined with or not.
-        if found == 0 || (found == leaf.count && fence.is_some()) {
-            return Ok(false);
-        }
-        let old = entry(found - 1)?;
-        if found < leaf.count && leaf.node.key(found) < FILE_BLOCK_LIMIT && new.joins(entry(found)?) {
-            return Ok(false);
-        }
-        if old.end() <= new.file_block && old.joins(new) {
-            leaf.node.set_value(found - 1, FileExtent { count: old.count + new.count, ..old }.value());
-            return Ok(true);
-        }
-        let same = old.file_block == new.file_block && old.count == new.count;
-        if !same || (found == 1 && new.file_block > 0) || (found > 1 && entry(found - 2)?.joins(new)) {
-            return Ok(false);
-        }
-        displaced(old);
-        leaf.node.set_value(found - 1, new.value());
-        Ok(true)
     }
 
     /// Unmaps `count` blocks from `file_block` on. `displaced` is called with what was mapped, in descending order.

@@ -16,6 +16,7 @@ mod extents;
 mod node;
 mod pool;
 mod shift;
+mod spot;
 mod tree;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod tests;
 pub use check::TreeShape;
 pub use extents::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, Mapping};
 pub use pool::{NODE_WORDS, NodePool, PoolHost, Reservation};
+pub use spot::Spot;
 pub use tree::Tree;
 
 /// Why an index operation could not give an answer.

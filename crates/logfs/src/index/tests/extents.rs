@@ -117,7 +117,18 @@ fn agrees_with_one_element_for_each_block() {
                         Some(before) if random.below(3) == 0 => (before & !SHARED) + 1,
                         _ => random.below(8) * 50 + start,
                     };
-                    extents.map(start, block, count, &mut nodes, &mut |extent| displaced.push(extent)).unwrap();
+                    let mut displace = |extent| displaced.push(extent);
+                    if random.below(2) == 0 {
+                        extents.map(start, block, count, &mut nodes, &mut displace).unwrap();
+                    } else {
+                        drop(nodes);
+                        let spot = extents.spot(start).unwrap();
+                        let before = start.checked_sub(1).and_then(|before| oracle.0[before as usize]);
+                        assert_eq!(extents.block_behind(&spot).unwrap(), before.map(|before| (before & !SHARED) + 1));
+                        nodes = extents.reserve_at(&spot, start + count).unwrap();
+                        assert_eq!(nodes.count(), reserved);
+                        extents.map_at(&spot, block, count, &mut nodes, &mut displace).unwrap();
+                    }
                     assert_eq!(blocks_of(&displaced), oracle.set(start, count, Some(block)));
                 }
                 5 | 6 => {
