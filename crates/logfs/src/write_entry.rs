@@ -14,7 +14,9 @@ use gannet_vfs::{Errno, Result};
 use std::ops::Range;
 
 /// Blocks taken for one entry, in up to `N` extents: a write of one block, which most are, does not make room for more.
-struct Fresh<const N: usize> {
+struct Fresh<'x, const N: usize> {
+    /// Where they belong in the file's map, as it was before.
+    spot: Option<Spot<'x>>,
     held: [Option<Held>; N],
     extents: [FileExtent; N],
     count: usize,
@@ -22,9 +24,10 @@ struct Fresh<const N: usize> {
     committed: bool,
 }
 
-impl<const N: usize> Fresh<N> {
-    const fn new() -> Self {
+impl<'x, const N: usize> Fresh<'x, N> {
+    const fn new(spot: Option<Spot<'x>>) -> Self {
         Self {
+            spot,
             held: [const { None }; N],
             extents: [FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N],
             count: 0,
@@ -58,14 +61,13 @@ impl<'s> Op<'s> {
             Some(_) if at / BLOCK_BYTES <= size / BLOCK_BYTES => size / BLOCK_BYTES + 1,
             _ => at / BLOCK_BYTES,
         };
-        let mut fresh = Fresh::<N>::new();
         let began = from.clone();
         let extents = self.extents(locked.inode, &locked.record);
         let spot = (first < end.div_ceil(BLOCK_BYTES)).then(|| extents.spot(first)).transpose().map_err(index_error)?;
-        let taken = self.take_fresh(&extents, &mut fresh, spot.as_ref(), first, at, end);
-        let outcome = taken.and_then(|end| {
-            self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, spot.as_ref(), tail, at, end, from)
-        });
+        let mut fresh = Fresh::<N>::new(spot);
+        let taken = self.take_fresh(&extents, &mut fresh, first, at, end);
+        let outcome =
+            taken.and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, from));
         if outcome.is_err() {
             *from = began;
         }
@@ -112,19 +114,18 @@ impl<'s> Op<'s> {
         })
     }
 
-    /// Takes blocks for the file's blocks from `first`, where `spot` is, to `end`; returns the end that they suffice for.
+    /// Takes blocks for the file's blocks from `first`, where their spot is, to `end`; returns the end that they suffice for.
     fn take_fresh<'o, const N: usize>(
         &self,
         extents: &Extents<'o>,
-        fresh: &mut Fresh<N>,
-        spot: Option<&Spot<'o>>,
+        fresh: &mut Fresh<'o, N>,
         first: u64,
         at: u64,
         end: u64,
     ) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
         let mut next = first;
-        let mut goal = match spot {
+        let mut goal = match &fresh.spot {
             Some(spot) => extents.block_behind(spot).map_err(index_error)?,
             None => None,
         };
@@ -152,8 +153,7 @@ impl<'s> Op<'s> {
     fn write_and_commit<const N: usize, const DISPLACED: usize>(
         &self,
         locked: &Locked<'s>,
-        fresh: &mut Fresh<N>,
-        mut spot: Option<&Spot<'_>>,
+        fresh: &mut Fresh<'_, N>,
         tail: Option<u64>,
         at: u64,
         end: u64,
@@ -166,7 +166,7 @@ impl<'s> Op<'s> {
         let payload_lines =
             Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
         let extents = self.extents(locked.inode, record);
-        let mut nodes = match (spot, fresh.list().last()) {
+        let mut nodes = match (&fresh.spot, fresh.list().last()) {
             (Some(spot), Some(last)) => extents.reserve_at(spot, last.file_block + last.count as u64),
             _ => extents.tree().no_reservation(),
         }
@@ -195,6 +195,7 @@ impl<'s> Op<'s> {
 
         let mut displaced_blocks = 0;
         let mut added = 0;
+        let mut spot = fresh.spot.as_ref();
         let mut displaced = DisplacedBy::<DISPLACED>::new();
         for extent in fresh.list() {
             let count = extent.count as u64;
@@ -226,7 +227,7 @@ impl<'s> Op<'s> {
 
     /// Waits for those who write in place to the blocks whose edges will be copied. New ones cannot come while the inode's
     /// lock is held; there are any only if the file was switched to copy-on-write while they were at work.
-    fn pass_edges<const N: usize>(&self, locked: &Locked<'s>, fresh: &Fresh<N>, written: Range<u64>) -> Result<()> {
+    fn pass_edges<const N: usize>(&self, locked: &Locked<'s>, fresh: &Fresh<'_, N>, written: Range<u64>) -> Result<()> {
         let [Some(first), Some(last)] = [fresh.list().first(), fresh.list().last()] else { return Ok(()) };
         // Nobody writes in place behind the end, and a block that is written whole is not copied.
         let size = locked.record.size();

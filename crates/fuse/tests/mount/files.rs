@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use rustix::io::Errno;
 
 use crate::oracle::tick;
-use crate::{Outcome, Server, Test, content, eventually};
+use crate::{Outcome, Server, Test, content, eventually, kernel_is};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "bytes_go_in_and_come_out", body: bytes_go_in_and_come_out, every_way: true },

@@ -282,6 +282,13 @@ pub(crate) fn content(path: &Path) -> Vec<u8> {
     bytes
 }
 
+/// Whether the kernel is of this version or newer.
+fn kernel_is(major: u32, minor: u32) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let numbers: Vec<u32> = release.split(|letter: char| !letter.is_ascii_digit()).flat_map(str::parse).collect();
+    numbers[..2] >= [major, minor][..]
+}
+
 /// Waits until `holds` does, two minutes at most.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begin = std::time::Instant::now();
