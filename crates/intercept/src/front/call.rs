@@ -4,7 +4,7 @@ use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
     Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, flags, handles, held,
-    locks, maps, names, sockets, status, transfer,
+    linking, locks, maps, names, rules, sockets, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::number::*;
@@ -203,7 +203,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         OPEN => names::open(call, AtForm::new(OPENAT, [CWD, a, b, c, 0, 0]), first, second),
         CREAT => names::open(call, AtForm::new(OPENAT, [CWD, a, 0o1101, b, 0, 0]), first, second),
         OPENAT => names::open(call, AtForm::new(OPENAT, [a, b, c, d, 0, 0]), first, second),
-        OPENAT2 => names::open2(call, first, second),
+        OPENAT2 => rules::open2(call, first, second),
         MKDIR => names::make_directory(call, AtForm::new(MKDIRAT, [CWD, a, b, 0, 0, 0]), first),
         MKDIRAT => names::make_directory(call, AtForm::new(MKDIRAT, [a, b, c, 0, 0, 0]), first),
         MKNOD => names::make_node(call, AtForm::new(MKNODAT, [CWD, a, b, c, 0, 0]), first),
@@ -214,12 +214,12 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         RENAME => names::rename(call, [CWD, a, CWD, b, 0, 0], first, second),
         RENAMEAT => names::rename(call, [a, b, c, d, 0, 0], first, second),
         RENAMEAT2 => names::rename(call, [a, b, c, d, e, 0], first, second),
-        LINK => names::link(call, [CWD, a, CWD, b, 0, 0], first, second),
-        LINKAT => names::link(call, [a, b, c, d, e, 0], first, second),
-        SYMLINK => names::symlink(call, [a, CWD, b, 0, 0, 0], first, second),
-        SYMLINKAT => names::symlink(call, [a, b, c, 0, 0, 0], first, second),
-        READLINK => names::read_link(call, AtForm::new(READLINKAT, [CWD, a, b, c, 0, 0]), first),
-        READLINKAT => names::read_link(call, AtForm::new(READLINKAT, [a, b, c, d, 0, 0]), first),
+        LINK => linking::link(call, [CWD, a, CWD, b, 0, 0], first, second),
+        LINKAT => linking::link(call, [a, b, c, d, e, 0], first, second),
+        SYMLINK => linking::symlink(call, [a, CWD, b, 0, 0, 0], first, second),
+        SYMLINKAT => linking::symlink(call, [a, b, c, 0, 0, 0], first, second),
+        READLINK => linking::read_link(call, AtForm::new(READLINKAT, [CWD, a, b, c, 0, 0]), first),
+        READLINKAT => linking::read_link(call, AtForm::new(READLINKAT, [a, b, c, d, 0, 0]), first),
 
         STAT => status::stat(call, AtForm::new(NEWFSTATAT, [CWD, a, b, 0, 0, 0]), first),
         LSTAT => status::stat(call, AtForm::new(NEWFSTATAT, [CWD, a, b, status::AT_SYMLINK_NOFOLLOW, 0, 0]), first),
@@ -298,7 +298,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         NAME_TO_HANDLE_AT => handles::name_to_handle(call, first),
         OPEN_BY_HANDLE_AT => handles::open_by_handle(call, first),
         KCMP => compare::compare(call),
-        OPEN_TREE => names::open_tree(call, first, second),
+        OPEN_TREE => rules::open_tree(call, first, second),
         OPEN_TREE_ATTR => refuse_path(call, a, b, first),
         FSPICK if c as u32 & !FSPICK_FLAGS != 0 => Ok(Outcome::Pass),
         MOUNT_SETATTR => refuse_path(call, a, b, first),

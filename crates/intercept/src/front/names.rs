@@ -1,22 +1,19 @@
-//! Names: opening, making, removing, renaming, linking.
+//! Names: opening, making, removing, renaming. Links are in [`linking`](super::linking), what comes with rules in [`rules`](super::rules).
 
-use super::call::{Answer, AtForm, CWD, Call, again, done, refuse_path};
+use super::call::{Answer, AtForm, CWD, Call, again, done};
 use super::open_names::OpenName;
 use super::paths::Target;
-use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of};
 use super::table::{CREATED, OpenFile};
 use super::{across, credentials, held, listing, maps, placeholder, rendezvous};
 use crate::dispatch::Outcome;
-use crate::memory;
 use crate::number::*;
 use crate::raw::syscall;
 use crate::thread::PathScratch;
-use gannet_vfs::namespace::{Capabilities, Last, LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
+use gannet_vfs::namespace::{Last, LastMode, Namespace, OpenFlags, Opened, Place, ResolveFlags};
 use gannet_vfs::shared::AccessMode;
-use gannet_vfs::{Errno, FileType, NodeId};
+use gannet_vfs::{Errno, FileType};
 
 pub(crate) const AT_REMOVEDIR: usize = 0x200;
-const AT_SYMLINK_FOLLOW: usize = 0x400;
 /// What F_GETFL tells: access mode, append, non-blocking, synchronous, direct, large file, directory, no access time, path.
 const STATUS_FLAGS: u32 =
     0o3 | 0o2000 | 0o4000 | 0o4010000 | 0o40000 | 0o100000 | 0o200000 | 0o400000 | 0o1000000 | 0o10000000 | 0o20000000;
@@ -30,79 +27,8 @@ pub(crate) fn open(call: &mut Call<'_>, at: AtForm, scratch: &mut PathScratch, p
     open_with(call, at, flags, at.arguments[3] as u32, ResolveFlags::empty(), scratch, pipe)
 }
 
-/// `openat2`.
-pub(crate) fn open2(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
-    let [_, _, how, size, ..] = call.arguments;
-    let mut words = [0u64; 3];
-    if size < 24 || memory::read_value(how, &mut words).is_err() {
-        return Ok(Outcome::Pass);
-    }
-    const RESOLVE_CACHED: u64 = 0x20;
-    let Some(resolve) = ResolveFlags::from_bits(words[2] & !RESOLVE_CACHED) else { return Ok(Outcome::Pass) };
-    // What the kernel refuses whatever the path, it refuses itself.
-    const BENEATH_AND_IN_ROOT: u64 = 0x18;
-    const CREATE_OR_TMPFILE: u64 = 0o100 | 0o20000000;
-    const FLAGS: u64 = 0o3 | 0o37777700;
-    let mode_is_wrong = words[1] != 0 && (words[0] & CREATE_OR_TMPFILE == 0 || words[1] & !0o7777 != 0);
-    let both = words[2] & BENEATH_AND_IN_ROOT == BENEATH_AND_IN_ROOT;
-    const O_PATH: u64 = 0o10000000;
-    const WITH_O_PATH: u64 = O_PATH | 0o200000 | 0o400000 | 0o2000000;
-    let flags_are_wrong = words[0] & !FLAGS != 0 || words[0] & O_PATH != 0 && words[0] & !WITH_O_PATH != 0;
-    // A cache makes no files and cuts none: the kernel says EAGAIN.
-    const CHANGES: u64 = CREATE_OR_TMPFILE | 0o1000;
-    let waits = words[2] & RESOLVE_CACHED != 0 && words[0] & CHANGES != 0;
-    let both = both || !resolve.is_empty() && is_refused_at_once(call.arguments[1], resolve);
-    if resolve.bits() > 0xff || both || mode_is_wrong || flags_are_wrong || waits || has_more(how, size)? {
-        return Ok(Outcome::Pass);
-    }
-    let at = AtForm::new(OPENAT2, call.arguments);
-    open_with(call, at, OpenFlags::from_bits_retain(words[0] as u32), words[1] as u32, resolve, scratch, pipe)
-}
-
-/// Whether rules forbid the very beginning of a path: its root, or the links of `/proc` that lead to descriptors.
-#[cold]
-fn is_refused_at_once(address: usize, resolve: ResolveFlags) -> bool {
-    let mut room = [0u8; 4096];
-    let Ok(path) = memory::read_string(address, &mut room) else { return false };
-    let of_links = ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
-    path.first() == Some(&b'/') && resolve.contains(ResolveFlags::BENEATH)
-        || path.starts_with(b"/proc/self/") && resolve.intersects(of_links)
-}
-
-/// `open_tree`: without a clone of the mount it is an open with `O_PATH`.
-pub(crate) fn open_tree(call: &mut Call<'_>, scratch: &mut PathScratch, pipe: &mut PathScratch) -> Answer {
-    const CLONE: usize = 1;
-    const CLOSE_ON_EXEC: usize = 0o2000000;
-    const RECURSIVE: usize = 0x8000;
-    const NO_AUTOMOUNT: usize = 0x800;
-    let [directory, path, flags, ..] = call.arguments;
-    let flags = flags as u32 as usize;
-    let known = CLONE | CLOSE_ON_EXEC | RECURSIVE | NO_AUTOMOUNT | AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW;
-    if flags & !known != 0 || flags & (RECURSIVE | CLONE) == RECURSIVE {
-        return Ok(Outcome::Pass);
-    }
-    if flags & CLONE != 0 {
-        let unsupported = |errno| if errno == Errno::NOSYS { Errno::OPNOTSUPP } else { errno };
-        return refuse_path(call, directory, path, scratch).map_err(unsupported);
-    }
-    let mut open_flags = OpenFlags::PATH;
-    open_flags.set(OpenFlags::CLOEXEC, flags & CLOSE_ON_EXEC != 0);
-    open_flags.set(OpenFlags::NOFOLLOW, flags & AT_SYMLINK_NOFOLLOW != 0);
-    let at = AtForm::new(OPEN_TREE, [directory, path, flags, 0, 0, 0]);
-    open_with(call, at, open_flags, 0, empty_of(flags), scratch, pipe)
-}
-
-/// Whether a structure of a later kernel holds anything that is not known here.
-fn has_more(address: usize, size: usize) -> Result<bool, Errno> {
-    const KNOWN_BYTES: usize = 24;
-    const BYTES_MAX: usize = 4096;
-    let mut rest = [0u8; BYTES_MAX];
-    let rest = rest.get_mut(..size - KNOWN_BYTES).ok_or(Errno::TOOBIG)?;
-    memory::read_bytes(address + KNOWN_BYTES, rest).map_err(|_| Errno::FAULT)?;
-    Ok(rest.iter().any(|byte| *byte != 0))
-}
-
-fn open_with(
+/// Opens a path by rules for the walk.
+pub(super) fn open_with(
     call: &mut Call<'_>,
     at: AtForm,
     flags: OpenFlags,
@@ -450,7 +376,7 @@ fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, 
 }
 
 /// A call with two paths of which at least one led out of a volume.
-fn both_on_host(number: usize, mut arguments: [usize; 6], from: &Target<'_>, to: &Target<'_>) -> Outcome {
+pub(super) fn both_on_host(number: usize, mut arguments: [usize; 6], from: &Target<'_>, to: &Target<'_>) -> Outcome {
     for (index, target) in [from, to].into_iter().enumerate() {
         if let Target::HostPath(path) = target {
             arguments[index * 2] = CWD;
@@ -458,177 +384,4 @@ fn both_on_host(number: usize, mut arguments: [usize; 6], from: &Target<'_>, to:
         }
     }
     Call::on_host(number, arguments)
-}
-
-/// A file made without a name, and for good, never gets one.
-fn check_linkable(call: &Call<'_>, file: &OpenFile) -> Result<(), Errno> {
-    let info = call.file_system(file)?.shared().info(file.description).map_err(|error| error.errno())?;
-    if info.access.contains(AccessMode::UNLINKABLE) { Err(Errno::NOENT) } else { Ok(()) }
-}
-
-/// `link`, `linkat`: directory, path, directory, path, flags.
-pub(crate) fn link(
-    call: &Call<'_>,
-    arguments: [usize; 6],
-    first: &mut PathScratch,
-    second: &mut PathScratch,
-) -> Answer {
-    again(|| link_once(call, arguments, first, second))
-}
-
-fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
-    let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
-    if flags & !(AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) != 0 {
-        return Ok(Outcome::Pass);
-    }
-    let follow = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
-    let table = call.table();
-    if flags & AT_EMPTY_PATH != 0 && super::has_changed_identity() {
-        // Who is no longer who opened a descriptor must be able to look everywhere; whatever the path, if it begins there.
-        // What is wrong with the path itself comes before.
-        let is_relative = memory::read_string(from_path, &mut first.given).is_ok_and(|path| !path.starts_with(b"/"));
-        let looks_everywhere = credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH);
-        if is_relative && call.open_file(from_directory).is_some() && !looks_everywhere {
-            return Err(Errno::NOENT);
-        }
-    }
-    let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
-    let to = call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second);
-    if !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
-        match &from {
-            Target::Host => across::check_host(call, from_directory, from_path, flags)?,
-            Target::HostPath(path) => across::check_host(call, CWD, path.as_ptr() as usize, flags)?,
-            _ => {}
-        }
-    }
-    if let Target::Place(_, place) = &from {
-        place.existing().map_err(|error| error.errno())?;
-    }
-    let mut by_descriptor = None;
-    if flags & AT_EMPTY_PATH != 0
-        && let Some(file) = call.open_file(from_directory)
-        && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot))
-    {
-        by_descriptor = Some(file);
-    }
-    let to = to?;
-    if let Some(file) = by_descriptor {
-        check_linkable(call, &file)?;
-    }
-    let (mount, node, to): (usize, NodeId, Place<'_>) = match (from, to) {
-        (Target::Host, Target::Host) => return Ok(Outcome::Pass),
-        (_, Target::Descriptor(_)) => return Err(Errno::EXIST),
-        (Target::Place(mount, from), Target::Place(other, to)) if mount == other => {
-            (mount, from.existing().map_err(|error| error.errno())?.node, to)
-        }
-        // The link itself, which is not the volume's.
-        (Target::Descriptor(_), to)
-            if flags & (AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) == 0 || matches!(to, Target::Host) =>
-        {
-            match to {
-                Target::Place(mount, place) => across::check_new(call.front.file_system(mount)?, &place)?,
-                Target::Host => across::check_new_on_host(call, to_directory, to_path)?,
-                _ => {}
-            }
-            return Err(Errno::XDEV);
-        }
-        (Target::Descriptor(descriptor), Target::Place(other, to)) => {
-            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
-            check_linkable(call, &file)?;
-            if file.mount != other {
-                return Err(Errno::XDEV);
-            }
-            (other, file.node, to)
-        }
-        (Target::Place(_, place), Target::Host) => {
-            place.existing().map_err(|error| error.errno())?;
-            across::check_new_on_host(call, to_directory, to_path)?;
-            return Err(Errno::XDEV);
-        }
-        (Target::Host, Target::Place(mount, place)) => {
-            across::check_new(call.front.file_system(mount)?, &place)?;
-            return Err(Errno::XDEV);
-        }
-        (Target::Place(..) | Target::Descriptor(_), _) | (_, Target::Place(..)) => return Err(Errno::XDEV),
-        (from, to) => return Ok(both_on_host(LINKAT, arguments, &from, &to)),
-    };
-    let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
-    namespace.link(node, &to).map_err(|error| error.errno())?;
-    done(0)
-}
-
-/// `symlink`, `symlinkat`: target, directory, path.
-pub(crate) fn symlink(
-    call: &Call<'_>,
-    arguments: [usize; 6],
-    first: &mut PathScratch,
-    second: &mut PathScratch,
-) -> Answer {
-    let target_address = arguments[0];
-    let at = AtForm { number: SYMLINKAT, arguments, directory: 1, path: 2 };
-    // Before anything about the path.
-    let target = match memory::read_string(target_address, &mut second.given) {
-        Ok([]) => return Err(Errno::NOENT),
-        Ok(target) => target,
-        Err(gannet_usermem::CStringError::TooLong) => return Err(Errno::NAMETOOLONG),
-        Err(_) => return Err(Errno::FAULT),
-    };
-    call.at_path(at, LastMode::Parent, ResolveFlags::empty(), first, |namespace, _, place| {
-        namespace.make(place, FileType::Symlink, 0o777, 0, target).map_err(|error| error.errno())?;
-        done(0)
-    })
-}
-
-/// `readlink`, `readlinkat`.
-pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
-    let [_, path, address, room, ..] = at.arguments;
-    if (room as i32) <= 0 {
-        return Err(Errno::INVAL);
-    }
-    if let Some(program) = super::running::own_path(path) {
-        let length = program.len().min(room);
-        memory::write_bytes(address, &program[..length]).map_err(|_| Errno::FAULT)?;
-        return done(length);
-    }
-    let table = call.table();
-    let directory = at.arguments[0] as i32;
-    if super::running::is_own_directory_link(path)
-        && let Some((mount, node)) = table.directory()
-    {
-        let target = call.front.path_of_directory(mount, node)?;
-        let length = target.len().min(room);
-        memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
-        return done(length);
-    }
-    let flags = ResolveFlags::EMPTY_PATH;
-    let mut first = 1u8;
-    let is_empty = memory::read_value(path, &mut first).is_ok() && first == 0;
-    let not_a_link = |error: Errno| if is_empty && error == Errno::INVAL { Errno::NOENT } else { error };
-    match call.front.resolve(table, directory, path, LastMode::NoFollow, flags, scratch)? {
-        Target::Host => Ok(Outcome::Pass),
-        Target::HostPath(path) => Ok(at.on_host(path)),
-        Target::Place(mount, place) => {
-            if (room as i32) <= 0 {
-                return Err(Errno::INVAL);
-            }
-            let mut target = [0u8; 4096];
-            let node = place.existing().map_err(|error| error.errno())?.node;
-            let fs = call.front.file_system(mount)?;
-            let length =
-                fs.read_link(node, &mut target).map_err(|error| not_a_link(error.errno()))?.min(room).min(target.len());
-            memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
-            fs.note_access(node);
-            done(length)
-        }
-        Target::Descriptor(descriptor) => {
-            if (room as i32) <= 0 {
-                return Err(Errno::INVAL);
-            }
-            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
-            let path = call.front.path_of(table, descriptor, &file)?;
-            let length = path.len().min(room);
-            memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
-            done(length)
-        }
-    }
 }

@@ -41,7 +41,6 @@ struct Entry {
 
 /// What belongs to a process: one in static memory, one more per `vfork` child.
 #[repr(C)]
-#[repr(C)]
 pub(crate) struct Table {
     /// Above the highest descriptor that was ever ours.
     used: AtomicU32,

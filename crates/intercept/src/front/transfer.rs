@@ -49,6 +49,8 @@ const SPLICE_FLAGS: usize = 0xf;
 const ACCESS: u32 = 3;
 const READ_ONLY: u32 = 0;
 const WRITE_ONLY: u32 = 1;
+/// Open for neither.
+const NEITHER: u32 = 3;
 
 /// What an end is open for; `EBADF` with O_PATH.
 fn access(end: &End) -> Result<u32, Errno> {
@@ -59,6 +61,14 @@ fn access(end: &End) -> Result<u32, Errno> {
         End::Host(descriptor) => host_result(unsafe { syscall(FCNTL, [*descriptor, F_GETFL]) })? as u32,
     };
     if flags & O_PATH != 0 { Err(Errno::BADF) } else { Ok(flags & ACCESS) }
+}
+
+fn reads(end: &End) -> Result<bool, Errno> {
+    Ok(!matches!(access(end)?, WRITE_ONLY | NEITHER))
+}
+
+fn writes(end: &End) -> Result<bool, Errno> {
+    Ok(!matches!(access(end)?, READ_ONLY | NEITHER))
 }
 
 fn is_seekable(end: &End) -> bool {
@@ -83,7 +93,7 @@ pub(crate) fn refuse_tee(call: &Call<'_>) -> Answer {
         return done(0);
     }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
-    let usable = access(&end(a))? != WRITE_ONLY && access(&end(b))? != READ_ONLY;
+    let usable = reads(&end(a))? && writes(&end(b))?;
     Err(if usable { Errno::INVAL } else { Errno::BADF })
 }
 
@@ -105,11 +115,11 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
         }
     };
     // What they are open for, in the kernel's order.
-    let reads = access(source)? != WRITE_ONLY;
+    let reads = reads(source)?;
     if call.number == SENDFILE && reads && offsets[0] != 0 && !is_seekable(source) {
         return Err(Errno::SPIPE);
     }
-    let writes = access(target)? != READ_ONLY;
+    let writes = writes(target)?;
     let (from, to) = (kind(source)?, kind(target)?);
     match call.number {
         SENDFILE if !reads => Err(Errno::BADF),

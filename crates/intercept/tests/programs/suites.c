@@ -344,6 +344,7 @@ static void refused(void) {
     R(open_by_rules(AT_FDCWD, home, 0, RESOLVE_NO_XDEV) == -1 ? -1 : 0); OK(open_by_rules(directory, "e", 0, RESOLVE_NO_XDEV));
     struct flock lock = {F_UNLCK, SEEK_SET, LONG_MAX, 100, 0}; R(fcntl(file, F_GETLK, &lock)); R(fcntl(file, F_SETLK, &lock)); lock.l_type = 7; R(fcntl(file, F_GETLK, &lock)); R(fcntl(file, F_SETLK, &lock));
     lseek(file, 15, SEEK_SET); R(ioctl(file, FIONREAD, &left)); R(left); lseek(file, 1l << 33, SEEK_SET); R(ioctl(file, FIONREAD, &left)); R(left);
+    int none = open("f", O_ACCMODE); R(sendfile(none, directory, 0, 10)); R(sendfile(file, none, 0, 10)); R(splice(none, 0, ends[1], 0, 10, 0)); R(copy_file_range(file, 0, none, 0, 10, 0)); mkfifo("pipe", 0600); R(open("pipe", O_ACCMODE | O_NONBLOCK)); unlink("pipe"); close(none);
     snprintf(path, sizeof path, "/proc/self/fd/%d", directory); R(open(path, O_CREAT | O_RDONLY, 0600)); R(open(path, O_CREAT | O_RDONLY | O_DIRECTORY, 0600)); OK(open(path, O_CREAT | O_PATH, 0600));
     snprintf(path, sizeof path, "/proc/self/fd/%d", file); struct stat about = {0}; int link = open(path, O_PATH | O_NOFOLLOW); R(fstat(link, &about)); R(S_ISLNK(about.st_mode)); R(open(path, O_NOFOLLOW)); close(link);
     struct __attribute__((packed)) { unsigned version; struct { unsigned short tag, rights; unsigned who; } entries[3]; } list = {2, {{1, 7, -1u}, {8, 7, -1u}, {0x20, 7, -1u}}};

@@ -28,10 +28,9 @@ static void changes(void) {
         int none = rarely(5), by_descriptor = rarely(6);
         if (by_descriptor) place = a_slot(), path = NULL, told_path = "(null)", watched = before(place, "", AT_EMPTY_PATH);
         tell("utimensat %d %s %ld.%ld %ld.%ld %x%s", place, told_path, times[0].tv_sec, times[0].tv_nsec, times[1].tv_sec, times[1].tv_nsec, flags, none ? " now" : "");
-        answer(CALL(utimensat, place, path, none ? NULL : times, flags));
+        tells_accesses = answer(CALL(utimensat, place, path, none ? NULL : times, flags)) == 0;
     }
     }
-    tells_accesses = way == 4 || way == 5;
     moved("f", &watched);
     tells_accesses = 0;
 }
