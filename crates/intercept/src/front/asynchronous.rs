@@ -73,6 +73,17 @@ pub(crate) fn around_fork(before: bool) {
     if before { take_lock() } else { LOCK.store(0, Ordering::Release) }
 }
 
+/// The child of a fork has none of its parent's contexts: one of its own may be where one of those was.
+pub(crate) fn after_fork_in_child() {
+    let state = &raw mut STATE;
+    // SAFETY: there is no other thread yet.
+    let state = unsafe { &mut *state };
+    // Looked at first: a store is a page fault.
+    if !(state.kept.is_empty() && state.posted.is_empty() && state.waiting.is_empty()) {
+        (state.kept, state.posted, state.waiting) = Default::default();
+    }
+}
+
 /// The ring that a context's address leads to, as far as is needed.
 struct Ring {
     events: usize,

@@ -203,6 +203,7 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
     }
     close_inherited(false);
     locks::after_fork_in_child();
+    asynchronous::after_fork_in_child();
     table::adopt_private(record);
     let is_empty = tickets.is_empty() && !maps::any();
     // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)

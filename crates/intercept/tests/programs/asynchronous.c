@@ -10,8 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -80,6 +82,7 @@ static void *gives(void *number) {
 }
 
 int main(void) {
+    setvbuf(stdout, 0, _IOLBF, 0);
     char buffer[64] = "some bytes of a file";
     struct io_event events[8];
     struct iocb *list[8];
@@ -149,7 +152,21 @@ int main(void) {
     for (int i = 0; i < THREADS; i++) pthread_join(givers[i], 0), pthread_join(takers[i], 0);
     printf("%ld\n", sum);
 
+    /* A child has no contexts of its parent's, for which threads wait; its own may be at the same address. */
     thread = waiter("the context is gone");
+    if (!fork()) {
+        aio_context_t parents = shared;
+        munmap((void *)shared, (ring->header + ring->nr * 32 + 4095) & ~4095);
+        for (int i = 0; i < 500 && setup(8, &shared) == 0 && shared != parents; i++);
+        puts(shared == parents ? "at the same address" : "at another address");
+        requests[0] = make(IOCB_CMD_PREAD, fd, back, 4, 0, 18);
+        printf("submit %ld\n", submit(shared, 1, list));
+        ring = (void *)shared;
+        for (int i = 0; i < 100 && ring->tail == ring->head; i++) usleep(10000);
+        say("a child's", 1, ring->events + ring->head, requests);
+        fflush(stdout), _exit(0);
+    }
+    wait(0);
     long destroyed = call(syscall(SYS_io_destroy, shared));
     pthread_join(thread, 0);
     printf("destroy %ld\n", destroyed);
