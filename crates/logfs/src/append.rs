@@ -25,6 +25,10 @@ pub(crate) const HAND_COMMIT: u64 = u64::from_le_bytes(*b"commit\0\0");
 /// Lines that nearly every entry fits.
 const LINES_EXPECTED: u32 = 2;
 
+/// Room for an entry of one line, at the start of one.
+#[repr(align(64))]
+struct LineRoom([u8; LINE_BYTES as usize]);
+
 /// Room for one entry.
 pub(crate) struct Prepared {
     place: LinePlace,
@@ -49,6 +53,7 @@ impl Prepared {
 impl<'s> Op<'s> {
     /// Makes sure that an entry of `lines` lines has room in the log. May allocate a page: before any store of the
     /// operation. `first_of_operation` says that the operation happened exactly if this entry did.
+    #[inline]
     pub(crate) fn prepare(&self, locked: &Locked<'s>, lines: u32, first_of_operation: bool) -> Result<Prepared> {
         if lines == 0 || lines >= LINES {
             return Err(Error::because(Errno::NOSPC, "larger than a log entry can be"));
@@ -63,7 +68,7 @@ impl<'s> Op<'s> {
         let room = locked.record.tail().filter(|&(_, line)| line + lines <= LINES);
         let (place, new_page) = match room {
             Some((block, line)) => (LinePlace::new(block, line), None),
-            None => match self.allocate_block(locked.record.tail().map(|(block, _)| block)) {
+            None => match self.allocate_page(locked) {
                 Ok(held) => (LinePlace::new(held.extent().start, 1), Some(held)),
                 Err(error) => {
                     if let Some(hand) = commit_hand {
@@ -74,6 +79,12 @@ impl<'s> Op<'s> {
             },
         };
         Ok(Prepared { place, lines, sequence, new_page, commit_hand })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_page(&self, locked: &Locked<'s>) -> Result<Held> {
+        self.allocate_block(locked.record.tail().map(|(block, _)| block))
     }
 
     /// Gives back what was prepared for an entry that will not be written.
@@ -111,7 +122,30 @@ impl<'s> Op<'s> {
         } else {
             return self.write_long_entry(commit, locked, prepared, time, payload);
         };
-        let bytes = entry::encode(locked.owned(self.core), disk.epoch(), prepared.sequence, time, payload, room);
+        let (owned, epoch, lines) = (locked.owned(self.core), disk.epoch(), prepared.lines);
+        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, room);
+        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
+        self.flush_limbo(commit)
+    }
+
+    /// As [`Op::write_entry`], of an entry of one line.
+    // Inlined: what kind of entry it is, and so where all of it stands, is known there.
+    #[inline(always)]
+    pub(crate) fn write_line(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &Locked<'s>,
+        prepared: &Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+    ) -> Result<()> {
+        debug_assert!(payload.lines() == 1 && prepared.lines == 1);
+        if prepared.new_page.is_some() {
+            self.write_page(commit, locked, prepared)?;
+        }
+        let mut room = LineRoom([0; LINE_BYTES as usize]);
+        let (owned, epoch) = (locked.owned(self.core), self.disk().epoch());
+        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, 1, &mut room.0);
         commit.write_lines(prepared.place.offset_bytes(), bytes)?;
         self.flush_limbo(commit)
     }
@@ -155,13 +189,15 @@ impl<'s> Op<'s> {
 
     /// As [`Op::publish_entry`], of an operation that changes data or names: the entry says the inode's times, and its size
     /// if it is a file.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
         locked.record.set_last_touch(prepared.sequence);
         self.publish_entry(locked, prepared, durable)
     }
 
     /// Tells the record of the entry that is durable now.
+    // Inlined, as `advance` is: behind the fence all stores wait for it, and there is room for some dozens of them.
+    #[inline(always)]
     pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, _durable: &Durable) -> Result<()> {
         self.advance(locked, prepared)?;
         // Behind a fence.
@@ -169,6 +205,7 @@ impl<'s> Op<'s> {
     }
 
     /// Tells the record of an entry that will be durable before the log is released.
+    #[inline(always)]
     pub(crate) fn advance(&self, locked: &Locked<'s>, prepared: Prepared) -> Result<()> {
         let record = &locked.record;
         record.set_tail(Some((prepared.place.block(), prepared.place.line() + prepared.lines)));
@@ -223,6 +260,7 @@ impl<'s> Op<'s> {
     }
 
     /// As [`Op::seal`], of an entry whose hash covers bytes that somebody may have mapped writably.
+    #[inline]
     pub(crate) fn seal_mapped(&self, locked: &Locked<'s>) -> Result<()> {
         if locked.record.maps().has(MAPPED_WRITABLY) { self.seal(locked) } else { Ok(()) }
     }
@@ -265,9 +303,21 @@ impl<'s> Op<'s> {
         Ok(held)
     }
 
+    /// The block `goal`, if it is free, and not one of the last few: what most appends take. Else nothing, and it is to be
+    /// looked for.
+    #[inline]
+    pub(crate) fn allocate_at(&self, goal: u64) -> Result<Option<Held>> {
+        let space = self.core.space.blocks(self)?;
+        if space.free_near(goal) <= self.disk().geometry().reserve() {
+            return Ok(None);
+        }
+        space.take_block(&self.thread, goal).map_err(storage::error)
+    }
+
     /// Blocks that have found their place.
+    #[inline]
     pub(crate) fn keep_held(&self, held: Held) -> Result<()> {
-        self.core.space.blocks(self)?.keep(&self.thread, held);
+        held.keep(&self.thread);
         Ok(())
     }
 

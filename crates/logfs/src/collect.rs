@@ -45,7 +45,7 @@ const LOOKS: u32 = 8;
 /// As many where collection has fallen behind: entries of many extents have more to look at than operations to do it.
 const LOOKS_BEHIND: u32 = 64;
 /// Lines of a page that are read together.
-const LINES_READ: u32 = 4;
+const LINES_READ: u32 = 8;
 /// A file's log may have a page for so many blocks of it, whatever is live in it.
 const BLOCKS_PER_PAGE: u64 = 64;
 /// But not more than this: recovery reads them all.
@@ -66,29 +66,38 @@ impl<'d> Page<'d> {
     }
 
     /// What stands from a line on: no less than the entry that begins there. Nothing from the end of the page on.
+    #[inline]
     fn rest(&mut self, line: u32) -> Result<&[u8]> {
         if line >= LINES {
             return Ok(&[]);
         }
         if !self.lines.contains(&line) {
-            self.lines = line..line;
+            self.read_at(line)?;
         }
-        self.read_to(line + 1)?;
         let start = line as usize * LINE_BYTES as usize;
         let claimed = claimed_lines(&self.bytes[start..]).unwrap_or(1);
-        self.read_to(line + claimed)?;
+        if line + claimed > self.lines.end {
+            self.read_to(line + claimed)?;
+        }
         Ok(&self.bytes[start..self.lines.end as usize * LINE_BYTES as usize])
     }
 
+    /// Reads a line that was not read yet, and those behind it.
+    #[inline(never)]
+    fn read_at(&mut self, line: u32) -> Result<()> {
+        if line != self.lines.end {
+            self.lines = line..line;
+        }
+        self.read_to(line + 1)
+    }
+
     /// Reads on to a line, and a few more.
+    #[inline(never)]
     fn read_to(&mut self, end: u32) -> Result<()> {
         let from = self.lines.end;
-        if end > from {
-            self.lines.end = end.max(from + LINES_READ).min(LINES);
-            let [start, stop] = [from, self.lines.end].map(|line| line as usize * LINE_BYTES as usize);
-            self.disk.read(self.block * BLOCK_BYTES + start as u64, &mut self.bytes[start..stop])?;
-        }
-        Ok(())
+        self.lines.end = end.max(from + LINES_READ).min(LINES);
+        let [start, stop] = [from, self.lines.end].map(|line| line as usize * LINE_BYTES as usize);
+        self.disk.read(self.block * BLOCK_BYTES + start as u64, &mut self.bytes[start..stop])
     }
 }
 
@@ -341,7 +350,7 @@ impl<'s> Op<'s> {
         let mut looks = 0;
         for sequence in first..sequences.end {
             let bytes = page.rest(line)?;
-            if let Some((lines, found, Glance::Unbinds)) = glance(bytes)
+            if let Some((lines, found, Glance::Dead)) = glance(bytes)
                 && found == sequence
             {
                 line += lines;

@@ -449,7 +449,7 @@ impl<'s> Op<'s> {
     fn ensure_chunk(&self, inode: u32) -> Result<()> {
         let disk = self.disk();
         let geometry = disk.geometry();
-        let chunk = inode as u64 / geometry.slots_per_chunk();
+        let (chunk, _) = geometry.slot_of(inode as u64);
         let lock_at = self.core.places.control(CONTROL_CHUNK_LOCK);
         // Whoever makes it has the lock until it is durable: seen before, it could be lost with what is made in it.
         if disk.chunk_block(chunk)?.is_some() && self.thread.read_begin(lock_at).map_err(shared_error)?.is_some() {

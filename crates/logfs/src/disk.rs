@@ -307,8 +307,7 @@ impl Disk {
         if inode == 0 || inode >= self.geometry.inodes() {
             return Ok(None);
         }
-        let chunk = inode / self.geometry.slots_per_chunk();
-        let within = inode % self.geometry.slots_per_chunk();
+        let (chunk, within) = self.geometry.slot_of(inode);
         Ok(self.chunk_block(chunk)?.map(|block| block * BLOCK_BYTES + within * SLOT_BYTES))
     }
 

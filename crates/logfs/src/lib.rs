@@ -77,6 +77,7 @@ mod sync;
 mod used;
 mod write;
 mod write_copy;
+mod write_end;
 mod write_entry;
 mod xattrs;
 

@@ -77,6 +77,16 @@ impl<'s> Op<'s> {
     pub(crate) fn seat(&self, directory: u32, record: &Record<'s>, name: Name<'_>) -> Result<Seat> {
         let tree = self.tree(directory, record);
         let first = name_key(self.disk().key(), name.bytes());
+        // Nearly always nobody has this hash, or one name that is this one: then one descent is enough.
+        match tree.floor(first + (RANKS - 1)).map_err(index_error)? {
+            Some((key, value)) if key == first => {
+                if let Some(bound) = self.bound_as(name, key, value)? {
+                    return Ok(Seat::Taken(bound));
+                }
+            }
+            Some((key, _)) if key > first => {}
+            _ => return Ok(Seat::Free(first)),
+        }
         let mut free = first;
         let mut at = first;
         // Names of one hash are neighbours; nearly always there is one or none.
@@ -87,12 +97,8 @@ impl<'s> Op<'s> {
             if key == free {
                 free += 1;
             }
-            let place = NamePlace::decode(value).ok_or(Error::damaged("shared state: name", key))?;
-            let found = self.with_binding(place, |binding| {
-                (binding.name == name.bytes()).then_some((binding.inode, binding.generation))
-            })?;
-            if let Some((inode, generation)) = found {
-                return Ok(Seat::Taken(Bound { key, inode, generation, file_type: place.file_type, place }));
+            if let Some(bound) = self.bound_as(name, key, value)? {
+                return Ok(Seat::Taken(bound));
             }
             at = key + 1;
         }
@@ -102,8 +108,18 @@ impl<'s> Op<'s> {
         Ok(Seat::Free(free))
     }
 
+    /// What an entry of the index leads to, if that is what has this name.
+    #[inline(never)]
+    fn bound_as(&self, name: Name<'_>, key: u64, value: u64) -> Result<Option<Bound>> {
+        let place = NamePlace::decode(value).ok_or(Error::damaged("shared state: name", key))?;
+        let found = self.with_binding(place, |binding| {
+            (binding.name == name.bytes()).then_some((binding.inode, binding.generation))
+        })?;
+        Ok(found.map(|(inode, generation)| Bound { key, inode, generation, file_type: place.file_type, place }))
+    }
+
     /// Calls `take` with the binding that stands at `place`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_binding<T>(&self, place: NamePlace, take: impl FnOnce(Binding<'_>) -> T) -> Result<T> {
         let damaged = Error::damaged("directory entry", place.place.offset_bytes());
         if !sound_place(self.disk(), place.place) {

@@ -15,14 +15,23 @@ use std::ops::Range;
 
 impl<'s> Op<'s> {
     /// Makes stores through maps to `length` bytes of a file durable.
+    // Inlined: nearly always there is nothing to do.
+    #[inline(always)]
     pub(crate) fn sync(&self, node: NodeId, offset: u64, length: u64) -> Result<()> {
         if self.read_record(node, |record, _| Ok(record.maps()))?.may_be_dirty() && self.needs_write_back() {
-            let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES).min(FILE_BLOCK_LIMIT);
-            let locked = self.lock(node)?;
-            self.write_back_maps(&locked, offset / BLOCK_BYTES..end)?;
-            locked.guard.unlock();
+            self.write_back_range(node, offset, length)?;
         }
         self.sync_medium()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_back_range(&self, node: NodeId, offset: u64, length: u64) -> Result<()> {
+        let end = offset.saturating_add(length).div_ceil(BLOCK_BYTES).min(FILE_BLOCK_LIMIT);
+        let locked = self.lock(node)?;
+        self.write_back_maps(&locked, offset / BLOCK_BYTES..end)?;
+        locked.guard.unlock();
+        Ok(())
     }
 
     /// Makes stores through all maps durable.
@@ -123,6 +132,7 @@ impl<'s> Op<'s> {
     }
 
     /// On a disk file, asks the kernel to write back.
+    #[inline]
     pub(crate) fn sync_medium(&self) -> Result<()> {
         self.disk().medium().sync().map_err(|_| Error::because(Errno::IO, "the medium cannot be synced"))
     }

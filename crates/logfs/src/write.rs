@@ -219,6 +219,8 @@ impl<'s> Op<'s> {
     }
 
     /// Writes with an entry, as far as one entry goes; returns where and how much. `at` is `None` for an append.
+    // Apart from writes in place, which have few registers to save without it.
+    #[inline(never)]
     fn write_with_entry(&self, node: NodeId, at: Option<u64>, from: &mut Source<'_>) -> Result<(u64, usize)> {
         let locked = self.lock(node)?;
         self.regular(locked.state)?;
@@ -275,6 +277,13 @@ impl<'s> Op<'s> {
         from: &mut Source<'_>,
         copy_on_write: bool,
     ) -> Result<usize> {
+        let size = locked.record.size();
+        if at == size
+            && end <= (size / BLOCK_BYTES + 1) * BLOCK_BYTES
+            && let Some(count) = self.write_end(locked, end, from)?
+        {
+            return Ok(count);
+        }
         if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
             self.write_entry_data::<1, 1>(locked, at, end, from, copy_on_write)
         } else {

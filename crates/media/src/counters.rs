@@ -47,6 +47,7 @@ pub(crate) fn count_stored(bytes: u64) {
 }
 
 /// What this thread has counted.
+#[inline]
 #[must_use]
 pub fn counters_thread() -> Counters {
     COUNTERS.with(|counters| Counters {

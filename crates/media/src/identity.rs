@@ -75,8 +75,18 @@ impl Medium {
     ///
     /// # Errors
     /// What `fdatasync` says.
+    #[inline]
     #[track_caller]
     pub fn sync(&self) -> io::Result<()> {
+        if self.kind() != MediumKind::DiskFile && self.backing.members.is_empty() && self.recorder.is_none() {
+            return Ok(());
+        }
+        self.sync_files()
+    }
+
+    #[inline(never)]
+    #[track_caller]
+    fn sync_files(&self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
             recorder.sync(None, Location::caller());
         }

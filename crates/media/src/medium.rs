@@ -157,6 +157,7 @@ impl Medium {
     }
 
     /// What the medium is; of several that were joined, the kind of the one that survives least.
+    #[inline]
     #[must_use]
     pub fn kind(&self) -> MediumKind {
         self.backing.kind

@@ -135,6 +135,14 @@ impl Geometry {
         self.chunk_blocks * SLOTS_PER_BLOCK
     }
 
+    /// The chunk of an inode's slot, and which of its slots that is.
+    // A chunk has a power of two of them: every operation asks, and divisions would be a good part of what that takes.
+    #[inline]
+    pub(crate) const fn slot_of(&self, inode: u64) -> (u64, u64) {
+        let slots = self.slots_per_chunk();
+        (inode >> slots.trailing_zeros(), inode & (slots - 1))
+    }
+
     /// One more than the largest possible inode number.
     pub(crate) const fn inodes(&self) -> u64 {
         let all = self.chunks * self.slots_per_chunk();

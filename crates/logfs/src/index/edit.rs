@@ -113,6 +113,7 @@ impl<'a> Tree<'a> {
     ///
     /// # Errors
     /// None that occur; the type is that of [`Tree::reserve`].
+    #[inline]
     pub fn no_reservation(&self) -> Result<Reservation<'a>, IndexError> {
         self.pool.reserve(self.owner, self.epoch, 0)
     }

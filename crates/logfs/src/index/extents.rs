@@ -8,7 +8,7 @@
 //! them is mapped, up to the longest length.
 
 use super::IndexError::{self, Invalid, Torn};
-use super::node::ENTRIES_MAX;
+use super::node::{ENTRIES_MAX, Node};
 use super::pool::Reservation;
 use super::spot::{Covering, map_in_leaf};
 use super::tree::Tree;
@@ -107,6 +107,30 @@ pub struct Extents<'a> {
     tree: Tree<'a>,
 }
 
+/// The end of a map whose last extent can grow: see [`Extents::end_at`].
+#[derive(Clone, Copy)]
+pub struct MapEnd<'a> {
+    leaf: Node<'a>,
+    position: usize,
+    last: FileExtent,
+}
+
+impl MapEnd<'_> {
+    /// The volume's block with which the last extent goes on.
+    #[inline]
+    pub fn next_block(&self) -> u64 {
+        self.last.block + self.last.count
+    }
+
+    /// Maps that block, as the file's next one. Under the lock under which the end was found, and with no change of the map
+    /// since.
+    #[inline]
+    pub fn grow(self) {
+        let grown = FileExtent { count: self.last.count + 1, ..self.last };
+        self.leaf.set_value(self.position, grown.value());
+    }
+}
+
 pub(super) fn check_range(file_block: u64, count: u64) -> Result<u64, IndexError> {
     match file_block.checked_add(count) {
         Some(end) if count > 0 && end <= FILE_BLOCK_LIMIT => Ok(end),
@@ -192,6 +216,25 @@ impl<'a> Extents<'a> {
             Some(same) if same.file_block == file_block && same.end() == end => self.tree.no_reservation(),
             _ => self.tree.reserve(&[file_block, end]),
         }
+    }
+
+    /// The end of the map, if its last extent ends right before `file_block` and is the file's alone: one descent for
+    /// who takes a block there and then maps it. `None` also where that is not seen at once.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`].
+    #[inline(always)]
+    pub fn end_at(&self, file_block: u64) -> Result<Option<MapEnd<'a>>, IndexError> {
+        let Some((leaf, None)) = self.tree.leaf_of(file_block)? else { return Ok(None) };
+        let found = leaf.node.at_most(leaf.count, file_block);
+        if found == 0 || (found < leaf.count && leaf.node.key(found) < FILE_BLOCK_LIMIT) {
+            return Ok(None);
+        }
+        let position = found - 1;
+        let last = FileExtent::from_entry((leaf.node.key(position), leaf.node.value(position)))?;
+        let can_grow = last.end() == file_block && !last.shared && last.count < EXTENT_BLOCKS_MAX;
+        let fits = file_block < FILE_BLOCK_LIMIT && last.block + last.count < BLOCK_LIMIT;
+        Ok((can_grow && fits).then_some(MapEnd { leaf: leaf.node, position, last }))
     }
 
     /// The extent that holds a block, whole.

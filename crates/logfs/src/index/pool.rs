@@ -326,10 +326,13 @@ impl<'a> NodePool<'a> {
     ///
     /// # Errors
     /// [`IndexError::Full`] if that many are not to be had, [`IndexError::Invalid`] if nobody can ever need that many.
+    #[inline]
     pub fn reserve(&self, owner: u32, epoch: u32, count: usize) -> Result<Reservation<'a>, IndexError> {
         let mut reservation =
             Reservation { pool: *self, header: header_of(owner, epoch), nodes: [0; RESERVATION_MAX], count: 0 };
-        reservation.ensure(count)?;
+        if count > 0 {
+            reservation.ensure(count)?;
+        }
         Ok(reservation)
     }
 }

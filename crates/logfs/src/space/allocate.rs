@@ -37,7 +37,7 @@ impl<'a> Space<'a> {
         let mut want = u64::from(want).clamp(1, EXTENT_BLOCKS_MAX);
         if want == 1
             && !whole_2m
-            && let Some(goal) = goal.filter(|&goal| self.is_free(goal))
+            && let Some(goal) = goal
             && let Some(held) = self.take_block(thread, goal)?
         {
             return Ok(held);
@@ -142,7 +142,13 @@ impl<'a> Space<'a> {
     }
 
     /// Takes one block if it is free, as most appends do behind a file's last: no more of its pool is looked at than its group.
-    fn take_block(&self, thread: &Thread<'_>, block: u64) -> Result<Option<Held>, SpaceError> {
+    ///
+    /// # Errors
+    /// [`SpaceError::Shared`].
+    pub fn take_block(&self, thread: &Thread<'_>, block: u64) -> Result<Option<Held>, SpaceError> {
+        if !self.is_free(block) {
+            return Ok(None);
+        }
         let index = self.layout.pool_of(block);
         let guard = thread.lock(self.lock_of(index))?;
         if !self.is_free(block) {
@@ -187,9 +193,9 @@ impl<'a> Space<'a> {
         Ok(Held { extent, hand })
     }
 
-    /// Empties the hand of blocks that the settled log references now, or still.
+    /// As [`Held::keep`].
     pub fn keep(&self, thread: &Thread<'_>, held: Held) {
-        thread.hand_clear(held.hand);
+        held.keep(thread);
     }
 
     /// Empties the hand of blocks of which the settled log references only the first `used`; the rest is free again.

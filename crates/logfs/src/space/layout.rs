@@ -35,8 +35,12 @@ pub struct SpaceLayout {
     /// A pool has two to the power of this groups. Divisions would cost as much as a lock.
     pool_groups_log2: u32,
     hand_kind: u64,
-    /// Size of the region; kept, for it is asked for with every view.
+    /// Size of the region, and where its parts begin, in words; kept, for they are asked for with every view.
     bytes: u64,
+    bits_start: usize,
+    deferred_start: usize,
+    pin_groups_start: usize,
+    pins_start: usize,
 }
 
 impl SpaceLayout {
@@ -51,7 +55,16 @@ impl SpaceLayout {
             pool_groups_log2: pool_groups.ilog2(),
             hand_kind: super::HAND_BLOCKS,
             bytes: 0,
+            bits_start: 0,
+            deferred_start: 0,
+            pin_groups_start: 0,
+            pins_start: 0,
         };
+        // Each begins behind the one before it.
+        layout.bits_start = layout.summary_at(layout.pools).next_multiple_of(512);
+        layout.deferred_start = layout.bits_at(layout.pools).next_multiple_of(512);
+        layout.pin_groups_start = layout.deferred_at(layout.pools).next_multiple_of(512);
+        layout.pins_start = layout.pin_groups_at(layout.pools).next_multiple_of(512);
         layout.bytes = (layout.pins_at(layout.pools) as u64 * 8).next_multiple_of(4096);
         layout
     }
@@ -128,20 +141,20 @@ impl SpaceLayout {
     }
 
     pub(super) fn bits_at(&self, pool: u64) -> usize {
-        self.summary_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_words()
+        self.bits_start + pool as usize * self.pool_words()
     }
 
     pub(super) fn deferred_at(&self, pool: u64) -> usize {
-        self.bits_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_words()
+        self.deferred_start + pool as usize * self.pool_words()
     }
 
     pub(super) fn pins_at(&self, pool: u64) -> usize {
-        self.pin_groups_at(self.pools).next_multiple_of(512) + pool as usize * PINS_MAX * PIN_WORDS
+        self.pins_start + pool as usize * PINS_MAX * PIN_WORDS
     }
 
     /// How many pins touch each group of the pool.
     pub(super) fn pin_groups_at(&self, pool: u64) -> usize {
-        self.deferred_at(self.pools).next_multiple_of(512) + pool as usize * self.pool_groups()
+        self.pin_groups_start + pool as usize * self.pool_groups()
     }
 
     /// Groups of a pool.

@@ -30,7 +30,7 @@ pub use layout::SpaceLayout;
 pub use near::Nearness;
 pub use pins::PinOwner;
 
-use gannet_shm::{Arena, ArenaOffset, Hand, Ordering::Relaxed, Word};
+use gannet_shm::{Arena, ArenaOffset, Hand, Ordering::Relaxed, Thread, Word};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u64 = 4096;
@@ -78,8 +78,15 @@ pub struct Held {
 
 impl Held {
     /// Which blocks.
+    #[inline]
     pub fn extent(&self) -> Extent {
         self.extent
+    }
+
+    /// Empties the hand of blocks that the settled log references now, or still.
+    #[inline]
+    pub fn keep(self, thread: &Thread<'_>) {
+        thread.hand_clear(self.hand);
     }
 }
 
@@ -168,11 +175,13 @@ impl<'a> Space<'a> {
     }
 
     /// Free blocks of the pool that holds `block`: one load, to see cheaply that there is plenty.
+    #[inline]
     pub fn free_near(&self, block: u64) -> u64 {
         self.free_hint(self.layout.pool_of(block)).min(self.layout.pool_blocks())
     }
 
     /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned.
+    #[inline]
     pub fn is_free(&self, block: u64) -> bool {
         // The bits of all pools follow each other.
         let word = self.words.get(self.layout.bits_at(0).saturating_add((block / 64) as usize));

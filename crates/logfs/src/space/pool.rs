@@ -115,7 +115,8 @@ impl Pool<'_> {
     }
 
     /// Clears the bits of a free run.
-    #[inline]
+    // Inlined: called, it would have the whole view of the pool put together in memory.
+    #[inline(always)]
     pub(super) fn take(&self, start: u64, count: u64) {
         if count == 1
             && let Some(word) = self.bits.get((start / 64) as usize)

@@ -93,7 +93,21 @@ pub(crate) fn encode<'b>(
     payload: &Payload<'_>,
     buffer: &'b mut [u8],
 ) -> &'b [u8] {
-    let lines = payload.lines();
+    encode_lines(owned, epoch, sequence, time, payload, payload.lines(), buffer)
+}
+
+/// As [`encode`], of a payload of which the caller knows how many lines it takes.
+// Inlined: where the kind of the payload is known, little is left.
+#[inline(always)]
+pub(crate) fn encode_lines<'b>(
+    owned: Owned,
+    epoch: u32,
+    sequence: u64,
+    time: i64,
+    payload: &Payload<'_>,
+    lines: u32,
+    buffer: &'b mut [u8],
+) -> &'b [u8] {
     let bytes = &mut buffer[..lines as usize * LINE_BYTES as usize];
     for line in bytes.as_chunks_mut::<{ LINE_BYTES as usize }>().0 {
         *line = [0; LINE_BYTES as usize];

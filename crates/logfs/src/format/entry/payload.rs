@@ -38,6 +38,7 @@ pub(super) const FLAG_DOWN: u8 = 32;
 
 impl<'a> Payload<'a> {
     /// Lines that an entry with this payload takes.
+    #[inline]
     pub(crate) fn lines(&self) -> u32 {
         let padded = |length: usize| length.next_multiple_of(8);
         let payload_bytes = match self {
@@ -63,6 +64,7 @@ impl<'a> Payload<'a> {
         (AT_PAYLOAD + payload_bytes).div_ceil(LINE_BYTES as usize) as u32
     }
 
+    #[inline(always)]
     pub(super) fn put(&self, out: &mut [u8]) -> (u8, u8) {
         match *self {
             Self::Seal => (KIND_SEAL, 0),

@@ -3,7 +3,7 @@
 
 use super::payload::{
     BINDING_BYTES, BIRTH_BYTES, FLAG_BIRTH, FLAG_PAIR, FLAG_PARTNER, KIND_ATTRIBUTES, KIND_BIND, KIND_LARGE_XATTR,
-    KIND_RESIZE, KIND_TARGET, KIND_XATTR, PARTNER_BYTES,
+    KIND_RESIZE, KIND_TARGET, KIND_WRITE, KIND_XATTR, PARTNER_BYTES,
 };
 use super::{AT_PAYLOAD, AT_SEQUENCE, Binding, LINE_BYTES, Payload, XattrValue, claimed_lines};
 use crate::format::{get_u16, get_u32, get_u64};
@@ -11,12 +11,15 @@ use gannet_vfs::FileType;
 
 /// Where in a binding its type stands.
 const AT_BINDING_TYPE: usize = 11;
+/// Where in a write entry its first extent stands.
+const AT_FIRST_EXTENT: usize = AT_PAYLOAD + 16;
 
 /// What collection wants to know of an entry before anything else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Glance {
-    /// It unbinds one name and says nothing else: dead as soon as it is the oldest.
-    Unbinds,
+    /// It unbinds one name, or makes bytes visible in a block that was mapped before, and says nothing else: dead as soon as it
+    /// is the oldest.
+    Dead,
     /// It has attributes of the inode, or an extended one.
     SaysAttributes,
     /// Anything else.
@@ -28,7 +31,11 @@ pub(crate) enum Glance {
 pub(crate) fn glance(bytes: &[u8]) -> Option<(u32, u64, Glance)> {
     let lines = claimed_lines(bytes)?;
     let sort = match bytes[0] {
-        KIND_BIND if bytes[1] & FLAG_PAIR == 0 && bytes[AT_PAYLOAD + AT_BINDING_TYPE] == 0 => Glance::Unbinds,
+        KIND_BIND if bytes[1] & FLAG_PAIR == 0 && bytes[AT_PAYLOAD + AT_BINDING_TYPE] == 0 => Glance::Dead,
+        // Both words of the first extent: one that is there has more than one bit set.
+        KIND_WRITE if lines == 1 && get_u64(bytes, AT_FIRST_EXTENT) | get_u64(bytes, AT_FIRST_EXTENT + 8) == 0 => {
+            Glance::Dead
+        }
         KIND_ATTRIBUTES | KIND_RESIZE | KIND_XATTR | KIND_LARGE_XATTR => Glance::SaysAttributes,
         _ => Glance::Other,
     };
