@@ -331,7 +331,22 @@ impl FileGuard {
         Ok((core, threads))
     }
 
+    /// Goes on with what killed users left; false if it must be thrown away, damaged shared state included: nobody lives who uses it,
+    /// and what is wrong with the volume itself is said by who then opens it.
     fn adopt(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<bool> {
+        let Some(medium) = self.disk.as_ref().map(|disk| disk.medium().clone()) else { return Ok(false) };
+        match self.go_on(session, arena) {
+            Ok(true) => Ok(true),
+            Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::NOMEM | Errno::SHUTDOWN) => Err(error),
+            _ => {
+                (self.core, self.shared) = (None, None);
+                self.disk = Some(Disk::open(medium)?);
+                Ok(false)
+            }
+        }
+    }
+
+    fn go_on(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<bool> {
         let Some(disk) = &self.disk else { return Ok(false) };
         let left = LeftBehind::of(disk, session, arena)?;
         if !left.is_named()? {
@@ -347,12 +362,9 @@ impl FileGuard {
         }
         open_together(disk, opening_number(arena.0))?;
         left.count()?;
-        let medium = disk.medium().clone();
         let (core, _) = self.take_disk(session)?;
         if session.reap_dead().is_err() {
             // What they left cannot be settled: the medium alone counts.
-            self.shared = None;
-            self.disk = Some(Disk::open(medium)?);
             return Ok(false);
         }
         self.core = Some(core);

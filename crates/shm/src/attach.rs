@@ -80,7 +80,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Goes on with an arena that nobody has open any more; `None` if that cannot be.
+    /// Goes on with an arena that nobody has open any more; `None` if that cannot be, also where something in it is damaged: nobody
+    /// lives who would need it, and a new one serves as well. Errors are the owner's.
     fn adopt(
         path: &ArenaPath,
         gate: &Gate,
@@ -91,8 +92,8 @@ impl Session {
         let boot = current_boot();
         let Ok(session) = Self::open_existing(path, gate, layout, identity) else { return Ok(None) };
         // What a killed mount's kernel remembers is believed for a while.
-        session.recall_caching()?;
-        if boot == 0
+        if session.recall_caching().is_err()
+            || boot == 0
             || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot
             || session.join(Some(gate)).is_err()
         {
@@ -101,9 +102,13 @@ impl Session {
         match session.behind(gate, || guard.adopted(&session, session.arena_identity())) {
             Ok(true) => Ok(Some(session)),
             other => {
-                session.mark_own_threads_dead(None)?;
+                // Whoever is refused now may find a thread's slot here that says what cannot be.
+                let _ = session.mark_own_threads_dead(None);
                 session.leave_record();
-                other.map(|_| None)
+                match other {
+                    Err(error @ Error::Owner(_)) => Err(error),
+                    _ => Ok(None),
+                }
             }
         }
     }

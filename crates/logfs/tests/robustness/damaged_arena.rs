@@ -215,6 +215,24 @@ fn words_that_changed_crash_nobody() {
     assert!(outcomes[0] > 0 && outcomes[1] > 0, "both happen: {outcomes:?}");
 }
 
+/// The state of the first thread's slot, of which two damaged ones in five were refused for good.
+#[test]
+fn a_thread_that_cannot_be_has_the_arena_thrown_away() {
+    let left = Left::new("thread", false);
+    let slots_at = 0x11000;
+    for bit in (0..64).step_by(7) {
+        left.bytes.put_back();
+        let arena = left.arena.put_back();
+        let mut word = [0; 8];
+        arena.read_exact_at(&mut word, slots_at).expect("read");
+        let wrong = u64::from_le_bytes(word) ^ 1 << bit ^ 0xff;
+        arena.write_all_at(&wrong.to_le_bytes(), slots_at).expect("write");
+        drop(arena);
+        assert_ne!(left.visit(&format!("{wrong:#x}")), REFUSED, "{wrong:#x}");
+        left.settle(&format!("{wrong:#x}"));
+    }
+}
+
 #[test]
 fn an_arena_that_was_cut_is_thrown_away() {
     let left = Left::new("cut", false);

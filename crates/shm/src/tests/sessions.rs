@@ -372,3 +372,22 @@ fn what_the_dead_left_goes_from_hand_to_hand() {
     assert_eq!((guard.calls.first, guard.adopted), (1, 1));
     session.detach(&mut guard).unwrap();
 }
+
+/// A thread's slot that says what cannot be: nobody lives whose it could be, so the arena is made anew and nobody refused.
+#[test]
+fn a_damaged_arena_of_the_dead_is_made_anew() {
+    let id = identity(40);
+    let mut guard = Adopts::default();
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    let slot = session.thread().unwrap().slot();
+    let at = crate::slot::slot_at(session.arena(), slot) + crate::slot::STATE as u64 * 8;
+    let (old, path) = (session.arena_identity(), session.path().unwrap().to_owned());
+    drop(session);
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0xff; 8], at).unwrap();
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    assert_ne!(session.arena_identity(), old);
+    assert_eq!((guard.calls.first, guard.adopted), (2, 0));
+    session.detach(&mut guard).unwrap();
+    assert!(left_behind(&id).is_empty());
+}
