@@ -111,15 +111,43 @@ pub(crate) fn no_superblock(medium: &Medium, error: SuperblockError) -> Error {
     }
 }
 
-/// Reads the superblock, or its replica where the first is damaged, which is the last block of the first medium.
+/// Reads the superblock, or its replica where the first is damaged or does not count; that is the last block of the first medium.
 pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
     let mut block = Box::new([0; BLOCK_BYTES as usize]);
     medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
-    Superblock::decode(&block).or_else(|first| {
-        let replica_at = (medium.first_length() / BLOCK_BYTES).saturating_sub(1) * BLOCK_BYTES;
-        medium.read(MediumOffset(replica_at), &mut block[..]).map_err(access_error)?;
-        Superblock::decode(&block).map_err(|_| no_superblock(medium, first))
-    })
+    match Superblock::decode(&block) {
+        Ok(first) => Ok(replica_that_counts(medium, &first)?.map_or(first, |(_, replica)| replica)),
+        Err(first) => {
+            medium.read(MediumOffset(last_block(medium) * BLOCK_BYTES), &mut block[..]).map_err(access_error)?;
+            Superblock::decode(&block).map_err(|_| no_superblock(medium, first))
+        }
+    }
+}
+
+/// The last block of the first medium.
+fn last_block(medium: &Medium) -> u64 {
+    (medium.first_length() / BLOCK_BYTES).saturating_sub(1)
+}
+
+/// The replica, and its block, where it counts although block 0 is a superblock, too: no replica stands where that one says, and in
+/// the last block of the medium stands one of the same volume that says just that. A volume that was made on its medium, or copied
+/// onto a longer one, is not looked at twice.
+pub(crate) fn replica_that_counts(medium: &Medium, first: &Superblock) -> Result<Option<(u64, Superblock)>> {
+    let (said, last) = (first.geometry().map(|geometry| geometry.replica()), last_block(medium));
+    if said == Some(last) {
+        return Ok(None);
+    }
+    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+    if let Some(said) = said.filter(|&said| said < last) {
+        medium.read(MediumOffset(said * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
+        if first.may_become(&bytes) {
+            return Ok(None);
+        }
+    }
+    medium.read(MediumOffset(last * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
+    let replica = Superblock::decode(&bytes).ok().filter(|found| found.uuid == first.uuid && found.key == first.key);
+    let stands_there = |found: &Superblock| found.geometry().is_some_and(|geometry| geometry.replica() == last);
+    Ok(replica.filter(stands_there).map(|replica| (last, replica)))
 }
 
 impl Disk {

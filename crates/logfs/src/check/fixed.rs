@@ -4,7 +4,7 @@
 //! Changes nothing on the medium.
 
 use super::report::Findings;
-use crate::disk::{Disk, access_error, no_superblock, superblock_error};
+use crate::disk::{Disk, access_error, no_superblock, replica_that_counts, superblock_error};
 use crate::format::geometry::BLOCKS_MIN;
 use crate::format::member::AT_OPENING;
 use crate::format::page::PageHeader;
@@ -43,6 +43,16 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         Ok(Superblock::decode(&bytes))
     };
     let first = read(0)?;
+    if let Ok(said) = &first
+        && let Some((_, replica)) = replica_that_counts(medium, said)?
+    {
+        let what = format!(
+            "it says {} blocks, but no replica stands there; the one at the end of the medium says {}",
+            said.blocks, replica.blocks
+        );
+        findings.damage("superblock", 0, 0, what, "it is copied from its replica; nothing is lost");
+        return finish(medium, replica, vec![0], findings);
+    }
     let replica_block = match first.as_ref().ok().and_then(Superblock::geometry) {
         Some(geometry) if geometry.blocks <= blocks => geometry.replica(),
         _ => medium.first_length() / BLOCK_BYTES - 1,
@@ -97,7 +107,17 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
         }
         (Err(first), Err(_)) => return Err(no_superblock(medium, first)),
     };
-    if superblock.blocks > blocks {
+    finish(medium, superblock, wrong_copies, findings)
+}
+
+/// What follows once it is known which superblock counts.
+fn finish(
+    medium: &Medium,
+    superblock: Superblock,
+    wrong_copies: Vec<u64>,
+    findings: &mut Findings,
+) -> Result<Superblocks> {
+    if superblock.blocks > medium.length() / BLOCK_BYTES {
         return Err(Error::damaged(
             "the volume is larger than its medium: the file was cut, put a whole copy in its place",
             medium.length(),

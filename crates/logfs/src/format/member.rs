@@ -55,6 +55,11 @@ pub(crate) fn encode_table(media: &[FurtherMedium], superblock: &mut [u8]) -> bo
     media.len() < MEDIA_MAX
 }
 
+/// Whether there is a table, whatever the features say.
+pub(crate) fn has_table(superblock: &[u8]) -> bool {
+    get_u32(superblock, AT_FURTHER) != 0
+}
+
 /// Reads the table; `None` if it cannot be one.
 pub(crate) fn decode_table(superblock: &[u8]) -> Option<Vec<FurtherMedium>> {
     let count = get_u32(superblock, AT_FURTHER) as usize;

@@ -2,7 +2,7 @@
 
 use super::{BLOCK_BYTES, Key, Tag, get_u32, get_u64, put_u32, put_u64};
 use crate::format::geometry::Geometry;
-use crate::format::member::{FurtherMedium, decode_table, encode_table};
+use crate::format::member::{FurtherMedium, decode_table, encode_table, has_table};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"GANNETFS");
 const AT_MAGIC: usize = 0;
@@ -159,6 +159,8 @@ impl Superblock {
             return Err(SuperblockError::Blocks(blocks));
         }
         let further = match get_u64(bytes, AT_FEATURES_INCOMPATIBLE) & FEATURE_SPAN {
+            // Who does not look for media that are said to be there would take a part for the whole.
+            0 if has_table(bytes) => return Err(SuperblockError::Media),
             0 => Vec::new(),
             _ => decode_table(bytes).ok_or(SuperblockError::Media)?,
         };

@@ -138,6 +138,36 @@ fn a_replica_in_the_middle_of_a_file_is_found() {
     assert!(check(&longer, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).is_err());
 }
 
+/// Two superblocks, each in order by itself: the one in block 0 says a smaller volume, or does not say that there are further media;
+/// the other stands where it says. (A superblock of another volume there is what a larger one left, and says nothing.)
+#[test]
+fn of_two_superblocks_the_one_that_stands_where_it_says_counts() {
+    use crate::disk::read_superblock;
+    use crate::format::superblock::{AT_CHECKSUM, Superblock};
+    use crate::format::{BLOCK_BYTES, Key, Tag, put_u32, put_u64};
+
+    let medium = empty_volume(4 << 20);
+    let sound = read_superblock(&medium).unwrap();
+    let mut media_untold = sound.encode();
+    put_u32(&mut media_untold[..], 140, 1);
+    let checksum = sound.key.checksum(Tag::Superblock, 0, 0, &media_untold[..AT_CHECKSUM]);
+    put_u64(&mut media_untold[..], AT_CHECKSUM, checksum);
+    for forged in [Superblock { blocks: 256, ..sound.clone() }.encode(), media_untold] {
+        medium.write(MediumOffset(0), &forged[..]).unwrap();
+        assert_eq!(read_superblock(&medium).unwrap(), sound);
+        let report = run(&medium, false);
+        assert_eq!(damage(&report).len(), 1, "{:#?}", report.findings);
+        assert_eq!((report.findings[0].structure, report.findings[0].offset_bytes), ("superblock", 0));
+        repaired(&medium);
+        let mut found = [0; BLOCK_BYTES as usize];
+        medium.read(MediumOffset(0), &mut found).unwrap();
+        assert_eq!(found, *sound.encode());
+    }
+    let smaller = Superblock { blocks: 256, uuid: [7; 16], key: Key(7), ..sound };
+    medium.write(MediumOffset(0), &smaller.encode()[..]).unwrap();
+    assert_eq!(read_superblock(&medium).unwrap(), smaller);
+}
+
 /// The largest volume there can be, of which a sparse file has the superblock alone, forged or not: what looks at it takes neither the
 /// time nor the memory of its tables, nor makes the file take their space.
 #[test]
