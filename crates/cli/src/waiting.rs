@@ -2,15 +2,28 @@
 //! wait for it; somebody must be able to see that.
 
 use gannet_logfs::LogFs;
-use gannet_shm::ThreadInfo;
+use gannet_shm::{ParticipantInfo, ThreadInfo};
+use gannet_vfs::{FileSystem, Time};
 use serde_json::{Value, json};
 
-/// A thread that sleeps on a lock.
+/// A thread that sleeps on a lock: one of the volume's, or one on a file, which a program pleases to hold.
 pub(crate) struct Waiting {
     waiter: ThreadInfo,
     lock: String,
     waited_ms: u64,
-    holder: Option<ThreadInfo>,
+    holder: Holder,
+}
+
+/// Who has what somebody waits for.
+enum Holder {
+    Nobody,
+    Thread(ThreadInfo),
+    /// Of a lock on a file: any thread of a process.
+    Process {
+        pid: u32,
+        /// While it has the volume open.
+        info: Option<ParticipantInfo>,
+    },
 }
 
 /// All of them, at this instant.
@@ -19,9 +32,22 @@ pub(crate) fn look(volume: &LogFs) -> Vec<Waiting> {
         waiter: one.waiter,
         lock: volume.lock_text(one.lock),
         waited_ms: one.waited_ns / 1_000_000,
-        holder: one.owner,
+        holder: one.owner.map_or(Holder::Nobody, Holder::Thread),
     };
-    volume.session().waiting().into_iter().map(one).collect()
+    let mut all: Vec<Waiting> = volume.session().waiting().into_iter().map(one).collect();
+    // What cannot be read is left out, as is what is gone meanwhile.
+    let on_files = volume.shared().lock_waits().unwrap_or_default();
+    if !on_files.is_empty() {
+        let (now, participants) = (Time::now(), volume.session().participant_list());
+        let info = |pid| participants.iter().find(|one| one.pid == pid).cloned();
+        all.extend(on_files.into_iter().map(|one| Waiting {
+            waiter: one.waiter,
+            lock: format!("a lock on inode {}", one.inode),
+            waited_ms: u64::try_from(now.0.saturating_sub(one.since.0) / 1_000_000).unwrap_or(0),
+            holder: Holder::Process { pid: one.holder, info: info(one.holder) },
+        }));
+    }
+    all
 }
 
 /// A thread and its process.
@@ -46,18 +72,28 @@ impl Waiting {
     pub(crate) fn text(&self) -> String {
         let waits = format!("{} waits {} ms for {}", name(&self.waiter), self.waited_ms, self.lock);
         match &self.holder {
-            Some(holder) => format!("{waits}, held by {}", name(holder)),
-            None => waits,
+            Holder::Thread(holder) => format!("{waits}, held by {}", name(holder)),
+            Holder::Process { pid, info: Some(process) } => format!("{waits}, held by {pid} {}", process.name),
+            Holder::Process { pid, info: None } => format!("{waits}, held by {pid}"),
+            Holder::Nobody => waits,
         }
     }
 
     /// For programs.
     pub(crate) fn as_json(&self) -> Value {
+        let holder = match &self.holder {
+            Holder::Thread(holder) => Some(thread_json(holder)),
+            Holder::Process { pid, info } => {
+                let name = info.as_ref().map(|process| process.name.clone());
+                Some(json!({ "thread": null, "pid": pid, "name": name, "stopped": null }))
+            }
+            Holder::Nobody => None,
+        };
         json!({
             "waiter": thread_json(&self.waiter),
             "lock": self.lock,
             "waited_ms": self.waited_ms,
-            "holder": self.holder.as_ref().map(thread_json),
+            "holder": holder,
         })
     }
 }

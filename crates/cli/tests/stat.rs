@@ -159,6 +159,54 @@ fn who_is_waited_for_is_named() {
     assert!(holder.0.wait().unwrap().success());
 }
 
+/// Who waits for a lock on a file waits for a program: `stat` and `info` name both.
+#[test]
+fn who_waits_for_a_lock_on_a_file_is_named() {
+    use gannet_vfs::shared::{AccessMode, LockOwner, LockRange, LockRequest};
+    use gannet_vfs::{FileSystem, Name};
+    let used = Used::new();
+    let volume = used._volume.clone();
+    let node = volume.lookup(volume.root(), Name::new(b"file").unwrap()).unwrap().node;
+    let process = std::process::id();
+    let request = move |volume: &gannet_logfs::LogFs| {
+        let open = volume.shared().open(volume, node, AccessMode::READ | AccessMode::WRITE, 0).unwrap();
+        LockRequest { node, owner: LockOwner::Flock(open), exclusive: Some(true), range: LockRange::ALL, process }
+    };
+    let held = request(&volume);
+    volume.shared().try_lock(&*volume, &held).unwrap();
+    let waits = {
+        let volume = volume.clone();
+        std::thread::spawn(move || {
+            let wanted = request(&volume);
+            volume.shared().lock(&*volume, &wanted, &mut || false).unwrap();
+        })
+    };
+    let gannet = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).arg(used.path()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let lock = format!("a lock on inode {}", node.number);
+    for what in ["stat", "info"] {
+        let begun = std::time::Instant::now();
+        let waiting = loop {
+            assert!(begun.elapsed().as_secs() < 60, "{what}: nobody waits");
+            let figures: Value = serde_json::from_str(&gannet(&[what, "--json"])).unwrap();
+            if let Some(one) = figures["waiting"].as_array().unwrap().first() {
+                break one.clone();
+            }
+        };
+        assert_eq!((&waiting["waiter"]["pid"], &waiting["holder"]["pid"]), (&process.into(), &process.into()));
+        assert_eq!(waiting["lock"], lock.as_str(), "{waiting}");
+        let text = gannet(&[what]);
+        let line = text.lines().find(|line| line.trim_start().starts_with("waiting"));
+        assert!(line.is_some_and(|line| line.contains(&format!("for {lock}, held by {process} "))), "{text}");
+    }
+    volume.shared().try_lock(&*volume, &LockRequest { exclusive: None, ..held }).unwrap();
+    waits.join().unwrap();
+    assert_eq!(volume.shared().lock_waits().unwrap(), []);
+}
+
 /// Who waits for a lock on a file waits for a program, which `info` names.
 #[test]
 fn who_holds_locks_on_files_is_named() {

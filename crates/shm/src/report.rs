@@ -73,6 +73,12 @@ impl Session {
         (0..self.slots_used()).filter_map(waits).collect()
     }
 
+    /// All threads that live in this session at this instant. For reports, too.
+    pub fn threads(&self) -> Vec<ThreadInfo> {
+        let lives = |slot: &u32| load_state(self.arena(), *slot).is_ok_and(|state| state.kind == Kind::Live);
+        (0..self.slots_used()).filter(lives).map(|slot| self.thread_info(slot)).collect()
+    }
+
     /// What all threads have met at locks.
     pub fn lock_counters(&self) -> LockCounters {
         let mut sum = LockCounters::default();

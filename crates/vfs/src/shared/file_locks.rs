@@ -155,13 +155,15 @@ impl Shared {
     /// `EDEADLK` for POSIX locks when processes would wait for each other.
     pub fn lock(&self, fs: &dyn FileSystem, request: &LockRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let thread = self.thread()?;
-        let mut sleep_ns = SLEEP_FIRST_NS;
+        let (mut sleep_ns, mut waited) = (SLEEP_FIRST_NS, false);
         let result = loop {
             let (releases, blocker) = match self.attempt(request, true) {
                 Ok(outcome) => outcome,
                 Err(error) => break Err(error),
             };
             let Some(blocker) = blocker else { break Ok(()) };
+            waited = true;
+            self.say_waiting(&thread, request.node, &blocker);
             if let Err(error) = self.note_wait(&thread, request, &blocker) {
                 break Err(error);
             }
@@ -179,6 +181,9 @@ impl Shared {
                 }
             }
         };
+        if waited {
+            self.say_not_waiting(&thread);
+        }
         if let Ok(word) = self.tables.wait(&thread, thread.slot())
             && word.load(Ordering::Relaxed) != 0
         {

@@ -18,6 +18,7 @@
 //! | `offset.rs` | the shared offset and the status flags |
 //! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
 //! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
+//! | `lock_waits.rs` | who waits for one of these, for people |
 //! | `over_exec.rs` | what a process keeps over an exec |
 //! | `caching.rs` | whether a front end's clients may remember |
 //! | `running.rs` | which inodes may be running programs |
@@ -27,6 +28,7 @@ mod caching;
 mod description;
 mod file_locks;
 mod inode_users;
+mod lock_waits;
 mod offset;
 mod over_exec;
 mod reaping;
@@ -46,6 +48,7 @@ pub use description::{AccessMode, Description, DescriptionInfo};
 pub use file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
 pub use gannet_shm as shm;
 pub use inode_users::InodeUsers;
+pub use lock_waits::LockWait;
 pub use offset::OffsetGuard;
 
 use reaping::SharedReaper;

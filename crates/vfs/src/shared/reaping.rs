@@ -41,6 +41,10 @@ impl Reaper for SharedReaper {
             tables.want_sweep(&thread)?;
         }
         tables.wait(&thread, dead.slot())?.store(0, Ordering::Release);
+        // Where there is no memory for it, it said nothing.
+        if let Ok(words) = tables.lock_wait(&thread, dead.slot()) {
+            words.iter().for_each(|word| word.store(0, Ordering::Release));
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use gannet_shm::{
 };
 
 use super::SharedLimits;
+use super::lock_waits::WAIT_WORDS;
 use crate::NodeId;
 
 /// Words of a description before the column of its users.
@@ -70,6 +71,7 @@ pub(super) struct Tables {
     buckets: Region,
     bucket_count: u64,
     waits: Region,
+    lock_waits: Region,
     control: Region,
     column_words: u64,
 }
@@ -135,6 +137,7 @@ impl Tables {
             .region("vfs control", CONTROL_BYTES, 64)
             .region("vfs buckets", bucket_count(limits) * BUCKET_BYTES, 4096)
             .region("vfs waits", u64::from(limits.threads) * 8, 64)
+            .region("vfs lock waits", u64::from(limits.threads) * WAIT_WORDS * 8, 64)
             .region("vfs descriptions", descriptions, 4096)
             .region("vfs records", records, 4096)
     }
@@ -149,6 +152,7 @@ impl Tables {
             buckets: region("vfs buckets")?,
             bucket_count: bucket_count(limits),
             waits: region("vfs waits")?,
+            lock_waits: region("vfs lock waits")?,
             control: region("vfs control")?,
             column_words: column_words(limits),
         };
@@ -199,6 +203,14 @@ impl Tables {
     /// For whom the thread of a slot waits.
     pub(super) fn wait<'s>(&self, thread: &Thread<'s>, slot: u32) -> Result<&'s Word> {
         thread.word(self.waits.at(u64::from(slot) * 8)?)
+    }
+
+    /// What the thread of a slot says of a lock on a file that it waits for: see `lock_waits`. Gets its memory now: few ever wait, and
+    /// who opens a volume first would pay for all.
+    pub(super) fn lock_wait<'s>(&self, thread: &Thread<'s>, slot: u32) -> Result<&'s [Word]> {
+        let at = self.lock_waits.at(u64::from(slot) * WAIT_WORDS * 8)?;
+        thread.arena().reserve(at, WAIT_WORDS * 8)?;
+        thread.arena().words(at, WAIT_WORDS)
     }
 
     pub(super) fn waits<'s>(&self, thread: &Thread<'s>) -> Result<&'s [Word]> {
