@@ -8,6 +8,7 @@ use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_lef
 use gannet_media::{CreateOptions, Creation, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
 use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
+use nix::sys::signal::{SigSet, Signal};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,8 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const BLOCK_BYTES: u64 = 4096;
 const SIZE_BYTES_MIN: u64 = 1 << 20;
 const SIZE_BYTES_MAX: u64 = 16 << 40;
-/// What shells say of a program that SIGINT ended.
-const INTERRUPTED: i32 = 130;
+/// What shells add to the number of the signal that ended a program.
+const BY_SIGNAL: i32 = 128;
 const LABEL_BYTES_MAX: usize = 64;
 /// What an interrupt removes: the files that stand under a name before they are finished.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -127,15 +128,21 @@ fn name(files: &[File<'_>], made: Vec<Creation>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where files cannot be made without a name, an interrupt (SIGINT, SIGTERM, SIGHUP) removes them.
+/// Where files cannot be made without a name, an interrupt (SIGINT, SIGTERM, SIGHUP) removes them. Then the program ends as if by it,
+/// as shells say that.
 fn remove_when_interrupted() -> Result<(), Failure> {
-    let handled = ctrlc::set_handler(|| {
+    let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
+    let wait = move || {
+        let Ok(signal) = signals.wait() else { return };
         for path in unfinished().iter() {
             let _ = std::fs::remove_file(path);
         }
-        std::process::exit(INTERRUPTED);
-    });
-    handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))
+        std::process::exit(BY_SIGNAL + signal as i32);
+    };
+    // From here on they come to the thread that waits for them, and which one it was is known there.
+    let blocked = signals.thread_block().map_err(std::io::Error::from);
+    let waits = blocked.and_then(|()| std::thread::Builder::new().name("signals".to_owned()).spawn(wait));
+    waits.map(drop).map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))
 }
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
