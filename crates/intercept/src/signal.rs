@@ -130,7 +130,6 @@ fn kernel_action(signal: usize, new: Option<&KernelAction>, old: Option<&mut Ker
 }
 
 /// `rt_sigaction` of the program. `in_child`: called by a `vfork` child, whose actions are not this table's.
-#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
     let [signal, new, old, size, ..] = frame.arguments;
     const EINVAL: isize = -22;

@@ -140,8 +140,14 @@ pub(crate) unsafe fn record<'a>() -> &'a mut Record {
         record.ready = true;
         RECORDS.fetch_add(1, Ordering::AcqRel);
         let bottom = (record as *mut Record as usize) - ENGINE_STACK_BYTES;
+        const MADV_GUARD_INSTALL: usize = 102;
         // SAFETY: the lowest page of our own map, which nothing uses.
-        unsafe { syscall(number::MPROTECT, [bottom, GUARD_BYTES, 0]) };
+        unsafe {
+            // Since Linux 6.13; where it is not to be had the page becomes a map of its own, which is work at every fork.
+            if syscall(number::MADVISE, [bottom, GUARD_BYTES, MADV_GUARD_INSTALL]) != 0 {
+                syscall(number::MPROTECT, [bottom, GUARD_BYTES, 0]);
+            }
+        }
         // SAFETY: no arguments.
         record.thread = unsafe { syscall(number::GETTID, []) } as i32;
     }

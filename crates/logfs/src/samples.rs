@@ -132,6 +132,8 @@ impl Op<'_> {
         let histogram = operation as u64 * STRIPES + u64::from(self.thread.slot()) % STRIPES;
         let at = self.core.places.samples.start.add((histogram * BUCKETS as u64 + bucket(took_ns) as u64) * 8);
         if let Ok([word]) = self.thread.arena().words(at, 1) {
+            // A look first: where the page is not mapped yet, that maps those around it, too, as storing would not.
+            std::hint::black_box(word.load(Ordering::Relaxed));
             word.fetch_add(weight, Ordering::Relaxed);
         }
         outcome

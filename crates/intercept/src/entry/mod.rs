@@ -68,14 +68,26 @@ pub(crate) fn initialise() {
     }
 }
 
-/// Lets paths pass that begin like none of `places`, nor like what of the host's leads to descriptors. At start, once the places are known.
-pub(crate) fn let_paths_pass<'a>(places: impl Iterator<Item = &'a [u8]>) {
-    let all = |value| FILTER.letters.iter().for_each(|letter| letter.store(value, Ordering::Relaxed));
-    all(1);
-    for path in [&b"//"[..], b"/.", b"/proc", b"/dev"].into_iter().chain(places) {
-        match path.get(1) {
-            Some(letter) => FILTER.letters[usize::from(*letter)].store(0, Ordering::Relaxed),
-            None => all(0),
+/// Lets paths pass that do not begin like what of the host's leads to descriptors. At start, and then [`look_at_paths_like`].
+#[inline(always)]
+pub(crate) fn let_paths_pass() {
+    for letter in &FILTER.letters {
+        letter.store(1, Ordering::Relaxed);
+    }
+    for path in ["//", "/.", "/proc", "/dev"] {
+        look_at_paths_like(path.as_bytes());
+    }
+}
+
+/// Lets paths that begin like the place of a mount come to the handler. At start.
+#[inline(always)]
+pub(crate) fn look_at_paths_like(place: &[u8]) {
+    match place.get(1) {
+        Some(letter) => FILTER.letters[usize::from(*letter)].store(0, Ordering::Relaxed),
+        None => {
+            for letter in &FILTER.letters {
+                letter.store(0, Ordering::Relaxed);
+            }
         }
     }
 }

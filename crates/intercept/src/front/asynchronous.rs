@@ -45,6 +45,7 @@ struct State {
 static LOCK: AtomicU32 = AtomicU32::new(0);
 static mut STATE: State = State { kept: VecDeque::new(), posted: Vec::new(), waiting: Vec::new(), next: 0 };
 /// The request of a stand-in is made here, at its number: so its address says which it is. Used under the lock.
+#[unsafe(link_section = ".bss.gannet_large")]
 static mut STAND_INS: [u8; STAND_INS_MAX + REQUEST_BYTES] = [0; STAND_INS_MAX + REQUEST_BYTES];
 
 /// The address of a stand-in's request.

@@ -72,6 +72,7 @@ impl Call<'_> {
     /// Does `work` at the place a path leads to, if that is in a volume. `at` is the call in its `*at` form, with the
     /// positions of directory and path; that is made instead when the path leads out of a volume. The walk is made again where
     /// somebody removes meanwhile what it found: `work` says ESTALE then, and has done nothing yet.
+    #[inline(always)]
     pub(crate) fn at_path(
         &self,
         at: AtForm,
@@ -93,9 +94,24 @@ impl Call<'_> {
         scratch: &mut PathScratch,
         mut work: impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
-        again(|| self.at_path_once(who(), at, mode, flags, scratch, &mut work))
+        self.at_path_for(who, at, mode, flags, scratch, &mut work)
     }
 
+    /// Once for all kinds of work: each time over it would be 24 KiB of what a start runs first.
+    #[inline(never)]
+    fn at_path_for(
+        &self,
+        who: fn() -> Credentials<'static>,
+        at: AtForm,
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &mut PathScratch,
+        work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+    ) -> Answer {
+        again(|| self.at_path_once(who(), at, mode, flags, scratch, work))
+    }
+
+    #[inline]
     fn at_path_once(
         &self,
         who: Credentials<'static>,
@@ -103,7 +119,7 @@ impl Call<'_> {
         mode: LastMode,
         flags: ResolveFlags,
         scratch: &mut PathScratch,
-        work: &mut impl FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
+        work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];

@@ -10,7 +10,6 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
 /// what is left, and the new program, told of the open descriptions, goes on with the arena.
-#[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
     if !over_exec::has_directory(record) {

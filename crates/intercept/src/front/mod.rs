@@ -176,7 +176,10 @@ pub(crate) fn initialise(open: OpenVolume) {
     let is_below = |inner: &Mount, outer: &Mount| {
         inner.place.strip_prefix(&outer.place[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
     };
-    entry::let_paths_pass(mounts.iter().map(|mount| &mount.place[..]));
+    entry::let_paths_pass();
+    for mount in &mounts {
+        entry::look_at_paths_like(&mount.place);
+    }
     let nested = mounts.iter().any(|inner| mounts.iter().any(|outer| is_below(inner, outer)));
     let front = Front { mounts, nested, open, template: AtomicI32::new(template) };
     internal::protect(template);

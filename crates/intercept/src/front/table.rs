@@ -42,26 +42,38 @@ struct Entry {
 /// What belongs to a process: one in static memory, one more per `vfork` child.
 #[repr(C)]
 pub(crate) struct Table {
+    entries: [Entry; DESCRIPTOR_LIMIT],
+    /// Of a `vfork` child's table; the process's has [`HEAD`].
+    head: Head,
+    names: OpenNames,
+}
+
+/// What of a table is not about one descriptor.
+struct Head {
     /// Above the highest descriptor that was ever ours.
     used: AtomicU32,
     /// Mount + 1 of the working directory, 0: on the host.
     directory_mount: AtomicU32,
     directory_number: AtomicU64,
     directory_generation: AtomicU32,
-    /// Up to a line's end, so that each entry lies in one. What is above is on the first entries' page.
-    padding: [u32; 11],
-    entries: [Entry; DESCRIPTOR_LIMIT],
-    names: OpenNames,
 }
-const _: () = assert!(core::mem::offset_of!(Table, entries) == 64);
+
+impl Head {
+    const fn new() -> Head {
+        Head {
+            used: AtomicU32::new(0),
+            directory_mount: AtomicU32::new(0),
+            directory_number: AtomicU64::new(0),
+            directory_generation: AtomicU32::new(0),
+        }
+    }
+}
+
+/// The process's own. Among what every start touches, since a path and the end of a process ask for it: the table would be a page more.
+static HEAD: Head = Head::new();
 
 #[unsafe(link_section = ".bss.gannet_large")]
 static TABLE: Table = Table {
-    used: AtomicU32::new(0),
-    directory_mount: AtomicU32::new(0),
-    directory_number: AtomicU64::new(0),
-    directory_generation: AtomicU32::new(0),
-    padding: [0; 11],
     entries: [const {
         Entry {
             word: AtomicU64::new(0),
@@ -70,6 +82,7 @@ static TABLE: Table = Table {
             mount_and_type: AtomicU64::new(0),
         }
     }; DESCRIPTOR_LIMIT],
+    head: Head::new(),
     names: OpenNames::new(),
 };
 
@@ -132,6 +145,11 @@ pub(crate) fn adopt_private(record: &mut Record) {
 }
 
 impl Table {
+    #[inline]
+    fn head(&self) -> &Head {
+        if core::ptr::eq(self, &TABLE) { &HEAD } else { &self.head }
+    }
+
     /// What a descriptor stands for.
     #[inline]
     pub(crate) fn get(&self, descriptor: usize) -> Option<OpenFile> {
@@ -162,7 +180,7 @@ impl Table {
     pub(crate) fn set(&self, descriptor: usize, file: &OpenFile) -> Option<OpenFile> {
         let before = self.get(descriptor);
         self.store(descriptor, file);
-        self.used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
+        self.head().used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         if core::ptr::eq(self, &TABLE) {
             entry::mark_descriptor(descriptor);
             super::held::changed(descriptor);
@@ -198,13 +216,13 @@ impl Table {
 
     /// All descriptors that are ours.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, OpenFile)> + '_ {
-        let used = self.used.load(Ordering::Acquire) as usize;
+        let used = self.head().used.load(Ordering::Acquire) as usize;
         (0..used.min(DESCRIPTOR_LIMIT)).filter_map(|descriptor| self.get(descriptor).map(|file| (descriptor, file)))
     }
 
     /// Whether any descriptor stands for this description of a volume; those of others have the same words.
     pub(crate) fn refers_to(&self, mount: usize, description: Description) -> bool {
-        let used = (self.used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
+        let used = (self.head().used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
         let word = description.word();
         let is_of = |entry: &Entry| entry.mount_and_type.load(Ordering::Relaxed) as u32 as usize == mount;
         self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Acquire) == word && is_of(entry))
@@ -212,7 +230,7 @@ impl Table {
 
     /// Becomes a copy of another.
     fn take_over(&self, other: &Table) {
-        let used = self.used.load(Ordering::Relaxed).max(other.used.load(Ordering::Relaxed)) as usize;
+        let used = self.head().used.load(Ordering::Relaxed).max(other.head().used.load(Ordering::Relaxed)) as usize;
         for descriptor in 0..used.min(DESCRIPTOR_LIMIT) {
             match other.get(descriptor) {
                 Some(file) => {
@@ -232,20 +250,22 @@ impl Table {
     /// Mount and inode of the working directory, if it is in a volume.
     #[inline]
     pub(crate) fn directory(&self) -> Option<(usize, NodeId)> {
-        let mount = self.directory_mount.load(Ordering::Acquire).checked_sub(1)?;
-        let (number, generation) =
-            (self.directory_number.load(Ordering::Relaxed), self.directory_generation.load(Ordering::Relaxed));
+        let mount = self.head().directory_mount.load(Ordering::Acquire).checked_sub(1)?;
+        let (number, generation) = (
+            self.head().directory_number.load(Ordering::Relaxed),
+            self.head().directory_generation.load(Ordering::Relaxed),
+        );
         Some((mount as usize, NodeId::new(number, generation)))
     }
 
     /// Moves the working directory; `None`: to the host.
     pub(crate) fn set_directory(&self, directory: Option<(usize, NodeId)>) {
         let Some((mount, node)) = directory else {
-            self.directory_mount.store(0, Ordering::Release);
+            self.head().directory_mount.store(0, Ordering::Release);
             return;
         };
-        self.directory_number.store(node.number, Ordering::Relaxed);
-        self.directory_generation.store(node.generation, Ordering::Relaxed);
-        self.directory_mount.store(mount as u32 + 1, Ordering::Release);
+        self.head().directory_number.store(node.number, Ordering::Relaxed);
+        self.head().directory_generation.store(node.generation, Ordering::Relaxed);
+        self.head().directory_mount.store(mount as u32 + 1, Ordering::Release);
     }
 }
