@@ -228,10 +228,10 @@ pub(crate) fn original_of(instruction_pointer: usize) -> Option<usize> {
     if let Some(original) = super::gates::original_of(instruction_pointer) {
         return Some(original);
     }
-    for index in 0..COUNT.load(Ordering::Acquire) {
-        let start = AREAS[index].start.load(Ordering::Relaxed);
-        if (start..AREAS[index].end.load(Ordering::Relaxed)).contains(&instruction_pointer) {
-            let slot_bytes = AREAS[index].slot_bytes.load(Ordering::Relaxed);
+    for area in AREAS.iter().take(COUNT.load(Ordering::Acquire)) {
+        let start = area.start.load(Ordering::Relaxed);
+        if (start..area.end.load(Ordering::Relaxed)).contains(&instruction_pointer) {
+            let slot_bytes = area.slot_bytes.load(Ordering::Relaxed);
             let slot = start + (instruction_pointer - start) / slot_bytes * slot_bytes;
             // SAFETY: a slot of a registered area, which stays mapped.
             let distance = unsafe { ((slot + slot_bytes - ORIGINAL_BYTES) as *const usize).read() };
