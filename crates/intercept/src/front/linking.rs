@@ -78,9 +78,7 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
             (mount, from.existing().map_err(|error| error.errno())?.node, to)
         }
         // The link itself, which is not the volume's.
-        (Target::Descriptor(_), to)
-            if flags & (AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) == 0 || matches!(to, Target::Host) =>
-        {
+        (Target::Descriptor(_), to) if flags & AT_SYMLINK_FOLLOW == 0 || matches!(to, Target::Host) => {
             match to {
                 Target::Place(mount, place) => across::check_new(call.front.file_system(mount)?, &place)?,
                 Target::Host => across::check_new_on_host(call, to_directory, to_path)?,

@@ -106,7 +106,8 @@ int main(int count, char **arguments) {
     left_out = count > 5 ? arguments[5] : "";
     is_for_two = !!strchr(without, '2');
     without_maps = is_for_two || strchr(without, 'm'), without_collapse = !!strchr(without, 'c'), without_clones = !!strchr(without, 'r');
-    without_fifos = !!strchr(without, 'f') || seed % 2;
+    // What shows of a pipe without a name is not the volume's for a program that did not open it.
+    without_fifos = is_for_two || strchr(without, 'f') || seed % 2;
     without_large = !!strchr(without, 'x');
     without_bad = !!strchr(without, 'p');
     without_own_locks = !!strchr(without, 'u');

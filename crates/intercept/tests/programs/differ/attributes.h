@@ -47,7 +47,8 @@ static void looks(void) {
         break;
     case 2:
         tell("newfstatat %d %s %x", place, told_path, flags);
-        if (answer(CALL(newfstatat, place, path, &status, flags)) == 0) tell(" %o", status.st_mode);
+        // The mode of a link of /proc tells how the descriptor was opened, and a volume's are placeholders.
+        if (answer(CALL(newfstatat, place, path, &status, flags)) == 0) tell(" %o", S_ISLNK(status.st_mode) ? S_IFLNK : status.st_mode);
         break;
     case 3: {
         int mode = (int)PICK(0, 1, 2, 4, 7, 8, 6), how = (int)PICK(0, AT_EACCESS, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH, AT_EMPTY_PATH | AT_EACCESS, 0x8000);
@@ -176,6 +177,8 @@ static void handles(void) {
 static void becomes(void) {
     static int now;
     int next = now ? 0 : FOR_OTHERS, way = (int)any(3);
+    // A volume's named pipes are those of one user.
+    if (!without_fifos) return tell("-");
     tell("become %d %d", next, way);
     static int changed_by;
     if (now) way = changed_by;

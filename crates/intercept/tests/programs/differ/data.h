@@ -219,7 +219,8 @@ static void maps_and_uses(void) {
         tell(" = map");
         mapped_any = 1;
         maps[which].at = at, maps[which].length = length, maps[which].is_private = flags == MAP_PRIVATE;
-        moved("f", &watched);
+        // A volume's file moves its times when a hole is mapped to be stored to.
+        if (flags == MAP_PRIVATE || !(protection & PROT_WRITE)) moved("f", &watched);
         return;
     }
     switch (any(9)) {
