@@ -108,13 +108,13 @@ impl Call<'_> {
         scratch: &mut PathScratch,
         work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
-        again(|| self.at_path_once(who(), at, mode, flags, scratch, work))
+        again(|| self.at_path_once(who, at, mode, flags, scratch, work))
     }
 
     #[inline]
     fn at_path_once(
         &self,
-        who: Credentials<'static>,
+        who: fn() -> Credentials<'static>,
         at: AtForm,
         mode: LastMode,
         flags: ResolveFlags,
@@ -123,12 +123,12 @@ impl Call<'_> {
     ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];
-        match self.front.resolve_by(&who, self.table(), (directory, path), mode, flags, scratch)? {
+        match self.front.resolve_by(who, self.table(), (directory, path), mode, flags, scratch)? {
             Target::Host => Ok(Outcome::Pass),
             Target::HostPath(path) => Ok(at.on_host(path)),
             Target::Place(mount, place) => {
                 let fs = self.front.file_system(mount)?;
-                work(&Namespace::new(fs, who), mount, &place)
+                work(&Namespace::new(fs, who()), mount, &place)
             }
             // The link in /proc itself is the kernel's.
             Target::Descriptor(_) if mode != LastMode::Follow => Ok(Outcome::Pass),
@@ -137,7 +137,7 @@ impl Call<'_> {
                 let found = Some(Found { node: file.node, file_type: file.file_type });
                 let place = Place { directory: file.node, last: Last::Dot, found, wants_directory: false };
                 let fs = self.front.file_system(file.mount)?;
-                work(&Namespace::new(fs, who), file.mount, &place)
+                work(&Namespace::new(fs, who()), file.mount, &place)
             }
         }
     }

@@ -50,13 +50,13 @@ impl Front {
         flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
-        self.resolve_by(&credentials::effective(), table, (directory, address), mode, flags, scratch)
+        self.resolve_by(credentials::effective, table, (directory, address), mode, flags, scratch)
     }
 
-    /// The same, by who may be another than the process acts as: directory and path.
+    /// The same, by who may be another than the process acts as, which is asked once a path is a volume's; directory and path.
     pub(crate) fn resolve_by<'a>(
         &self,
-        who: &Credentials<'_>,
+        who: fn() -> Credentials<'static>,
         table: &Table,
         (directory, address): (i32, usize),
         mode: LastMode,
@@ -111,6 +111,7 @@ impl Front {
                 }
             }
         };
+        let who = who();
         let empty_is_root = path.is_empty() && length != 0;
         let (host_room, walk_room): (*mut [u8; 8192], *mut PathBuffer) = (host_pointer, walk);
         let mut current: Vec<u8> = Vec::new();
@@ -118,7 +119,7 @@ impl Front {
         // Each round follows at least one `..` or link across the border; links are counted, `..` shortens the path.
         for _ in 0..64 {
             let fs = self.file_system(mount)?;
-            let mut walker = Walker::new(fs, who);
+            let mut walker = Walker::new(fs, &who);
             walker.links = links;
             let text: &'a [u8] = if current.is_empty() {
                 // Nothing behind the place of a mount: its root.

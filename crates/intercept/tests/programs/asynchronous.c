@@ -92,8 +92,10 @@ int main(void) {
 
     pthread_t thread = waiter("a thread that waited");
     requests[0] = make(IOCB_CMD_PWRITE, fd, buffer, 20, 0, 11);
-    printf("submit %ld\n", submit(shared, 1, list));
+    /* Told when the other thread has told its own. */
+    long submitted = submit(shared, 1, list);
     pthread_join(thread, 0);
+    printf("submit %ld\n", submitted);
 
     /* In the ring itself, as those look who never call. */
     char back[64] = "";

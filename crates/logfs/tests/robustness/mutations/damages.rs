@@ -38,7 +38,8 @@ pub(crate) fn logs_and_slots(volume: &Volume) -> Vec<Damage> {
     let (root, slot) = slots(volume);
     let mut damages: Vec<Damage> = words.collect();
     damages.retain(|damage| repair(&damaged(volume, damage).0).is_ok_and(|report| is_repaired(&report)));
-    [root, vec![inverted], vec![other], vec![inverted, slot]].into_iter().chain(damages).collect()
+    let some = [root, vec![inverted], vec![other], vec![inverted, slot]];
+    some.into_iter().chain(parent(volume)).chain(damages).collect()
 }
 
 /// All words that are neither nothing nor of the past, with their numbers.
@@ -94,6 +95,15 @@ fn slots(volume: &Volume) -> (Damage, (u64, u64)) {
     (zeroed(root), others.into_iter().find(is_file).expect("a file"))
 }
 
+/// What the slot of a directory says of its parent is another's number: damage where the volume was closed.
+fn parent(volume: &Volume) -> Option<Damage> {
+    let is_said =
+        |damage: &Damage| findings(&damaged(volume, damage).0).iter().any(|finding| finding.structure == "parent");
+    let (root, _) = slots(volume);
+    let words = (1..31).map(|number| vec![(root[0].0 + number * SLOT_BYTES + AT_PARENT, 777)]);
+    words.into_iter().find(is_said)
+}
+
 /// A directory with names that none other has, and so many files that there are two chunks of inodes.
 pub(crate) fn with_many_names(fs: &LogFs) {
     populate(fs);
@@ -138,3 +148,4 @@ const MAP_BLOCK: u64 = 2;
 const AT_NEXT: u64 = 32;
 const SLOT_BYTES: u64 = 128;
 const AT_CHECKSUM: u64 = 40;
+const AT_PARENT: u64 = 72;
