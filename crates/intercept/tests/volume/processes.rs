@@ -82,6 +82,16 @@ fn asynchronous_requests_are_seen_by_those_who_wait_already_and_by_those_who_loo
 }
 
 #[test]
+fn a_map_made_anew_is_not_put_over_what_another_thread_got_at_its_address() {
+    let (_directory, program) = compile("places");
+    let volume = Volume::new(64);
+    volume.script(
+        &format!("{} {}", program.display(), if std::env::var_os("GANNET_LONG").is_some() { 60 } else { 3 }),
+        "wrong: 0",
+    );
+}
+
+#[test]
 fn addresses_of_unix_sockets() {
     if !have("python3") {
         return;

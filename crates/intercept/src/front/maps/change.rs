@@ -1,7 +1,7 @@
 //! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
 
 use super::pins::Hold;
-use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, readable_at};
+use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, placing, readable_at};
 use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
@@ -21,12 +21,14 @@ pub(crate) fn unmap(call: &Call<'_>) -> Answer {
     if !has_any(start, end) {
         return Ok(Outcome::Pass);
     }
-    // SAFETY: the program's call. Only then are the pages let go, which others may get.
-    let result = unsafe { syscall(MUNMAP, [start, length]) };
-    if !is_error(result) {
-        forget(call, start, end);
-    }
-    Ok(Outcome::Done(result))
+    placing(|| {
+        // SAFETY: the program's call. Only then are the pages let go, which others may get.
+        let result = unsafe { syscall(MUNMAP, [start, length]) };
+        if !is_error(result) {
+            forget(call, start, end);
+        }
+        Ok(Outcome::Done(result))
+    })
 }
 
 /// `mremap`: shrinks in place; grows and moves by mapping the file's range anew, as the pages of both maps are the medium's. What a private map holds
@@ -62,9 +64,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     }
     if new_length <= length && !fixed {
         if new_length < length {
-            // SAFETY: the program's wish for its own map.
-            unsafe { syscall(MUNMAP, [new_end, end - new_end]) };
-            forget(call, new_end, end);
+            drop_map(call, new_end, end - new_end);
         }
         return done(start);
     }
@@ -117,9 +117,11 @@ fn copy_pages(from: usize, to: usize, length: usize, protection: usize) {
 }
 
 fn drop_map(call: &Call<'_>, start: usize, length: usize) {
-    // SAFETY: the program's map, which it wants no more.
-    unsafe { syscall(MUNMAP, [start, length]) };
-    forget(call, start, start + length);
+    placing(|| {
+        // SAFETY: the program's map, which it wants no more.
+        unsafe { syscall(MUNMAP, [start, length]) };
+        forget(call, start, start + length);
+    });
 }
 
 /// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to. What others allow from then

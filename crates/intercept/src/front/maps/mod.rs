@@ -35,7 +35,7 @@ use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
 use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MappedExtent, NodeId};
 use pins::Hold;
-use regions::{Part, Region, forget, next_of_file};
+use regions::{Part, Region, forget, is_there, next_of_file, placing};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -61,7 +61,7 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         if flags & MAP_FIXED != 0 {
             let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
             // What reaches beyond all addresses the kernel refuses.
-            forget(call, address, end.unwrap_or(address));
+            placing(|| forget(call, address, end.unwrap_or(address)));
         }
         return Ok(Outcome::Pass);
     };
@@ -147,12 +147,13 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, ho
     };
     let base = place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents))?;
     if flags & MAP_FIXED != 0 {
-        forget(call, base, base + length);
+        placing(|| forget(call, base, base + length));
     }
     let result = match pinned {
         Some(pinned) => lay(fs, node, base, wish, pinned).map(|(hold, region)| {
             let mapped_bytes = region.reached.saturating_sub(base) as u64;
-            hold.add(region);
+            // Who has just taken away what was at this address before forgets that first.
+            placing(|| hold.add(region));
             if wish.writes() {
                 // What had no blocks has some now, for the stores; other maps show zeros there that are nobody's.
                 renew(call, mount, node, offset, offset + mapped_bytes, Change::Written);
@@ -221,14 +222,15 @@ pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: 
 fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
     let Ok(fs) = call.front.file_system(mount) else { return };
     let renew_all = |from: u64, change: Change| {
-        let (mut at, mut filled_from) = (0, None);
+        let (mut at, mut filled_from, mut changed) = (0, None, 0);
         while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
-            at = part.end;
             if part.shared && part.protection & PROT_WRITE != 0 {
                 filled_from = Some(filled_from.unwrap_or(u64::MAX).min(part.offset));
             }
-            // A part that cannot be made anew stays as it is.
-            let _ = renew_part(call, fs, &part);
+            // A part that cannot be made anew stays as it is. One that others change meanwhile is looked for again.
+            let is_done = renew_part(call, fs, &part).unwrap_or(true);
+            changed += u32::from(!is_done);
+            at = if is_done || changed > CHANGES_MAX { part.end } else { part.start };
         }
         filled_from
     };
@@ -238,16 +240,24 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
     }
 }
 
-/// Makes a part of a map anew, in place, so that other threads always find a map here.
-fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<(), Errno> {
+/// How often a part is looked for again that other threads change before it is made anew.
+const CHANGES_MAX: u32 = 1000;
+
+/// Makes a part of a map anew, in place, so that other threads always find a map here. False, and nothing is done, if it is not there any more.
+fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<bool, Errno> {
     let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
     let Part { start, end, protection, writable, offset, .. } = *part;
     let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
     let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
-    let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
-    forget(call, start, end);
-    hold.add(region);
-    Ok(())
+    placing(|| {
+        if !is_there(part) {
+            return Ok(false);
+        }
+        let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
+        forget(call, start, end);
+        hold.add(region);
+        Ok(true)
+    })
 }
 
 /// Asks the kernel for a map; where it is. The last two are of a file.

@@ -1,6 +1,7 @@
 //! What is mapped where: the process's list of maps.
 //!
 //! Everything here, and the [`pins`](super::pins), is under one lock, which a fork takes; nothing is kept of the list while the file system is called.
+//! What lies at an address changes under another ([`placing`]), which comes before it.
 
 use super::pins::{Pin, Pins, give_back};
 use super::{Change, PAGE_BYTES, PROT_WRITE};
@@ -80,11 +81,27 @@ static LOCK: AtomicU32 = AtomicU32::new(0);
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(super) static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Pins::new() };
 
-pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
-    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+/// Held by who puts a map in the place of another, or takes one away.
+static PLACES: AtomicU32 = AtomicU32::new(0);
+
+fn take(lock: &AtomicU32) {
+    while lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { syscall(SCHED_YIELD, []) };
     }
+}
+
+/// Meanwhile no thread of this process takes a map of a file away or puts one in its place, so that what is found at an address is there until
+/// `work` is done: else a map made anew could be put over memory that another thread got at that address. Not inside of itself or of [`locked`].
+pub(super) fn placing<T>(work: impl FnOnce() -> T) -> T {
+    take(&PLACES);
+    let result = work();
+    PLACES.store(0, Ordering::Release);
+    result
+}
+
+pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
+    take(&LOCK);
     let maps = &raw mut MAPS;
     // SAFETY: under the lock; the reference ends with `work`.
     let maps = unsafe { &mut *maps };
@@ -100,14 +117,14 @@ pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
 }
 
-/// Takes the lock so that a forked child finds it free, or releases it.
+/// Takes the locks so that a forked child finds them free, or releases them.
 pub(crate) fn around_fork(before: bool) {
     if before {
-        while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            core::hint::spin_loop();
-        }
+        take(&PLACES);
+        take(&LOCK);
     } else {
         LOCK.store(0, Ordering::Release);
+        PLACES.store(0, Ordering::Release);
     }
 }
 
@@ -146,7 +163,14 @@ pub(super) fn note_protection(start: usize, end: usize, protection: usize) {
     });
 }
 
-/// Forgets what lay in a range; gives back pins that nothing is left of.
+/// Whether a part is still as it was found, but for what it allows.
+pub(super) fn is_there(part: &Part) -> bool {
+    let file = |part: &Part| (part.mount, part.node, part.description, part.shared, part.offset);
+    part_at(part.start).is_some_and(|found| found.end >= part.end && file(&found) == file(part))
+}
+
+/// Forgets what lay in a range; gives back pins that nothing is left of. Where others could find it there, while nobody else changes that
+/// ([`placing`]).
 pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
