@@ -18,8 +18,14 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,now");
     // Relocations in a hundredth of the room, where the C library that it is linked with reads them so: each start reads them all, and
     // what lies behind them is on a page that is there then.
-    if c_library_version().is_some_and(|version| version >= (2, 36)) {
+    let c_library = c_library_version();
+    if c_library.is_some_and(|version| version >= (2, 36)) {
         println!("cargo:rustc-cdylib-link-arg=-Wl,-z,pack-relative-relocs");
+    }
+    // Before, threads' functions and others were in libraries of their own.
+    println!("cargo::rustc-check-cfg=cfg(one_c_library)");
+    if c_library.is_some_and(|version| version >= (2, 34)) {
+        println!("cargo::rustc-cfg=one_c_library");
     }
     // What every start runs lies together: a page fault maps the pages around it.
     let order = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("start.ld");

@@ -4,7 +4,7 @@
 //! the tables of all that is loaded. Most names are the standard library's, for threads, files and backtraces. So they are defined
 //! here, for this library only: a definition goes on to what it found in the C library, as [`crate::memory_functions`] do, and by the
 //! same argument past whatever other libraries define. What every start calls, and what an older C library may lack, is bound
-//! as ever.
+//! as ever; so is all of it where threads have a library of their own (glibc before 2.34).
 
 use core::arch::{asm, global_asm};
 use core::ffi::{CStr, c_char};

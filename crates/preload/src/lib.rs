@@ -2,6 +2,7 @@
 
 mod allocator;
 mod errors;
+#[cfg(one_c_library)]
 mod lazy_functions;
 mod memory_functions;
 mod tls;
