@@ -126,20 +126,8 @@ fn who_is_waited_for_is_named() {
     let volume = used._volume.clone();
     let waiter =
         std::thread::spawn(move || volume.session().thread().unwrap().lock(data_lock(&volume)).unwrap().unlock());
-    let gannet = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).arg(used.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     for what in ["stat", "info"] {
-        let begun = std::time::Instant::now();
-        let waiting = loop {
-            assert!(begun.elapsed().as_secs() < 120, "nobody waits");
-            let figures: Value = serde_json::from_str(&gannet(&[what, "--json"])).unwrap();
-            if let Some(one) = figures["waiting"].as_array().unwrap().first() {
-                break one.clone();
-            }
-        };
+        let waiting = first_who_waits(&used, what, 120);
         assert_eq!(
             (&waiting["holder"]["pid"], &waiting["holder"]["stopped"]),
             (&pid.into(), &true.into()),
@@ -147,7 +135,7 @@ fn who_is_waited_for_is_named() {
         );
         assert_eq!(waiting["waiter"]["pid"], std::process::id(), "{what}: {waiting}");
         assert_eq!(waiting["lock"], "the data of a file", "{what}: {waiting}");
-        let text = gannet(&[what]);
+        let text = told(&used, &[what]);
         let line =
             text.lines().find(|line| line.trim_start().starts_with("waiting")).unwrap_or_else(|| panic!("{text}"));
         assert!(line.contains("held by thread ") && line.contains(&format!(" of {pid} ")), "{text}");
@@ -157,6 +145,26 @@ fn who_is_waited_for_is_named() {
     kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::CONT).unwrap();
     waiter.join().unwrap();
     assert!(holder.0.wait().unwrap().success());
+}
+
+/// What the command says of the volume.
+fn told(used: &Used, arguments: &[&str]) -> String {
+    let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).arg(used.path()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What `stat` or `info` says of the first who waits for a lock, once somebody does: within so many seconds.
+#[track_caller]
+fn first_who_waits(used: &Used, what: &str, seconds: u64) -> Value {
+    let begun = std::time::Instant::now();
+    loop {
+        assert!(begun.elapsed().as_secs() < seconds, "{what}: nobody waits");
+        let figures: Value = serde_json::from_str(&told(used, &[what, "--json"])).unwrap();
+        if let Some(one) = figures["waiting"].as_array().unwrap().first() {
+            return one.clone();
+        }
+    }
 }
 
 /// Who waits for a lock on a file waits for a program: `stat` and `info` name both.
@@ -181,24 +189,12 @@ fn who_waits_for_a_lock_on_a_file_is_named() {
             volume.shared().lock(&*volume, &wanted, &mut || false).unwrap();
         })
     };
-    let gannet = |arguments: &[&str]| {
-        let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).arg(used.path()).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap()
-    };
     let lock = format!("a lock on inode {}", node.number);
     for what in ["stat", "info"] {
-        let begun = std::time::Instant::now();
-        let waiting = loop {
-            assert!(begun.elapsed().as_secs() < 60, "{what}: nobody waits");
-            let figures: Value = serde_json::from_str(&gannet(&[what, "--json"])).unwrap();
-            if let Some(one) = figures["waiting"].as_array().unwrap().first() {
-                break one.clone();
-            }
-        };
+        let waiting = first_who_waits(&used, what, 60);
         assert_eq!((&waiting["waiter"]["pid"], &waiting["holder"]["pid"]), (&process.into(), &process.into()));
         assert_eq!(waiting["lock"], lock.as_str(), "{waiting}");
-        let text = gannet(&[what]);
+        let text = told(&used, &[what]);
         let line = text.lines().find(|line| line.trim_start().starts_with("waiting"));
         assert!(line.is_some_and(|line| line.contains(&format!("for {lock}, held by {process} "))), "{text}");
     }

@@ -108,22 +108,9 @@ impl Call<'_> {
         scratch: &mut PathScratch,
         work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
-        again(|| self.at_path_once(who, at, mode, flags, scratch, work))
-    }
-
-    #[inline]
-    fn at_path_once(
-        &self,
-        who: fn() -> Credentials<'static>,
-        at: AtForm,
-        mode: LastMode,
-        flags: ResolveFlags,
-        scratch: &mut PathScratch,
-        work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
-    ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];
-        match self.front.resolve_by(who, self.table(), (directory, path), mode, flags, scratch)? {
+        again(|| match self.front.resolve_by(who, self.table(), (directory, path), mode, flags, scratch)? {
             Target::Host => Ok(Outcome::Pass),
             Target::HostPath(path) => Ok(at.on_host(path)),
             Target::Place(mount, place) => {
@@ -139,7 +126,7 @@ impl Call<'_> {
                 let fs = self.front.file_system(file.mount)?;
                 work(&Namespace::new(fs, who()), file.mount, &place)
             }
-        }
+        })
     }
 
     /// The file system of an open file.
