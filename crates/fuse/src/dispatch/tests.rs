@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gannet_memfs::{Limits, MemoryFs};
 use gannet_vfs::{FileSystem, Name, NodeId, Owner, RemoveKind};
 
-use super::{CachePolicy, Dispatcher, Outcome, Policy};
+use super::{CachePolicy, Dispatcher, Outcome, Policy, Wait};
 use crate::protocol::constants::{InitFlags, Opcode};
 use crate::protocol::init::Answer;
 use crate::protocol::request::{Header, InitRequest};
@@ -172,6 +172,11 @@ fn storm(cache: CachePolicy, seed: u64, requests: u64) {
     assert_eq!((statistics.inodes_free, statistics.blocks_free), (INODES - 1, statistics.blocks));
 }
 
+/// As a transport does: on a thread of its own.
+fn start(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
+    std::thread::spawn(move || done(wait.outcome()));
+}
+
 #[test]
 fn random_requests_leave_nothing_behind() {
     let requests = if std::env::var_os("GANNET_LONG").is_some() { 2_000_000 } else { 20_000 };
@@ -304,7 +309,7 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
         dispatcher.flush(&header, first, 99).unwrap();
         let Ok(Outcome::Waits(wait)) = lock(second, 1, flags) else { panic!("it is closed in a moment") };
         let (done, outcome) = mpsc::channel();
-        wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+        start(wait, move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
         released(first);
         assert!(outcome.recv().unwrap(), "the last close drops the lock");
         // A duplicate of the second stays open: that is found out once.
@@ -312,7 +317,7 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
         dispatcher.flush(&header, second, 99).unwrap();
         let Ok(Outcome::Waits(wait)) = lock(third, 0, flags) else { panic!("it may be closed") };
         let (done, outcome) = mpsc::channel();
-        wait.start(move |outcome| done.send(matches!(outcome, Outcome::Error(Errno::AGAIN))).unwrap());
+        start(wait, move |outcome| done.send(matches!(outcome, Outcome::Error(Errno::AGAIN))).unwrap());
         assert!(outcome.recv().unwrap(), "it stays");
         assert!(matches!(lock(third, 0, flags), Err(error) if error.errno() == Errno::AGAIN), "and is not waited for");
         released(second);
@@ -352,7 +357,7 @@ fn a_lock_is_not_refused_whenever_the_close_comes() {
                 Ok(Outcome::Reply(0)) => {}
                 Ok(Outcome::Waits(wait)) => {
                     let (done, outcome) = mpsc::channel();
-                    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+                    start(wait, move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
                     assert!(outcome.recv().unwrap(), "round {round}: waited for, and refused");
                 }
                 _ => panic!("round {round}: refused"),
@@ -386,7 +391,7 @@ fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
     // The next open file lies where the first one lay, and its request overtakes the first one's end.
     let Ok(Outcome::Waits(wait)) = lock(second, 5, 0) else { panic!("the first may be gone in a moment") };
     let (done, outcome) = mpsc::channel();
-    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+    start(wait, move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
     released(first);
     assert!(outcome.recv().unwrap());
     assert!(is_locked(other, 0), "the end of the first takes nothing from the second");
@@ -400,7 +405,7 @@ fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
     dispatcher.flush(&header, third, 99).unwrap();
     let Ok(Outcome::Waits(wait)) = lock(fourth, 5, 5) else { panic!("the third may be gone in a moment") };
     let (done, outcome) = mpsc::channel();
-    wait.start(move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
+    start(wait, move |outcome| done.send(matches!(outcome, Outcome::Reply(0))).unwrap());
     assert!(outcome.recv().unwrap());
     assert!(is_locked(other, 0) && is_locked(other, 14));
     dispatcher.flush(&header, third, 5).unwrap();

@@ -18,7 +18,6 @@ use crate::protocol::request::{Header, LockRequest};
 const EARLY_MAX: usize = 64;
 /// Owners that are followed to find a circle of waiters.
 const DEADLOCK_OWNERS_MAX: usize = 64;
-const WAITER_STACK_BYTES: usize = 256 << 10;
 
 /// A request that waits.
 pub(super) struct Waiting {
@@ -63,15 +62,8 @@ pub(super) enum Blocker {
 }
 
 impl Wait {
-    /// Waits on a thread of its own, then calls `done` there with the outcome.
-    pub(crate) fn start(self, done: impl FnOnce(Outcome) + Send + 'static) {
-        let body = move || done(self.outcome());
-        // Without memory for a thread nobody would ever answer: the process is about to end anyway.
-        let spawned = std::thread::Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
-        debug_assert!(spawned.is_ok());
-    }
-
-    fn outcome(self) -> Outcome {
+    /// Waits: to be called on a thread made for it.
+    pub(crate) fn outcome(self) -> Outcome {
         let Self { dispatcher, header, what_for } = self;
         match what_for {
             WaitsFor::Lock { owner, request, stop, impatient } => {

@@ -11,7 +11,7 @@ use rustix::ioctl::{Setter, ioctl, opcode};
 
 use super::crew::Member;
 use super::notify::{Turn, Turns};
-use super::{guarded, reply_header};
+use super::{guarded, reply_header, start_waiting};
 use crate::dispatch::{Dispatcher, Outcome};
 use crate::protocol::constants::OUT_HEADER_BYTES;
 use crate::protocol::init::Agreement;
@@ -114,7 +114,7 @@ impl Channel {
         if let Outcome::Waits(wait) = outcome {
             // The reply goes where the request came from, whoever sends it.
             let device = Arc::clone(&self.device);
-            wait.start(move |outcome| {
+            start_waiting(wait, move |outcome| {
                 if let Some((header, _)) = reply_header(unique, &outcome) {
                     let _ = rustix::io::write(&device, &header);
                 }
@@ -137,6 +137,7 @@ impl Channel {
 
     /// Serves as one of a crew until the session ends.
     pub(super) fn serve(mut self, dispatcher: &Arc<Dispatcher>, mut member: Member) {
+        member.bind();
         loop {
             match self.serve_next(dispatcher, &mut member) {
                 // ENOENT: the request was aborted while it was read.

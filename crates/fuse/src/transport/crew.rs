@@ -7,24 +7,26 @@
 //! | --- | --- |
 //! | others wait when a thread has taken a request (a look at every [`LOOK_PERIOD`]th) | twice as many read |
 //! | threads rarely serve at the same time (a window of requests) | half as many read |
-//! | all who read are busy with the same requests for [`TICK`] | all read |
-//! | a caller flees from the core of the one that reads alone: others are idle | two read, for a good while; where there are two cores, one on each |
+//! | all who read are busy with the same requests for a tick of the watch | all read |
+//! | a caller flees from the core of the one that reads alone: others are idle | that one hands off on its core (`hand_off`); where it may not, two read, for a good while; where there are two cores, one on each |
 //!
 //! Touches nothing of requests but their callers' thread numbers.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::Thread;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::follow::{Chase, Follower};
+use super::hand_off::{HandOff, keep_disk_priority};
 use super::notify::Turn;
+use super::watch::Watch;
 
 /// A thread looks whether requests wait after so many of its own. A prime: programs repeat themselves.
 const LOOK_PERIOD: u32 = 17;
+/// One that hands off looks where its caller is after so many.
+const CALLER_PERIOD: u32 = 7;
 /// Looks that are judged together, and how many of them must have seen requests waiting.
 const LOOKS: u32 = 8;
 const LOOKS_BUSY: u32 = 5;
@@ -34,10 +36,6 @@ const WINDOW: u32 = 512;
 const PATIENCE_MAX: u32 = 64;
 /// A judgement was wrong if more are needed again within this time.
 const WRONG_WITHIN_MS: u64 = 20;
-/// How long nothing may be finished before others are called.
-const TICK: Duration = Duration::from_millis(1);
-/// Ticks without a request after which the watch sleeps until there is one.
-const IDLE_TICKS: u32 = 20;
 
 /// The threads on `/dev/fuse` of a session.
 pub(super) struct Crew {
@@ -46,6 +44,8 @@ pub(super) struct Crew {
     readers: AtomicUsize,
     /// Two read because a caller flees.
     paired: AtomicBool,
+    /// The first is SCHED_IDLE, so that its callers stay where they are.
+    hands_off: AtomicBool,
     parked: Mutex<()>,
     called: Condvar,
     /// How many serve a request now.
@@ -58,9 +58,7 @@ pub(super) struct Crew {
     calm: AtomicU32,
     lowered_ms: AtomicU64,
     turns: Mutex<Vec<Arc<Turn>>>,
-    watch: Mutex<Option<Thread>>,
-    watch_sleeps: AtomicBool,
-    ended: AtomicBool,
+    watch: Watch,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -73,6 +71,7 @@ impl Crew {
             members,
             readers: AtomicUsize::new(1),
             paired: AtomicBool::new(false),
+            hands_off: AtomicBool::new(false),
             parked: Mutex::default(),
             called: Condvar::new(),
             serving: AtomicUsize::new(0),
@@ -82,9 +81,7 @@ impl Crew {
             calm: AtomicU32::new(0),
             lowered_ms: AtomicU64::new(0),
             turns: Mutex::default(),
-            watch: Mutex::default(),
-            watch_sleeps: AtomicBool::new(false),
-            ended: AtomicBool::new(false),
+            watch: Watch::default(),
         })
     }
 
@@ -103,7 +100,7 @@ impl Crew {
     }
 
     fn parks(&self, index: usize) -> bool {
-        index >= self.readers.load(Ordering::SeqCst) && !self.ended.load(Ordering::SeqCst)
+        index >= self.readers.load(Ordering::SeqCst) && !self.watch.ended()
     }
 
     /// A request begins to be served.
@@ -157,44 +154,40 @@ impl Crew {
     fn end(&self) {
         {
             let _parked = lock(&self.parked);
-            self.ended.store(true, Ordering::SeqCst);
+            self.watch.end();
         }
         self.called.notify_all();
-        self.wake_watch();
     }
 
-    fn wake_watch(&self) {
-        if let Some(thread) = &*lock(&self.watch) {
-            thread.unpark();
-        }
-    }
-
-    /// Calls all threads when those who read are held up, until the session ends.
-    pub(super) fn watch(&self) {
-        *lock(&self.watch) = Some(std::thread::current());
+    /// Calls all threads when those who read are held up, and has the one that reads alone hand off on its core, until the session ends.
+    pub(super) fn watch(&self, mut hand_off: Option<HandOff>) {
         let mut before = self.counts();
-        let mut idle_ticks = 0;
-        while !self.ended.load(Ordering::SeqCst) {
-            if idle_ticks >= IDLE_TICKS {
-                self.watch_sleeps.store(true, Ordering::SeqCst);
-                // Whoever took a request before it could see that we sleep is seen here.
-                if self.counts() == before && !self.ended.load(Ordering::SeqCst) {
-                    std::thread::park();
-                }
-                self.watch_sleeps.store(false, Ordering::SeqCst);
-                idle_ticks = 0;
-            }
-            std::thread::sleep(TICK);
+        self.watch.run(|| {
             let now = self.counts();
             let readers = self.readers.load(Ordering::SeqCst);
             let stuck = |index: usize| now[index] == before[index] && !now[index].is_multiple_of(2);
             if readers < self.members && (0..readers).all(stuck) {
                 self.set_readers(self.members);
             }
+            let awake = hand_off.as_mut().is_some_and(|hand_off| self.hand_off(hand_off, readers));
             let idle = now == before && now.iter().all(|count| count.is_multiple_of(2));
-            idle_ticks = if idle { idle_ticks + 1 } else { 0 };
             before = now;
+            !idle || awake
+        });
+    }
+
+    /// Has the thread that reads alone hand off on its core where that can be, also instead of two that read for a caller that flees.
+    fn hand_off(&self, hand_off: &mut HandOff, readers: usize) -> bool {
+        if self.paired.load(Ordering::Relaxed) {
+            if self.hands_off.load(Ordering::Relaxed) {
+                hand_off.rest(0);
+            } else if hand_off.ready(0) {
+                self.set_readers(1);
+            }
         }
+        let awake = hand_off.tick(|index| readers == 1 && index == 0);
+        self.hands_off.store(hand_off.stands_back(0), Ordering::Relaxed);
+        awake
     }
 
     fn counts(&self) -> Vec<u64> {
@@ -218,6 +211,8 @@ pub(super) struct Member {
     index: usize,
     turn: Arc<Turn>,
     place: Follower,
+    /// As the crew's, when it was looked at last.
+    hands_off: bool,
     served: u32,
     looks: u32,
     looks_busy: u32,
@@ -227,7 +222,22 @@ impl Member {
     /// The thread of that index; they are made in order.
     pub(super) fn new(crew: &Arc<Crew>, index: usize, turn: Arc<Turn>) -> Self {
         lock(&crew.turns).push(Arc::clone(&turn));
-        Self { crew: Arc::clone(crew), index, turn, place: Follower::new(), served: 0, looks: 0, looks_busy: 0 }
+        Self {
+            crew: Arc::clone(crew),
+            index,
+            turn,
+            place: Follower::new(),
+            hands_off: false,
+            served: 0,
+            looks: 0,
+            looks_busy: 0,
+        }
+    }
+
+    /// The calling thread is the one.
+    pub(super) fn bind(&self) {
+        self.turn.bind();
+        keep_disk_priority();
     }
 
     /// Parks unless it is this thread's turn to read. On the thread itself.
@@ -245,20 +255,19 @@ impl Member {
     /// A request was read.
     pub(super) fn begin(&mut self, device: &impl AsFd) {
         self.turn.step();
+        self.place.go(self.crew.watch.thread());
         self.crew.begin();
         self.served += 1;
         if self.served.is_multiple_of(LOOK_PERIOD) {
             self.look(device);
         }
-        if self.crew.watch_sleeps.load(Ordering::SeqCst) && self.crew.watch_sleeps.swap(false, Ordering::SeqCst) {
-            self.crew.wake_watch();
-        }
+        self.crew.watch.stir();
     }
 
     /// It was answered; `caller` is the thread that asked, 0 if that is not known.
     pub(super) fn end(&mut self, caller: u32) {
         self.crew.serving.fetch_sub(1, Ordering::Relaxed);
-        if self.served.is_multiple_of(LOOK_PERIOD) {
+        if self.served.is_multiple_of(if self.hands_off { CALLER_PERIOD } else { LOOK_PERIOD }) {
             // Still as one that serves: the watch calls the others should the look have to wait.
             self.follow(caller);
         }
@@ -290,7 +299,12 @@ impl Member {
         if self.index != 0 || self.crew.members == 1 {
             return self.place.unpin();
         }
-        if self.place.follow(caller) == Chase::GivenUp {
+        let hands_off = self.crew.hands_off.load(Ordering::Relaxed);
+        if hands_off && !self.hands_off {
+            self.place.begin_anew();
+        }
+        self.hands_off = hands_off;
+        if self.place.follow(caller, hands_off) == Chase::GivenUp {
             self.crew.pair();
         }
     }
@@ -303,130 +317,4 @@ impl Drop for Member {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transport::notify::Turns;
-    use rustix::thread::{CpuSet, sched_getaffinity};
-
-    fn crew(members: usize) -> (Arc<Crew>, Vec<Member>) {
-        let (crew, turns) = (Crew::new(members), Turns::default());
-        let members = (0..members).map(|index| Member::new(&crew, index, turns.add(None))).collect();
-        (crew, members)
-    }
-
-    fn quiet() -> std::os::fd::OwnedFd {
-        rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()
-    }
-
-    #[test]
-    fn fewer_suffice_when_threads_rarely_meet() {
-        assert!(few_suffice(512, 0, 2) && few_suffice(512, 70, 2) && !few_suffice(512, 80, 2));
-        assert!(few_suffice(512, 400, 8) && !few_suffice(512, 600, 8));
-    }
-
-    #[test]
-    fn one_reads_until_requests_wait_and_again_when_threads_do_not_meet() {
-        let (crew, mut members) = crew(4);
-        let reading = |crew: &Crew| (0..4).filter(|&index| !crew.parks(index)).count();
-        assert_eq!(reading(&crew), 1);
-        let busy = rustix::event::eventfd(1, rustix::event::EventfdFlags::empty()).unwrap();
-        for _ in 0..LOOK_PERIOD * LOOKS_BUSY {
-            members[0].begin(&busy);
-            members[0].end(0);
-        }
-        assert_eq!(reading(&crew), 2);
-        for _ in 0..LOOK_PERIOD * LOOKS_BUSY {
-            members[1].begin(&busy);
-            members[1].end(0);
-        }
-        assert_eq!(reading(&crew), 4);
-        let quiet = quiet();
-        for _ in 0..2 * WINDOW * PATIENCE_MAX {
-            members[3].begin(&quiet);
-            members[3].end(0);
-        }
-        assert_eq!(reading(&crew), 1);
-        // Two that serve at the same time all the while are both needed.
-        crew.set_readers(2);
-        for _ in 0..2 * WINDOW * PATIENCE_MAX {
-            members[0].begin(&quiet);
-            members[1].begin(&quiet);
-            members[0].end(0);
-            members[1].end(0);
-        }
-        assert_eq!(reading(&crew), 2);
-    }
-
-    #[test]
-    fn who_is_parked_is_called_when_the_only_reader_is_held_up() {
-        let (crew, members) = crew(2);
-        let [mut first, mut second] = <[Member; 2]>::try_from(members).ok().unwrap();
-        let watching = std::thread::spawn({
-            let crew = Arc::clone(&crew);
-            move || crew.watch()
-        });
-        // Idle for longer than the watch stays awake; the request that comes then must wake it.
-        while !crew.watch_sleeps.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-        first.begin(&quiet());
-        second.wait_for_duty();
-        assert!(!crew.parks(1));
-        first.end(0);
-        drop(first);
-        watching.join().unwrap();
-    }
-
-    #[test]
-    fn all_read_when_one_has_ended() {
-        let (crew, mut members) = crew(3);
-        let mut last = members.pop().unwrap();
-        let parked = std::thread::spawn(move || last.wait_for_duty());
-        drop(members.pop());
-        parked.join().unwrap();
-        assert!(!crew.parks(1) && !crew.parks(2));
-    }
-
-    #[test]
-    fn of_two_that_read_for_a_caller_that_flees_each_keeps_to_its_core() {
-        std::thread::scope(|scope| {
-            // A thread of its own: its mask is changed.
-            scope.spawn(|| {
-                let before = sched_getaffinity(None).unwrap();
-                let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| before.is_set(core)).collect();
-                let (crew, mut members) = crew(4);
-                crew.pair();
-                for (index, member) in members[..2].iter_mut().enumerate() {
-                    member.follow(0);
-                    assert_eq!(member.place.pinned(), (cores.len() == 2).then(|| cores[index]));
-                    member.place.unpin();
-                }
-                // Not where two read because requests waited.
-                crew.set_readers(2);
-                members[1].follow(0);
-                assert_eq!((members[1].place.pinned(), sched_getaffinity(None).unwrap()), (None, before));
-            });
-        });
-    }
-
-    #[test]
-    fn a_lone_reader_goes_where_its_caller_is_and_comes_back() {
-        std::thread::scope(|scope| {
-            // A thread of its own: its mask is changed.
-            scope.spawn(|| {
-                let before = sched_getaffinity(None).unwrap();
-                let (crew, mut members) = crew(2);
-                let caller = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-                let mut looks = 0;
-                while members[0].place.pinned().is_none() && looks < 1000 {
-                    members[0].follow(caller);
-                    looks += 1;
-                }
-                assert_eq!(sched_getaffinity(None).unwrap().count(), 1);
-                crew.set_readers(2);
-                members[0].follow(caller);
-                assert_eq!(sched_getaffinity(None).unwrap(), before);
-            });
-        });
-    }
-}
+mod tests;

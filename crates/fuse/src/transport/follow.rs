@@ -1,10 +1,11 @@
 //! A thread that reads `/dev/fuse` alone follows its callers from core to core: waking it there, and them, is a switch of context
 //! instead of waking a core.
 //!
-//! May touch: where the calling thread may run. Reads `/proc` for the core that a caller ran on last.
+//! May touch: where the calling thread, and the one that watches, may run. Reads `/proc` for the core that a caller ran on last.
 
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+
+use super::thread_stat::core_of;
 
 /// A thread that has found its callers on its core looks after them less and less, down to every so many looks.
 const PERIOD_MAX: u32 = 16;
@@ -28,6 +29,8 @@ pub(super) struct Follower {
     /// Where it may run.
     cores: Option<CpuSet>,
     pinned: Option<usize>,
+    /// Where it goes when the next request has come.
+    goal: Option<usize>,
     /// The core that a caller was on at the last look, if that was not ours.
     candidate: Option<usize>,
     /// Looks between two at the caller, and since the last.
@@ -40,7 +43,7 @@ pub(super) struct Follower {
 
 impl Follower {
     pub(super) const fn new() -> Self {
-        Self { cores: None, pinned: None, candidate: None, period: 1, passed_over: 0, chases: 0, rests: 0 }
+        Self { cores: None, pinned: None, goal: None, candidate: None, period: 1, passed_over: 0, chases: 0, rests: 0 }
     }
 
     /// The core that it is kept on.
@@ -49,9 +52,32 @@ impl Follower {
         self.pinned
     }
 
-    /// Looks where a caller is, if it is time to, and goes there.
-    pub(super) fn follow(&mut self, caller: u32) -> Chase {
+    /// A request has come: goes where it was decided to. Now, because its caller sleeps: one that runs would change places with this thread,
+    /// as the kernel looks for something to run on the core that is left.
+    ///
+    /// The watch stays away from there: whoever else runs when a caller is woken drives it off. It is moved by us because it sleeps; when it
+    /// moves itself, it is the kernel's thread for that which runs.
+    pub(super) fn go(&mut self, watch: u32) {
+        let Some(core) = self.goal.take() else { return };
+        self.pin(core);
+        if let (Some(cores), Some(watch)) = (&self.cores, Pid::from_raw(watch.cast_signed())) {
+            let mut others = *cores;
+            others.unset(core);
+            if others.count() > 0 {
+                let _ = sched_setaffinity(Some(watch), &others);
+            }
+        }
+    }
+
+    /// Looks where a caller is, if it is time to, and decides to go there. Who hands off looks each time, and believes what it sees: a caller
+    /// that was driven off stays away.
+    pub(super) fn follow(&mut self, caller: u32, hands_off: bool) -> Chase {
         self.passed_over += 1;
+        if hands_off {
+            let there = core_of(caller);
+            self.candidate = there;
+            return there.map_or(Chase::On, |core| self.see(core));
+        }
         if self.passed_over < self.period {
             return Chase::On;
         }
@@ -73,7 +99,7 @@ impl Follower {
             return Chase::On;
         }
         if self.chases < CHASES_MAX {
-            self.pin(core);
+            self.goal = Some(core);
             self.chases += 1;
             return Chase::On;
         }
@@ -82,6 +108,11 @@ impl Follower {
         self.rests = (self.rests + 1).min(REST_DOUBLINGS_MAX);
         self.chases = 0;
         Chase::GivenUp
+    }
+
+    /// Callers flee no more.
+    pub(super) fn begin_anew(&mut self) {
+        (self.period, self.passed_over, self.chases, self.rests) = (1, 0, 0, 0);
     }
 
     fn pin(&mut self, core: usize) {
@@ -114,6 +145,7 @@ impl Follower {
 
     /// Runs wherever it may.
     pub(super) fn unpin(&mut self) {
+        self.goal = None;
         if let (Some(_), Some(cores)) = (self.pinned.take(), &self.cores) {
             let _ = sched_setaffinity(None, cores);
         }
@@ -121,42 +153,9 @@ impl Follower {
     }
 }
 
-/// The core that a thread ran on last.
-fn core_of(thread: u32) -> Option<usize> {
-    if thread == 0 {
-        return None;
-    }
-    let path = format!("/proc/{thread}/task/{thread}/stat");
-    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut bytes = [0; 1024];
-    let count = rustix::io::read(&file, &mut bytes).ok()?;
-    core_in(&bytes[..count])
-}
-
-/// Field 39 of a thread's `stat`; the second is its name, in parentheses, which may hold anything.
-fn core_in(stat: &[u8]) -> Option<usize> {
-    let name_end = stat.iter().rposition(|&byte| byte == b')')?;
-    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
-    fields.split_ascii_whitespace().nth(36)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_core_is_found_in_a_stat() {
-        let mut fields = vec!["0"; 50];
-        fields[0] = "S";
-        fields[36] = "7";
-        let stat = format!("12 (a) b 1 2) {}", fields.join(" "));
-        assert_eq!(core_in(stat.as_bytes()), Some(7));
-        assert_eq!(core_in(b"12 (a) S 1"), None);
-        assert_eq!(core_in(b""), None);
-        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        assert!(core_of(own).is_some_and(|core| core < CpuSet::MAX_CPU));
-        assert_eq!(core_of(0), None);
-    }
 
     #[test]
     fn a_caller_that_flees_is_left_alone() {
@@ -172,6 +171,7 @@ mod tests {
                     // Always where the thread is not, and for two looks.
                     let there = cores.iter().copied().find(|&core| Some(core) != place.pinned).unwrap_or(usize::MAX);
                     let outcome = place.see(there);
+                    place.go(0);
                     moves += u32::from(place.pinned.is_some() && place.pinned != was);
                     if outcome == Chase::GivenUp {
                         assert!(look > 1 && place.pinned.is_none() && place.period > 1);

@@ -7,10 +7,14 @@
 mod classic;
 mod crew;
 mod follow;
+mod hand_off;
+mod idle_cores;
 mod memory;
 mod notify;
 mod offer;
 mod ring;
+mod thread_stat;
+mod watch;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -23,15 +27,17 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use crate::dispatch::{Dispatcher, Kernel, Outcome};
+use crate::dispatch::{Dispatcher, Kernel, Outcome, Wait};
 use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
 use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
 use classic::Channel;
 use crew::{Crew, Member};
+use hand_off::HandOff;
 use notify::{Notifier, Turns};
 pub use offer::{RingHindrance, enable_ring, ring_offered};
+use watch::Watch;
 
 /// Which way requests take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +75,7 @@ pub(crate) struct Session {
 }
 
 const HANDSHAKE_SECONDS_MAX: u64 = 20;
+const WAITER_STACK_BYTES: usize = 256 << 10;
 
 impl Session {
     /// Answers INIT on `device`, then starts the threads. When this returns, the mount answers.
@@ -134,8 +141,9 @@ impl Session {
             let member = Member::new(&crew, index, Arc::clone(channel.turn()));
             self.spawn(format!("fuse-{index}"), move || channel.serve(&dispatcher, member))?;
         }
-        if threads > 1 {
-            let watch = Builder::new().name("fuse-crew".into()).spawn(move || crew.watch())?;
+        let hand_off = HandOff::new(&self.turns);
+        if threads > 1 || hand_off.is_some() {
+            let watch = Builder::new().name("fuse-crew".into()).spawn(move || crew.watch(hand_off))?;
             self.threads.push(watch);
         }
         Ok(())
@@ -145,19 +153,24 @@ impl Session {
     /// did not take a queue; it serves everything through the device then.
     fn start_ring(&mut self, device: &Arc<OwnedFd>, agreement: &Agreement) -> Result<bool, StartError> {
         let (report, reports) = mpsc::channel();
+        let watch = Arc::new(Watch::default());
         let cores = ring::possible_cores();
         for core in 0..cores {
             let (device, dispatcher) = (Arc::clone(device), Arc::clone(&self.dispatcher));
             let (report, payload_bytes_max) = (report.clone(), agreement.payload_bytes_max());
-            let turns = self.turns.clone();
+            let (turns, watch) = (self.turns.clone(), Arc::clone(&watch));
             self.spawn(format!("fuse-ring-{core}"), move || {
-                ring::serve(core, &device, &dispatcher, payload_bytes_max, &turns, &report);
+                ring::serve(core, &device, &dispatcher, payload_bytes_max, &turns, &watch, &report);
             })?;
         }
         drop(report);
         let registered = reports.iter().take(usize::from(cores)).filter(|&success| success).count();
         if registered < usize::from(cores) {
             return Ok(false);
+        }
+        if let Some(mut hand_off) = HandOff::new(&self.turns) {
+            let looking = move || watch.run(|| hand_off.tick(|_| true));
+            self.threads.push(Builder::new().name("fuse-crew".into()).spawn(looking)?);
         }
         let aside = Arc::new(classic::Aside::new(Channel::clone_of(device, agreement, &self.turns)?)?);
         let for_relief = (Arc::clone(&aside), Arc::downgrade(&self.dispatcher));
@@ -265,6 +278,17 @@ fn handshake(device: &Arc<OwnedFd>, dispatcher: &Dispatcher, ring: bool) -> Resu
 /// Runs a dispatch. A panic in a file system costs the one request, not the mount.
 fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
     catch_unwind(AssertUnwindSafe(dispatch)).unwrap_or(Outcome::Error(Errno::IO))
+}
+
+/// Has a request wait on a thread made for it, and calls `done` there with the outcome.
+fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
+    let body = move || {
+        hand_off::be_ordinary();
+        done(wait.outcome());
+    };
+    // Without memory for a thread nobody would ever answer: the process is about to end anyway.
+    let spawned = Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
+    debug_assert!(spawned.is_ok());
 }
 
 /// The header of an outcome's reply and how many payload bytes follow it; `None` where nothing is sent.

@@ -4,7 +4,7 @@
 //! answered: replies leave by a system call of that thread, so nobody else can know.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_micros(100);
 pub(super) struct Turn {
     /// Of a thread on `/dev/fuse`: odd while it serves. Of one on a ring: grows when it has sent what it had.
     count: AtomicU64,
+    /// Its number, 0 until it runs.
+    thread: AtomicU32,
     /// Wakes a thread on a ring, which sends its answers when it goes to sleep and says so when it wakes.
     inbox: Option<Arc<Inbox>>,
 }
@@ -29,6 +31,16 @@ impl Turn {
     /// A step, by the thread itself. Before it looks at anything that an answer depends on.
     pub(super) fn step(&self) {
         self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The calling thread is the one.
+    pub(super) fn bind(&self) {
+        self.thread.store(rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned(), Ordering::Relaxed);
+    }
+
+    /// The thread's number, once it runs.
+    pub(super) fn thread(&self) -> Option<u32> {
+        Some(self.thread.load(Ordering::Relaxed)).filter(|&thread| thread != 0)
     }
 
     /// How many steps there were.
@@ -56,9 +68,14 @@ pub(super) struct Turns(Arc<Mutex<Vec<Arc<Turn>>>>);
 impl Turns {
     /// The turn of a new thread.
     pub(super) fn add(&self, inbox: Option<Arc<Inbox>>) -> Arc<Turn> {
-        let turn = Arc::new(Turn { count: AtomicU64::new(0), inbox });
+        let turn = Arc::new(Turn { count: AtomicU64::new(0), thread: AtomicU32::new(0), inbox });
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&turn));
         turn
+    }
+
+    /// Those that were added after the first so many.
+    pub(super) fn since(&self, count: usize) -> Vec<Arc<Turn>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[count..].to_vec()
     }
 }
 

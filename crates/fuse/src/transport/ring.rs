@@ -13,9 +13,11 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::hand_off::keep_disk_priority;
 use super::memory::Pages;
 use super::notify::{Turn, Turns};
-use super::{guarded, reply_header};
+use super::watch::Watch;
+use super::{guarded, reply_header, start_waiting};
 use crate::dispatch::{Dispatcher, Outcome, Wait};
 use crate::protocol::constants::OUT_HEADER_BYTES;
 use crate::protocol::request::Header;
@@ -204,6 +206,7 @@ struct Queue {
     payload_bytes_max: usize,
     inbox: Arc<Inbox>,
     turn: Arc<Turn>,
+    watch: Arc<Watch>,
     /// Entries whose requests wait.
     waiting: usize,
     /// Entries that the kernel did not take, or took back.
@@ -217,25 +220,30 @@ pub(super) fn serve(
     dispatcher: &Arc<Dispatcher>,
     payload_bytes_max: usize,
     turns: &Turns,
+    watch: &Arc<Watch>,
     report: &Sender<bool>,
 ) {
     super::pin(usize::from(core));
-    let mut queue = Queue::new(core, device, payload_bytes_max, turns);
+    let mut queue = Queue::new(core, device, payload_bytes_max, turns, watch);
     let registered = queue.as_mut().is_some_and(Queue::register);
     let _ = report.send(registered);
     if registered && let Some(queue) = &mut queue {
         queue.serve(dispatcher);
+        watch.end();
     }
 }
 
 impl Queue {
-    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize, turns: &Turns) -> Option<Self> {
+    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize, turns: &Turns, watch: &Arc<Watch>) -> Option<Self> {
         let ring = build_ring().ok()?;
         ring.submitter().register_files(&[device.as_raw_fd()]).ok()?;
         let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
         let inbox = Arc::new(Inbox::new().ok()?);
         let turn = turns.add(Some(Arc::clone(&inbox)));
-        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, turn, waiting: 0, lost: 0 })
+        turn.bind();
+        keep_disk_priority();
+        let watch = Arc::clone(watch);
+        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, turn, watch, waiting: 0, lost: 0 })
     }
 
     /// Puts a command into the submission queue, making room if need be. False when the ring is broken.
@@ -281,6 +289,7 @@ impl Queue {
             }
             // Everything that was answered so far has reached the kernel.
             self.turn.step();
+            self.watch.stir();
             completed.extend(self.ring.completion().map(|completion| (completion.user_data(), completion.result())));
             for (name, result) in completed.drain(..) {
                 let alive = match (name, result) {
@@ -303,7 +312,7 @@ impl Queue {
                 // The entry is occupied until the wait ends; another one takes its place, or a queue full of waiters would not
                 // hear of the unlock that they wait for. Places of earlier waiters are used again.
                 let inbox = Arc::clone(&self.inbox);
-                wait.start(move |outcome| inbox.put(index, outcome));
+                start_waiting(wait, move |outcome| inbox.put(index, outcome));
                 self.waiting += 1;
                 if self.entries.len() - self.waiting >= QUEUE_DEPTH {
                     return true;
