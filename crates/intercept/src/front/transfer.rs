@@ -80,6 +80,23 @@ fn is_seekable(end: &End) -> bool {
     }
 }
 
+/// A `splice` about whose numbers there is nothing to say.
+fn is_plain_splice(call: &Call<'_>, offsets: [usize; 2]) -> bool {
+    let mut at = 0i64;
+    call.number == SPLICE
+        && offsets[1] == 0
+        && call.arguments[4] <= COUNT_MAX
+        && (offsets[0] == 0 || memory::read_value(offsets[0], &mut at).is_ok())
+        && at >= 0
+        && at.checked_add(COUNT_MAX as i64).is_some()
+}
+
+fn is_pipe(descriptor: usize) -> bool {
+    const F_GETPIPE_SZ: usize = 1032;
+    // SAFETY: asks about a descriptor.
+    !is_error(unsafe { syscall(FCNTL, [descriptor, F_GETPIPE_SZ]) })
+}
+
 /// `tee` with a descriptor of ours, which is no pipe.
 pub(crate) fn refuse_tee(call: &Call<'_>) -> Answer {
     let [a, b, count, flags, ..] = call.arguments;
@@ -118,6 +135,13 @@ fn check_ends(call: &Call<'_>, source: &End, target: &End, offsets: [usize; 2], 
     let reads = reads(source)?;
     if call.number == SENDFILE && reads && offsets[0] != 0 && !is_seekable(source) {
         return Err(Errno::SPIPE);
+    }
+    if let (true, End::Ours(file), End::Host(descriptor)) = (reads, source, target)
+        && file.file_type == FileType::Regular
+        && (call.number == SENDFILE || is_plain_splice(call, offsets) && is_pipe(*descriptor))
+    {
+        // Nothing can be said against the source, and of the target its first write tells, or `check_unwritten` where there is none.
+        return Ok(());
     }
     let writes = writes(target)?;
     let (from, to) = (kind(source)?, kind(target)?);
@@ -264,6 +288,7 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     };
     if moved == 0 {
         result?;
+        check_unwritten(call, &source, &target)?;
     }
     for (slot, address) in offsets.iter().zip([from_offset, to_offset]) {
         if let Some(offset) = slot {
@@ -271,6 +296,12 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         }
     }
     done(moved)
+}
+
+/// A `sendfile` or `splice` that found nothing to write, so that nobody has looked yet whether the target is open for that.
+fn check_unwritten(call: &Call<'_>, source: &End, target: &End) -> Result<(), Errno> {
+    let is_late = call.number != COPY_FILE_RANGE && matches!((source, target), (End::Ours(_), End::Host(_)));
+    if is_late && !writes(target)? { Err(Errno::BADF) } else { Ok(()) }
 }
 
 fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u8]) -> Result<usize, Errno> {

@@ -142,6 +142,33 @@ impl Tables {
         })
     }
 
+    /// A record's bytes; `None` of a void one.
+    fn load_range(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<Option<LockRange>> {
+        let load = |at| thread.word(object.add(at)).map(|word| word.load(Ordering::Relaxed));
+        let range = LockRange { start: load(at::START)?, end: load(at::END)? };
+        Ok((range.start < range.end).then_some(range))
+    }
+
+    /// Calls `visit` as [`records_in`](Self::records_in) does, but only with records that overlap a range or are next to it. Of the others two words
+    /// are looked at: who holds many locks does not pay for all of them at each call.
+    fn records_near(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        range: LockRange,
+        mut visit: impl FnMut(SlabRef, ArenaOffset, Record) -> Result<bool>,
+    ) -> Result<()> {
+        self.walk(thread, bucket, Chain::Records, |reference, object| {
+            if !self.load_range(thread, object)?.is_some_and(|one| one.touches(range)) {
+                return Ok(true);
+            }
+            match self.load_record(thread, object)? {
+                Some(record) => visit(reference, object, record),
+                None => Ok(true),
+            }
+        })
+    }
+
     /// Whether the owner of a record can still let it go. An open file without users cannot.
     fn owner_exists(&self, thread: &Thread<'_>, owner: &LockOwner) -> Result<bool> {
         match owner {
@@ -161,27 +188,28 @@ impl Tables {
         request: &LockRequest,
     ) -> Result<Option<LockedBy>> {
         let Some(exclusive) = request.exclusive else { return Ok(None) };
-        self.first_of(thread, bucket, |record| {
+        self.first_of(thread, bucket, request.range, |record| {
             record.node == request.node && record.conflicts(&request.owner, exclusive, request.range)
         })
     }
 
     /// The first lock of an owner that touches a range. Under the bucket's lock.
     pub(super) fn own(&self, thread: &Thread<'_>, bucket: Bucket, request: &LockRequest) -> Result<Option<LockedBy>> {
-        self.first_of(thread, bucket, |record| {
+        self.first_of(thread, bucket, request.range, |record| {
             (record.node, record.owner) == (request.node, request.owner) && record.range.overlaps(request.range)
         })
     }
 
-    /// Of the records that are meant, the one that begins first.
+    /// Of the records in a range that are meant, the one that begins first.
     fn first_of(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
+        range: LockRange,
         is_meant: impl Fn(&Record) -> bool,
     ) -> Result<Option<LockedBy>> {
         let mut first: Option<LockedBy> = None;
-        self.records_in(thread, bucket, |_, _, record| {
+        self.records_near(thread, bucket, range, |_, _, record| {
             let is_earlier = first.is_none_or(|first| record.range.start < first.range.start);
             if is_meant(&record) && is_earlier && self.owner_exists(thread, &record.owner)? {
                 let Record { owner, exclusive, range, process, .. } = record;
@@ -198,7 +226,7 @@ impl Tables {
         let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
         // Neighbours of the same type become part of the new record.
         let (mut whole, mut split, mut same) = (range, None, false);
-        self.records_in(thread, bucket, |_, _, record| {
+        self.records_near(thread, bucket, range, |_, _, record| {
             if record.node != node || record.owner != owner {
                 return Ok(true);
             }
@@ -249,7 +277,7 @@ impl Tables {
             self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
             newest = Some(self.records.publish(thread, held)?);
         }
-        self.records_in(thread, bucket, |reference, object, record| {
+        self.records_near(thread, bucket, whole, |reference, object, record| {
             let own = record.node == node && record.owner == owner && Some(reference) != newest;
             if own && record.range.overlaps(whole) {
                 self.cut(thread, object, record.range, whole)?;
@@ -264,7 +292,7 @@ impl Tables {
         loop {
             let mut void = None;
             self.walk(thread, bucket, Chain::Records, |reference, object| {
-                if self.load_record(thread, object)?.is_none() {
+                if self.load_range(thread, object)?.is_none() {
                     void = Some(reference);
                 }
                 Ok(void.is_none())

@@ -125,9 +125,13 @@ struct Wish {
 }
 
 impl Wish {
+    fn is_shared(&self) -> bool {
+        self.flags & MAP_TYPE != MAP_PRIVATE
+    }
+
     /// Stores through the map change the file.
     fn writes(&self) -> bool {
-        self.flags & MAP_TYPE != MAP_PRIVATE && self.protection & PROT_WRITE != 0
+        self.is_shared() && self.protection & PROT_WRITE != 0
     }
 }
 
@@ -145,12 +149,20 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, ho
         Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => None,
         other => Some(other?),
     };
-    let base = place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents))?;
+    let at_once = pinned.as_ref().and_then(|pinned| map_at_once(fs, node, wish, &pinned.extents));
+    let base = match at_once {
+        Some(made) => made?,
+        None => place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents))?,
+    };
     if flags & MAP_FIXED != 0 {
         placing(|| forget(call, base, base + length));
     }
     let result = match pinned {
-        Some(pinned) => lay(fs, node, base, wish, pinned).map(|(hold, region)| {
+        Some(pinned) => match at_once {
+            Some(_) => Ok(region_of(node, base, base + length, wish, pinned)),
+            None => lay(fs, node, base, wish, pinned),
+        }
+        .map(|(hold, region)| {
             let mapped_bytes = region.reached.saturating_sub(base) as u64;
             // Who has just taken away what was at this address before forgets that first.
             placing(|| hold.add(region));
@@ -171,30 +183,63 @@ fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, ho
 
 /// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, and what holds it.
 fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinned) -> Result<(Hold, Region), Errno> {
-    let Wish { length, protection, flags, offset, writable, .. } = *wish;
-    let Pinned { hold, extents } = pinned;
-    let shared = flags & MAP_TYPE != MAP_PRIVATE;
+    let Wish { length, protection, offset, .. } = *wish;
     let reached = behind::reached(fs, node, offset, length);
-    map_extents(base, reached, offset, protection, shared, &extents)?;
+    map_extents(base, reached, offset, protection, wish.is_shared(), &pinned.extents)?;
     map_behind(base + reached, length - reached, protection)?;
+    Ok(region_of(node, base, base + reached, wish, pinned))
+}
+
+/// Makes a map that one extent holds all of wherever the kernel likes, with no reservation before it; where it is. `None` if it is not such a map.
+fn map_at_once(
+    fs: &dyn FileSystem,
+    node: NodeId,
+    wish: &Wish,
+    extents: &[MappedExtent],
+) -> Option<Result<usize, Errno>> {
+    let Wish { address, length, protection, flags, offset, .. } = *wish;
+    let [MappedExtent { file_offset_bytes, length_bytes, descriptor: Some(descriptor), descriptor_offset_bytes }] =
+        *extents
+    else {
+        return None;
+    };
+    let is_whole = file_offset_bytes == offset && length_bytes >= length as u64;
+    if !is_whole
+        || flags & MAP_FIXED != 0
+        || place::wants_alignment(wish, extents)
+        || behind::reached(fs, node, offset, length) < length
+    {
+        return None;
+    }
+    let kind = if wish.is_shared() { MAP_SHARED } else { MAP_PRIVATE } | flags & MAP_PLACEMENT;
+    // SAFETY: the program's wish for memory, where nothing is.
+    Some(unsafe {
+        map_memory(address, length, protection, kind, descriptor as usize, descriptor_offset_bytes as usize)
+    })
+}
+
+/// A map of a file's blocks that has been made at `base`, and what holds it. From `reached` on the file was not that long.
+fn region_of(node: NodeId, base: usize, reached: usize, wish: &Wish, pinned: Pinned) -> (Hold, Region) {
+    let Wish { length, protection, offset, writable, .. } = *wish;
+    let Pinned { hold, extents } = pinned;
     let mapped: u64 =
         extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
     let region = Region {
         start: base,
         end: base + length,
-        reached: base + reached,
+        reached,
         mount: hold.mount,
         node,
         description: hold.description,
         offset,
         pin: 0,
-        shared,
+        shared: wish.is_shared(),
         protection,
         stores: wish.writes(),
         writable,
         holes: mapped < length as u64,
     };
-    Ok((hold, region))
+    (hold, region)
 }
 
 /// How a file changed whose maps are made anew.

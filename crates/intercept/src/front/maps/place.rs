@@ -10,12 +10,20 @@ const HUGE_BYTES: usize = 2 << 20;
 
 /// Reserves memory for a map of these extents; where it is.
 pub(super) fn reserve(wish: &Wish, extents: &[MappedExtent]) -> Result<usize, Errno> {
-    let is_free = wish.address == 0 && wish.flags & MAP_PLACEMENT == 0;
-    let phase = if is_free { phase(wish.offset, wish.length, extents) } else { None };
-    match phase {
+    match wanted_phase(wish, extents) {
         Some(phase) => reserve_at_phase(wish.length, phase).or_else(|_| reserve_anywhere(wish.address, wish.length, 0)),
         None => reserve_anywhere(wish.address, wish.length, wish.flags & MAP_PLACEMENT),
     }
+}
+
+/// Whether it matters where a map of these extents lies, and is ours to say.
+pub(super) fn wants_alignment(wish: &Wish, extents: &[MappedExtent]) -> bool {
+    wanted_phase(wish, extents).is_some()
+}
+
+fn wanted_phase(wish: &Wish, extents: &[MappedExtent]) -> Option<usize> {
+    let is_free = wish.address == 0 && wish.flags & MAP_PLACEMENT == 0;
+    if is_free { phase(wish.offset, wish.length, extents) } else { None }
 }
 
 /// What an address must leave when divided by 2 MiB; `None` if no huge page of the medium lies whole in the map.
