@@ -186,17 +186,22 @@ impl Standing {
     }
 }
 
-/// Keeps the calling thread's requests to disks (volumes may lie on them) of the ordinary class: by itself it would follow the policy
-/// (`ioprio_set(2)`). A class that somebody chose stays.
+/// Keeps the calling thread's requests to disks (volumes may lie on them) of the class that they are of now: unless one was set, it follows
+/// the policy (`ioprio_set(2)`).
 pub(super) fn keep_disk_priority() {
     const THREAD: libc::c_int = 1;
     const CLASS_SHIFT: u32 = 13;
-    const BEST_EFFORT: libc::c_int = 2 << CLASS_SHIFT | 4;
+    const BEST_EFFORT: libc::c_long = 2;
+    const LEVEL: libc::c_long = 4;
     // SAFETY: both calls take numbers only.
     unsafe {
-        if libc::syscall(libc::SYS_ioprio_get, THREAD, 0) >> CLASS_SHIFT == 0 {
-            libc::syscall(libc::SYS_ioprio_set, THREAD, 0, BEST_EFFORT);
-        }
+        let now = libc::syscall(libc::SYS_ioprio_get, THREAD, 0);
+        // Of a thread without a class of its own kernels say either none or what it comes to.
+        match now >> CLASS_SHIFT {
+            0 => libc::syscall(libc::SYS_ioprio_set, THREAD, 0, BEST_EFFORT << CLASS_SHIFT | LEVEL),
+            BEST_EFFORT => libc::syscall(libc::SYS_ioprio_set, THREAD, 0, now),
+            _ => 0,
+        };
     }
 }
 

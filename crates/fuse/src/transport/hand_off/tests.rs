@@ -172,3 +172,17 @@ fn a_thread_made_by_one_that_stands_back_comes_back_by_itself() {
     });
     assert_eq!(maker.join().unwrap(), (libc::SCHED_IDLE, libc::SCHED_OTHER));
 }
+
+#[test]
+fn disk_requests_stay_of_the_ordinary_class() {
+    if !policy_can_change() {
+        return;
+    }
+    let class = std::thread::spawn(|| {
+        keep_disk_priority();
+        assert!(set_policy(0, Policy::Idle));
+        // SAFETY: the call takes numbers only.
+        unsafe { libc::syscall(libc::SYS_ioprio_get, 1, 0) >> 13 }
+    });
+    assert_eq!(class.join().unwrap(), 2);
+}
