@@ -1,10 +1,13 @@
 //! Appending to an inode's log: the one way in which anything is committed.
 //!
 //! ```text
-//! lock → prepare (room in the log, blocks, index nodes) → write (stores) → fence → publish → unlock
+//! lock → prepare (room in the log, blocks, index nodes) → write (stores) → advance → fence → conclude → unlock
 //! ```
-//! [`Prepared`] is a promise of room; [`Op::write_entry`] stores the entry; the record learns of it only from
-//! [`Op::publish_entry`], which wants the fence's evidence.
+//! [`Prepared`] is a promise of room; [`Op::write_entry`] stores the entry; [`Op::advance`] tells the record of it. That and what
+//! else is changed in the arena alone is seen by nobody before the lock is released, and who dies with the lock leaves a record
+//! that is dropped: so it may be done while the stores are on their way, before the fence. What lets go of something (hands,
+//! blocks, numbers, the lock) wants the fence's evidence, as [`Op::conclude`] does. Operations that are rarer do all of it
+//! behind the fence ([`Op::publish_entry`]).
 
 use crate::disk::{Commit, Durable};
 use crate::format::entry::{self, Payload, ShortRoom};
@@ -53,7 +56,7 @@ impl Prepared {
 impl<'s> Op<'s> {
     /// Makes sure that an entry of `lines` lines has room in the log. May allocate a page: before any store of the
     /// operation. `first_of_operation` says that the operation happened exactly if this entry did.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prepare(&self, locked: &Locked<'s>, lines: u32, first_of_operation: bool) -> Result<Prepared> {
         if lines == 0 || lines >= LINES {
             return Err(Error::because(Errno::NOSPC, "larger than a log entry can be"));
@@ -150,6 +153,33 @@ impl<'s> Op<'s> {
         self.flush_limbo(commit)
     }
 
+    /// As [`Op::write_entry`], of an entry of a kind that is known where this is called and that takes a few lines at most, as a
+    /// rule.
+    // Inlined, as `write_line` is. What is longer is told by a copy: what a call is told of stands in memory.
+    #[inline(always)]
+    pub(crate) fn write_short_entry(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &Locked<'s>,
+        prepared: &Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+    ) -> Result<()> {
+        debug_assert_eq!(payload.lines(), prepared.lines);
+        if prepared.lines > ShortRoom::LINES {
+            let payload = *payload;
+            return self.write_entry(commit, locked, prepared, time, &payload, &mut []);
+        }
+        if prepared.new_page.is_some() {
+            self.write_page(commit, locked, prepared)?;
+        }
+        let mut room = ShortRoom::new();
+        let (owned, epoch, lines) = (locked.owned(self.core), self.disk().epoch(), prepared.lines);
+        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, &mut room.0);
+        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
+        self.flush_limbo(commit)
+    }
+
     #[cold]
     #[inline(never)]
     fn write_long_entry(
@@ -187,35 +217,33 @@ impl<'s> Op<'s> {
         }
     }
 
-    /// As [`Op::publish_entry`], of an operation that changes data or names: the entry says the inode's times, and its size
-    /// if it is a file.
+    /// As [`Op::advance`], of an operation that changes data or names: the entry says the inode's times, and its size if it is a
+    /// file.
     #[inline(always)]
-    pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+    pub(crate) fn advance_change(&self, locked: &Locked<'s>, prepared: &Prepared) {
         locked.record.set_last_touch(prepared.sequence);
-        self.publish_entry(locked, prepared, durable)
+        self.advance(locked, prepared);
     }
 
-    /// Tells the record of the entry that is durable now.
-    // Inlined, as `advance` is: behind the fence all stores wait for it, and there is room for some dozens of them.
+    /// Tells the record of an entry that is stored, and will be durable before the lock is released: until then nobody sees that.
+    // Inlined: what precedes the fence runs while the stores are on their way; behind it stores wait, and there is room for some
+    // dozens of them.
     #[inline(always)]
-    pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, _durable: &Durable) -> Result<()> {
-        self.advance(locked, prepared)?;
-        // Behind a fence.
-        self.leave_limbo()
-    }
-
-    /// Tells the record of an entry that will be durable before the log is released.
-    #[inline(always)]
-    pub(crate) fn advance(&self, locked: &Locked<'s>, prepared: Prepared) -> Result<()> {
+    pub(crate) fn advance(&self, locked: &Locked<'s>, prepared: &Prepared) {
         let record = &locked.record;
         record.set_tail(Some((prepared.place.block(), prepared.place.line() + prepared.lines)));
         record.set_sequence(prepared.sequence.wrapping_add(1));
-        self.expect_entry(&prepared);
+        self.expect_entry(prepared);
         let (pages, lines) = record.log_use();
         let pages = pages.wrapping_add(u32::from(prepared.new_page.is_some()));
         record.set_log_use(pages, lines.wrapping_add(prepared.lines));
         record.set_unsealed_start(0);
         record.set_unsealed_end(0);
+    }
+
+    /// Lets go of what was prepared for an entry that its log's record has.
+    #[inline(always)]
+    pub(crate) fn let_go(&self, prepared: Prepared) -> Result<()> {
         if let Some(held) = prepared.new_page {
             self.keep_held(held)?;
         }
@@ -223,6 +251,28 @@ impl<'s> Op<'s> {
             self.thread.hand_clear(hand);
         }
         Ok(())
+    }
+
+    /// Ends an operation whose entry the record has been told of, and which is durable now.
+    #[inline(always)]
+    pub(crate) fn conclude(&self, prepared: Prepared, _durable: &Durable) -> Result<()> {
+        self.let_go(prepared)?;
+        // Behind a fence.
+        self.leave_limbo()
+    }
+
+    /// Tells the record of the entry that is durable now, and ends the operation.
+    #[inline(always)]
+    pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+        self.advance(locked, &prepared);
+        self.conclude(prepared, durable)
+    }
+
+    /// As [`Op::publish_entry`], of an operation that changes data or names.
+    #[inline(always)]
+    pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+        self.advance_change(locked, &prepared);
+        self.conclude(prepared, durable)
     }
 
     /// Asks for the lines in which the log goes on, so that they are there when the next entry comes.

@@ -129,7 +129,8 @@ impl<'o, 's> Again<'o, 's> {
         }
         let commit = self.commit.get_or_insert_with(|| self.op.disk().begin());
         self.op.write_entry(commit, self.locked, &prepared, time, payload, buffer)?;
-        self.op.advance(self.locked, prepared)?;
+        self.op.advance(self.locked, &prepared);
+        self.op.let_go(prepared)?;
         self.lines += payload.lines();
         if begins_page {
             self.fence()?;
@@ -182,14 +183,22 @@ impl<'o, 's> Again<'o, 's> {
 impl<'s> Op<'s> {
     /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits. Nor is
     /// damage, since the operation that the log grew by has happened: the log is left alone.
-    #[inline]
+    // Inlined as far as nearly every call goes.
+    #[inline(always)]
     pub(crate) fn collect_some(&self, locked: &Locked<'s>) -> Result<()> {
         let (pages, _) = locked.record.log_use();
-        if pages < PAGES_MIN {
+        let pass = locked.record.collection();
+        if pages < PAGES_MIN || pass.owed == 0 && pages <= pass.pages_seen {
             return Ok(());
         }
+        self.collect_due(locked)
+    }
+
+    #[inline(never)]
+    fn collect_due(&self, locked: &Locked<'s>) -> Result<()> {
+        let (pages, _) = locked.record.log_use();
         let pass = locked.record.collection();
-        if pass.owed == 0 && (pages <= pass.pages_seen || pages < self.collection_threshold(locked, &pass)) {
+        if pass.owed == 0 && pages < self.collection_threshold(locked, &pass) {
             return Ok(());
         }
         self.collect_piece(locked, pass, pages)

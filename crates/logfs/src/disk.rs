@@ -330,6 +330,7 @@ impl Disk {
     }
 
     /// The byte offset of an inode's slot; `None` where its chunk does not exist.
+    #[inline]
     pub(crate) fn slot_at(&self, inode: u32) -> Result<Option<u64>> {
         let inode = inode as u64;
         if inode == 0 || inode >= self.geometry.inodes() {
@@ -340,15 +341,23 @@ impl Disk {
     }
 
     /// The first block of a chunk of the inode table, if it exists.
+    // Inlined as far as nearly every call goes.
+    #[inline(always)]
     pub(crate) fn chunk_block(&self, chunk: u64) -> Result<Option<u64>> {
+        let word = self.chunks[chunk as usize % CHUNKS_KNOWN].load(Ordering::Relaxed);
+        if word >> 32 == chunk + 1 {
+            return Ok(Some(word & u32::MAX as u64));
+        }
+        self.find_chunk(chunk)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_chunk(&self, chunk: u64) -> Result<Option<u64>> {
         if chunk >= self.geometry.chunks {
             return Ok(None);
         }
         let known = &self.chunks[chunk as usize % CHUNKS_KNOWN];
-        let word = known.load(Ordering::Relaxed);
-        if word >> 32 == chunk + 1 {
-            return Ok(Some(word & u32::MAX as u64));
-        }
         let word = self.load(self.geometry.map_word_at(chunk))?;
         let Some(block) = self.chunk_in(chunk, word)? else { return Ok(None) };
         known.store((chunk + 1) << 32 | block, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use crate::attach::{self, AttachOptions, FileGuard};
 use crate::attributes;
 use crate::clone::Sharing;
 use crate::counters::{Counter, VolumeCounters};
+use crate::create::Making;
 use crate::disk::Disk;
 use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
@@ -337,11 +338,12 @@ impl FileSystem for LogFs {
     }
 
     fn create(&self, directory: NodeId, name: Name<'_>, new: &NewNode<'_>) -> Result<NodeId> {
-        self.change(Operation::Create, |op| op.create(directory, name, new))
+        let made = self.change(Operation::Create, |op| op.create(directory, name, Making::Node(new)))?;
+        made.ok_or(Error::new(Errno::IO))
     }
 
     fn create_if(&self, directory: NodeId, name: Name<'_>, new: NewNodeOf<'_>) -> Result<Option<NodeId>> {
-        self.change(Operation::Create, |op| op.create_if(directory, name, new))
+        self.change(Operation::Create, |op| op.create(directory, name, Making::Of(new)))
     }
 
     fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {

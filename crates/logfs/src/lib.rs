@@ -13,6 +13,8 @@
 //! shares            blocks that several files refer to
 //! load, append      an inode from its log into the arena; an entry into its log
 //! mapped            which files are mapped, and what stores through maps may have changed
+//! newborn, inode_table
+//!                   an inode in the making; the table of all inodes as it grows
 //! names, create, remove, rename, attributes, xattrs, read, write (write_entry, write_copy), resize, clone, map, sync
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
@@ -47,6 +49,7 @@ mod holders;
 mod holes;
 #[doc(hidden)]
 pub mod index;
+mod inode_table;
 mod limbo;
 mod load;
 mod log;
@@ -54,6 +57,7 @@ mod map;
 mod mapped;
 mod mkfs;
 mod names;
+mod newborn;
 mod ops;
 mod places;
 mod read;

@@ -87,12 +87,18 @@ impl<'s> Op<'s> {
     }
 
     /// Frees what the thread has given up before its last fence. To be called when a fence may have been executed.
-    #[inline]
+    // Inlined as far as most calls go.
+    #[inline(always)]
     pub(crate) fn leave_limbo(&self) -> Result<()> {
-        let words = self.limbo();
-        if words[TENURE].load(Relaxed) == 0 {
-            return Ok(());
+        match self.limbo()[TENURE].load(Relaxed) {
+            0 => Ok(()),
+            _ => self.leave_due_limbo(),
         }
+    }
+
+    #[inline(never)]
+    fn leave_due_limbo(&self) -> Result<()> {
+        let words = self.limbo();
         let flushed = words[FLUSHED].load(Relaxed);
         if flushed != 0
             && words[TENURE].load(Relaxed) == self.thread.tenure()
@@ -203,9 +209,9 @@ impl<'s> Op<'s> {
         take_ready(&self.limbo()[READY]).map(|number| self.hold_number(number)).transpose()
     }
 
+    #[inline]
     fn hold_number(&self, number: u32) -> Result<Held> {
-        let extent = Extent { start: number as u64, count: 1 };
-        self.core.space.inodes(self)?.hold(&self.thread, extent).map_err(storage::error)
+        self.core.space.hold_inode(&self.thread, number)
     }
 
     fn release_number(&self, number: u32) -> Result<()> {

@@ -175,13 +175,13 @@ impl<'s> Op<'s> {
         &self.core.disk
     }
 
-    #[inline]
+    #[inline(always)]
     fn record_of(&self, inode: u32) -> Option<Record<'s>> {
         record_in(&self.core.places, self.records, inode)
     }
 
     /// The record of an inode, loaded or not. `ESTALE` for a number that cannot be.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn record(&self, inode: u32) -> Result<Record<'s>> {
         match inode {
             0 => Err(Error::new(Errno::STALE)),

@@ -8,7 +8,7 @@
 
 use crate::append::HAND_COMMIT;
 use crate::counters::Counter;
-use crate::create::{CHUNKS_AT_ONCE, HAND_LINKS};
+use crate::create::HAND_LINKS;
 use crate::disk::Disk;
 use crate::file_map::FileMap;
 use crate::format::entry::{Owned, Payload};
@@ -16,6 +16,7 @@ use crate::format::page::{LINES, LinePlace};
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::halves::{Half, decide_half};
+use crate::inode_table::CHUNKS_AT_ONCE;
 use crate::log::{self, LogEnd, Met};
 use crate::ops::{Core, Op};
 use crate::places::{CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};

@@ -76,11 +76,14 @@ impl<'s> Op<'s> {
         Ok(None)
     }
 
-    /// Asks for the lines of a slot that will soon be stored to.
-    pub(crate) fn expect_slot(&self, inode: u32) {
+    /// Asks for the line of a slot that will be stored to when a name of its inode goes: the first where that frees it, as far as
+    /// can be told without its lock. The other one is not asked for in vain: the number's next user stores both past the cache.
+    #[inline]
+    fn expect_slot(&self, inode: u32) {
+        let Ok(record) = self.record(inode) else { return };
         if let Ok(Some(at)) = self.disk().slot_at(inode) {
-            self.disk().medium().expect_store(MediumOffset(at));
-            self.disk().medium().expect_store(MediumOffset(at + slot::AT_LINKS));
+            let line = if record.links() > 1 { slot::AT_LINKS } else { slot::AT_IDENTITY };
+            self.disk().medium().expect_store(MediumOffset(at + line));
         }
     }
 
@@ -104,36 +107,48 @@ impl<'s> Op<'s> {
         let hand = self.links_hand(target.inode, links, links_after)?;
 
         let mut commit = self.disk().begin();
-        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
+        self.write_short_entry(&mut commit, &parent, &prepared, time, &payload)?;
         if links_after != 0 {
             self.write_links(&mut commit, target.inode, links_after, time)?;
         }
-        let durable = commit.fence();
-
+        // Nobody sees this before the locks are released: it is done while the stores are on their way.
         self.tree(parent.inode, &parent.record).remove(key).map_err(index_error)?;
         parent.record.touch(time);
         parent.record.set_entries(parent.record.entries().saturating_sub(1));
         parent.record.set_links(parent.record.links().saturating_sub(u64::from(is_directory)));
         self.lose_link(&target, links_after);
-        let is_free = links_after == 0 && self.is_free_of_users(&target, time)?;
+        self.advance_change(&parent, &prepared);
+        let is_used = links_after == 0 && self.in_use(target.node());
+        let durable = commit.fence();
+
+        if is_used {
+            self.keep_for_users(&target, time)?;
+        }
         // Before the commit hand is cleared: without it, this one would say that nothing happened.
         self.thread.hand_clear(hand);
-        self.publish_change(&parent, prepared, &durable)?;
+        self.conclude(prepared, &durable)?;
         self.collect_some(&parent)?;
-        if is_free { self.free_inode(&target, &durable) } else { Ok(()) }
+        if links_after == 0 && !is_used { self.free_inode(&target, &durable) } else { Ok(()) }
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the
     /// name it was not, since a slot that is freed need not be told before.
     pub(crate) fn is_free_of_users(&self, target: &Locked<'s>, time: i64) -> Result<bool> {
-        if !self.in_use(target.node()) {
-            return Ok(true);
+        let is_used = self.in_use(target.node());
+        if is_used {
+            self.keep_for_users(target, time)?;
         }
+        Ok(!is_used)
+    }
+
+    /// Tells the slot of an inode that is in use that it has no name.
+    #[inline(never)]
+    fn keep_for_users(&self, target: &Locked<'s>, time: i64) -> Result<()> {
         let mut commit = self.disk().begin();
         self.write_links(&mut commit, target.inode, 0, time)?;
         // Nobody finds it after a crash.
         commit.without_fence();
-        Ok(false)
+        Ok(())
     }
 
     /// Notes in the record that a name is gone.

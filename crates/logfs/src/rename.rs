@@ -3,10 +3,10 @@
 //! Whether a half pair counts after a crash is decided by sequence order (`halves::decide_half`); nothing is written to
 //! settle it.
 
-use crate::create::Newborn;
 use crate::format::entry::{Binding, Partner, Payload};
 use crate::format::slot;
 use crate::names::{Bound, Seat};
+use crate::newborn::Newborn;
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_RENAME_LOCK;
 use crate::replay::NamePlace;
@@ -228,7 +228,7 @@ impl<'s> Op<'s> {
         let stays = Binding {
             file_type: Some(FileType::CharacterDevice),
             inode: newborn.inode(),
-            generation: newborn.node().generation,
+            generation: newborn.generation(),
             ..gone
         };
         self.commit_move(moving, stays, come, loses, Some(newborn))
@@ -361,7 +361,8 @@ impl<'s> Op<'s> {
         drop(nodes);
 
         if let Some(newborn) = whiteout {
-            self.born(newborn, 1, 0)?;
+            self.fill_record(&newborn, 1, 0)?;
+            self.announce(newborn, &durable)?;
         }
         self.count_move(moving, &at_from);
         moving.from.record.touch(time);

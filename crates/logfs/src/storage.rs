@@ -2,9 +2,9 @@
 
 use crate::format::geometry::Geometry;
 use crate::ops::{Op, shared_error};
-use crate::space::{BLOCK_BYTES, HAND_BLOCKS, Nearness, Space, SpaceError, SpaceLayout};
+use crate::space::{BLOCK_BYTES, Extent, HAND_BLOCKS, Held, Nearness, Space, SpaceError, SpaceLayout};
 use gannet_media::{Medium, Member, machine_nodes};
-use gannet_shm::{Arena, ArenaLayout, ArenaOffset};
+use gannet_shm::{Arena, ArenaLayout, ArenaOffset, Thread};
 use gannet_vfs::{Errno, Error, Result};
 
 /// Kind of the hands that hold inode numbers.
@@ -82,6 +82,12 @@ impl Storage {
     /// The map of inode numbers.
     pub(crate) fn inodes<'s>(&self, op: &Op<'s>) -> Result<Space<'s>> {
         self.inodes_in(op.thread.arena())
+    }
+
+    /// A number that is in use, or nobody's, in a thread's hands: see [`Space::hold`].
+    #[inline]
+    pub(crate) fn hold_inode(&self, thread: &Thread<'_>, inode: u32) -> Result<Held> {
+        self.inodes.1.hold(thread, Extent { start: inode as u64, count: 1 }).map_err(error)
     }
 
     /// See [`Storage::blocks`].

@@ -20,7 +20,7 @@ struct Fresh<'x, const N: usize> {
     held: [Option<Held>; N],
     extents: [FileExtent; N],
     count: usize,
-    /// The entry that refers to them is durable: whatever fails from now on, they are the file's.
+    /// The entry that refers to them is stored: whatever fails from now on, they are the file's.
     committed: bool,
 }
 
@@ -190,9 +190,9 @@ impl<'s> Op<'s> {
             extents: EntryExtents::List(fresh.list()),
         };
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [])?;
-        let durable = commit.fence();
         fresh.committed = true;
 
+        // Nobody sees what follows before the lock is released: it is done while the stores are on their way.
         let mut displaced_blocks = 0;
         let mut added = 0;
         let mut spot = fresh.spot.as_ref();
@@ -213,11 +213,14 @@ impl<'s> Op<'s> {
         drop(nodes);
         record.set_blocks(record.blocks().wrapping_add(added).wrapping_sub(displaced_blocks));
         record.touch(time);
-        self.publish_change(locked, prepared, &durable)?;
+        self.advance_change(locked, &prepared);
         let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);
         record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
         record.set_unsealed_end(size_after);
         record.set_size(size_after);
+        let durable = commit.fence();
+
+        self.conclude(prepared, &durable)?;
         if tail.is_some() {
             self.seal_mapped(locked)?;
         }

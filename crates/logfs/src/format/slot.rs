@@ -97,6 +97,7 @@ pub(crate) struct Birth {
 
 impl Birth {
     /// The whole slot as it stands on the medium when inode `number` is born.
+    #[inline]
     pub(crate) fn encode(
         &self,
         key: Key,

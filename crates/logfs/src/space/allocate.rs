@@ -7,13 +7,26 @@ use gannet_shm::{Guard, HandContent, Thread};
 
 use super::near::PoolOrder;
 use super::pool::Pool;
-use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError};
+use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError, SpaceLayout};
 
 /// The most blocks of one extent: what the count in a hand and in a file map can say.
 const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
 
 /// The part of a pool that is left when only crumbs are.
 const POOL_CRUMBS: u64 = 16;
+
+impl SpaceLayout {
+    /// As [`Space::hold`], which needs none of the maps.
+    ///
+    /// # Errors
+    /// Those of [`Space::hold`].
+    #[inline]
+    pub fn hold(&self, thread: &Thread<'_>, extent: Extent) -> Result<Held, SpaceError> {
+        self.check(extent)?;
+        let hand = thread.hand_set(HandContent { kind: self.hand_kind(), a: extent.pack(), b: 0 })?;
+        Ok(Held { extent, hand })
+    }
+}
 
 impl<'a> Space<'a> {
     /// Takes 1 to `want` contiguous blocks into the thread's hands.
@@ -188,9 +201,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// [`SpaceError::Invalid`] outside of the volume; [`SpaceError::Shared`] if all hands are in use.
     pub fn hold(&self, thread: &Thread<'_>, extent: Extent) -> Result<Held, SpaceError> {
-        self.check(extent)?;
-        let hand = thread.hand_set(HandContent { kind: self.layout.hand_kind(), a: extent.pack(), b: 0 })?;
-        Ok(Held { extent, hand })
+        self.layout.hold(thread, extent)
     }
 
     /// As [`Held::keep`].

@@ -7,7 +7,7 @@
 //! A summary is two bits for each group: whether it is partly free, and whether it is whole. Bits of blocks behind
 //! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin of the pool.
 
-use super::GROUP_BLOCKS;
+use super::{Extent, GROUP_BLOCKS, SpaceError};
 
 /// Words of a group's bits: a cache line.
 pub(super) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
@@ -98,6 +98,15 @@ impl SpaceLayout {
     /// Blocks of the volume.
     pub fn blocks(&self) -> u64 {
         self.blocks
+    }
+
+    /// Whether an extent is one of the volume.
+    #[inline]
+    pub(super) fn check(&self, extent: Extent) -> Result<(), SpaceError> {
+        if extent.count == 0 || extent.start >= self.blocks || extent.end() > self.blocks {
+            return Err(SpaceError::Invalid);
+        }
+        Ok(())
     }
 
     /// Number of pools.

@@ -79,7 +79,7 @@ pub struct Held {
 impl Held {
     /// Which blocks.
     #[inline]
-    pub fn extent(&self) -> Extent {
+    pub const fn extent(&self) -> Extent {
         self.extent
     }
 
@@ -143,13 +143,6 @@ impl<'a> Space<'a> {
     /// The lock of pool `index`.
     fn lock_of(&self, index: u64) -> ArenaOffset {
         self.start.add(self.layout.control_at(index) as u64 * 8)
-    }
-
-    fn check(&self, extent: Extent) -> Result<(), SpaceError> {
-        if extent.count == 0 || extent.start >= self.layout.blocks() || extent.end() > self.layout.blocks() {
-            return Err(SpaceError::Invalid);
-        }
-        Ok(())
     }
 
     /// The first part of an extent that lies within one pool.

@@ -221,7 +221,7 @@ impl<'a> Space<'a> {
     /// [`SpaceError::PinsFull`], [`SpaceError::Invalid`], [`SpaceError::Shared`]. If the extent lies in several pools
     /// some of it may be pinned then; [`Space::unpin`] removes that too.
     pub fn pin(&self, thread: &Thread<'_>, owner: PinOwner, extent: Extent) -> Result<(), SpaceError> {
-        self.check(extent)?;
+        self.layout.check(extent)?;
         for (index, part) in self.parts(extent) {
             let mut backed = self.pool(index).pins_backed();
             if backed == 0 {
@@ -249,7 +249,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// [`SpaceError::Invalid`], [`SpaceError::Shared`].
     pub fn is_pinned(&self, thread: &Thread<'_>, extent: Extent) -> Result<bool, SpaceError> {
-        self.check(extent)?;
+        self.layout.check(extent)?;
         for (index, part) in self.parts(extent) {
             if self.pool(index).control[PINS].load(Relaxed) == 0 {
                 continue;

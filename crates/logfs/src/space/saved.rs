@@ -41,7 +41,7 @@ impl Space<'_> {
 
     /// Makes all blocks of an extent used or free. Only the bits: [`Space::recount_all`] is to follow.
     fn mark(&self, extent: Extent, free: bool) -> Result<(), SpaceError> {
-        self.check(extent)?;
+        self.layout.check(extent)?;
         for (index, part) in self.parts(extent) {
             let pool = self.pool(index);
             for (word, mask) in masks(part.start - pool.first_block, u64::from(part.count)) {
@@ -82,7 +82,7 @@ impl Space<'_> {
     /// # Errors
     /// [`SpaceError::Invalid`].
     pub fn mark_used_shared(&self, extent: Extent) -> Result<u64, SpaceError> {
-        self.check(extent)?;
+        self.layout.check(extent)?;
         let mut already = 0;
         for (index, part) in self.parts(extent) {
             let pool = self.pool(index);

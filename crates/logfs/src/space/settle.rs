@@ -30,7 +30,7 @@ impl Space<'_> {
         for _ in 0..=gannet_shm::HANDS_MAX as u64 * (self.layout.pools() + 1) {
             let hand = dead.hands().find(|(_, content)| content.kind == self.layout.hand_kind());
             let Some((hand, content)) = hand else { return Ok(()) };
-            let extent = Extent::unpack(content.a).filter(|&extent| self.check(extent).is_ok());
+            let extent = Extent::unpack(content.a).filter(|&extent| self.layout.check(extent).is_ok());
             let Some(extent) = extent else {
                 // No thread stores such a hand.
                 dead.clear_hand(hand);
@@ -54,7 +54,7 @@ impl Space<'_> {
         // Before anything is freed: counters must be right, and pins count from their extent's store on.
         pool.repair();
         for (hand, content) in dead.hands().filter(|(_, content)| content.kind == self.layout.hand_kind()) {
-            let extent = Extent::unpack(content.a).filter(|&extent| self.check(extent).is_ok());
+            let extent = Extent::unpack(content.a).filter(|&extent| self.layout.check(extent).is_ok());
             let Some(extent) = extent else { continue };
             if self.layout.pool_of(extent.start) != index {
                 continue;
