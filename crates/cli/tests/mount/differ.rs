@@ -9,8 +9,9 @@ use campaign::{Campaign, open_to_all, reference};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Not passed on by the kernel: collapsing and inserting, sharing of blocks, bad memory in the midst of what is written.
-const NOT_ON_MOUNTS: &str = "crp";
+/// Not passed on by the kernel: collapsing and inserting, sharing of blocks, bad memory in the midst of what is written, whether a lock
+/// is a process's or an open file's.
+const NOT_ON_MOUNTS: &str = "crpw";
 /// Of each seed.
 const STEPS: usize = 300;
 

@@ -52,10 +52,9 @@ pub(crate) struct Campaign<'a> {
 }
 
 impl Campaign<'_> {
-    /// Plays seeds, or the one that the environment names, of so many steps.
+    /// Plays seeds, or those that the environment names (`GANNET_SEED=7`, `GANNET_SEED=1000-2000`), of so many steps.
     pub(crate) fn play_all(&self, seeds: Range<u64>, steps: usize) {
-        let wanted: Option<u64> = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok());
-        for seed in wanted.map_or(seeds, |seed| seed..seed + 1) {
+        for seed in wanted().unwrap_or(seeds) {
             let told = self.play(seed, steps, "");
             assert!(told[0].len() > steps, "seed {seed}: the kernel's ends early: {:?}", told[0].last());
             if let Some(line) = first(&told) {
@@ -104,6 +103,13 @@ impl Campaign<'_> {
         let before: Vec<&str> = before.map(String::as_str).collect();
         format!("{}\nkernel: {:?}\nvolume: {:?}", before.join("\n"), told[0].get(line), told[1].get(line))
     }
+}
+
+fn wanted() -> Option<Range<u64>> {
+    let text = std::env::var("GANNET_SEED").ok()?;
+    let (from, to) = text.split_once('-').unwrap_or((&text, ""));
+    let from: u64 = from.parse().expect("GANNET_SEED=NUMBER or FROM-TO");
+    Some(from..to.parse().unwrap_or(from + 1))
 }
 
 /// The line in which they differ first.

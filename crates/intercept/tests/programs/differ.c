@@ -1,7 +1,7 @@
 // Random calls on files, seeded; tells of each what came of it, in a line. Whatever file system it runs on, the lines must be the same.
 // differ DIRECTORY SEED STEPS [WITHOUT [LEAVE OUT]]
 // WITHOUT: letters of what is not tried: m maps, c collapsing and inserting, r sharing blocks, f named pipes, p bad pointers, x large attributes,
-// u questions of one's own locks. 2: two processes make the steps in turn, without maps. LEAVE OUT: numbers of steps, "3,7-9".
+// u questions of one's own locks, w whose a lock is. 2: two processes make the steps in turn, without maps. LEAVE OUT: numbers of steps, "3,7-9".
 #include "say.h"
 #include <setjmp.h>
 #include "differ/base.h"
@@ -110,7 +110,7 @@ int main(int count, char **arguments) {
     without_fifos = is_for_two || strchr(without, 'f') || seed % 2;
     without_large = !!strchr(without, 'x');
     without_bad = !!strchr(without, 'p');
-    without_own_locks = !!strchr(without, 'u');
+    without_own_locks = !!strchr(without, 'u'), without_lock_owners = !!strchr(without, 'w');
     memset(long_255, 'n', 255), memset(long_256, 'n', 256);
     for (int i = 0; i < 4095; i++) long_4095[i] = long_4096[i] = i % 2 ? '/' : '.';
     long_4095[4094] = 'a', long_4096[4095] = 'a';

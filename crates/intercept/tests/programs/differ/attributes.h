@@ -137,7 +137,7 @@ static void descriptors(void) {
         // A question that kernels answer since Linux 6.10 or so: which locks are one's own.
         if (command == F_OFD_GETLK && lock.l_type == F_UNLCK && without_own_locks) lock.l_type = F_RDLCK;
         tell("lock %d %d type %d whence %d %ld+%ld", file, command, lock.l_type, lock.l_whence, lock.l_start, lock.l_len);
-        if (answer(CALL(fcntl, file, command, &lock)) == 0) tell(" %d %d %ld+%ld %s", lock.l_type, lock.l_whence, lock.l_start, lock.l_len, lock.l_pid == getpid() ? "own" : lock.l_pid == -1 ? "ofd" : lock.l_pid ? "?" : "0");
+        if (answer(CALL(fcntl, file, command, &lock)) == 0) tell(" %d %d %ld+%ld %s", lock.l_type, lock.l_whence, lock.l_start, lock.l_len, without_lock_owners ? "-" : lock.l_pid == getpid() ? "own" : lock.l_pid == -1 ? "ofd" : lock.l_pid ? "?" : "0");
         break;
     }
     case 11: {

@@ -19,7 +19,7 @@ static int rarely(unsigned one_in) { return any(one_in) == 0; }
 static int slots[SLOTS];      // Descriptors that are kept, or -1.
 static struct { char *at; size_t length; int is_private; } maps[MAPS];
 static char top[4096];        // The directory that all this happens in, from the root.
-static int without_maps, without_collapse, without_clones, without_fifos, without_bad, without_large, without_own_locks;
+static int without_maps, without_collapse, without_clones, without_fifos, without_bad, without_large, without_own_locks, without_lock_owners;
 static struct timespec began;
 static int is_other;            // The steps have become another user.
 
@@ -63,9 +63,10 @@ static const char *path_below(char *into, size_t room) {
     return into;
 }
 static const char *a_path(void) {
-    static char rooms[4][4200];
+    // As many as are drawn before one that is not of /proc: what was drawn first is still told.
+    static char rooms[64][4200];
     static unsigned next;
-    char *room = rooms[next++ % 4], below[1024];
+    char *room = rooms[next++ % 64], below[1024];
     switch (any(60)) {
     case 0: return told_path = "";
     case 1: return told_path = long_255;
