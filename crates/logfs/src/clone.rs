@@ -10,7 +10,7 @@ use crate::disk::{Block, Durable, access_error};
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{ENTRY_BYTES_MAX, Extents as EntryExtents, FileExtent, Payload, REMAP_EXTENTS_MAX};
 use crate::format::superblock::FEATURE_SHARED;
-use crate::index::{self, Mapping};
+use crate::index::{self, Mapping, Reservation};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_SUPERBLOCK_LOCK;
 use crate::record::Record;
@@ -222,9 +222,12 @@ impl<'s> Op<'s> {
         let payload =
             Payload::Remap { size_bytes, file_block: ranges.to, count, extents: EntryExtents::List(batch.list()) };
         let time = if sharing == Sharing::Clone { target.now() } else { TIMES_STAY };
-        match self.append_remap(target, time, &payload) {
-            Ok(durable) => {
-                let published = self.publish_remap(target, ranges.to, count, batch.list(), &durable);
+        let extents = self.extents(target.inode, &target.record);
+        let reserved = extents.reserve_pieces(ranges.to, count, batch.count).map_err(index_error);
+        let appended = reserved.and_then(|nodes| Ok((nodes, self.append_remap(target, time, &payload)?)));
+        match appended {
+            Ok((nodes, durable)) => {
+                let published = self.publish_remap(target, ranges.to, count, batch.list(), nodes, &durable);
                 if sharing == Sharing::Clone {
                     target.record.touch(time);
                 }
@@ -252,29 +255,29 @@ impl<'s> Op<'s> {
         file_block: u64,
         count: u64,
         list: &[FileExtent],
+        mut nodes: Reservation<'_>,
         durable: &Durable,
     ) -> Result<()> {
-        self.unmap_blocks(target, file_block, count, durable)?;
+        self.unmap_blocks(target, file_block, count, &mut nodes, durable)?;
         let extents = self.extents(target.inode, &target.record);
         for extent in list {
             let FileExtent { file_block, block, count, shared } = *extent;
             let new = index::FileExtent { file_block, block, count: count as u64, shared };
-            let mut nodes = extents.reserve(file_block, new.count).map_err(index_error)?;
             extents.map_extent(new, &mut nodes, &mut |_| {}).map_err(index_error)?;
-            drop(nodes);
             target.record.set_blocks(target.record.blocks().wrapping_add(new.count));
         }
         Ok(())
     }
 
-    /// What is durable has happened. Where the index could not follow it is dropped, and the next user loads the log; what
-    /// would have been freed is free after the next full count.
+    /// What is durable has happened. Where the index could not follow it is built anew from the log, before anybody goes by it; what
+    /// would have been freed is free after the next full count. If that fails, too, nobody may go on with the record.
     fn or_load_again(&self, locked: &Locked<'s>, published: Result<()>) -> Result<()> {
-        if published.is_err() {
-            self.set_uncertain()?;
-            locked.record.unload();
+        if published.is_ok() {
+            return Ok(());
         }
-        Ok(())
+        self.set_uncertain()?;
+        locked.record.unload();
+        self.load(locked.inode, &locked.record).inspect_err(|_| locked.record.drop_index()).map(drop)
     }
 
     /// Takes references back that no entry has made.

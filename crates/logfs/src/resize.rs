@@ -6,7 +6,7 @@ use crate::format::entry::{Extents as EntryExtents, FileExtent, LoggedAttributes
 use crate::format::slot::AT_TOUCHED;
 use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
-use crate::index::{FILE_BLOCK_LIMIT, Mapping};
+use crate::index::{FILE_BLOCK_LIMIT, Mapping, Reservation};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::write::{FILE_BYTES_MAX, coarse_now};
 use crate::write_entry::Displaced;
@@ -43,7 +43,9 @@ impl<'s> Op<'s> {
     /// Unmaps what is behind the end, also what was allocated there beforehand, as the entry of a new size does.
     fn unmap_behind(&self, locked: &Locked<'s>, size_bytes: u64, durable: &Durable) -> Result<()> {
         let from = size_bytes.div_ceil(BLOCK_BYTES);
-        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, durable)
+        // Nothing is left behind what goes, so nothing is added to the map.
+        let mut nodes = self.tree(locked.inode, &locked.record).no_reservation().map_err(index_error)?;
+        self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, &mut nodes, durable)
     }
 
     /// The entry that sets a size, and its time.
@@ -111,12 +113,14 @@ impl<'s> Op<'s> {
         if with.is_some() { self.unmap_behind(locked, size_bytes, &durable) } else { Ok(()) }
     }
 
-    /// Unmaps blocks that the log says are unmapped, and frees them.
+    /// Unmaps blocks that the log says are unmapped, and frees them. `nodes` was reserved for the range before the log said so: from
+    /// then on nothing may fail for want of one.
     pub(crate) fn unmap_blocks(
         &self,
         locked: &Locked<'s>,
         file_block: u64,
         count: u64,
+        nodes: &mut Reservation<'_>,
         durable: &Durable,
     ) -> Result<()> {
         if count == 0 {
@@ -142,15 +146,13 @@ impl<'s> Op<'s> {
             if found == 0 {
                 return Ok(());
             }
-            let mut nodes = extents.reserve(file_block, from - file_block).map_err(index_error)?;
             let mut gone = 0;
             extents
-                .unmap(file_block, from - file_block, &mut nodes, &mut |old| {
+                .unmap(file_block, from - file_block, nodes, &mut |old| {
                     gone += old.count;
                     displaced.push(old);
                 })
                 .map_err(index_error)?;
-            drop(nodes);
             locked.record.set_blocks(locked.record.blocks().saturating_sub(gone));
             for &extent in &displaced.list[..displaced.count] {
                 self.free_extent(locked.inode, extent, durable)?;
@@ -329,11 +331,13 @@ impl<'s> Op<'s> {
             return Ok(());
         }
         self.urgent.set(true);
+        let extents = self.extents(locked.inode, &locked.record);
+        let mut nodes = extents.reserve(first, last - first).map_err(index_error)?;
         let time = locked.now();
         let payload = Payload::Unmap { file_block: first, count: last - first };
         let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
         locked.record.touch(time);
-        self.unmap_blocks(locked, first, last - first, &durable)
+        self.unmap_blocks(locked, first, last - first, &mut nodes, &durable)
     }
 
     fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
@@ -344,15 +348,16 @@ impl<'s> Op<'s> {
         }
         let (first, last) = (offset / BLOCK_BYTES, end / BLOCK_BYTES);
         let distance = last - first;
+        let extents = self.extents(locked.inode, record);
+        let mut nodes = extents.reserve(first, distance).map_err(index_error)?;
         let time = locked.now();
         let size_bytes = size - (end - offset);
         let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.note_shift(locked);
         record.touch(time);
-        self.unmap_blocks(locked, first, distance, &durable)?;
-        let extents = self.extents(locked.inode, record);
-        let mut nodes = extents.reserve(last, 1).map_err(index_error)?;
+        self.unmap_blocks(locked, first, distance, &mut nodes, &durable)?;
+        // No extent covers both sides of `last` now, so that moving what is behind it splits none.
         extents.shift(last, -(distance as i64), &mut nodes).map_err(index_error)?;
         drop(nodes);
         record.set_size(size_bytes);

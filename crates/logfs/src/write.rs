@@ -20,8 +20,8 @@ use gannet_vfs::{
     Written,
 };
 
-/// Most extents that one entry of a write gets, so that all of them fit the thread's hands.
-const EXTENTS_MAX: usize = 8;
+/// Most extents that one entry of a write gets, so that all of them fit the thread's hands, and one reservation of index nodes.
+const EXTENTS_MAX: usize = index::PIECES_MAX;
 /// Most bytes that one entry makes visible: bounds what recovery must hash, and how long readers wait.
 const ENTRY_BYTES_MAX: u64 = 64 << 20;
 /// The largest file, in bytes.

@@ -167,7 +167,7 @@ impl<'s> Op<'s> {
             Payload::Write { size_bytes: 0, hash: None, extents: EntryExtents::List(fresh.list()) }.lines();
         let extents = self.extents(locked.inode, record);
         let mut nodes = match (&fresh.spot, fresh.list().last()) {
-            (Some(spot), Some(last)) => extents.reserve_at(spot, last.file_block + last.count as u64),
+            (Some(spot), Some(last)) => extents.reserve_at(spot, last.file_block + last.count as u64, fresh.count),
             _ => extents.tree().no_reservation(),
         }
         .map_err(index_error)?;

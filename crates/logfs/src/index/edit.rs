@@ -13,7 +13,7 @@ use gannet_shm::Ordering::{Relaxed, Release};
 
 use super::IndexError::{self, Full, Invalid, Torn};
 use super::node::{ENTRIES_MAX, LEVELS_MAX, Node};
-use super::pool::Reservation;
+use super::pool::{RESERVATION_MAX, Reservation};
 use super::tree::{Step, Tree};
 
 /// Siblings are merged when they have no more entries than this together. The distance to a full node keeps
@@ -22,6 +22,14 @@ const MERGE_ENTRIES_MAX: usize = 24;
 
 /// Keys [`Tree::reserve`] accepts.
 const RESERVE_KEYS_MAX: usize = 2;
+
+/// Most pieces in which a range of a file is mapped under one reservation.
+pub const PIECES_MAX: usize = 8;
+
+/// Entries of a full node that is split which go to one side, the new one included.
+const HALF: usize = ENTRIES_MAX.div_ceil(2);
+// A half of a split leaf takes all pieces, and what is left behind them.
+const _: () = assert!(HALF + PIECES_MAX < ENTRIES_MAX);
 
 /// The nodes from the root to a leaf, each with the position of the child taken.
 struct Path<'a> {
@@ -36,11 +44,13 @@ impl<'a> Path<'a> {
         self.steps.get(depth).copied().flatten().ok_or(Torn)
     }
 
-    /// How many nodes, from the leaf upwards, have at least `count` entries.
-    fn filled_from_leaf(&self, count: usize) -> Result<usize, IndexError> {
+    /// How many nodes, from the leaf upwards, have at least `above` entries, and the leaf `leaf`.
+    fn filled_from_leaf(&self, leaf: usize, above: usize) -> Result<usize, IndexError> {
         let mut filled = 0;
+        let mut count = leaf;
         while filled < self.length && self.get(self.length - 1 - filled)?.0.count >= count {
             filled += 1;
+            count = above;
         }
         Ok(filled)
     }
@@ -73,10 +83,21 @@ impl<'a> Tree<'a> {
     ///
     /// # Errors
     /// [`IndexError::Full`] if the nodes are not to be had, [`IndexError::Torn`].
+    #[inline]
     pub fn reserve(&self, keys: &[u64]) -> Result<Reservation<'a>, IndexError> {
-        if keys.len() > RESERVE_KEYS_MAX {
+        self.reserve_pieces(keys, 1)
+    }
+
+    /// The same where up to `pieces` keys (at most [`PIECES_MAX`]) in a row are inserted, from the first one on, and the second one
+    /// behind them, and none that is between these two stays in the tree. So only the leaves of these two grow by more than they lose.
+    ///
+    /// # Errors
+    /// As for [`Tree::reserve`].
+    pub(super) fn reserve_pieces(&self, keys: &[u64], pieces: usize) -> Result<Reservation<'a>, IndexError> {
+        if keys.len() > RESERVE_KEYS_MAX || !(1..=PIECES_MAX).contains(&pieces) {
             return Err(Invalid);
         }
+        let more = pieces - 1;
         let mut covered = None;
         for &key in keys {
             if covered.is_some_and(|(from, to): (u64, u64)| from <= key && key < to) {
@@ -85,8 +106,8 @@ impl<'a> Tree<'a> {
             let Some((leaf, fence)) = self.leaf_of(key)? else {
                 return self.pool.reserve(self.owner, self.epoch, 1);
             };
-            if leaf.count + keys.len() > ENTRIES_MAX {
-                return self.pool.reserve(self.owner, self.epoch, self.splits(keys)?);
+            if leaf.count + keys.len() + more > ENTRIES_MAX {
+                return self.pool.reserve(self.owner, self.epoch, self.splits(keys, more)?);
             }
             covered = fence.map(|fence| (key, fence)).or(Some((key, u64::MAX)));
         }
@@ -96,17 +117,31 @@ impl<'a> Tree<'a> {
     /// How many nodes inserting `keys` can need. The first splits the full nodes above its leaf. The second can meet
     /// nodes to which the first has added one, so it counts those with one entry less as full; and nodes that the
     /// first has split off in ascending order, which stay full, so they count again. Only one raises the root: a new
-    /// root has two entries.
+    /// root has two entries. A leaf that `more` keys can fill counts as full, and is split once: each half has room for all of them.
     #[cold]
-    fn splits(&self, keys: &[u64]) -> Result<usize, IndexError> {
+    fn splits(&self, keys: &[u64], more: usize) -> Result<usize, IndexError> {
         let (mut nodes, mut raise) = (0, false);
         for (before, &key) in keys.iter().enumerate() {
             let path = self.path_to(key)?.ok_or(Torn)?;
-            let full = path.filled_from_leaf(ENTRIES_MAX - before)?;
+            let full = path.filled_from_leaf(ENTRIES_MAX - before - more, ENTRIES_MAX - before)?;
             nodes += full;
             raise |= full == path.length;
         }
         Ok(nodes + usize::from(raise))
+    }
+
+    /// Reserves the nodes that inserting `count` keys in a row from `first` on can need, and one behind them, as far as a reservation
+    /// holds so many.
+    ///
+    /// # Errors
+    /// As for [`Tree::reserve`].
+    pub(super) fn reserve_many(&self, first: u64, count: usize) -> Result<Reservation<'a>, IndexError> {
+        let Some(path) = self.path_to(first)? else {
+            return self.pool.reserve(self.owner, self.epoch, (count / HALF + 2 * LEVELS_MAX).min(RESERVATION_MAX));
+        };
+        // Each half of a leaf that is split takes as many keys as the other has; a level above, two at most are split besides.
+        let nodes = 2 + count / (ENTRIES_MAX - HALF) + 2 * path.length + 1;
+        self.pool.reserve(self.owner, self.epoch, nodes.min(RESERVATION_MAX))
     }
 
     /// A reservation of nothing: inserts then take nodes as they need them, and fail cleanly if there are none.
@@ -160,7 +195,7 @@ impl<'a> Tree<'a> {
         value: u64,
         nodes: &mut Reservation<'_>,
     ) -> Result<(), IndexError> {
-        let full = path.filled_from_leaf(ENTRIES_MAX)?;
+        let full = path.filled_from_leaf(ENTRIES_MAX, ENTRIES_MAX)?;
         let raise = full == path.length;
         if raise && path.length == LEVELS_MAX {
             return Err(Full);
@@ -353,7 +388,6 @@ fn split(step: &Step<'_>, right: Node<'_>, position: usize, rightmost: bool, key
         right.set_shape(level, 1);
         return;
     }
-    const HALF: usize = ENTRIES_MAX.div_ceil(2);
     if position < HALF {
         right.copy_from(0, left, HALF - 1, ENTRIES_MAX - (HALF - 1));
         right.set_shape(level, ENTRIES_MAX - (HALF - 1));

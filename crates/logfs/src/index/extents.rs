@@ -8,6 +8,7 @@
 //! them is mapped, up to the longest length.
 
 use super::IndexError::{self, Invalid, Torn};
+use super::edit::PIECES_MAX;
 use super::node::{ENTRIES_MAX, Node};
 use super::pool::Reservation;
 use super::spot::{Covering, map_in_leaf};
@@ -193,29 +194,47 @@ impl<'a> Extents<'a> {
     /// [`IndexError::Full`], [`IndexError::Torn`], [`IndexError::Invalid`].
     pub fn reserve(&self, file_block: u64, count: u64) -> Result<Reservation<'a>, IndexError> {
         let end = check_range(file_block, count)?;
-        self.reserve_in(self.tree.leaf_of(file_block)?.as_ref(), file_block, end)
+        self.reserve_in(self.tree.leaf_of(file_block)?.as_ref(), file_block, end, 1)
     }
 
-    /// The same, with the leaf that covers `file_block` at hand.
+    /// The same for a range that is mapped in `pieces`, one behind the other, with the leaf that covers `file_block` at hand.
     #[inline]
     pub(super) fn reserve_in(
         &self,
         leaf: Option<&Covering<'a>>,
         file_block: u64,
         end: u64,
+        pieces: usize,
     ) -> Result<Reservation<'a>, IndexError> {
-        // With room for both edges in the leaf that holds all of the range, as most have, there is nothing to be reserved.
+        // With room for all pieces and what is left behind them in the leaf that holds all of the range, as most have, there is nothing
+        // to be reserved.
         if let Some((leaf, fence)) = leaf
-            && leaf.count + 2 <= ENTRIES_MAX
+            && leaf.count + pieces < ENTRIES_MAX
             && fence.is_none_or(|fence| end < fence)
         {
             return self.tree.no_reservation();
         }
         match self.floor(end - 1)? {
             // One entry takes another's place, or joins one.
-            Some(same) if same.file_block == file_block && same.end() == end => self.tree.no_reservation(),
-            _ => self.tree.reserve(&[file_block, end]),
+            Some(same) if same.file_block == file_block && same.end() == end && pieces == 1 => {
+                self.tree.no_reservation()
+            }
+            _ => self.tree.reserve_pieces(&[file_block, end], pieces),
         }
+    }
+
+    /// Reserves the nodes that one [`Extents::unmap`] of this range can need, and after it [`Extents::map_extent`] of `pieces` of it, in
+    /// ascending order.
+    ///
+    /// # Errors
+    /// As for [`Extents::reserve`].
+    pub fn reserve_pieces(&self, file_block: u64, count: u64, pieces: usize) -> Result<Reservation<'a>, IndexError> {
+        if pieces > PIECES_MAX {
+            check_range(file_block, count)?;
+            return self.tree.reserve_many(file_block, pieces);
+        }
+        let end = check_range(file_block, count)?;
+        self.reserve_in(self.tree.leaf_of(file_block)?.as_ref(), file_block, end, pieces.max(1))
     }
 
     /// The end of the map, if its last extent ends right before `file_block` and is the file's alone: one descent for

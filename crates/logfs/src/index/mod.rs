@@ -23,6 +23,7 @@ mod tree;
 mod tests;
 
 pub use check::TreeShape;
+pub use edit::PIECES_MAX;
 pub use extents::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, Mapping};
 pub use pool::{NODE_WORDS, NodePool, PoolHost, Reservation};
 pub use spot::Spot;

@@ -338,7 +338,7 @@ impl<'a> NodePool<'a> {
 }
 
 /// The most nodes a reservation can hold: two inserts that split every level and raise the root.
-const RESERVATION_MAX: usize = 2 * (LEVELS_MAX + 2);
+pub(super) const RESERVATION_MAX: usize = 2 * (LEVELS_MAX + 2);
 
 /// Nodes that belong to an inode already but are in no tree yet. Dropping it frees those not used.
 ///

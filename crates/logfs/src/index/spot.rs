@@ -4,6 +4,8 @@
 //! mapping, and that nobody changes the map in between.
 
 use super::IndexError;
+#[cfg(doc)]
+use super::PIECES_MAX;
 use super::extents::{Extents, FILE_BLOCK_LIMIT, FileExtent, check_range};
 use super::node::ENTRIES_MAX;
 use super::pool::Reservation;
@@ -45,14 +47,15 @@ impl<'a> Extents<'a> {
         Ok(before.filter(|before| last < before.end()).map(|before| before.block + (last - before.file_block) + 1))
     }
 
-    /// Reserves the nodes that one [`Extents::map_at`] of blocks from a spot up to `end`, in one piece or several, can need.
+    /// Reserves the nodes that mapping the blocks from a spot up to `end` in `pieces`, one behind the other, can need: by one
+    /// [`Extents::map_at`], and [`Extents::map`] for what follows. At most [`PIECES_MAX`].
     ///
     /// # Errors
     /// As for [`Extents::reserve`].
     #[inline]
-    pub fn reserve_at(&self, spot: &Spot<'a>, end: u64) -> Result<Reservation<'a>, IndexError> {
+    pub fn reserve_at(&self, spot: &Spot<'a>, end: u64, pieces: usize) -> Result<Reservation<'a>, IndexError> {
         check_range(spot.file_block, end.saturating_sub(spot.file_block))?;
-        self.reserve_in(spot.leaf.as_ref(), spot.file_block, end)
+        self.reserve_in(spot.leaf.as_ref(), spot.file_block, end, pieces)
     }
 
     /// Maps `count` blocks from a spot on, as [`Extents::map`] does. Then the spot is none any more.

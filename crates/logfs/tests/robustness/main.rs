@@ -23,6 +23,7 @@
 //! | `large` | directories of very many entries |
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
+//! | `starved` | files whose indexes need more memory than there is |
 //! | `handover` | volumes that everybody left by dying |
 //! | `joining` | who joins and leaves: killed at it, and of several users |
 //! | `restored` | the same, where older bytes were put back |
@@ -48,6 +49,7 @@ mod operations;
 mod remounts;
 mod restored;
 mod spanning;
+mod starved;
 mod state;
 mod stopped;
 mod volume;

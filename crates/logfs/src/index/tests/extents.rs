@@ -1,6 +1,6 @@
 //! The map of a file against a vector with one element for each block.
 
-use super::super::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, IndexError, Mapping};
+use super::super::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, IndexError, Mapping, PIECES_MAX};
 use super::{Lab, Random, effort};
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ fn agrees_with_one_element_for_each_block() {
                         let spot = extents.spot(start).unwrap();
                         let before = start.checked_sub(1).and_then(|before| oracle.0[before as usize]);
                         assert_eq!(extents.block_behind(&spot).unwrap(), before.map(|before| (before & !SHARED) + 1));
-                        nodes = extents.reserve_at(&spot, start + count).unwrap();
+                        nodes = extents.reserve_at(&spot, start + count, 1).unwrap();
                         assert_eq!(nodes.count(), reserved);
                         extents.map_at(&spot, block, count, &mut nodes, &mut displace).unwrap();
                     }
@@ -221,6 +221,63 @@ fn reservations_suffice_when_every_node_is_full() {
             drop((nodes, rest));
             assert_eq!(extents.lookup(start).unwrap(), Mapping::Blocks { block: 1 << 30, count, shared: false });
         }
+        extents.check().unwrap();
+    }
+}
+
+/// A range that is mapped in several pieces, which add as many entries to a leaf that had room for fewer.
+#[test]
+fn reservations_suffice_for_several_pieces() {
+    let mut random = Random(4);
+    for round in 0..400u64 {
+        let lab = Lab::new(600);
+        let extents = Extents::new(lab.tree(1));
+        // Rising, falling and drawn keys leave leaves that are full, half full and between.
+        let entries = 20 + random.below(1200);
+        for entry in 0..entries {
+            let entry = match round % 3 {
+                0 => entry,
+                1 => entries - entry,
+                _ => random.below(entries),
+            };
+            let mut nodes = extents.reserve(entry * 100, 9).unwrap();
+            extents.map(entry * 100, entry * 1000, 9, &mut nodes, &mut |_| {}).unwrap();
+        }
+        let start = random.below(entries * 100);
+        let pieces = if round % 2 == 0 { 1 + random.below(PIECES_MAX as u64) } else { 9 + random.below(240) };
+        let longest = if random.below(2) == 0 { 3 } else { 300 };
+        let lengths: Vec<u64> = (0..pieces).map(|_| 1 + random.below(longest)).collect();
+        let count: u64 = lengths.iter().sum();
+        let spot = extents.spot(start).unwrap();
+        let mut nodes = if round % 2 == 0 {
+            extents.reserve_at(&spot, start + count, pieces as usize).unwrap()
+        } else {
+            extents.reserve_pieces(start, count, pieces as usize).unwrap()
+        };
+        // No other node can be had: everybody else has them.
+        let mut rest = Vec::new();
+        while let Ok(one) = lab.pool().reserve(2, 0, 1) {
+            rest.push(one);
+        }
+        if round % 2 == 1 {
+            extents.unmap(start, count, &mut nodes, &mut |_| {}).unwrap();
+        }
+        let mut next = start;
+        for (piece, &length) in lengths.iter().enumerate() {
+            let block = (1 << 30) + piece as u64 * 1000;
+            if piece == 0 && round % 2 == 0 {
+                extents.map_at(&spot, block, length, &mut nodes, &mut |_| {}).unwrap();
+            } else {
+                extents.map(next, block, length, &mut nodes, &mut |_| {}).unwrap();
+            }
+            assert_eq!(
+                extents.lookup(next).unwrap(),
+                Mapping::Blocks { block, count: length, shared: false },
+                "round {round}"
+            );
+            next += length;
+        }
+        drop((nodes, rest));
         extents.check().unwrap();
     }
 }
