@@ -53,33 +53,32 @@ impl<'s> Op<'s> {
         if flags.contains(WriteFlags::DROP_SET_ID) && from.remaining() > 0 {
             self.drop_set_id(node)?;
         }
-        let mut start = match position {
-            WritePosition::At(offset) => Some(offset),
-            WritePosition::Append => None,
+        let start = match position {
+            WritePosition::At(offset) => offset,
+            WritePosition::Append => {
+                // All of it at once: where it ended, the next may already be another's.
+                let (offset_bytes, count_bytes) = self.write_with_entry(node, None, from)?;
+                return Ok(Written { offset_bytes, count_bytes });
+            }
         };
         if from.is_empty() {
             self.read_record(node, |_, state| self.regular(state))?;
         }
         let mut done = 0_usize;
-        while !from.is_empty() || start.is_none() {
-            let at = start.map(|start| start + done as u64);
-            if at.is_some_and(|at| at >= FILE_BYTES_MAX) {
+        while !from.is_empty() {
+            let at = start + done as u64;
+            if at >= FILE_BYTES_MAX {
                 if done > 0 {
                     break;
                 }
                 return Err(Error::new(Errno::FBIG));
             }
-            let step = match at {
-                Some(at) => self.write_in_place(node, at, from),
-                None => Ok(0),
-            };
-            let step = match step {
-                Ok(0) => self.write_with_entry(node, at, from),
-                other => other.map(|count| (at.unwrap_or(0), count)),
+            let step = match self.write_in_place(node, at, from) {
+                Ok(0) => self.write_with_entry(node, Some(at), from).map(|(_, count)| count),
+                other => other,
             };
             match step {
-                Ok((at, count)) => {
-                    start = start.or(Some(at));
+                Ok(count) => {
                     done += count;
                     if count == 0 {
                         break;
@@ -89,7 +88,7 @@ impl<'s> Op<'s> {
                 Err(error) => return Err(error),
             }
         }
-        Ok(Written { offset_bytes: start.unwrap_or(0), count_bytes: done })
+        Ok(Written { offset_bytes: start, count_bytes: done })
     }
 
     fn drop_set_id(&self, node: NodeId) -> Result<()> {
@@ -218,13 +217,15 @@ impl<'s> Op<'s> {
         })
     }
 
-    /// Writes with an entry, as far as one entry goes; returns where and how much. `at` is `None` for an append.
+    /// Writes with an entry, as far as one entry goes; returns where and how much. `at` is `None` for an append: of that everything is
+    /// written, as far as there is room, before anybody else's.
     // Apart from writes in place, which have few registers to save without it.
     #[inline(never)]
     fn write_with_entry(&self, node: NodeId, at: Option<u64>, from: &mut Source<'_>) -> Result<(u64, usize)> {
         let locked = self.lock(node)?;
         self.regular(locked.state)?;
         let size = locked.record.size();
+        let is_append = at.is_none();
         let at = at.unwrap_or(size);
         if from.is_empty() {
             return Ok((at, 0));
@@ -257,15 +258,44 @@ impl<'s> Op<'s> {
                 Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
             }
         }
-        let count = match self.write_fresh(&locked, at, end, from, copy_on_write) {
+        let mut count = match self.write_fresh(&locked, at, end, from, copy_on_write) {
             Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
                 self.write_what_fits(&locked, at, end, from, copy_on_write, full)?
             }
             other => other?,
         };
+        if is_append && !from.is_empty() {
+            count += self.append_rest(&locked, from, whole_calls);
+        }
         self.collect_some(&locked)?;
         locked.guard.unlock();
         Ok((at, count))
+    }
+
+    /// Appends what one entry had no room for, entry by entry: nobody else's bytes may come between them. Returns how much; what fails
+    /// ends it, since something has been written.
+    #[cold]
+    #[inline(never)]
+    fn append_rest(&self, locked: &Locked<'s>, from: &mut Source<'_>, whole_calls: bool) -> usize {
+        let mut done = 0;
+        while !from.is_empty() {
+            let at = locked.record.size();
+            let end = at + (from.remaining() as u64).min(ENTRY_BYTES_MAX).min(FILE_BYTES_MAX.saturating_sub(at));
+            if end == at {
+                break;
+            }
+            let written = match self.write_fresh(locked, at, end, from, whole_calls) {
+                Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
+                    self.write_what_fits(locked, at, end, from, whole_calls, full)
+                }
+                other => other,
+            };
+            match written {
+                Ok(count) if count > 0 => done += count,
+                _ => break,
+            }
+        }
+        done
     }
 
     #[inline(always)]

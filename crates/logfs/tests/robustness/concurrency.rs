@@ -23,6 +23,68 @@ fn volume(mode: Mode) -> (LogFs, Medium) {
     (attach(&medium).expect("attach"), medium)
 }
 
+/// Where free space is in single blocks, an append takes many entries, or more than it may hold; all of it stands in one place all the
+/// same, whoever appends meanwhile.
+#[test]
+fn long_appends_in_many_pieces_do_not_overlap() {
+    const BLOCK: usize = 4096;
+    const THREADS: usize = 4;
+    for mode in MODES {
+        let (fs, medium) = volume(mode);
+        let rig = Rig::new(&fs);
+        // Every other block is free, as far as the volume goes, and then nothing.
+        let past = rig.file(rig.root, "past");
+        while rig.try_write(past, WritePosition::Append, &[7; 16 * BLOCK]).is_ok() {}
+        for block in (0..rig.attributes(past).size_bytes / BLOCK as u64).step_by(2) {
+            let hole = gannet_vfs::AllocateMode::PunchHole;
+            rig.fs.allocate(past, hole, block * BLOCK as u64, BLOCK as u64).expect("punch");
+        }
+        let file = rig.file(rig.root, "log");
+        let together = Barrier::new(THREADS);
+        // Until there is no room: the last ones are written in part, and what is told then counts as well.
+        let write = |thread: usize| {
+            let mut told = Vec::new();
+            let rig = Rig::new(&fs);
+            together.wait();
+            for index in 0..200 {
+                let mark = (1 + thread * 50 + index % 50) as u8;
+                let length = (20 + (index * 13 + thread * 7) % 60) * BLOCK + index * 31;
+                match rig.try_write(file, WritePosition::Append, &vec![mark; length]) {
+                    Ok(written) => told.push((written.offset_bytes as usize, written.count_bytes, mark)),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::NOSPC);
+                        break;
+                    }
+                }
+            }
+            told
+        };
+        let mut told: Vec<(usize, usize, u8)> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    scope.spawn({
+                        let write = &write;
+                        move || write(thread)
+                    })
+                })
+                .collect();
+            threads.into_iter().flat_map(|thread| thread.join().expect("a writer")).collect()
+        });
+        told.sort_unstable();
+        let content = rig.content(file);
+        assert!(told.len() > 30, "{} appends", told.len());
+        let mut next = 0;
+        for (at, count, mark) in told {
+            assert_eq!(at, next, "{mode:?}: they neither overlap nor leave holes");
+            next = at + count;
+            let differs = content[at..next].iter().position(|&byte| byte != mark);
+            assert_eq!(differs, None, "{mode:?}: bytes of the append at {at}");
+        }
+        assert_eq!(next, content.len(), "{mode:?}");
+        close(fs, &medium);
+    }
+}
+
 /// What is left is sound, and known again after a recovery of what the medium shows.
 fn close(fs: LogFs, medium: &Medium) {
     let state = capture(&fs).expect("the state");
