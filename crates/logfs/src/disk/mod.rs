@@ -5,13 +5,18 @@
 //! [`Durable`]; what must happen only after the fence (publishing, releasing space) takes a `&Durable`, so that the
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
+mod commit;
+mod superblocks;
+
+pub(crate) use commit::{Commit, Durable};
+pub(crate) use superblocks::{MEDIA_IMPOSSIBLE, no_superblock, read_superblock, replica_that_counts, superblock_error};
+
 use crate::bits::Bits;
 use crate::format::geometry::{Geometry, SLOTS_PER_BLOCK};
-use crate::format::member::MemberHeader;
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
-use crate::format::superblock::{AT_CHECKSUM, AT_FEATURES_INCOMPATIBLE, Superblock, SuperblockError};
+use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag};
 use crate::holes::written;
 use gannet_media::{AccessError, Medium, MediumOffset};
@@ -54,23 +59,6 @@ pub(crate) struct Chunk {
     pub(crate) block: u32,
 }
 
-/// Stores that are on their way to the medium, of one operation of one thread.
-#[must_use = "stores are durable only after a fence"]
-pub(crate) struct Commit<'d> {
-    disk: &'d Disk,
-}
-
-/// Evidence that the stores of an operation are durable.
-pub(crate) struct Durable(());
-
-impl Durable {
-    /// What an operation that has returned, and therefore let go of its inodes, has stored: it executed its fence before.
-    /// For who has locked such an inode since.
-    pub(crate) const fn before_unlock() -> Self {
-        Self(())
-    }
-}
-
 /// An access that failed, as an error of the file system.
 #[cold]
 #[inline(never)]
@@ -83,71 +71,6 @@ pub(crate) fn access_error(error: AccessError) -> Error {
         AccessError::UserFault { .. } => Error::new(Errno::FAULT),
         AccessError::MediumFault { at, .. } => Error::because(Errno::IO, "the medium cannot be read here").at(at.0),
     }
-}
-
-/// What a superblock says of several media contradicts itself.
-pub(crate) const MEDIA_IMPOSSIBLE: Error = Error::damaged("superblock: impossible table of media", 0);
-
-/// Why a medium holds no volume that can be used, in a sentence.
-pub(crate) fn superblock_error(error: SuperblockError) -> Error {
-    match error {
-        SuperblockError::NoMagic => Error::because(Errno::INVAL, "no Gannet volume; `gannet mkfs` makes one"),
-        SuperblockError::Checksum => Error::damaged("superblock: checksum, also of its replica", 0),
-        SuperblockError::Incompatible(features) => Error::damaged("made by a newer Gannet: unknown features", features),
-        SuperblockError::Blocks(blocks) => Error::damaged("superblock: impossible number of blocks", blocks),
-        SuperblockError::Media => MEDIA_IMPOSSIBLE,
-    }
-}
-
-/// Likewise; whoever named a further medium of a volume is told so, and not that a volume can be made there.
-pub(crate) fn no_superblock(medium: &Medium, error: SuperblockError) -> Error {
-    let mut line = [0; LINE_BYTES as usize];
-    let is_read = error == SuperblockError::NoMagic && medium.read(MediumOffset(0), &mut line).is_ok();
-    match MemberHeader::peek(&line).filter(|_| is_read) {
-        Some(_) => {
-            Error::because(Errno::INVAL, "no Gannet volume by itself, but a further medium of one: name the first")
-        }
-        None => superblock_error(error),
-    }
-}
-
-/// Reads the superblock, or its replica where the first is damaged or does not count; that is the last block of the first medium.
-pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
-    let mut block = Box::new([0; BLOCK_BYTES as usize]);
-    medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
-    match Superblock::decode(&block) {
-        Ok(first) => Ok(replica_that_counts(medium, &first)?.map_or(first, |(_, replica)| replica)),
-        Err(first) => {
-            medium.read(MediumOffset(last_block(medium) * BLOCK_BYTES), &mut block[..]).map_err(access_error)?;
-            Superblock::decode(&block).map_err(|_| no_superblock(medium, first))
-        }
-    }
-}
-
-/// The last block of the first medium.
-fn last_block(medium: &Medium) -> u64 {
-    (medium.first_length() / BLOCK_BYTES).saturating_sub(1)
-}
-
-/// The replica, and its block, where it counts although block 0 is a superblock, too: no replica stands where that one says, and in
-/// the last block of the medium stands one of the same volume that says just that. A volume that was made on its medium, or copied
-/// onto a longer one, is not looked at twice.
-pub(crate) fn replica_that_counts(medium: &Medium, first: &Superblock) -> Result<Option<(u64, Superblock)>> {
-    let (said, last) = (first.geometry().map(|geometry| geometry.replica()), last_block(medium));
-    if said == Some(last) {
-        return Ok(None);
-    }
-    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
-    if let Some(said) = said.filter(|&said| said < last) {
-        medium.read(MediumOffset(said * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
-        if first.may_become(&bytes) {
-            return Ok(None);
-        }
-    }
-    medium.read(MediumOffset(last * BLOCK_BYTES), &mut bytes[..]).map_err(access_error)?;
-    let replica = Superblock::decode(&bytes).ok().filter(|found| found.uuid == first.uuid && found.key == first.key);
-    let stands_there = |found: &Superblock| found.geometry().is_some_and(|geometry| geometry.replica() == last);
-    Ok(replica.filter(stands_there).map(|replica| (last, replica)))
 }
 
 impl Disk {
@@ -249,71 +172,6 @@ impl Disk {
         self.features.load(Ordering::Relaxed) & feature == feature
     }
 
-    /// Notes durably that the volume uses an incompatible feature: first in the superblock, then in its replica. The caller
-    /// sees to it that nobody else does so at the same time.
-    pub(crate) fn add_feature(&self, feature: u64) -> Result<()> {
-        let mut bytes = [0; BLOCK_BYTES as usize];
-        self.read_block(0, &mut bytes)?;
-        let present = Superblock::decode(&bytes).unwrap_or(self.superblock.clone());
-        let copies = [0, self.geometry.replica()];
-        for block in copies {
-            self.restore_superblock(block, &present)?;
-        }
-        let features_incompatible = present.features_incompatible | feature;
-        let superblock = Superblock { features_incompatible, ..present };
-        for block in copies {
-            self.change_superblock(block, &superblock)?;
-        }
-        self.features.store(features_incompatible, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Puts right what a crash has left of [`Disk::add_feature`]: one copy of the superblock is behind the other.
-    pub(crate) fn settle_superblock(&self) -> Result<()> {
-        let mut bytes = [0; BLOCK_BYTES as usize];
-        self.read_block(0, &mut bytes)?;
-        // Which copy counts is what opening the volume decided.
-        let features_incompatible = self.features.load(Ordering::Relaxed);
-        let superblock = Superblock { features_incompatible, ..self.superblock.clone() };
-        for block in [0, self.geometry.replica()] {
-            self.read_block(block, &mut bytes)?;
-            if superblock.may_become(&bytes) {
-                self.change_superblock(block, &superblock)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a copy of the superblock that is damaged anew, durably: the other one is to be changed word by word, and where a crash tears
-    /// that there must be one that stands.
-    fn restore_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
-        let mut found = [0; BLOCK_BYTES as usize];
-        self.read_block(block, &mut found)?;
-        if superblock.may_become(&found) {
-            return Ok(());
-        }
-        let mut commit = self.begin();
-        commit.write(block * BLOCK_BYTES, &superblock.encode()[..])?;
-        let _ = commit.fence();
-        Ok(())
-    }
-
-    /// Stores the words of a copy of the superblock that features change, durably.
-    fn change_superblock(&self, block: u64, superblock: &Superblock) -> Result<()> {
-        let encoded = superblock.encode();
-        let mut found = [0; BLOCK_BYTES as usize];
-        self.read_block(block, &mut found)?;
-        if found == *encoded {
-            return Ok(());
-        }
-        let mut commit = self.begin();
-        for at in [AT_FEATURES_INCOMPATIBLE, AT_CHECKSUM] {
-            commit.store(block * BLOCK_BYTES + at as u64, crate::format::get_u64(&encoded[..], at))?;
-        }
-        let _ = commit.fence();
-        Ok(())
-    }
-
     /// Copies metadata out.
     pub(crate) fn read(&self, at: u64, bytes: &mut [u8]) -> Result<()> {
         self.medium.read(MediumOffset(at), bytes).map_err(access_error)
@@ -326,7 +184,7 @@ impl Disk {
 
     /// Begins the stores of an operation.
     pub(crate) fn begin(&self) -> Commit<'_> {
-        Commit { disk: self }
+        Commit::new(self)
     }
 
     /// The byte offset of an inode's slot; `None` where its chunk does not exist.
@@ -497,77 +355,5 @@ impl Disk {
     /// The data hash of a range of the medium, chained from `hash`.
     pub(crate) fn hash_range(&self, hash: &mut gannet_media::DataHash, at: u64, length_bytes: u64) -> Result<()> {
         self.medium.hash_into(MediumOffset(at), length_bytes, hash).map_err(access_error)
-    }
-}
-
-impl<'d> Commit<'d> {
-    /// The volume.
-    pub(crate) fn disk(&self) -> &'d Disk {
-        self.disk
-    }
-
-    /// Stores one 8-byte word.
-    #[track_caller]
-    pub(crate) fn store(&mut self, at: u64, value: u64) -> Result<()> {
-        self.disk.medium.store_u64(MediumOffset(at), value).map_err(access_error)
-    }
-
-    /// Stores bytes.
-    #[track_caller]
-    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.disk.medium.write(MediumOffset(at), bytes).map_err(access_error)
-    }
-
-    /// Stores whole lines that were just put together in words.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn write_lines(&mut self, at: u64, bytes: &[u8]) -> Result<()> {
-        self.disk.medium.write_lines(MediumOffset(at), bytes).map_err(access_error)
-    }
-
-    /// Stores two words of one line.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn store_two(&mut self, first: (u64, u64), second: (u64, u64)) -> Result<()> {
-        let [first, second] = [first, second].map(|(at, value)| (MediumOffset(at), value));
-        self.disk.medium.store_two(first, second).map_err(access_error)
-    }
-
-    /// Stores two words of one line, to be flushed later.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn store_two_cached(&mut self, first: (u64, u64), second: (u64, u64)) -> Result<()> {
-        let [first, second] = [first, second].map(|(at, value)| (MediumOffset(at), value));
-        self.disk.medium.store_two_cached(first, second).map_err(access_error)
-    }
-
-    /// Stores one word, to be flushed later.
-    #[inline]
-    #[track_caller]
-    pub(crate) fn store_cached(&mut self, at: u64, value: u64) -> Result<()> {
-        self.disk.medium.store_cached(MediumOffset(at), value).map_err(access_error)
-    }
-
-    /// Leaves it to a later fence of this thread to make the stores durable: of the same operation, or what waits for it is in
-    /// limbo.
-    pub(crate) fn without_fence(self) {}
-
-    /// Stores zeros.
-    #[track_caller]
-    pub(crate) fn zero(&mut self, at: u64, length_bytes: u64) -> Result<()> {
-        self.disk.medium.zero(MediumOffset(at), length_bytes).map_err(access_error)
-    }
-
-    /// Writes back what a dead thread or a map has stored.
-    #[track_caller]
-    pub(crate) fn flush(&mut self, at: u64, length_bytes: u64) -> Result<()> {
-        self.disk.medium.flush(MediumOffset(at), length_bytes).map_err(access_error)
-    }
-
-    /// Makes all of it durable.
-    #[track_caller]
-    pub(crate) fn fence(self) -> Durable {
-        self.disk.medium.fence();
-        Durable(())
     }
 }

@@ -13,14 +13,16 @@
 //! Which entries of a page are dead is seen without proving them, by what the index says; what is copied is proved. Before
 //! a page goes, the page behind it must begin with the sequence at which this one was found to end.
 
+mod again;
+mod page;
+
+use self::again::Again;
+use self::page::Page;
 use crate::counters::Counter;
-use crate::disk::{Block, Commit, Disk};
-use crate::format::entry::{
-    Binding, Entry, Extents as EntryExtents, FileExtent, Glance, Payload, claimed_lines, glance,
-};
+use crate::format::BLOCK_BYTES;
+use crate::format::entry::{Binding, Entry, FileExtent, Glance, Payload, glance};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
-use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::{self, Mapping};
 use crate::limbo::GivenUp;
 use crate::log;
@@ -34,9 +36,6 @@ use std::ops::Range;
 
 /// Logs shorter than this are left alone.
 const PAGES_MIN: u32 = 4;
-/// Extents that one entry takes when they are written again.
-const MAP_BATCH: usize = 64;
-const MAP_ENTRY_BYTES: usize = (48 + 16 * MAP_BATCH).next_multiple_of(64);
 /// Pages emptied whenever a log grows by one while a pass is on.
 const PAGES_PER_STEP: u32 = 2;
 /// Names and extents of a page that one operation looks at, so that none waits long; with two pages owed for each that is
@@ -44,141 +43,10 @@ const PAGES_PER_STEP: u32 = 2;
 const LOOKS: u32 = 8;
 /// As many where collection has fallen behind: entries of many extents have more to look at than operations to do it.
 const LOOKS_BEHIND: u32 = 64;
-/// Lines of a page that are read together.
-const LINES_READ: u32 = 8;
 /// A file's log may have a page for so many blocks of it, whatever is live in it.
 const BLOCKS_PER_PAGE: u64 = 64;
 /// But not more than this: recovery reads them all.
 const PAGES_FREE_MAX: u64 = 1024;
-
-/// A log page, read as far as it is looked at.
-struct Page<'d> {
-    disk: &'d Disk,
-    block: u64,
-    bytes: Block,
-    /// The lines that were read.
-    lines: Range<u32>,
-}
-
-impl<'d> Page<'d> {
-    const fn new(disk: &'d Disk, block: u64) -> Self {
-        Self { disk, block, bytes: [0; BLOCK_BYTES as usize], lines: 0..0 }
-    }
-
-    /// What stands from a line on: no less than the entry that begins there. Nothing from the end of the page on.
-    #[inline]
-    fn rest(&mut self, line: u32) -> Result<&[u8]> {
-        if line >= LINES {
-            return Ok(&[]);
-        }
-        if !self.lines.contains(&line) {
-            self.read_at(line)?;
-        }
-        let start = line as usize * LINE_BYTES as usize;
-        let claimed = claimed_lines(&self.bytes[start..]).unwrap_or(1);
-        if line + claimed > self.lines.end {
-            self.read_to(line + claimed)?;
-        }
-        Ok(&self.bytes[start..self.lines.end as usize * LINE_BYTES as usize])
-    }
-
-    /// Reads a line that was not read yet, and those behind it.
-    #[inline(never)]
-    fn read_at(&mut self, line: u32) -> Result<()> {
-        if line != self.lines.end {
-            self.lines = line..line;
-        }
-        self.read_to(line + 1)
-    }
-
-    /// Reads on to a line, and a few more.
-    #[inline(never)]
-    fn read_to(&mut self, end: u32) -> Result<()> {
-        let from = self.lines.end;
-        self.lines.end = end.max(from + LINES_READ).min(LINES);
-        let [start, stop] = [from, self.lines.end].map(|line| line as usize * LINE_BYTES as usize);
-        self.disk.read(self.block * BLOCK_BYTES + start as u64, &mut self.bytes[start..stop])
-    }
-}
-
-/// Entries that are written again under one fence.
-struct Again<'o, 's> {
-    op: &'o Op<'s>,
-    locked: &'o Locked<'s>,
-    commit: Option<Commit<'s>>,
-    /// Lines that they took.
-    lines: u32,
-    extents: [FileExtent; MAP_BATCH],
-    count: usize,
-    /// Blocks of the file that were added last.
-    added: Range<u64>,
-}
-
-impl<'o, 's> Again<'o, 's> {
-    fn new(op: &'o Op<'s>, locked: &'o Locked<'s>) -> Self {
-        let none = FileExtent { file_block: 0, block: 0, count: 0, shared: false };
-        Self { op, locked, commit: None, lines: 0, extents: [none; MAP_BATCH], count: 0, added: 0..0 }
-    }
-
-    /// Appends an entry that says what is true already; returns where.
-    fn append(&mut self, time: i64, payload: &Payload<'_>, buffer: &mut [u8]) -> Result<LinePlace> {
-        let prepared = self.op.prepare(self.locked, payload.lines(), false)?;
-        let (place, begins_page) = (prepared.place(), prepared.begins_page());
-        if begins_page {
-            self.fence()?;
-        }
-        let commit = self.commit.get_or_insert_with(|| self.op.disk().begin());
-        self.op.write_entry(commit, self.locked, &prepared, time, payload, buffer)?;
-        self.op.advance(self.locked, &prepared);
-        self.op.let_go(prepared)?;
-        self.lines += payload.lines();
-        if begins_page {
-            self.fence()?;
-        }
-        Ok(place)
-    }
-
-    /// Adds an extent to the next entry of extents.
-    fn extent(&mut self, extent: FileExtent) -> Result<()> {
-        if self.count == MAP_BATCH {
-            self.extents_end()?;
-        }
-        self.extents[self.count] = extent;
-        self.count += 1;
-        self.added = extent.file_block..extent.file_block + extent.count as u64;
-        Ok(())
-    }
-
-    /// Whether the extent that begins at this block of the file is in the next entry of extents.
-    fn has_extent(&self, file_block: u64) -> bool {
-        self.extents[..self.count].iter().any(|extent| extent.file_block == file_block)
-    }
-
-    /// Appends the entry of the extents so far.
-    #[inline(never)]
-    fn extents_end(&mut self) -> Result<()> {
-        if self.count == 0 {
-            return Ok(());
-        }
-        let batch = self.extents;
-        let extents = EntryExtents::List(&batch[..self.count]);
-        let payload = Payload::Write { size_bytes: self.locked.record.size(), hash: None, extents };
-        self.append(TIMES_STAY, &payload, &mut [0; MAP_ENTRY_BYTES])?;
-        self.count = 0;
-        Ok(())
-    }
-
-    /// Makes all of it durable. Whatever fails, this is to be done before the log is released.
-    fn fence(&mut self) -> Result<()> {
-        match self.commit.take() {
-            None => Ok(()),
-            Some(commit) => {
-                let _ = commit.fence();
-                self.op.leave_limbo()
-            }
-        }
-    }
-}
 
 impl<'s> Op<'s> {
     /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits. Nor is
