@@ -215,7 +215,11 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     let shared = fs.shared();
     match command as u32 as usize {
         F_DUPFD | F_DUPFD_CLOEXEC => duplicate_with(call, descriptor),
-        F_GETFD => Ok(Outcome::Pass),
+        F_GETFD => match held::closes_on_exec(descriptor).filter(|_| !call.in_child) {
+            Some(closes) => done(usize::from(closes)),
+            None => Ok(Outcome::Pass),
+        },
+        F_SETFD if !call.in_child && held::set_closes_on_exec(descriptor, argument & 1 != 0) => done(0),
         F_SETFD => {
             held::changed(descriptor);
             Ok(Outcome::Pass)

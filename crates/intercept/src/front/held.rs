@@ -75,6 +75,29 @@ fn note_plain(descriptor: usize, closes_on_exec: bool) {
     CLOSES.store(others | if closes_on_exec { bit(descriptor) } else { 0 }, Relaxed);
 }
 
+/// Whether the kernel's descriptor is closed on exec, where that is known without asking: not in a `vfork` child.
+pub(crate) fn closes_on_exec(descriptor: usize) -> Option<bool> {
+    let is_plain = descriptor < LIMIT && PLAIN.load(Relaxed) & bit(descriptor) != 0;
+    is_plain.then(|| CLOSES.load(Relaxed) & bit(descriptor) != 0)
+}
+
+/// The program has a descriptor of ours closed on exec, or not. False where only the kernel knows what it is now, and is to be asked.
+pub(crate) fn set_closes_on_exec(descriptor: usize, closes: bool) -> bool {
+    match closes_on_exec(descriptor) {
+        Some(now) if now == closes => true,
+        Some(_) => {
+            const F_SETFD: usize = 2;
+            // SAFETY: a placeholder of ours.
+            let is_set = !is_error(unsafe { syscall(FCNTL, [descriptor, F_SETFD, usize::from(closes)]) });
+            if is_set {
+                note_plain(descriptor, closes);
+            }
+            is_set
+        }
+        None => false,
+    }
+}
+
 /// The kernel's descriptor is, or may be, no longer as an open made it.
 pub(crate) fn changed(descriptor: usize) {
     if descriptor < LIMIT {
