@@ -8,7 +8,7 @@ use crate::format::BLOCK_BYTES;
 use crate::index::{FileExtent, Mapping};
 use crate::mapped::{MAPPED, MAPPED_WRITABLY, MOVED, MapEntry, MapTable, SHIFTED};
 use crate::ops::{Locked, Op, shared_error};
-use crate::places::CONTROL_LEFT_BY_MAPS;
+use crate::places::{CONTROL_LEFT_BY_MAPS, CONTROL_PINNED};
 use crate::shares::Shares;
 use crate::space::{Extent as SpaceExtent, PinOwner};
 use crate::storage;
@@ -62,6 +62,10 @@ impl<'s> Op<'s> {
             token: NEXT_TOKEN.fetch_add(1, Ordering::Relaxed) as u32,
         };
         let space = self.core.space.blocks(self)?;
+        let pinned = self.thread.word(self.core.places.control(CONTROL_PINNED)).map_err(shared_error)?;
+        if pinned.load(gannet_shm::Ordering::Relaxed) == 0 {
+            pinned.store(1, gannet_shm::Ordering::Release);
+        }
         let mut at = offset;
         while at < end {
             let (count, block) = match self.mapping(locked.inode, record, at)? {

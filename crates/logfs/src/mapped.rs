@@ -24,11 +24,13 @@ const ENTRIES_MAX: u64 = 1 << 18;
 const ENTRY_WORDS: u64 = 4;
 /// Entries that get memory together: 16 KiB.
 const BACKED_TOGETHER: u64 = 512;
-const HEADER_WORDS: u64 = 8;
+const HEAD_WORDS: u64 = 8;
 /// Bytes of the table, for the arena's layout.
-pub(crate) const TABLE_BYTES: u64 = (HEADER_WORDS + ENTRIES_MAX * ENTRY_WORDS) * 8;
+pub(crate) const TABLE_BYTES: u64 = ENTRIES_MAX * ENTRY_WORDS * 8;
+/// Bytes of its head.
+pub(crate) const HEAD_BYTES: u64 = HEAD_WORDS * 8;
 
-// Words of the header.
+// Words of the head.
 /// One more than the greatest number of an entry ever used.
 const USED: usize = 0;
 /// How many have memory behind them.
@@ -129,6 +131,7 @@ pub(crate) struct MapEntry {
 pub(crate) struct MapTable<'s> {
     arena: &'s Arena,
     start: ArenaOffset,
+    head: &'s [Word],
     words: &'s [Word],
 }
 
@@ -139,21 +142,22 @@ const fn owner_word(owner: PinOwner) -> u64 {
 impl<'s> MapTable<'s> {
     pub(crate) fn of(places: &Places, arena: &'s Arena) -> Result<Self> {
         let start = places.maps.start;
-        Ok(Self { arena, start, words: arena.words(start, TABLE_BYTES / 8).map_err(shared_error)? })
+        let head = arena.words(places.maps_head.start, HEAD_WORDS).map_err(shared_error)?;
+        Ok(Self { arena, start, head, words: arena.words(start, TABLE_BYTES / 8).map_err(shared_error)? })
     }
 
-    fn header(&self, word: usize) -> &'s Word {
-        &self.words[word]
+    fn head(&self, word: usize) -> &'s Word {
+        &self.head[word]
     }
 
     fn entry(&self, index: u64) -> &'s [Word] {
-        let at = (HEADER_WORDS + index * ENTRY_WORDS) as usize;
+        let at = (index * ENTRY_WORDS) as usize;
         &self.words[at..at + ENTRY_WORDS as usize]
     }
 
     fn used(&self) -> u64 {
-        let backed = self.header(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
-        self.header(USED).load(Ordering::Acquire).min(backed)
+        let backed = self.head(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
+        self.head(USED).load(Ordering::Acquire).min(backed)
     }
 
     /// Adds a map. `ENOMEM` if there is no room for it.
@@ -173,16 +177,16 @@ impl<'s> MapTable<'s> {
             word.load(Ordering::Relaxed) == 0
                 && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let mut from = self.header(UNUSED_FROM).load(Ordering::Relaxed);
+        let mut from = self.head(UNUSED_FROM).load(Ordering::Relaxed);
         loop {
             let used = self.used();
             if let Some(index) = (from..used).find(take) {
-                self.header(UNUSED_FROM).store(index + 1, Ordering::Relaxed);
+                self.head(UNUSED_FROM).store(index + 1, Ordering::Relaxed);
                 return Ok(index);
             }
-            let backed = self.header(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
+            let backed = self.head(BACKED).load(Ordering::Acquire).min(ENTRIES_MAX);
             if used < backed {
-                self.header(USED).fetch_max(used + 1, Ordering::AcqRel);
+                self.head(USED).fetch_max(used + 1, Ordering::AcqRel);
                 from = used;
             } else if from > 0 {
                 // It is only most likely that none below is unused: looked at before more memory is taken.
@@ -190,13 +194,9 @@ impl<'s> MapTable<'s> {
             } else if backed == ENTRIES_MAX {
                 return Err(Error::because(Errno::NOMEM, "too many mapped ranges"));
             } else {
-                let at = self.start.add((HEADER_WORDS + backed * ENTRY_WORDS) * 8);
-                let reserved = match backed {
-                    0 => self.arena.reserve(self.start, (HEADER_WORDS + BACKED_TOGETHER * ENTRY_WORDS) * 8),
-                    _ => self.arena.reserve(at, BACKED_TOGETHER * ENTRY_WORDS * 8),
-                };
-                reserved.map_err(shared_error)?;
-                self.header(BACKED).fetch_max(backed + BACKED_TOGETHER, Ordering::AcqRel);
+                let at = self.start.add(backed * ENTRY_WORDS * 8);
+                self.arena.reserve(at, BACKED_TOGETHER * ENTRY_WORDS * 8).map_err(shared_error)?;
+                self.head(BACKED).fetch_max(backed + BACKED_TOGETHER, Ordering::AcqRel);
                 from = backed;
             }
         }
@@ -247,7 +247,7 @@ impl<'s> MapTable<'s> {
         let words = self.entry(entry.index);
         words[NODE].store(0, Ordering::Release);
         words[OWNER].store(0, Ordering::Release);
-        let from = self.header(UNUSED_FROM);
+        let from = self.head(UNUSED_FROM);
         if from.load(Ordering::Relaxed) > entry.index {
             from.store(entry.index, Ordering::Relaxed);
         }

@@ -1,10 +1,10 @@
 //! Where the engine's structures stand in the arena that all processes of a volume share.
 //!
 //! ```text
-//! control   words of the whole volume, each on its own line
+//! control   words of the whole volume, each on its own line; in the page of the arena's header
 //! stripes   data locks, hashed by inode and 64 KiB of the file
 //! counters  what each thread slot has done, and what it has given up
-//! maps      which ranges of files who has mapped
+//! maps      which ranges of files who has mapped, with a head in the page of the arena's header
 //! shares    references to each block that has several
 //! records   one for each possible inode, found by its number, behind a bit for each 64 of them: they have memory
 //! nodes     of all indexes; the last region, whose size the first participant chooses
@@ -61,7 +61,9 @@ pub(crate) const CONTROL_LEFT_BY_MAPS: u64 = 16;
 pub(crate) const CONTROL_FREE_SLOTS: u64 = 17;
 /// How often the arena was adopted, as the medium says, too; or one less, by a kill between the two.
 pub(crate) const CONTROL_ADOPTIONS: u64 = 18;
-const CONTROL_LINES: u64 = 19;
+/// Not 0 once a block was pinned, or is about to be, since the arena was made.
+pub(crate) const CONTROL_PINNED: u64 = 19;
+const CONTROL_LINES: u64 = 20;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of
@@ -94,6 +96,8 @@ pub(crate) struct Places {
     pub(crate) samples: Region,
     /// What is mapped: see `mapped`.
     pub(crate) maps: Region,
+    /// What stands in front of them.
+    pub(crate) maps_head: Region,
     /// References to each block, as far as there are several.
     pub(crate) shares: Region,
     /// A bit for each group of blocks that has any.
@@ -106,7 +110,8 @@ impl Places {
         let nodes = (index_bytes_max / (NODE_WORDS as u64 * 8)).max(64) * NODE_WORDS as u64 * 8;
         ArenaLayout::new()
             .limits(PARTICIPANTS, THREADS)
-            .region("control", CONTROL_LINES * LINE_BYTES, LINE_BYTES)
+            .head("control", CONTROL_LINES * LINE_BYTES)
+            .head("maps' head", mapped::HEAD_BYTES)
             .region("stripes", STRIPES * STRIPE_LOCK_BYTES, LINE_BYTES)
             .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("samples", crate::samples::BYTES, LINE_BYTES)
@@ -129,6 +134,7 @@ impl Places {
             counters: region("counters")?,
             samples: region("samples")?,
             maps: region("maps")?,
+            maps_head: region("maps' head")?,
             shares: region("shares")?,
             share_groups: region("share groups")?,
         })
@@ -163,10 +169,9 @@ impl Places {
 
     /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail.
     pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
-        let whole = [self.control, self.stripes, self.counters, self.samples, self.share_groups];
-        let beginnings =
-            [Region { bytes: self.backed_words * 8, ..self.records }, Region { bytes: LINE_BYTES, ..self.maps }];
-        for region in whole.into_iter().chain(beginnings) {
+        let whole = [self.stripes, self.counters, self.samples, self.share_groups];
+        let backed = Region { bytes: self.backed_words * 8, ..self.records };
+        for region in whole.into_iter().chain([backed]) {
             arena.allocate(region.start, region.bytes).map_err(shared_error)?;
         }
         Ok(())

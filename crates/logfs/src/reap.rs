@@ -19,13 +19,14 @@ use crate::halves::{Half, decide_half};
 use crate::inode_table::CHUNKS_AT_ONCE;
 use crate::log::{self, LogEnd, Met};
 use crate::ops::{Core, Op};
-use crate::places::{CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};
+use crate::places::{CONTROL_PINNED, CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};
 use crate::recover::kill;
 use crate::rename::HAND_PARENT;
+use crate::samples;
 use crate::space::HAND_BLOCKS;
 use crate::storage::{self, HAND_INODES};
 use crate::survey::{Values, data_is_whole};
-use gannet_shm::{DeadThread, GoneParticipant, Ordering, Reaper};
+use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -41,11 +42,21 @@ impl Reaper for EngineReaper {
     }
 
     fn participant_gone(&self, gone: &GoneParticipant<'_>) -> gannet_shm::Result<()> {
-        let space = self.core.space.blocks_in(gone.reaper.arena()).map_err(gannet_shm::Error::owner)?;
-        let dropped = space.drop_pins_of(&gone.reaper, gone.info.id.index);
-        dropped.map_err(|error| gannet_shm::Error::owner(storage::error(error)))?;
+        // Most processes map nothing, and each that ends comes here.
+        if gone.reaper.word(self.core.places.control(CONTROL_PINNED))?.load(Ordering::Acquire) != 0 {
+            let space = self.core.space.blocks_in(gone.reaper.arena()).map_err(gannet_shm::Error::owner)?;
+            let dropped = space.drop_pins_of(&gone.reaper, gone.info.id.index);
+            dropped.map_err(|error| gannet_shm::Error::owner(storage::error(error)))?;
+        }
         let op = Op::begin(&self.core, gone.reaper).map_err(gannet_shm::Error::owner)?;
         op.drop_maps_of(gone.info.id.index).map_err(gannet_shm::Error::owner)
+    }
+
+    fn slot_taken(&self, arena: &Arena, slot: u32) {
+        // Its counters, and the histograms of its first calls.
+        let places = &self.core.places;
+        arena.map_page(places.counters_of(slot));
+        arena.map_page(samples::of_slot(places, slot));
     }
 }
 

@@ -6,15 +6,15 @@
 //! threads, after the operation's last fence.
 
 use crate::ops::Op;
-use crate::places::{COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS, THREADS};
-use gannet_shm::Ordering;
+use crate::places::{COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS, Places, THREADS};
+use gannet_shm::{ArenaOffset, Ordering};
 use gannet_vfs::Result;
 
 /// Where in a thread's words the calls begin.
 const CALLS_AT: u64 = LIMBO_AT + LIMBO_WORDS;
 /// Of so many calls one is timed.
 const ONE_IN: u64 = 64;
-/// Histograms of each operation, so that threads seldom meet on a line.
+/// Sets of histograms, one for each operation, so that threads seldom meet on a line. What a thread adds to lies together.
 const STRIPES: u64 = 8;
 /// Buckets: four for each power of two, of nanoseconds.
 const BUCKETS: usize = 128;
@@ -87,6 +87,12 @@ impl Operation {
     }
 }
 
+/// The histograms that the thread of a slot adds to.
+pub(crate) fn of_slot(places: &Places, slot: u32) -> ArenaOffset {
+    let stripe = u64::from(slot) % STRIPES;
+    places.samples.start.add(stripe * Operation::ALL.len() as u64 * BUCKETS as u64 * 8)
+}
+
 fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
@@ -129,11 +135,9 @@ impl Op<'_> {
         let begun_ns = now_ns();
         let outcome = run(self);
         let took_ns = now_ns().saturating_sub(begun_ns);
-        let histogram = operation as u64 * STRIPES + u64::from(self.thread.slot()) % STRIPES;
-        let at = self.core.places.samples.start.add((histogram * BUCKETS as u64 + bucket(took_ns) as u64) * 8);
+        let histogram = of_slot(&self.core.places, self.thread.slot()).add(operation as u64 * BUCKETS as u64 * 8);
+        let at = histogram.add(bucket(took_ns) as u64 * 8);
         if let Ok([word]) = self.thread.arena().words(at, 1) {
-            // A look first: where the page is not mapped yet, that maps those around it, too, as storing would not.
-            std::hint::black_box(word.load(Ordering::Relaxed));
             word.fetch_add(weight, Ordering::Relaxed);
         }
         outcome
@@ -146,14 +150,15 @@ impl Op<'_> {
         let threads = arena.words(places.counters.start, THREADS as u64 * COUNTER_WORDS);
         let threads = threads.map_err(crate::ops::shared_error)?;
         let samples = arena.words(places.samples.start, BYTES / 8).map_err(crate::ops::shared_error)?;
-        let histograms = STRIPES as usize * BUCKETS;
         let one = |operation: Operation| {
             let words = threads.iter().skip(CALLS_AT as usize + operation as usize).step_by(COUNTER_WORDS as usize);
             let mut counters = OperationCounters::none(operation);
             counters.calls = words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)));
-            for (index, word) in samples.iter().skip(operation as usize * histograms).take(histograms).enumerate() {
-                let sum = &mut counters.buckets[index % BUCKETS];
-                *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+            for stripe in samples.chunks_exact(Operation::ALL.len() * BUCKETS) {
+                let words = stripe.iter().skip(operation as usize * BUCKETS);
+                for (sum, word) in counters.buckets.iter_mut().zip(words) {
+                    *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+                }
             }
             counters
         };

@@ -25,7 +25,11 @@ impl VolumeGuard for Nothing {
 }
 
 fn layout() -> ArenaLayout {
-    ArenaLayout::new().region("locks", 1 << 20, 4096).region("slab", 1 << 20, 64)
+    ArenaLayout::new().head("head", gannet_shm::SLAB_HEAD_BYTES).region("locks", 1 << 20, 4096).region(
+        "slab",
+        1 << 20,
+        64,
+    )
 }
 
 /// Median over rounds of the mean over `count` repetitions, in nanoseconds.
@@ -117,7 +121,7 @@ fn main() -> Result<()> {
             }
         }),
     );
-    let slab = Slab::new(session.arena(), session.arena().region("slab")?, 64)?;
+    let slab = Slab::new(session.arena(), session.arena().region("head")?, session.arena().region("slab")?, 64)?;
     show(
         "slab allocate + free",
         measure(200_000, || {

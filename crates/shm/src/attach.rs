@@ -9,7 +9,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
-use crate::layout::{ArenaLayout, Computed};
+use crate::layout::{ArenaLayout, ArenaOffset, Computed};
 use crate::opened::close_inherited_once;
 use crate::participant::{ParticipantId, Process};
 use crate::private::next_incarnation;
@@ -121,6 +121,9 @@ impl Session {
         }
         let mut arena = map_again(path, layout)?;
         arena.is_founded = true;
+        // Both have memory since the file was made.
+        arena.map_page(ArenaOffset::new(READY_AT));
+        arena.map_page(ArenaOffset::new(arena.layout().participants_at));
         let session = Self::build(arena, Some(path.clone()))?;
         let header = |at| session.arena.fixed(at).load(Ordering::Acquire);
         if header(MAGIC_AT) != MAGIC || header(LAYOUT_AT) != session.arena.layout().checksum {
@@ -293,6 +296,8 @@ impl Session {
     /// Takes a place that was kept for this process over a fork, by participant `parent`.
     pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>, parent: u32) -> Result<()> {
         let _alone = self.page.exclusive();
+        self.arena.map_page(ArenaOffset::new(READY_AT));
+        self.arena.map_page(self.participants().place(id.index));
         if self.participants().live(id.index) != Some(id) {
             return Err(Error::Detached);
         }

@@ -3,8 +3,9 @@
 //! refused instead of misreading. Touches no memory.
 //!
 //! ```text
-//! header 4 KiB | participants | thread slots | region 0 | region 1 | …
+//! header, heads 4 KiB | path 4 KiB | participants | thread slots | region 0 | region 1 | …
 //! ```
+//! A *head* is a small region that stands in the header's page: what each process that joins looks at costs it one page fault so.
 
 use crate::error::{Error, Result};
 use std::fmt;
@@ -61,10 +62,13 @@ impl Region {
 }
 
 /// Bumped with every change of the meaning of a shared word.
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
-pub(crate) const HEADER_BYTES: u64 = PAGE_BYTES;
+/// The header's words end here, and the heads begin.
+const HEADS_AT: u64 = 512;
+/// A page of words and heads, and one for the volume's path.
+pub(crate) const HEADER_BYTES: u64 = 2 * PAGE_BYTES;
 pub(crate) const PARTICIPANT_BYTES: u64 = 64;
 /// A page for each thread, since its life word stands at the end of one ([`crate::life`]).
 pub(crate) const SLOT_BYTES: u64 = PAGE_BYTES;
@@ -90,6 +94,7 @@ struct Entry {
 pub struct ArenaLayout {
     participants: u32,
     threads: u32,
+    heads: Vec<(String, u64)>,
     wanted: Vec<(String, u64, u64)>,
     tail: Option<(String, u64, u64)>,
 }
@@ -103,7 +108,13 @@ impl Default for ArenaLayout {
 impl ArenaLayout {
     /// No regions yet; room for the default numbers of processes and threads.
     pub fn new() -> Self {
-        Self { participants: PARTICIPANTS_DEFAULT, threads: THREADS_DEFAULT, wanted: Vec::new(), tail: None }
+        Self {
+            participants: PARTICIPANTS_DEFAULT,
+            threads: THREADS_DEFAULT,
+            heads: Vec::new(),
+            wanted: Vec::new(),
+            tail: None,
+        }
     }
 
     /// Other bounds on processes (1–65535) and threads (1–[`THREADS_MAX`]).
@@ -117,6 +128,13 @@ impl ArenaLayout {
     /// at first and is taken from the system when it is first touched (see `Arena::reserve`).
     pub fn region(mut self, name: &str, bytes: u64, align: u64) -> Self {
         self.wanted.push((name.to_owned(), bytes, align));
+        self
+    }
+
+    /// Adds a small region in the header's page, aligned to a cache line: for what every process looks at when it joins. It has memory
+    /// from the start. There is room for 3,584 bytes in all.
+    pub fn head(mut self, name: &str, bytes: u64) -> Self {
+        self.heads.push((name.to_owned(), bytes));
         self
     }
 
@@ -148,7 +166,18 @@ impl ArenaLayout {
         let participants_at = HEADER_BYTES;
         let slots_at = align_up(participants_at + u64::from(self.participants) * PARTICIPANT_BYTES, PAGE_BYTES);
         let mut end = slots_at + u64::from(self.threads) * SLOT_BYTES;
-        let mut entries: Vec<Entry> = Vec::with_capacity(self.wanted.len());
+        let mut entries: Vec<Entry> = Vec::with_capacity(self.heads.len() + self.wanted.len() + 1);
+        let mut head_end = HEADS_AT;
+        for (name, bytes) in &self.heads {
+            let start = head_end;
+            head_end = align_up(start.saturating_add((*bytes).min(PAGE_BYTES)), 64);
+            if *bytes > PAGE_BYTES || head_end > PAGE_BYTES || entries.iter().any(|e| e.name == *name) {
+                return Err(Error::Region(name.clone()));
+            }
+            let region = Region { start: ArenaOffset(start), bytes: *bytes };
+            entries.push(Entry { name: name.clone(), align: 64, region });
+        }
+        let fixed = self.heads.len() + self.wanted.len();
         for (name, bytes, align) in self.wanted.iter().chain(&self.tail) {
             let bad = || Error::Region(name.clone());
             if !align.is_power_of_two() || *align < 8 || entries.iter().any(|e| e.name == *name) {
@@ -158,7 +187,7 @@ impl ArenaLayout {
                 return Err(bad());
             }
             let start = align_up(end, (*align).max(64));
-            let is_tail = entries.len() == self.wanted.len();
+            let is_tail = entries.len() == fixed;
             let bytes = match arena_bytes {
                 Some(arena_bytes) if is_tail => arena_bytes.saturating_sub(start),
                 _ => align_up(*bytes, if is_tail { PAGE_BYTES } else { 1 }),
@@ -180,7 +209,7 @@ impl ArenaLayout {
             checksum.bytes(entry.name.as_bytes());
             checksum.number(entry.align);
             checksum.number(entry.region.start.get());
-            checksum.number(if index < self.wanted.len() { entry.region.bytes } else { u64::MAX });
+            checksum.number(if index < fixed { entry.region.bytes } else { u64::MAX });
         }
         Ok(Computed {
             participants: self.participants,
@@ -256,6 +285,8 @@ mod tests {
             ArenaLayout::new().region("a", 101, 8).region("b", 4096, 4096),
             ArenaLayout::new().region("a", 100, 16).region("b", 4096, 4096),
             ArenaLayout::new().region("b", 4096, 4096).region("a", 100, 8),
+            ArenaLayout::new().region("a", 100, 8).head("b", 4096 - 512),
+            base().head("c", 8),
             base().limits(4, 4),
         ] {
             assert_ne!(one.checksum, other.compute().unwrap().checksum);
@@ -265,6 +296,18 @@ mod tests {
         assert_eq!(b.start.get() % 4096, 0);
         assert!(b.start.get() + b.bytes <= one.bytes);
         assert!(a.at(99).is_ok() && a.at(100).is_err());
+    }
+
+    #[test]
+    fn heads_stand_in_the_page_of_the_header() {
+        let layout = ArenaLayout::new().head("a", 8).region("c", 8, 8).head("b", 100).compute().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| layout.region(name).unwrap());
+        assert_eq!((a.start.get(), a.bytes, b.start.get(), b.bytes), (HEADS_AT, 8, HEADS_AT + 64, 100));
+        assert!(b.start.get() + b.bytes <= PAGE_BYTES && c.start.get() >= layout.slots_at);
+        assert!(ArenaLayout::new().head("a", 4096 - 512).compute().is_ok());
+        assert!(ArenaLayout::new().head("a", 4096 - 512).head("b", 1).compute().is_err());
+        assert!(ArenaLayout::new().head("a", u64::MAX).compute().is_err());
+        assert!(ArenaLayout::new().head("a", 8).region("a", 8, 8).compute().is_err());
     }
 
     #[test]

@@ -65,7 +65,9 @@ pub use crate::participant::{ParticipantId, ParticipantInfo};
 pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
 pub use crate::report::{LockCounters, ThreadInfo, Waiting};
 pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
-pub use crate::slab::{AfterDeath, Held, HeldByDead, Recent, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef};
+pub use crate::slab::{
+    AfterDeath, Held, HeldByDead, Recent, SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef,
+};
 pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
 pub use crate::thread::Thread;
 pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, volume_is_claimed};

@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
 use crate::file::{self, ArenaPath};
-use crate::layout::PARTICIPANT_BYTES;
+use crate::layout::{ArenaOffset, PARTICIPANT_BYTES};
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
 use crate::slot::{self, Kind};
 use crate::sys;
@@ -166,9 +166,14 @@ impl<'a> Participants<'a> {
         (used as u32).min(self.count())
     }
 
+    /// Where a record stands.
+    pub(crate) fn place(&self, index: u32) -> ArenaOffset {
+        ArenaOffset::new(self.arena.layout().participants_at + u64::from(index) * PARTICIPANT_BYTES)
+    }
+
     fn words(&self, index: u32) -> &'a [Word; WORDS] {
         debug_assert!(index < self.count());
-        let at = self.arena.layout().participants_at + u64::from(index) * PARTICIPANT_BYTES;
+        let at = self.place(index).get();
         // SAFETY: inside the table and aligned to 64; words are atomics.
         unsafe { &*self.arena.address(at).cast::<[Word; WORDS]>() }
     }

@@ -7,6 +7,7 @@
 //! replaces the void one. The slot is read *before* its thread is probed and swapped from exactly
 //! the value read, or a newcomer in the slot could be reaped alive.
 
+use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word};
 use crate::hand::{self, HandContent};
@@ -47,6 +48,12 @@ pub trait Reaper: Send + Sync {
     fn participant_gone(&self, gone: &GoneParticipant<'_>) -> Result<()> {
         let _ = gone;
         Ok(())
+    }
+
+    /// A thread of this process, which is not about to end, has taken a slot: what it is sure to use of the owner's regions can be mapped now
+    /// ([`crate::Arena::map_page`]). Nothing else: it may be on its way out.
+    fn slot_taken(&self, arena: &Arena, slot: u32) {
+        let _ = (arena, slot);
     }
 }
 

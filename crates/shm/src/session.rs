@@ -5,7 +5,7 @@ use crate::arena::Arena;
 use crate::error::Result;
 use crate::facade::{Ordering, Word};
 use crate::file::{ArenaPath, LifeLock, VolumeIdentity};
-use crate::layout::{ArenaOffset, HEADER_BYTES, SLOT_BYTES};
+use crate::layout::{ArenaOffset, HEADER_BYTES, PAGE_BYTES, SLOT_BYTES};
 use crate::participant::{ParticipantId, ParticipantInfo, Participants, View};
 use crate::private::PrivatePage;
 use crate::reap::{ReapStage, Reaper};
@@ -39,7 +39,7 @@ pub(crate) const VOLUME_WORD_PLACE_AT: u64 = 288;
 /// Whose readers may remember; and how long an answer may take, with the lease in the high half, both in milliseconds.
 pub(crate) const CACHING_AT: u64 = 320;
 pub(crate) const PATIENCE_AT: u64 = 328;
-pub(crate) const VOLUME_PATH_AT: u64 = 512;
+pub(crate) const VOLUME_PATH_AT: u64 = PAGE_BYTES;
 pub(crate) const VOLUME_PATH_BYTES_MAX: u64 = HEADER_BYTES - VOLUME_PATH_AT;
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"GannetSh");

@@ -6,8 +6,10 @@
 //! after any store loses nothing: what a dead thread held is in its hands, a stale bit costs a look.
 //!
 //! ```text
-//! search hint : 64 B | reserved count : 64 B | bitmap, 1 = probably in use | state words | objects
+//! head     search hint : 64 B | reserved count : 64 B
+//! groups   of 64 objects: bits, 1 = probably in use : 64 B | state words : 512 B | objects
 //! ```
+//! So what the first objects take, which is all that most processes use, lies side by side, and the head in the arena's header.
 //!
 //! Threads begin to search in lanes of eight objects, whose state words fill a cache line: so those of different threads rarely
 //! share one, and none of the objects' lines either.
@@ -23,14 +25,18 @@ use crate::thread::Thread;
 
 /// Kind of the hand that holds an object of a slab; `a` is the offset of its state word.
 const HAND_KIND: u64 = 1 << 63 | 1;
-const HEADER_BYTES: u64 = 128;
+/// Bytes of a slab's head.
+pub const SLAB_HEAD_BYTES: u64 = 128;
 const HINT_AT: u64 = 0;
 /// In a line that changes rarely: it is read with each use of an object.
 const RESERVED_AT: u64 = 64;
 /// Objects of a lane; their states fill a line.
 const LANE: u32 = 8;
-/// Objects get memory in groups of this many.
-const RESERVE_GROUP: u64 = 64;
+/// Objects of a group: they get memory together.
+const GROUP: u64 = 64;
+/// What stands in front of a group's objects: the line with their bits, and their states.
+const STATES_IN_GROUP: u64 = 64;
+const OBJECTS_IN_GROUP: u64 = STATES_IN_GROUP + GROUP * 8;
 const INDEX_SHIFT: u32 = 40;
 /// Most objects of one slab.
 pub const SLAB_OBJECTS_MAX: u64 = (1 << 24) - 2;
@@ -38,10 +44,9 @@ pub const SLAB_OBJECTS_MAX: u64 = (1 << 24) - 2;
 /// Where a slab and its parts stand. Computed by every process from the same region.
 #[derive(Debug, Clone, Copy)]
 pub struct Slab {
-    header: ArenaOffset,
-    bitmap: ArenaOffset,
-    states: ArenaOffset,
-    objects: ArenaOffset,
+    head: ArenaOffset,
+    groups: ArenaOffset,
+    group_bytes: u64,
     object_bytes: u64,
     count: u64,
 }
@@ -124,33 +129,70 @@ const RECENT: usize = 16;
 #[derive(Debug, Default)]
 pub struct Recent([std::sync::atomic::AtomicU64; RECENT]);
 
+fn group_bytes(object_bytes: u64) -> u64 {
+    align_up(OBJECTS_IN_GROUP + GROUP * object_bytes, 64)
+}
+
 impl Slab {
-    /// Bytes that a region needs for `count` objects of `object_bytes`.
+    /// Bytes that a region needs for `count` objects of `object_bytes`, besides the head.
     pub fn region_bytes(count: u64, object_bytes: u64) -> u64 {
-        let tables = HEADER_BYTES + align_up(count.div_ceil(64) * 8, 64) + count * 8;
-        align_up(tables, 64) + count * align_up(object_bytes, 8)
+        let bytes = align_up(object_bytes, 8);
+        let rest = count % GROUP;
+        count / GROUP * group_bytes(bytes) + if rest == 0 { 0 } else { OBJECTS_IN_GROUP + rest * bytes }
     }
 
-    /// The slab in `region`, with as many objects of `object_bytes` as fit; all zero is an empty
-    /// slab. `region` must be aligned to 64. `Full` if its head cannot get memory.
-    pub fn new(arena: &Arena, region: Region, object_bytes: u64) -> Result<Self> {
+    /// The slab in `region`, with as many objects of `object_bytes` as fit, and with its head ([`SLAB_HEAD_BYTES`]) in `head`; all zero is
+    /// an empty slab. Both must be aligned to 64. `Full` if the head cannot get memory.
+    pub fn new(arena: &Arena, head: Region, region: Region, object_bytes: u64) -> Result<Self> {
         let bad = || Error::Region("slab".to_owned());
         let object_bytes = align_up(object_bytes.clamp(8, 1 << 32), 8);
-        if !region.start.get().is_multiple_of(64) || region.bytes < Self::region_bytes(1, object_bytes) {
+        let aligned = head.start.get().is_multiple_of(64) && region.start.get().is_multiple_of(64);
+        if !aligned || head.bytes < SLAB_HEAD_BYTES || region.bytes < Self::region_bytes(1, object_bytes) {
             return Err(bad());
         }
-        // An estimate from below or above by a few, then corrected downwards.
-        let mut count = (region.bytes * 8 / (object_bytes * 8 + 65)).min(SLAB_OBJECTS_MAX);
-        while Self::region_bytes(count, object_bytes) > region.bytes {
-            count -= 1;
-        }
-        let bitmap = region.start.add(HEADER_BYTES);
-        let states = bitmap.add(align_up(count.div_ceil(64) * 8, 64));
-        let objects = region.start.add(align_up(states.get() + count * 8 - region.start.get(), 64));
-        let slab = Self { header: region.start, bitmap, states, objects, object_bytes, count };
-        arena.word(slab.objects.add(count * object_bytes - 8))?;
-        arena.reserve_first(slab.header, HEADER_BYTES)?;
+        let group_bytes = group_bytes(object_bytes);
+        let whole = region.bytes / group_bytes;
+        let rest = (region.bytes % group_bytes).saturating_sub(OBJECTS_IN_GROUP) / object_bytes;
+        let count = (whole * GROUP + rest.min(GROUP)).min(SLAB_OBJECTS_MAX);
+        let slab = Self { head: head.start, groups: region.start, group_bytes, object_bytes, count };
+        arena.word(slab.object_at(count - 1).add(object_bytes - 8))?;
+        arena.reserve_first(slab.head, SLAB_HEAD_BYTES)?;
         Ok(slab)
+    }
+
+    /// Where a group begins: with its bits.
+    #[inline]
+    fn group_at(&self, group: u64) -> ArenaOffset {
+        self.groups.add(group * self.group_bytes)
+    }
+
+    #[inline]
+    fn state_at(&self, index: u64) -> ArenaOffset {
+        self.group_at(index / GROUP).add(STATES_IN_GROUP + index % GROUP * 8)
+    }
+
+    #[inline]
+    fn object_at(&self, index: u64) -> ArenaOffset {
+        self.group_at(index / GROUP).add(OBJECTS_IN_GROUP + index % GROUP * self.object_bytes)
+    }
+
+    /// The object whose state stands at `at`, if one does.
+    fn index_of_state(&self, at: u64) -> Option<u64> {
+        let distance = at.checked_sub(self.groups.get())?;
+        let within = (distance % self.group_bytes).checked_sub(STATES_IN_GROUP)?;
+        let index = distance / self.group_bytes * GROUP + within / 8;
+        (within < GROUP * 8 && within.is_multiple_of(8) && index < self.count).then_some(index)
+    }
+
+    /// The states of the objects that have memory, by groups.
+    fn states<'a>(&self, arena: &'a Arena) -> Result<impl Iterator<Item = (u64, &'a Word)> + use<'a>> {
+        let (slab, reserved) = (*self, self.reserved(arena)?);
+        let groups = (0..reserved.div_ceil(GROUP)).map(move |group| (group, (reserved - group * GROUP).min(GROUP)));
+        Ok(groups.flat_map(move |(group, count)| {
+            // Inside: the last object is, as was looked at first.
+            let states = arena.words(slab.state_at(group * GROUP), count).unwrap_or_default();
+            states.iter().enumerate().map(move |(index, state)| (group * GROUP + index as u64, state))
+        }))
     }
 
     /// Number of objects.
@@ -163,9 +205,9 @@ impl Slab {
     pub fn object(&self, reference: SlabRef) -> Result<ArenaOffset> {
         let index = reference.index();
         if index >= self.count {
-            return Err(Error::Corrupt { what: "reference to a slab object", at: self.header.get() });
+            return Err(Error::Corrupt { what: "reference to a slab object", at: self.head.get() });
         }
-        Ok(self.objects.add(index * self.object_bytes))
+        Ok(self.object_at(index))
     }
 
     /// Whether the object is live in the reference's generation. What was read from it before this
@@ -183,11 +225,13 @@ impl Slab {
 
     /// All live objects. A snapshot of a moving thing: check again under the owner's lock.
     pub fn live<'a>(&'a self, arena: &'a Arena) -> Result<impl Iterator<Item = SlabRef> + 'a> {
-        let states = arena.words(self.states, self.reserved(arena)?)?;
-        Ok(states.iter().enumerate().filter_map(|(index, word)| {
+        if self.reserved(arena)? > 0 {
+            arena.map_page(self.group_at(0));
+        }
+        Ok(self.states(arena)?.filter_map(|(index, word)| {
             let value = word.load(Ordering::Acquire);
             let generation = slab_word::generation(value);
-            slab_word::is_live(value, generation).then(|| SlabRef::new(index as u64, generation))
+            slab_word::is_live(value, generation).then(|| SlabRef::new(index, generation))
         }))
     }
 
@@ -205,7 +249,7 @@ impl Slab {
     fn search(&self, thread: &Thread<'_>) -> Result<Option<Held>> {
         let arena = thread.arena();
         let words = self.count.div_ceil(64);
-        let hint = arena.word(self.header.add(HINT_AT))?;
+        let hint = arena.word(self.head.add(HINT_AT))?;
         let mut place = hint.load(Ordering::Relaxed);
         let lane = thread.slot() % (64 / LANE) * LANE;
         for step in 0..words {
@@ -214,7 +258,10 @@ impl Slab {
                 place = 0;
             }
             self.reserve_group(arena, place)?;
-            let bits = arena.word(self.bitmap.add(place * 8))?;
+            if step == 0 {
+                arena.map_page(self.group_at(place));
+            }
+            let bits = arena.word(self.group_at(place))?;
             let mut candidates = (!bits.load(Ordering::Relaxed)).rotate_right(lane);
             while candidates != 0 {
                 let bit = u64::from(candidates.trailing_zeros() + lane) % 64;
@@ -287,13 +334,12 @@ impl Slab {
 
     #[inline]
     fn held(&self, hand: Hand, index: u64, generation: u64) -> Held {
-        let at = self.objects.add(index * self.object_bytes);
-        Held { hand, reference: SlabRef::new(index, generation), at }
+        Held { hand, reference: SlabRef::new(index, generation), at: self.object_at(index) }
     }
 
     #[inline]
     fn hand(&self, index: u64) -> HandContent {
-        HandContent { kind: HAND_KIND, a: self.states.add(index * 8).get(), b: 0 }
+        HandContent { kind: HAND_KIND, a: self.state_at(index).get(), b: 0 }
     }
 
     /// Makes a held object live: from here on others may use what names it, and nobody settles it
@@ -337,8 +383,8 @@ impl Slab {
     #[inline]
     fn clear_bit(&self, arena: &Arena, index: u64) -> Result<()> {
         let place = index / 64;
-        arena.word(self.bitmap.add(place * 8))?.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
-        let hint = arena.word(self.header.add(HINT_AT))?;
+        arena.word(self.group_at(place))?.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+        let hint = arena.word(self.head.add(HINT_AT))?;
         if hint.load(Ordering::Relaxed) > place {
             hint.store(place, Ordering::Relaxed);
         }
@@ -359,11 +405,7 @@ impl Slab {
     ) -> Result<()> {
         let arena = dead.reaper().arena();
         for (hand, content) in dead.hands() {
-            let Some(distance) = content.a.checked_sub(self.states.get()) else { continue };
-            let index = distance / 8;
-            if content.kind != HAND_KIND || index >= self.count || !distance.is_multiple_of(8) {
-                continue;
-            }
+            let Some(index) = self.index_of_state(content.a).filter(|_| content.kind == HAND_KIND) else { continue };
             let value = self.state(arena, index)?.load(Ordering::Acquire);
             if let Some(was_live) = slab_word::held_by(value, dead.slot()) {
                 let reference = SlabRef::new(index, slab_word::generation(value));
@@ -378,10 +420,9 @@ impl Slab {
     }
 
     fn repair_bitmap(&self, arena: &Arena) -> Result<()> {
-        for (index, state) in arena.words(self.states, self.reserved(arena)?)?.iter().enumerate() {
+        for (index, state) in self.states(arena)? {
             if slab_word::is_free(state.load(Ordering::Acquire)) {
-                let index = index as u64;
-                let bits = arena.word(self.bitmap.add(index / 64 * 8))?;
+                let bits = arena.word(self.group_at(index / GROUP))?;
                 bits.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
             }
         }
@@ -390,25 +431,24 @@ impl Slab {
 
     #[inline]
     fn state<'a>(&self, arena: &'a Arena, index: u64) -> Result<&'a Word> {
-        arena.word(self.states.add(index * 8))
+        arena.word(self.state_at(index))
     }
 
     /// Number of objects that have memory.
     #[inline]
     fn reserved(&self, arena: &Arena) -> Result<u64> {
-        Ok(arena.word(self.header.add(RESERVED_AT))?.load(Ordering::Acquire).min(self.count))
+        Ok(arena.word(self.head.add(RESERVED_AT))?.load(Ordering::Acquire).min(self.count))
     }
 
     /// Gets memory for the objects of bitmap word `place`, and for all before them.
     fn reserve_group(&self, arena: &Arena, place: u64) -> Result<()> {
         let reserved = self.reserved(arena)?;
-        let wanted = ((place + 1) * RESERVE_GROUP).min(self.count);
+        let wanted = ((place + 1) * GROUP).min(self.count);
         if reserved < wanted {
-            let more = wanted - reserved;
-            arena.reserve(self.bitmap, wanted.div_ceil(64) * 8)?;
-            arena.reserve(self.states.add(reserved * 8), more * 8)?;
-            arena.reserve(self.objects.add(reserved * self.object_bytes), more * self.object_bytes)?;
-            arena.word(self.header.add(RESERVED_AT))?.fetch_max(wanted, Ordering::AcqRel);
+            let from = self.group_at(reserved / GROUP);
+            let to = self.object_at(wanted - 1).add(self.object_bytes);
+            arena.reserve(from, to.get() - from.get())?;
+            arena.word(self.head.add(RESERVED_AT))?.fetch_max(wanted, Ordering::AcqRel);
         }
         Ok(())
     }

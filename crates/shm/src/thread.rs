@@ -172,6 +172,12 @@ impl Session {
         }
         let owned = take(self, incarnation)?;
         let slot = owned.slot;
+        if !is_ending {
+            let _ = self.for_reapers(|owner| {
+                owner.slot_taken(&self.arena, slot);
+                Ok(())
+            });
+        }
         let mut owned = Some(owned);
         let kept = OWNED.try_with(|list| {
             let mut list = list.borrow_mut();

@@ -3,7 +3,9 @@
 
 use super::private;
 use crate::layout::HEADER_BYTES;
-use crate::{ArenaLayout, ArenaOffset, HandContent, Ordering, ReapStage, Session, Slab, SlabReaper, SlabRef};
+use crate::{
+    ArenaLayout, ArenaOffset, HandContent, Ordering, ReapStage, SLAB_HEAD_BYTES, Session, Slab, SlabReaper, SlabRef,
+};
 use std::sync::Arc;
 
 /// SplitMix64: small, seeded, good enough to hit everything.
@@ -34,10 +36,19 @@ fn damaged_tables_cause_errors_only() {
     let rounds = if std::env::var_os("GANNET_LONG").is_some() { 100_000 } else { 1500 };
     for seed in 0..rounds {
         let mut random = Random(seed);
-        let layout =
-            ArenaLayout::new().limits(4, 8).region("test", 256, 64).region("slab", Slab::region_bytes(20, 24), 64);
+        let layout = ArenaLayout::new().limits(4, 8).region("test", 256, 64).head("head", SLAB_HEAD_BYTES).region(
+            "slab",
+            Slab::region_bytes(20, 24),
+            64,
+        );
         let session = Session::private(&layout).unwrap();
-        let slab = Slab::new(session.arena(), session.arena().region("slab").unwrap(), 24).unwrap();
+        let slab = Slab::new(
+            session.arena(),
+            session.arena().region("head").unwrap(),
+            session.arena().region("slab").unwrap(),
+            24,
+        )
+        .unwrap();
         session.register_reaper(ReapStage::Hands, Arc::new(SlabReaper(slab)));
         let region = session.arena().region("test").unwrap();
         let mine = session.thread().unwrap();

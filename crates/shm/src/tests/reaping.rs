@@ -4,7 +4,7 @@
 use crate::testing::{Outcome, after_every_store, run_abandoned};
 use crate::{
     ArenaLayout, ArenaOffset, DeadThread, Error, HandContent, Ordering, ParticipantId, ReapStage, Reaper, Result,
-    Session, Slab, SlabReaper,
+    SLAB_HEAD_BYTES, Session, Slab, SlabReaper,
 };
 use std::sync::atomic::{AtomicU32, Ordering as Plain};
 use std::sync::{Arc, Barrier};
@@ -74,10 +74,16 @@ impl Reaper for Tokens {
 }
 
 fn session() -> (Arc<Session>, Arc<Tokens>, Slab) {
-    let layout = ArenaLayout::new().limits(8, 16).region("test", 4096, 64).region("slab", Slab::region_bytes(2, 8), 64);
+    let layout = ArenaLayout::new().limits(8, 16).region("test", 4096, 64).head("head", SLAB_HEAD_BYTES).region(
+        "slab",
+        Slab::region_bytes(2, 8),
+        64,
+    );
     let session = Session::private(&layout).unwrap();
     let tokens = Tokens::new(&session);
-    let slab = Slab::new(session.arena(), session.arena().region("slab").unwrap(), 8).unwrap();
+    let slab =
+        Slab::new(session.arena(), session.arena().region("head").unwrap(), session.arena().region("slab").unwrap(), 8)
+            .unwrap();
     session.register_reaper(ReapStage::Hands, Arc::new(SlabReaper(slab)));
     session.register_reaper(ReapStage::Medium, tokens.clone());
     (session, tokens, slab)

@@ -1,14 +1,24 @@
 //! Slabs: nothing is given twice, nothing leaks, whichever store was a thread's last.
 
 use crate::testing::{Outcome, after_every_store, run_abandoned};
-use crate::{ArenaLayout, Error, Ordering, ReapStage, Session, Slab, SlabReaper, SlabRef};
+use crate::{ArenaLayout, Error, Ordering, ReapStage, SLAB_HEAD_BYTES, Session, Slab, SlabReaper, SlabRef};
 use std::collections::HashSet;
 use std::sync::Arc;
 
 fn with_slab(count: u64) -> (Arc<Session>, Slab) {
-    let layout = ArenaLayout::new().limits(16, 64).region("slab", Slab::region_bytes(count, 40), 64);
+    let layout = ArenaLayout::new().limits(16, 64).head("head", SLAB_HEAD_BYTES).region(
+        "slab",
+        Slab::region_bytes(count, 40),
+        64,
+    );
     let session = Session::private(&layout).unwrap();
-    let slab = Slab::new(session.arena(), session.arena().region("slab").unwrap(), 40).unwrap();
+    let slab = Slab::new(
+        session.arena(),
+        session.arena().region("head").unwrap(),
+        session.arena().region("slab").unwrap(),
+        40,
+    )
+    .unwrap();
     session.register_reaper(ReapStage::Hands, Arc::new(SlabReaper(slab)));
     (session, slab)
 }

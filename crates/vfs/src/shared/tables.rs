@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use gannet_shm::{
-    ArenaLayout, ArenaOffset, Ordering, Recent, Region, Result, Session, Slab, SlabRef, Thread, Word, Word32,
+    ArenaLayout, ArenaOffset, Ordering, Recent, Region, Result, SLAB_HEAD_BYTES, Session, Slab, SlabRef, Thread, Word,
+    Word32,
 };
 
 use super::SharedLimits;
@@ -134,7 +135,9 @@ impl Tables {
         let descriptions = Slab::region_bytes(u64::from(limits.descriptions.max(1)), description_bytes(limits));
         let records = Slab::region_bytes(u64::from(limits.records.max(1)), record::BYTES);
         layout
-            .region("vfs control", CONTROL_BYTES, 64)
+            .head("vfs control", CONTROL_BYTES)
+            .head("vfs descriptions' head", SLAB_HEAD_BYTES)
+            .head("vfs records' head", SLAB_HEAD_BYTES)
             .region("vfs buckets", bucket_count(limits) * BUCKET_BYTES, 4096)
             .region("vfs waits", u64::from(limits.threads) * 8, 64)
             .region("vfs lock waits", u64::from(limits.threads) * WAIT_WORDS * 8, 64)
@@ -146,8 +149,13 @@ impl Tables {
         let arena = session.arena();
         let region = |name| arena.region(name);
         let tables = Self {
-            descriptions: Slab::new(arena, region("vfs descriptions")?, description_bytes(limits))?,
-            records: Slab::new(arena, region("vfs records")?, record::BYTES)?,
+            descriptions: Slab::new(
+                arena,
+                region("vfs descriptions' head")?,
+                region("vfs descriptions")?,
+                description_bytes(limits),
+            )?,
+            records: Slab::new(arena, region("vfs records' head")?, region("vfs records")?, record::BYTES)?,
             recent_records: Arc::default(),
             buckets: region("vfs buckets")?,
             bucket_count: bucket_count(limits),
