@@ -172,6 +172,20 @@ static void change_file(void) {
     }
 }
 
+// What cannot be mapped takes nothing away; other memory does.
+static void put_other(unsigned first, unsigned count) {
+    int ends[2], kind = (int)next(5);
+    if (pipe(ends)) exit(4);
+    int type = kind == 0 ? 0 : MAP_PRIVATE, from = kind == 1 ? -1 : kind == 2 ? ends[0] : file[STEADY];
+    off_t offset = kind == 3 ? 5 : 0;
+    int anonymous = kind == 4 || kind == 0 ? MAP_ANONYMOUS : 0;
+    char *at = mmap(arena + first * PAGE, count * PAGE, PROT_READ, type | MAP_FIXED | anonymous, from, offset);
+    printf("other memory %d at %u, %u pages: ", kind, first, count);
+    say("", at == MAP_FAILED ? -1 : at - arena);
+    if (at != MAP_FAILED) mark(first, count, 0);
+    close(ends[0]), close(ends[1]);
+}
+
 static void name_of(char *name, unsigned which, const char *what) { sprintf(name, "%s%u", what, which); }
 
 static void make_file(unsigned which, const char *name) {
@@ -302,6 +316,7 @@ int main(int count, char **arguments) {
             break;
         default:
             if (next(2)) lose_file();
+            else put_other(first, many);
         }
         show();
     }

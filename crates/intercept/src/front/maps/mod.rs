@@ -35,7 +35,7 @@ use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
 use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MappedExtent, NodeId};
 use pins::Hold;
-use regions::{Part, Region, forget, is_there, next_of_file, placing};
+use regions::{Part, Region, forget, has_any, is_there, next_of_file, placing};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -58,12 +58,12 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     let [address, length, protection, flags, descriptor, offset] = call.arguments;
     let file = if flags & MAP_ANONYMOUS != 0 { None } else { call.open_file(descriptor) };
     let Some(file) = file else {
-        if flags & MAP_FIXED != 0 {
-            let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
-            // What reaches beyond all addresses the kernel refuses.
-            placing(|| forget(call, address, end.unwrap_or(address)));
-        }
-        return Ok(Outcome::Pass);
+        // What reaches beyond all addresses the kernel refuses.
+        let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        return match end {
+            Some(end) if flags & MAP_FIXED != 0 && has_any(address, end) => Ok(replace(call, address, end)),
+            _ => Ok(Outcome::Pass),
+        };
     };
     // In the kernel's order, which looks at the alignment before the descriptor.
     if !offset.is_multiple_of(PAGE_BYTES) {
@@ -110,6 +110,18 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
     let hold = Hold::of_descriptor(call, descriptor, &file)?;
     done(establish(call, fs, file.node, &wish, hold)?)
+}
+
+/// Something of the host's is mapped over maps of files, which are forgotten if the kernel does it and stay otherwise.
+fn replace(call: &Call<'_>, start: usize, end: usize) -> Outcome {
+    placing(|| {
+        // SAFETY: the program's call.
+        let result = unsafe { syscall(MMAP, call.arguments) };
+        if !is_error(result) {
+            forget(call, start, end);
+        }
+        Outcome::Done(result)
+    })
 }
 
 /// What a program asks of a map, checked.
