@@ -24,7 +24,7 @@ const EIO: isize = -5;
 ///
 /// # Safety
 /// Called by the entry only, on the engine stack of a busy thread.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the entry's frame on this stack; nobody else refers to it.
     let frame = unsafe { &mut *frame };
@@ -76,7 +76,7 @@ fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
 }
 
 /// A panic is a defect of ours; it must cost one call, not the program.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     if frame.rax != entry::NOT_EXECUTED {
         exec::release_memory(record);

@@ -76,7 +76,7 @@ fn look_up_process_id(record: &Record) -> i32 {
 /// Between the handler of `vfork` and the kernel's call, which a signal has the kernel begin anew, a signal handler of the parent may
 /// come here: then there is no child yet, and what says that there will be one must stay. Each child makes a call, `execve` or
 /// `exit_group` at least; where one was killed before, the parent asks who it is once for each call until its next `vfork`.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
     if record.vfork_parent == 0 {
         return false;
@@ -147,7 +147,7 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
     fork(frame, record, arguments, is_short)
 }
 
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8], is_short: bool) -> Outcome {
     let number = frame.rax;
     let mut call = frame.arguments;

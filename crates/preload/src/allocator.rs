@@ -116,7 +116,7 @@ unsafe impl GlobalAlloc for Allocator {
 }
 
 /// A block, null if there is no memory, and whether it holds zeros: what is new from the kernel does.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 fn take(layout: Layout) -> (*mut u8, bool) {
     let size = layout.size().max(layout.align());
     if size > SMALL_BYTES_MAX {

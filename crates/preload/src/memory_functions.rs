@@ -21,7 +21,7 @@ static STRLEN: Place = Place::new(length as *mut ());
 macro_rules! goes_on {
     ($($name:literal to $place:ident),*) => {
         $(global_asm!(
-            ".pushsection .text.hot.gannet_memory, \"ax\", @progbits",
+            ".pushsection .text.way.gannet_memory, \"ax\", @progbits",
             ".p2align 4",
             concat!(".globl ", $name),
             concat!(".hidden ", $name),
@@ -39,7 +39,7 @@ goes_on!("memcpy" to MEMCPY, "memmove" to MEMMOVE, "memset" to MEMSET, "memcmp" 
 ///
 /// # Safety
 /// As for [`gannet_intercept::c_library_function`].
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) unsafe fn bind() {
     let all: [(&[u8], &Place); 6] = [
         (b"memcpy", &MEMCPY),

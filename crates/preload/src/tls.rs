@@ -12,7 +12,7 @@ global_asm!(
     ".section .tbss,\"awT\",@nobits",
     ".p2align 3",
     "gannet_tls_anchor: .skip 8",
-    ".section .text.hot.gannet_tls, \"ax\", @progbits",
+    ".section .text.way.gannet_tls, \"ax\", @progbits",
     ".p2align 4",
     ".globl __tls_get_addr",
     ".hidden __tls_get_addr",

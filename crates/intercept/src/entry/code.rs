@@ -24,7 +24,7 @@ global_asm!(
     ".p2align 3",
     // Not SIGSEGV and SIGBUS: bad addresses are noticed by them.
     "gannet_all_signals: .quad ~((1 << 10) | (1 << 6))",
-    ".section .text.hot.gannet,\"ax\",@progbits",
+    ".section .text.way.gannet,\"ax\",@progbits",
     ".globl gannet_thread_state",
     ".hidden gannet_thread_state",
     "gannet_thread_state:",
@@ -258,7 +258,7 @@ global_asm!(
     "jne gannet_deliver",
     "jmp rcx",
     ".endm",
-    ".section .text.hot.gannet,\"ax\",@progbits",
+    ".section .text.way.gannet,\"ax\",@progbits",
     ".p2align 6",
     ".globl gannet_entry",
     ".hidden gannet_entry",

@@ -75,6 +75,7 @@ pub(crate) fn around_fork(before: bool) {
 }
 
 /// The child of a fork has none of its parent's contexts: one of its own may be where one of those was.
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn after_fork_in_child() {
     let state = &raw mut STATE;
     // SAFETY: there is no other thread yet.

@@ -93,7 +93,7 @@ pub(crate) fn not_in_child() {
 }
 
 /// `exit_group`. Comes back only where the program's own instruction has to make the call.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn end_process(status: usize, record: &mut Record, in_child: bool) {
     process_exits(record, in_child);
     if !in_child && !is_shared() {
@@ -104,7 +104,7 @@ pub(crate) fn end_process(status: usize, record: &mut Record, in_child: bool) {
 }
 
 /// The process ends in order: releases its descriptors, record locks and volumes.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 fn process_exits(record: &mut Record, in_child: bool) {
     let Some(front) = front() else { return };
     if in_child && record.private_table == 0 {

@@ -142,7 +142,7 @@ pub(crate) struct Ticket {
 pub(crate) type Tickets = Vec<Ticket>;
 
 /// A fork begins: the child becomes a user of what its parent uses before it exists. `alone`: no other thread is in here.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
     if !alone {
         take_locks();
@@ -196,7 +196,7 @@ fn release_locks() {
 }
 
 /// The child of a fork. What a `vfork` child saw as its own is now its own.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: bool) {
     if !alone {
         release_locks();
@@ -230,7 +230,7 @@ fn take_what_was_given(tickets: Tickets) {
 }
 
 /// The parent of a fork that succeeded or failed.
-#[unsafe(link_section = ".text.hot.gannet")]
+#[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn after_fork_in_parent(forked: bool, tickets: Tickets, alone: bool) {
     if !alone {
         release_locks();
