@@ -27,7 +27,7 @@ impl<'s> Op<'s> {
         self.read_record(node, |record, state| self.attributes_of(node.number as u32, record, state))
     }
 
-    fn attributes_of(&self, inode: u32, record: &Record<'s>, state: State) -> Result<Attributes> {
+    pub(crate) fn attributes_of(&self, inode: u32, record: &Record<'s>, state: State) -> Result<Attributes> {
         let slot = self.slot_word(inode, 0)?;
         let word = |at: u64| self.disk().load(slot + at).map(|word| word as i64);
         let (touched, changed_elsewhere, accessed) = (word(AT_TOUCHED)?, word(AT_CHANGED)?, word(AT_ACCESSED)?);

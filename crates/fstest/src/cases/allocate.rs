@@ -43,14 +43,21 @@ fn extend_grows_and_zeros(rig: &Rig<'_>) {
 fn what_is_there_already_counts_as_changed(rig: &Rig<'_>) {
     let node = rig.file(rig.root, "f");
     rig.write(node, 0, &filled(8 * 4096));
-    for mode in [AllocateMode::Extend, AllocateMode::KeepSize] {
-        let past = TimeChange::Set(Time::from_parts(1_000_000, 0));
-        let change = AttributeChange { modified: past, ..AttributeChange::default() };
-        let before = rig.fs.set_attributes(node, &change).unwrap();
-        rig.tick();
-        rig.fs.allocate(node, mode, 4096, 4096).unwrap();
-        let after = rig.attributes(node);
-        assert!(after.modified > before.modified && after.changed > before.changed, "{mode:?}: {after:?}");
+    for mode in [AllocateMode::Extend, AllocateMode::KeepSize, AllocateMode::PunchHole] {
+        // A time that was set within the same tick of the clock goes, too; one from the future as well.
+        for (past, tick) in [(1_000_000, true), (1_000_000, false), (20_000_000_000, true), (20_000_000_000, false)] {
+            let past = TimeChange::Set(Time::from_parts(past, 0));
+            let change = AttributeChange { modified: past, ..AttributeChange::default() };
+            let before = rig.fs.set_attributes(node, &change).unwrap();
+            if tick {
+                rig.tick();
+            }
+            rig.fs.allocate(node, mode, 4097, 100).unwrap();
+            let after = rig.attributes(node);
+            let changed = if tick { after.changed > before.changed } else { after.changed >= before.changed };
+            assert!(after.modified != before.modified && changed, "{mode:?}: {after:?}");
+            assert!(after.modified == after.changed, "{mode:?}: {after:?}");
+        }
     }
 }
 
