@@ -113,10 +113,6 @@ impl<'s> Op<'s> {
         buffer: &mut [u8],
     ) -> Result<()> {
         debug_assert_eq!(payload.lines(), prepared.lines);
-        let disk = self.disk();
-        if prepared.new_page.is_some() {
-            self.write_page(commit, locked, prepared)?;
-        }
         let mut short = ShortRoom::new();
         let room = if prepared.lines <= ShortRoom::LINES {
             &mut short.0[..]
@@ -125,10 +121,7 @@ impl<'s> Op<'s> {
         } else {
             return self.write_long_entry(commit, locked, prepared, time, payload);
         };
-        let (owned, epoch, lines) = (locked.owned(self.core), disk.epoch(), prepared.lines);
-        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, room);
-        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
-        self.flush_limbo(commit)
+        self.write_in_room(commit, locked, prepared, time, payload, room)
     }
 
     /// As [`Op::write_entry`], of an entry of one line.
@@ -143,14 +136,7 @@ impl<'s> Op<'s> {
         payload: &Payload<'_>,
     ) -> Result<()> {
         debug_assert!(payload.lines() == 1 && prepared.lines == 1);
-        if prepared.new_page.is_some() {
-            self.write_page(commit, locked, prepared)?;
-        }
-        let mut room = LineRoom([0; LINE_BYTES as usize]);
-        let (owned, epoch) = (locked.owned(self.core), self.disk().epoch());
-        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, 1, &mut room.0);
-        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
-        self.flush_limbo(commit)
+        self.write_in_room(commit, locked, prepared, time, payload, &mut LineRoom([0; LINE_BYTES as usize]).0)
     }
 
     /// As [`Op::write_entry`], of an entry of a kind that is known where this is called and that takes a few lines at most, as a
@@ -170,12 +156,26 @@ impl<'s> Op<'s> {
             let payload = *payload;
             return self.write_entry(commit, locked, prepared, time, &payload, &mut []);
         }
+        self.write_in_room(commit, locked, prepared, time, payload, &mut ShortRoom::new().0)
+    }
+
+    /// Stores an entry that `room` has room for, and the links to its page if that is new.
+    // Inlined: where the kind of entry is known, so is where all of it stands.
+    #[inline(always)]
+    fn write_in_room(
+        &self,
+        commit: &mut Commit<'_>,
+        locked: &Locked<'s>,
+        prepared: &Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+        room: &mut [u8],
+    ) -> Result<()> {
         if prepared.new_page.is_some() {
             self.write_page(commit, locked, prepared)?;
         }
-        let mut room = ShortRoom::new();
-        let (owned, epoch, lines) = (locked.owned(self.core), self.disk().epoch(), prepared.lines);
-        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, &mut room.0);
+        let (owned, epoch, lines) = (locked.owned(self.core), self.disk().epoch(), payload.lines());
+        let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, room);
         commit.write_lines(prepared.place.offset_bytes(), bytes)?;
         self.flush_limbo(commit)
     }
@@ -190,6 +190,9 @@ impl<'s> Op<'s> {
         time: i64,
         payload: &Payload<'_>,
     ) -> Result<()> {
+        if prepared.new_page.is_some() {
+            self.write_page(commit, locked, prepared)?;
+        }
         let mut room = [0; BLOCK_BYTES as usize];
         let epoch = self.disk().epoch();
         let bytes = entry::encode(locked.owned(self.core), epoch, prepared.sequence, time, payload, &mut room);

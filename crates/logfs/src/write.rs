@@ -258,12 +258,7 @@ impl<'s> Op<'s> {
                 Mapping::Hole { count } => end = end.min(at + left_of(count, at)),
             }
         }
-        let mut count = match self.write_fresh(&locked, at, end, from, copy_on_write) {
-            Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
-                self.write_what_fits(&locked, at, end, from, copy_on_write, full)?
-            }
-            other => other?,
-        };
+        let mut count = self.write_as_fits(&locked, at, end, from, copy_on_write, whole_calls)?;
         if is_append && !from.is_empty() {
             count += self.append_rest(&locked, from, whole_calls);
         }
@@ -284,18 +279,31 @@ impl<'s> Op<'s> {
             if end == at {
                 break;
             }
-            let written = match self.write_fresh(locked, at, end, from, whole_calls) {
-                Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
-                    self.write_what_fits(locked, at, end, from, whole_calls, full)
-                }
-                other => other,
-            };
-            match written {
+            match self.write_as_fits(locked, at, end, from, whole_calls, whole_calls) {
                 Ok(count) if count > 0 => done += count,
                 _ => break,
             }
         }
         done
+    }
+
+    /// Writes into fresh blocks: on a full volume what fits, unless calls are whole or not at all.
+    #[inline(always)]
+    fn write_as_fits(
+        &self,
+        locked: &Locked<'s>,
+        at: u64,
+        end: u64,
+        from: &mut Source<'_>,
+        copy_on_write: bool,
+        whole_calls: bool,
+    ) -> Result<usize> {
+        match self.write_fresh(locked, at, end, from, copy_on_write) {
+            Err(full) if full.errno() == Errno::NOSPC && !whole_calls => {
+                self.write_what_fits(locked, at, end, from, copy_on_write, full)
+            }
+            other => other,
+        }
     }
 
     #[inline(always)]

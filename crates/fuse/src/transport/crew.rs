@@ -19,7 +19,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::follow::{Chase, Follower};
-use super::hand_off::{HandOff, keep_disk_priority};
+use super::hand_off::{self, HandOff};
 use super::notify::Turn;
 use super::watch::Watch;
 
@@ -236,8 +236,7 @@ impl Member {
 
     /// The calling thread is the one.
     pub(super) fn bind(&self) {
-        self.turn.bind();
-        keep_disk_priority();
+        hand_off::join(&self.turn);
     }
 
     /// Parks unless it is this thread's turn to read. On the thread itself.

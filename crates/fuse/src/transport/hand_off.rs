@@ -186,9 +186,15 @@ impl Standing {
     }
 }
 
+/// The calling thread, which serves, takes a turn of its own from now on.
+pub(super) fn join(turn: &Turn) {
+    turn.bind();
+    keep_disk_priority();
+}
+
 /// Keeps the calling thread's requests to disks (volumes may lie on them) of the class that they are of now: unless one was set, it follows
 /// the policy (`ioprio_set(2)`).
-pub(super) fn keep_disk_priority() {
+fn keep_disk_priority() {
     const THREAD: libc::c_int = 1;
     const CLASS_SHIFT: u32 = 13;
     const BEST_EFFORT: libc::c_long = 2;

@@ -13,7 +13,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::hand_off::keep_disk_priority;
+use super::hand_off;
 use super::memory::Pages;
 use super::notify::{Turn, Turns};
 use super::watch::Watch;
@@ -240,8 +240,7 @@ impl Queue {
         let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
         let inbox = Arc::new(Inbox::new().ok()?);
         let turn = turns.add(Some(Arc::clone(&inbox)));
-        turn.bind();
-        keep_disk_priority();
+        hand_off::join(&turn);
         let watch = Arc::clone(watch);
         Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, turn, watch, waiting: 0, lost: 0 })
     }
