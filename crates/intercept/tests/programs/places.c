@@ -1,4 +1,5 @@
-/* A map is taken away, and something else put at its address, while another thread fills holes of the file: what was put there stays. */
+/* A map is taken away, and something else put at its address, while another thread fills holes of the file: what was put there stays.
+   What a map allows changes while another thread reads it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -33,9 +34,11 @@ static void *maps(void *unused) {
     for (int i = 0; now() < end; i++) {
         char *map = mmap(0, LENGTH, PROT_READ, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED) return perror("mmap"), unused;
-        /* Taken away first, or replaced at once. */
-        if (i % 2) munmap(map, LENGTH);
-        char *other = mmap(i % 2 ? 0 : map, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (i % 2 ? 0 : MAP_FIXED), -1, 0);
+        /* Taken away first, or replaced at once by what is made there or comes from elsewhere. */
+        int way = i % 3;
+        if (way == 0) munmap(map, LENGTH);
+        char *other = mmap(way == 1 ? map : 0, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | (way == 1 ? MAP_FIXED : 0), -1, 0);
+        if (other != MAP_FAILED && way == 2) other = mremap(other, LENGTH, LENGTH, MREMAP_MAYMOVE | MREMAP_FIXED, map);
         if (other == MAP_FAILED) return perror("mmap of memory"), unused;
         memset(other, 7, LENGTH);
         for (int round = 0; round < 20; round++)
@@ -46,16 +49,37 @@ static void *maps(void *unused) {
     return unused;
 }
 
+static volatile char *allowed;
+static void *reads(void *unused) {
+    long sum = 0;
+    while (!ended) for (int page = 0; page < PAGES; page++) sum += allowed[page * PAGE];
+    return sum == -1 ? allowed : unused;
+}
+
+static void *allows(void *unused) {
+    while (!ended) {
+        mprotect(allowed, LENGTH, PROT_READ | PROT_WRITE);
+        allowed[PAGE + 1] = 1;
+        mprotect(allowed + 2 * PAGE, PAGE, PROT_READ);
+        mprotect(allowed, LENGTH, PROT_READ);
+    }
+    return unused;
+}
+
 int main(int count, char **arguments) {
     end = now() + (count > 1 ? atof(arguments[1]) : 1);
     fd = open("f", O_RDWR | O_CREAT, 0644);
     ftruncate(fd, LENGTH);
-    pthread_t threads[3];
-    pthread_create(threads, 0, fills, 0);
-    for (int i = 1; i < 3; i++) pthread_create(threads + i, 0, maps, 0);
-    for (int i = 1; i < 3; i++) pthread_join(threads[i], 0);
-    ended = 1;
-    pthread_join(threads[0], 0);
+    allowed = mmap(0, LENGTH, PROT_READ, MAP_SHARED, fd, 0);
+    if (allowed == MAP_FAILED) return perror("mmap"), 1;
+    void *(*works[])(void *) = {maps, maps, fills, reads, allows};
+    enum { WORKS = sizeof works / sizeof *works };
+    pthread_t threads[WORKS];
+    for (int i = 0; i < WORKS; i++) pthread_create(threads + i, 0, works[i], 0);
+    for (int i = 0; i < WORKS; i++) {
+        pthread_join(threads[i], 0);
+        ended = i > 0;
+    }
     printf("wrong: %ld\n", wrong);
     return 0;
 }

@@ -71,5 +71,6 @@ pub(crate) fn used(call: &Call<'_>, address: usize) -> bool {
     let Some(part) = containing(address) else { return false };
     let Ok(fs) = call.front.file_system(part.mount) else { return false };
     let length = part.end - part.start;
-    address - part.start < reached(fs, part.node, part.offset, length) && renew_part(call, fs, &part).is_ok()
+    address - part.start < reached(fs, part.node, part.offset, length)
+        && renew_part(call, fs, &part, part.protection).is_ok()
 }

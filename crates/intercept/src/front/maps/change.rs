@@ -1,8 +1,11 @@
 //! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
 
 use super::pins::Hold;
-use super::regions::{Part, any, first_behind, forget, has_any, note_protection, part_at, placing, readable_at};
-use super::{MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish};
+use super::regions::{Part, any, first_behind, has_any, note_protection, part_at, placing, readable_at};
+use super::{
+    Change, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, renew_part, replace,
+    take_away,
+};
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
 use crate::number::*;
@@ -21,14 +24,7 @@ pub(crate) fn unmap(call: &Call<'_>) -> Answer {
     if !has_any(start, end) {
         return Ok(Outcome::Pass);
     }
-    placing(|| {
-        // SAFETY: the program's call. Only then are the pages let go, which others may get.
-        let result = unsafe { syscall(MUNMAP, [start, length]) };
-        if !is_error(result) {
-            forget(call, start, end);
-        }
-        Ok(Outcome::Done(result))
-    })
+    Ok(replace(call, start, end))
 }
 
 /// `mremap`: shrinks in place; grows and moves by mapping the file's range anew, as the pages of both maps are the medium's. What a private map holds
@@ -39,8 +35,15 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     let [start, old_length, new_length, flags, target, _] = call.arguments;
     let page_end = |length: usize| start.checked_add(length)?.checked_next_multiple_of(PAGE_BYTES);
     let Some(end) = page_end(old_length) else { return Ok(Outcome::Pass) };
-    let Some(part) = part_at(start) else { return Ok(Outcome::Pass) };
     let fixed = flags & MREMAP_FIXED != 0;
+    let Some(part) = part_at(start) else {
+        // Something of the host's may come to lie over maps of ours.
+        let to = target.checked_add(new_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
+        return match to {
+            Some(to) if fixed && has_any(target, to) => Ok(replace(call, target, to)),
+            _ => Ok(Outcome::Pass),
+        };
+    };
     if flags & !(MREMAP_MAYMOVE | MREMAP_FIXED) != 0
         || fixed && (flags & MREMAP_MAYMOVE == 0 || !target.is_multiple_of(PAGE_BYTES))
         || !start.is_multiple_of(PAGE_BYTES)
@@ -64,7 +67,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     }
     if new_length <= length && !fixed {
         if new_length < length {
-            drop_map(call, new_end, end - new_end);
+            placing(|| take_away(call, new_end, end - new_end));
         }
         return done(start);
     }
@@ -83,7 +86,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
         match place(end, grown, MAP_FIXED_NOREPLACE, length) {
             Ok(at) if at == end => return done(start),
             // A kernel that does not know the flag.
-            Ok(at) => drop_map(call, at, grown),
+            Ok(at) => placing(|| take_away(call, at, grown)),
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -96,7 +99,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
         copy_pages(start, at, length.min(new_length), part.protection);
     }
     if old_length != 0 {
-        drop_map(call, start, length);
+        placing(|| take_away(call, start, length));
     }
     done(at)
 }
@@ -116,14 +119,6 @@ fn copy_pages(from: usize, to: usize, length: usize, protection: usize) {
     }
 }
 
-fn drop_map(call: &Call<'_>, start: usize, length: usize) {
-    placing(|| {
-        // SAFETY: the program's map, which it wants no more.
-        unsafe { syscall(MUNMAP, [start, length]) };
-        forget(call, start, start + length);
-    });
-}
-
 /// `mprotect`: a shared map that is to become writable is made anew, as the file system must know that it will be written to. What others allow from then
 /// on is noted, since any map may be made anew later.
 pub(crate) fn protect(call: &Call<'_>) -> Answer {
@@ -134,23 +129,33 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
     let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
         return Ok(Outcome::Pass);
     };
+    if !has_any(start, end) {
+        return Ok(Outcome::Pass);
+    }
     // Each round makes one map writable.
     while protection & PROT_WRITE != 0
-        && let Some(part) = readable_at(start, end)
+        && let Some(mut part) = readable_at(start, end)
     {
         if !part.writable {
             return Err(Errno::ACCESS);
         }
+        part.end = part.end.min(end);
         let fs = call.front.file_system(part.mount)?;
-        let (address, length) = (part.start, part.end.min(end) - part.start);
-        let flags = MAP_SHARED | MAP_FIXED;
-        let wish = Wish { address, length, protection, flags, offset: part.offset, writable: true };
-        establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)?;
+        // What another thread changes meanwhile is looked at again. Other maps show zeros where there are blocks now.
+        if renew_part(call, fs, &part, protection)? {
+            let to = part.offset + (part.end - part.start) as u64;
+            renew(call, part.mount, part.node, part.offset, to, Change::Written);
+        }
     }
-    if protection & !PROT_KNOWN == 0 {
-        note_protection(start, end, protection);
-    }
-    Ok(Outcome::Pass)
+    placing(|| {
+        // SAFETY: the program's call.
+        let result = unsafe { syscall(call.number, call.arguments) };
+        // Where something is not mapped the kernel goes as far as that.
+        if protection & !PROT_KNOWN == 0 && (!is_error(result) || result == -(Errno::NOMEM.raw_os_error() as isize)) {
+            note_protection(start, end, protection);
+        }
+        Ok(Outcome::Done(result))
+    })
 }
 
 /// What was stored through a map moves the file's times at the next `msync`, whether or not something was: nobody sees the stores.

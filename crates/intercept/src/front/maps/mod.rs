@@ -112,11 +112,11 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     done(establish(call, fs, file.node, &wish, hold)?)
 }
 
-/// Something of the host's is mapped over maps of files, which are forgotten if the kernel does it and stay otherwise.
+/// The kernel puts something over maps of files, or takes them away: they are forgotten if it does and stay otherwise.
 fn replace(call: &Call<'_>, start: usize, end: usize) -> Outcome {
     placing(|| {
         // SAFETY: the program's call.
-        let result = unsafe { syscall(MMAP, call.arguments) };
+        let result = unsafe { syscall(call.number, call.arguments) };
         if !is_error(result) {
             forget(call, start, end);
         }
@@ -155,42 +155,60 @@ struct Pinned {
 
 /// Makes a map of a file; where it is.
 fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, hold: Hold) -> Result<usize, Errno> {
-    let Wish { length, protection, flags, offset, .. } = *wish;
+    let Wish { length, protection, offset, .. } = *wish;
     let mount = hold.mount;
-    let pinned = match hold.pin(fs, node, wish) {
-        Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => None,
-        other => Some(other?),
-    };
-    let at_once = pinned.as_ref().and_then(|pinned| map_at_once(fs, node, wish, &pinned.extents));
-    let base = match at_once {
-        Some(made) => made?,
-        None => place::reserve(wish, pinned.as_ref().map_or(&[], |pinned| &pinned.extents))?,
-    };
-    if flags & MAP_FIXED != 0 {
-        placing(|| forget(call, base, base + length));
-    }
-    let result = match pinned {
-        Some(pinned) => match at_once {
-            Some(_) => Ok(region_of(node, base, base + length, wish, pinned)),
-            None => lay(fs, node, base, wish, pinned),
+    match hold.pin(fs, node, wish) {
+        Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => {
+            let base = placing(|| reserve(call, wish, &[]))?;
+            copy(fs, node, base, length, offset, protection)
+                .inspect_err(|_| placing(|| take_away(call, base, length)))?;
+            Ok(base)
         }
-        .map(|(hold, region)| {
-            let mapped_bytes = region.reached.saturating_sub(base) as u64;
-            // Who has just taken away what was at this address before forgets that first.
-            placing(|| hold.add(region));
+        pinned => {
+            let (base, reached) = placing(|| put(call, fs, node, wish, pinned?))?;
             if wish.writes() {
                 // What had no blocks has some now, for the stores; other maps show zeros there that are nobody's.
-                renew(call, mount, node, offset, offset + mapped_bytes, Change::Written);
+                renew(call, mount, node, offset, offset + (reached - base) as u64, Change::Written);
             }
-        }),
-        None => copy(fs, node, base, length, offset, protection),
+            Ok(base)
+        }
+    }
+}
+
+/// Puts a map of what is pinned where the program wishes it; where it is, and where the file ends in it. While [`placing`].
+fn put(
+    call: &Call<'_>,
+    fs: &dyn FileSystem,
+    node: NodeId,
+    wish: &Wish,
+    pinned: Pinned,
+) -> Result<(usize, usize), Errno> {
+    let (base, made) = match map_at_once(fs, node, wish, &pinned.extents) {
+        Some(at) => at.map(|at| (at, Ok(region_of(node, at, at + wish.length, wish, pinned))))?,
+        None => {
+            let base = reserve(call, wish, &pinned.extents)?;
+            (base, lay(fs, node, base, wish, pinned))
+        }
     };
-    if let Err(errno) = result {
-        // SAFETY: the reservation made above.
-        unsafe { syscall(MUNMAP, [base, length]) };
-        return Err(errno);
+    let (hold, region) = made.inspect_err(|_| take_away(call, base, wish.length))?;
+    hold.put(call, region);
+    Ok((base, region.reached.min(region.end)))
+}
+
+/// Reserves the place of a map, where nothing of others is from then on. While [`placing`].
+fn reserve(call: &Call<'_>, wish: &Wish, extents: &[MappedExtent]) -> Result<usize, Errno> {
+    let base = place::reserve(wish, extents)?;
+    if wish.flags & MAP_FIXED != 0 {
+        forget(call, base, base + wish.length);
     }
     Ok(base)
+}
+
+/// Unmaps, and forgets what was there. While [`placing`], so that nothing is put there before it is forgotten.
+fn take_away(call: &Call<'_>, start: usize, length: usize) {
+    // SAFETY: a map that the program wants no more, or that could not be made.
+    unsafe { syscall(MUNMAP, [start, length]) };
+    forget(call, start, start + length);
 }
 
 /// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, and what holds it.
@@ -202,7 +220,8 @@ fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinn
     Ok(region_of(node, base, base + reached, wish, pinned))
 }
 
-/// Makes a map that one extent holds all of wherever the kernel likes, with no reservation before it; where it is. `None` if it is not such a map.
+/// Makes a map that one extent holds all of, with no reservation before it, so that who uses what it replaces always finds a map; where it is. `None`
+/// if it is not such a map.
 fn map_at_once(
     fs: &dyn FileSystem,
     node: NodeId,
@@ -216,11 +235,7 @@ fn map_at_once(
         return None;
     };
     let is_whole = file_offset_bytes == offset && length_bytes >= length as u64;
-    if !is_whole
-        || flags & MAP_FIXED != 0
-        || place::wants_alignment(wish, extents)
-        || behind::reached(fs, node, offset, length) < length
-    {
+    if !is_whole || place::wants_alignment(wish, extents) || behind::reached(fs, node, offset, length) < length {
         return None;
     }
     let kind = if wish.is_shared() { MAP_SHARED } else { MAP_PRIVATE } | flags & MAP_PLACEMENT;
@@ -285,7 +300,7 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
                 filled_from = Some(filled_from.unwrap_or(u64::MAX).min(part.offset));
             }
             // A part that cannot be made anew stays as it is. One that others change meanwhile is looked for again.
-            let is_done = renew_part(call, fs, &part).unwrap_or(true);
+            let is_done = renew_part(call, fs, &part, part.protection).unwrap_or(true);
             changed += u32::from(!is_done);
             at = if is_done || changed > CHANGES_MAX { part.end } else { part.start };
         }
@@ -300,10 +315,11 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
 /// How often a part is looked for again that other threads change before it is made anew.
 const CHANGES_MAX: u32 = 1000;
 
-/// Makes a part of a map anew, in place, so that other threads always find a map here. False, and nothing is done, if it is not there any more.
-fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<bool, Errno> {
+/// Makes a part of a map anew, in place, so that other threads always find a map here, with this protection from now on. False, and nothing is done,
+/// if it is not there any more.
+fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part, protection: usize) -> Result<bool, Errno> {
     let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
-    let Part { start, end, protection, writable, offset, .. } = *part;
+    let Part { start, end, writable, offset, .. } = *part;
     let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
     let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
     placing(|| {
@@ -311,8 +327,7 @@ fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part) -> Result<bool,
             return Ok(false);
         }
         let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
-        forget(call, start, end);
-        hold.add(region);
+        hold.put(call, region);
         Ok(true)
     })
 }

@@ -114,13 +114,18 @@ impl Hold {
         Ok(Pinned { hold: self, extents })
     }
 
-    /// The map is made.
-    pub(super) fn add(self, region: Region) {
-        locked(|maps| {
+    /// The map is made: it takes the place of what was there, in one step, so that nobody finds nothing there in between.
+    pub(super) fn put(self, call: &Call<'_>, region: Region) {
+        let replaced = locked(|maps| {
             maps.pins.in_the_making -= 1;
+            let replaced = maps.take_out(region.start, region.end);
             maps.regions.push(Region { pin: self.index, ..region });
+            replaced
         });
         core::mem::forget(self);
+        for pin in replaced {
+            give_back(call.front, call.table(), &pin);
+        }
     }
 }
 

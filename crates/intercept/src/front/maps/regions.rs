@@ -76,6 +76,39 @@ pub(super) struct Maps {
     pub(super) pins: Pins,
 }
 
+impl Maps {
+    /// Takes out what lies in a range; the pins that nothing is left of.
+    pub(super) fn take_out(&mut self, start: usize, end: usize) -> Vec<Pin> {
+        let mut given_back: Vec<Pin> = Vec::new();
+        let mut index = 0;
+        while index < self.regions.len() {
+            let region = &mut self.regions[index];
+            if region.start >= end || start >= region.end {
+                index += 1;
+                continue;
+            }
+            let pin = region.pin;
+            if region.start < start && end < region.end {
+                let tail = region.split(end);
+                region.end = start;
+                self.regions.push(tail);
+            } else if region.start < start {
+                region.end = start;
+            } else if end < region.end {
+                *region = region.split(end);
+            } else {
+                self.regions.swap_remove(index);
+                if !self.regions.iter().any(|other| other.pin == pin) {
+                    given_back.extend(self.pins.take(pin));
+                }
+                continue;
+            }
+            index += 1;
+        }
+        given_back
+    }
+}
+
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// Of regions and of maps in the making.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
@@ -91,8 +124,9 @@ fn take(lock: &AtomicU32) {
     }
 }
 
-/// Meanwhile no thread of this process takes a map of a file away or puts one in its place, so that what is found at an address is there until
-/// `work` is done: else a map made anew could be put over memory that another thread got at that address. Not inside of itself or of [`locked`].
+/// Meanwhile no thread of this process takes a map of a file away, puts one in its place or changes what it allows, so that what is found at an address
+/// is there until `work` is done: else a map made anew could be put over memory that another thread got at that address. Until the kernel has done its
+/// part what was there stays in the list: who finds nothing there passes a call on without a look at this. Not inside of itself or of [`locked`].
 pub(super) fn placing<T>(work: impl FnOnce() -> T) -> T {
     take(&PLACES);
     let result = work();
@@ -139,11 +173,8 @@ pub(crate) unsafe fn any_of(mount: usize) -> bool {
     maps.regions.iter().any(|region| region.mount == mount)
 }
 
-/// What `mprotect` is about to allow in a range.
+/// What `mprotect` allows in a range from now on. While [`placing`].
 pub(super) fn note_protection(start: usize, end: usize, protection: usize) {
-    if COUNT.load(Ordering::Acquire) == 0 {
-        return;
-    }
     locked(|maps| {
         let mut index = 0;
         while index < maps.regions.len() {
@@ -163,47 +194,18 @@ pub(super) fn note_protection(start: usize, end: usize, protection: usize) {
     });
 }
 
-/// Whether a part is still as it was found, but for what it allows.
+/// Whether a part is still as it was found.
 pub(super) fn is_there(part: &Part) -> bool {
-    let file = |part: &Part| (part.mount, part.node, part.description, part.shared, part.offset);
-    part_at(part.start).is_some_and(|found| found.end >= part.end && file(&found) == file(part))
+    let form = |part: &Part| (part.mount, part.node, part.description, part.shared, part.protection, part.offset);
+    part_at(part.start).is_some_and(|found| found.end >= part.end && form(&found) == form(part))
 }
 
-/// Forgets what lay in a range; gives back pins that nothing is left of. Where others could find it there, while nobody else changes that
-/// ([`placing`]).
+/// Forgets what lay in a range; gives back pins that nothing is left of. While [`placing`], and behind the kernel's own change.
 pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
         return;
     }
-    let mut given_back: Vec<Pin> = Vec::new();
-    locked(|maps| {
-        let mut index = 0;
-        while index < maps.regions.len() {
-            let region = &mut maps.regions[index];
-            if region.start >= end || start >= region.end {
-                index += 1;
-                continue;
-            }
-            let pin = region.pin;
-            if region.start < start && end < region.end {
-                let tail = region.split(end);
-                region.end = start;
-                maps.regions.push(tail);
-            } else if region.start < start {
-                region.end = start;
-            } else if end < region.end {
-                *region = region.split(end);
-            } else {
-                maps.regions.swap_remove(index);
-                if !maps.regions.iter().any(|other| other.pin == pin) {
-                    given_back.extend(maps.pins.take(pin));
-                }
-                continue;
-            }
-            index += 1;
-        }
-    });
-    for pin in given_back {
+    for pin in locked(|maps| maps.take_out(start, end)) {
         give_back(call.front, call.table(), &pin);
     }
 }
