@@ -3,9 +3,9 @@
 //! A thread's words are stored to by it alone (plain stores, no shared line); its slot's next thread goes on counting.
 
 use crate::ops::Op;
-use crate::places::{COUNTER_WORDS, THREADS};
+use crate::places::COUNTER_WORDS;
 use gannet_media::Counters as MediumCounters;
-use gannet_shm::Ordering;
+use gannet_shm::{Ordering, Word};
 use gannet_vfs::{NodeId, Result};
 
 /// What is counted: the index of its word.
@@ -83,11 +83,15 @@ impl Op<'_> {
         self.count(Counter::BytesStored, now.bytes_stored.wrapping_sub(before.bytes_stored));
     }
 
+    /// The words of all thread slots that were ever used, one after the other.
+    pub(crate) fn counters_of_all(&self) -> Result<&[Word]> {
+        let count = self.thread.session().slots_used() as u64 * COUNTER_WORDS;
+        self.thread.arena().words(self.core.places.counters.start, count).map_err(crate::ops::shared_error)
+    }
+
     /// Adds up the counters of all threads.
     pub(crate) fn counters(&self) -> Result<VolumeCounters> {
-        let places = &self.core.places;
-        let all = self.thread.arena().words(places.counters.start, THREADS as u64 * COUNTER_WORDS);
-        let all = all.map_err(crate::ops::shared_error)?;
+        let all = self.counters_of_all()?;
         let sum = |counter: Counter| {
             let words = all.iter().skip(counter as usize).step_by(COUNTER_WORDS as usize);
             words.fold(0_u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))

@@ -75,6 +75,8 @@ pub(crate) const LIMBO_AT: u64 = 16;
 pub(crate) const LIMBO_WORDS: u64 = 16;
 /// Thread slots.
 pub(crate) const THREADS: u32 = 4096;
+/// How many of their counters get memory with the arena: others with their slots.
+const THREADS_AT_ONCE: u32 = 64;
 const PARTICIPANTS: u32 = 1024;
 
 /// Words of the bits that say which records have memory: whole pages.
@@ -113,8 +115,8 @@ impl Places {
             .head("control", CONTROL_LINES * LINE_BYTES)
             .head("maps' head", mapped::HEAD_BYTES)
             .region("stripes", STRIPES * STRIPE_LOCK_BYTES, LINE_BYTES)
-            .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("samples", crate::samples::BYTES, LINE_BYTES)
+            .region("counters", THREADS as u64 * COUNTER_WORDS * 8, LINE_BYTES)
             .region("maps", mapped::TABLE_BYTES, 4096)
             .region("records", backed_words(geometry.inodes()) * 8 + geometry.inodes() * RECORD_BYTES, 4096)
             .region("shares", (geometry.blocks * 4).next_multiple_of(8), 4096)
@@ -167,14 +169,21 @@ impl Places {
         self.records.start.add(self.backed_words * 8 + inode as u64 * RECORD_BYTES)
     }
 
-    /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail.
+    /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail. Of the threads' counters the first
+    /// few have theirs at once.
     pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {
-        let whole = [self.stripes, self.counters, self.samples, self.share_groups];
+        let counters =
+            Region { bytes: self.counters_of(THREADS_AT_ONCE).get() - self.counters.start.get(), ..self.counters };
         let backed = Region { bytes: self.backed_words * 8, ..self.records };
-        for region in whole.into_iter().chain([backed]) {
+        for region in [self.stripes, self.samples, counters, self.share_groups, backed] {
             arena.allocate(region.start, region.bytes).map_err(shared_error)?;
         }
         Ok(())
+    }
+
+    /// Gets memory for what a thread slot has of the engine's.
+    pub(crate) fn reserve_slot(&self, arena: &Arena, slot: u32) -> gannet_shm::Result<()> {
+        if slot < THREADS_AT_ONCE { Ok(()) } else { arena.reserve(self.counters_of(slot), COUNTER_WORDS * 8) }
     }
 
     /// What a lock protects, for people.

@@ -52,6 +52,10 @@ impl Reaper for EngineReaper {
         op.drop_maps_of(gone.info.id.index).map_err(gannet_shm::Error::owner)
     }
 
+    fn slot_reserved(&self, arena: &Arena, slot: u32) -> gannet_shm::Result<()> {
+        self.core.places.reserve_slot(arena, slot)
+    }
+
     fn slot_taken(&self, arena: &Arena, slot: u32) {
         // Its counters, and the histograms of its first calls.
         let places = &self.core.places;

@@ -6,7 +6,7 @@
 //! threads, after the operation's last fence.
 
 use crate::ops::Op;
-use crate::places::{COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS, Places, THREADS};
+use crate::places::{COUNTER_WORDS, LIMBO_AT, LIMBO_WORDS, Places};
 use gannet_shm::{ArenaOffset, Ordering};
 use gannet_vfs::Result;
 
@@ -147,8 +147,7 @@ impl Op<'_> {
     pub(crate) fn operations(&self) -> Result<Vec<OperationCounters>> {
         let places = &self.core.places;
         let arena = self.thread.arena();
-        let threads = arena.words(places.counters.start, THREADS as u64 * COUNTER_WORDS);
-        let threads = threads.map_err(crate::ops::shared_error)?;
+        let threads = self.counters_of_all()?;
         let samples = arena.words(places.samples.start, BYTES / 8).map_err(crate::ops::shared_error)?;
         let one = |operation: Operation| {
             let words = threads.iter().skip(CALLS_AT as usize + operation as usize).step_by(COUNTER_WORDS as usize);

@@ -50,6 +50,13 @@ pub trait Reaper: Send + Sync {
         Ok(())
     }
 
+    /// A slot is about to be used for the first time: what the owner's regions have for it gets memory. `Full` if there is none; the slot is
+    /// not used then. May happen several times for one slot, and in a thread that is about to end.
+    fn slot_reserved(&self, arena: &Arena, slot: u32) -> Result<()> {
+        let _ = (arena, slot);
+        Ok(())
+    }
+
     /// A thread of this process, which is not about to end, has taken a slot: what it is sure to use of the owner's regions can be mapped now
     /// ([`crate::Arena::map_page`]). Nothing else: it may be on its way out.
     fn slot_taken(&self, arena: &Arena, slot: u32) {

@@ -284,7 +284,7 @@ impl Session {
     }
 
     /// No slot at or above this has ever been used.
-    pub(crate) fn slots_used(&self) -> u32 {
+    pub fn slots_used(&self) -> u32 {
         self.participants().slots_used()
     }
 
@@ -292,6 +292,7 @@ impl Session {
     pub(crate) fn reserve_slot(&self, slot: u32) -> Result<()> {
         if slot >= self.slots_used() {
             self.arena.reserve(ArenaOffset::new(slot::slot_at(&self.arena, slot)), SLOT_BYTES)?;
+            self.for_reapers(|owner| owner.slot_reserved(&self.arena, slot))?;
             self.arena.fixed(SLOTS_USED_AT).fetch_max(u64::from(slot) + 1, Ordering::AcqRel);
         }
         Ok(())

@@ -4,11 +4,12 @@ use crate::handover::{Volume, ready};
 use crate::volume::{assert_sound, options};
 use crate::{Random, long};
 use gannet_fstest::Rig;
-use gannet_logfs::LogFs;
+use gannet_logfs::{LogFs, Operation};
 use gannet_media::{Medium, OpenOptions};
-use gannet_vfs::WritePosition;
+use gannet_vfs::{FileSystem, WritePosition};
 use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::Barrier;
 use std::time::Duration;
 
 /// Opens the volume, adds a line, and leaves it, again and again.
@@ -61,6 +62,32 @@ fn kills_while_joining_and_leaving_lose_nothing() {
         assert!(volume.arenas().is_empty(), "round {round}");
     }
     assert!(recovered * 4 <= rounds, "{recovered} of {rounds} recovered");
+}
+
+/// What a thread slot has of the engine's gets memory with its first use: those of many threads at once, too, and each is counted.
+#[test]
+fn many_threads_at_once_are_counted() {
+    const THREADS: u64 = 150;
+    let volume = Volume::new("threads");
+    let fs = volume.open();
+    let reads_before = fs.counters().expect("counters").reads;
+    let all_there = Barrier::new(THREADS as usize);
+    let file = Rig::new(&fs).file(fs.root(), "f");
+    Rig::new(&fs).write(file, 0, b"content");
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                all_there.wait();
+                assert_eq!(Rig::new(&fs).content(file), b"content");
+                all_there.wait();
+            });
+        }
+    });
+    let reads = fs.counters().expect("counters").reads - reads_before;
+    assert!(reads >= THREADS && reads.is_multiple_of(THREADS), "{reads}");
+    let by_operation = fs.operations().expect("operations");
+    let read = by_operation.iter().find(|of| of.operation == Operation::Read).expect("reads");
+    assert_eq!(read.calls, reads_before + reads);
 }
 
 /// An arena is its user's. What one left says nothing to another, who recovers the volume; root removes it, another user cannot, and
