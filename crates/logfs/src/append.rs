@@ -196,7 +196,8 @@ impl<'s> Op<'s> {
         let mut room = [0; BLOCK_BYTES as usize];
         let epoch = self.disk().epoch();
         let bytes = entry::encode(locked.owned(self.core), epoch, prepared.sequence, time, payload, &mut room);
-        commit.write_lines(prepared.place.offset_bytes(), bytes)
+        commit.write_lines(prepared.place.offset_bytes(), bytes)?;
+        self.flush_limbo(commit)
     }
 
     /// Stores the header of a new page and the link to it, and zeros behind the entry that it begins with.
