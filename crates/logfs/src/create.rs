@@ -3,7 +3,7 @@
 //! One entry in the directory's log commits a creation: it carries the new inode's attributes, so that recovery can write
 //! the slot again. A log page that the inode begins with (symlink target, inherited ACLs) is durable before.
 
-use crate::append::Prepared;
+use crate::append::{HAND_COMMIT, Prepared};
 use crate::attributes::permissions_of;
 use crate::disk::Commit;
 use crate::format::entry::{Binding, Payload};
@@ -108,6 +108,15 @@ impl<'s> Op<'s> {
     /// Makes a file without a name.
     pub(crate) fn create_unnamed(&self, directory: NodeId, new: &NewNode<'_>) -> Result<NodeId> {
         self.read_record(directory, |_, state| self.directory(state))?;
+        // Between limbo and pool a number is nobody's for a moment, and no inode's lock says here that somebody was at work.
+        let at_work = HandContent { kind: HAND_COMMIT, a: 0, b: 0 };
+        let at_work = self.thread.hand_set(at_work).map_err(shared_error)?;
+        let made = self.make_unnamed(new);
+        self.thread.hand_clear(at_work);
+        made
+    }
+
+    fn make_unnamed(&self, new: &NewNode<'_>) -> Result<NodeId> {
         let newborn = self.conceive(new, coarse_now(), None)?;
         let mut commit = self.disk().begin();
         self.write_slot(&mut commit, &newborn, 0, 0)?;
