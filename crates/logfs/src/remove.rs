@@ -121,14 +121,19 @@ impl<'s> Op<'s> {
         let is_used = links_after == 0 && self.in_use(target.node());
         let durable = commit.fence();
 
-        if is_used {
-            self.keep_for_users(&target, time)?;
+        // Behind a fence.
+        self.leave_limbo()?;
+        if links_after == 0 && !is_used {
+            self.free_inode(&target, &durable, Some(hand))?;
+        } else {
+            if is_used {
+                self.keep_for_users(&target, time)?;
+            }
+            self.thread.hand_clear(hand);
         }
-        // Before the commit hand is cleared: without it, this one would say that nothing happened.
-        self.thread.hand_clear(hand);
-        self.conclude(prepared, &durable)?;
-        self.collect_some(&parent)?;
-        if links_after == 0 && !is_used { self.free_inode(&target, &durable) } else { Ok(()) }
+        // Behind the other hand, which without it would say that nothing happened.
+        self.let_go(prepared)?;
+        self.collect_some(&parent)
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the
@@ -192,17 +197,26 @@ impl<'s> Op<'s> {
         if !self.is_nameless(&locked) || self.in_use(locked.node()) {
             return Ok(());
         }
-        self.free_inode(&locked, &Durable::before_unlock())
+        self.free_inode(&locked, &Durable::before_unlock(), None)
     }
 
-    /// Frees the slot, then everything that it held. Little of it: without a fence of its own, see `limbo`.
-    pub(crate) fn free_inode(&self, locked: &Locked<'s>, _names_gone: &Durable) -> Result<()> {
+    /// Frees the slot, then everything that it held. Little of it: without a fence of its own, see `limbo`. `links_hand` says that the last
+    /// name is gone, until the slot does; then it goes, for the number may be another inode's soon.
+    pub(crate) fn free_inode(
+        &self,
+        locked: &Locked<'s>,
+        _names_gone: &Durable,
+        links_hand: Option<gannet_shm::Hand>,
+    ) -> Result<()> {
         let at = self.slot_word(locked.inode, 0)?;
         let (pages, _) = locked.record.log_use();
         let head = if pages > 1 { self.disk().load(at + slot::AT_HEAD)? } else { 0 };
         let freed = Identity { generation: locked.state.generation, file_type: None }.freed();
         let mut commit = self.disk().begin();
         commit.store_two_cached((at + slot::AT_IDENTITY, freed.encode()), (at + slot::AT_HEAD, 0))?;
+        if let Some(hand) = links_hand {
+            self.thread.hand_clear(hand);
+        }
         let mut given_up = GivenUp::new(locked.inode, true);
         let root = locked.record.root().load(gannet_shm::Ordering::Relaxed);
         let little = pages <= 1 && locked.record.xattrs() == 0 && self.give_up_blocks(locked, &mut given_up)?;

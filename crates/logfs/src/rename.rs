@@ -377,19 +377,22 @@ impl<'s> Op<'s> {
                 freed = Some(target);
             }
         }
+        if let Some((to, prepared)) = moving.to.zip(to_prepared.as_ref()) {
+            self.advance_change(to, prepared);
+        }
+        self.advance_change(moving.from, &from_prepared);
+        // Behind a fence.
+        self.leave_limbo()?;
+        match freed {
+            Some(target) => self.free_inode(target, &durable, links_hand)?,
+            None => links_hand.into_iter().for_each(|hand| self.thread.hand_clear(hand)),
+        }
         // Before the commit hand is cleared: without it, these would say that nothing happened.
-        for hand in parent_hands.into_iter().flatten().chain(links_hand) {
-            self.thread.hand_clear(hand);
-        }
-        if let Some((to, prepared)) = moving.to.zip(to_prepared) {
-            self.publish_change(to, prepared, &durable)?;
-        }
-        self.publish_change(moving.from, from_prepared, &durable)?;
+        parent_hands.into_iter().flatten().for_each(|hand| self.thread.hand_clear(hand));
+        to_prepared.map_or(Ok(()), |prepared| self.let_go(prepared))?;
+        self.let_go(from_prepared)?;
         self.collect_some(moving.from)?;
-        if let Some(to) = moving.to {
-            self.collect_some(to)?;
-        }
-        freed.map_or(Ok(()), |target| self.free_inode(target, &durable))
+        moving.to.map_or(Ok(()), |to| self.collect_some(to))
     }
 
     /// Keeps the directories' counts of names and of directories.
