@@ -380,6 +380,16 @@ impl<'s> Op<'s> {
         self.core.space.blocks(self)?.release(&self.thread, held).map_err(storage::error)
     }
 
+    /// A log page that was written and that nothing leads to. It is wiped: the next log of this inode and generation could begin
+    /// with the very header, and after a crash the entries behind it would be its own.
+    #[cold]
+    pub(crate) fn discard_page(&self, held: Held) -> Result<()> {
+        let mut commit = self.disk().begin();
+        commit.zero(held.extent().start * BLOCK_BYTES, BLOCK_BYTES)?;
+        let _ = commit.fence();
+        self.release_held(held)
+    }
+
     /// Blocks that nothing durable refers to any more.
     pub(crate) fn free_blocks(&self, extent: Extent, _durable: &Durable) -> Result<()> {
         let space = self.core.space.blocks(self)?;

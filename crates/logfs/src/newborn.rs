@@ -168,6 +168,8 @@ impl<'s> Op<'s> {
     fn write_first_pages(&self, taken: &Taken, new: &NewNode<'_>, time: i64, pages: &mut Vec<Held>) -> Result<u64> {
         let disk = self.disk();
         let (inode, generation) = (taken.number.extent().start as u32, taken.generation);
+        // While its slot says that it is free: from then on somebody who comes with what the number was before may be loading it.
+        self.record(inode)?.unload();
         let owned = Owned { key: disk.key(), inode, generation };
         let epoch = disk.epoch();
         let target = if new.file_type == FileType::Symlink { new.target } else { &[] };
@@ -208,7 +210,7 @@ impl<'s> Op<'s> {
     #[cold]
     #[inline(never)]
     pub(crate) fn miscarry_with(&self, newborn: Newborn, error: Error) -> Error {
-        let released = newborn.pages.into_iter().try_for_each(|page| self.release_held(page));
+        let released = newborn.pages.into_iter().try_for_each(|page| self.discard_page(page));
         match released {
             Ok(()) => self.give_number_back(newborn.taken.number, error),
             Err(worse) => worse,
@@ -230,7 +232,6 @@ impl<'s> Op<'s> {
         let record = self.record(newborn.inode())?;
         if newborn.birth.head != 0 {
             // Its log is loaded as any other, at first use.
-            record.unload();
             return Ok(());
         }
         record.drop_index();

@@ -12,7 +12,7 @@ use crate::create::HAND_LINKS;
 use crate::disk::Disk;
 use crate::file_map::FileMap;
 use crate::format::entry::{Owned, Payload};
-use crate::format::page::{LINES, LinePlace};
+use crate::format::page::{LINES, LinePlace, PageHeader};
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::halves::{Half, decide_half};
@@ -23,9 +23,10 @@ use crate::places::{CONTROL_PINNED, CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECT
 use crate::recover::kill;
 use crate::rename::HAND_PARENT;
 use crate::samples;
-use crate::space::HAND_BLOCKS;
+use crate::space::{Extent, HAND_BLOCKS};
 use crate::storage::{self, HAND_INODES};
 use crate::survey::{Values, data_is_whole};
+use crate::write::coarse_now;
 use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
@@ -109,6 +110,11 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
         if let Some(at) = disk.slot_at(hand.a as u32)? {
             // Unnoticed [flush]: after a crash link counts and parents are derived from the names.
             commit.store(at + word, if committed { after } else { before })?;
+            if word == slot::AT_LINKS && after == 0 && committed {
+                // It had a name, and gets none any more: a file that never had one has the time 0.
+                // Unnoticed [store, flush]: nobody finds it after a crash; `remains` looks at what it is for.
+                commit.store(at + slot::AT_CHANGED, coarse_now() as u64)?;
+            }
             if word == slot::AT_LINKS && before == 0 && !committed {
                 // It never had a name, and can get one still.
                 // Unnoticed [store, flush]: the name is stored first, so that where it did not come to be nothing was stored here.
@@ -126,6 +132,12 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     for hand in &hands {
         if hand.kind == HAND_INODES {
             settle_birth(&op, &mut commit, hand.a, &mut settled)?;
+        }
+    }
+    for hand in hands.iter().filter(|hand| hand.kind == HAND_BLOCKS) {
+        let extent = Extent::unpack(hand.a).filter(|extent| !settled.blocks.contains(&extent.start));
+        if let Some(extent) = extent {
+            wipe_unused_page(disk, &mut commit, extent)?;
         }
     }
     // All that was written back, killed and wiped: the locks are still the dead thread's, so nobody has built on any of it, and a
@@ -329,6 +341,24 @@ fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePla
             Ok(decide_half(disk, (owned.inode, owned.generation, sequence), partner)? != Half::Torn)
         }
         _ => Ok(true),
+    }
+}
+
+/// Wipes a log page that was written and that nothing leads to, of an inode that was being made or of a log that was being written anew:
+/// the next log of the same inode and generation could begin with the very header, in the same epoch, and after a crash the entries
+/// behind it would be its own.
+fn wipe_unused_page(disk: &Disk, commit: &mut crate::disk::Commit<'_>, extent: Extent) -> Result<()> {
+    // Pages are taken one by one.
+    if extent.count != 1 || !disk.geometry().is_allocatable(extent.start) {
+        return Ok(());
+    }
+    let at = extent.start * BLOCK_BYTES;
+    let mut line = [0; LINE_BYTES as usize];
+    disk.read(at, &mut line)?;
+    match PageHeader::decode(disk.key(), &line) {
+        // Unnoticed [store, flush]: no workload ends a thread just between the fence of such a page and the slot; `remains` does.
+        Some(header) if header.epoch == disk.epoch() => commit.zero(at, BLOCK_BYTES),
+        _ => Ok(()),
     }
 }
 

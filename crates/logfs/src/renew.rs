@@ -99,7 +99,7 @@ impl<'o, 's> NewLog<'o, 's> {
     }
 
     fn give_back(self) -> Result<()> {
-        self.pages.into_iter().flatten().try_for_each(|page| self.op.release_held(page))
+        self.pages.into_iter().flatten().try_for_each(|page| self.op.discard_page(page))
     }
 }
 

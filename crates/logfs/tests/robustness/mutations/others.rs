@@ -1,9 +1,10 @@
-//! Blocks that one thread gives up and another takes, on volumes that have no others.
+//! Blocks that one thread gives up and another takes, on volumes that have no others; pages of what is not born, and of what is next.
 
 use super::fault::Fault;
 use super::looks::{close, look};
 use super::workload::{Kind, Volume, Workload};
 use crate::operations::{at, bytes};
+use crate::remains::{crash_in_first_page, fail_to_be_born};
 use crate::state::{State, Tear, capture};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::LogFs;
@@ -165,4 +166,21 @@ fn take_all(fs: &LogFs) {
             return;
         }
     }
+}
+
+/// A link is not born, for want of room for its name: the page that it would have begun with does not become that of the next inode of
+/// its number.
+pub(crate) fn unborn(text: String, volume: Rc<Volume>) -> Workload {
+    Workload::new(Kind::Special, text.clone(), move |fault| {
+        let (fs, simulation) = volume.open();
+        let look = |node, what: &str| {
+            if fault.looks() {
+                crash_in_first_page(&fs, &simulation, node, &format!("{text}: {what}"));
+            }
+        };
+        fail_to_be_born(&fs, |birth| fault.during(&simulation, birth), look);
+        if fault.looks() {
+            close(fs, &simulation, &text);
+        }
+    })
 }

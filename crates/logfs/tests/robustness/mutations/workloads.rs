@@ -5,7 +5,7 @@ use super::damages::{fixed_places, headers, left_open, logs_and_slots, with_many
 use super::features::{noted, without_features};
 use super::looks::{CROWDED, SESSION};
 use super::making::making;
-use super::others::{Emptied, need, need_of_a_page, overtaken};
+use super::others::{Emptied, need, need_of_a_page, overtaken, unborn};
 use super::repairs::repairs;
 use super::special::{mapped, orphan, pages, read, torn_free, torn_page, unnamed};
 use super::takeovers::takeover;
@@ -14,6 +14,7 @@ use super::workload::{Kind, Volume, Workload};
 use crate::abandonment::steps_that_collect;
 use crate::churn::{CHURNS, Churn, churn};
 use crate::operations::{all, populate};
+use crate::remains::without_room_for_a_name;
 use crate::state::Tear;
 use crate::volume::{MODES, Mode, format, image};
 use gannet_logfs::LogFs;
@@ -51,6 +52,7 @@ pub(crate) fn workloads(few: bool) -> Vec<Workload> {
         others.push(need_of_a_page(text(CROWDED, "need of an emptied page"), crowded.clone(), Emptied::ByAnother));
         others.push(need_of_a_page(text(CROWDED, "need of its own emptied page"), crowded.clone(), Emptied::ByTheSame));
         others.push(read(text("", "times of access"), tree.clone()));
+        others.push(unborn(text(CROWDED, "a birth that fails"), Volume::new(without_room_for_a_name(mode))));
         others.push(noted(text("", "a feature is noted"), volume(without_features)));
         let operations = all(mode).into_iter().step_by(every);
         let operations = operations.map(|operation| (tree.clone(), crowded.clone(), operation));
