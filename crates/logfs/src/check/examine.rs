@@ -237,7 +237,7 @@ impl Examined {
                 // Moving costs as much as there are runs: what no file system wrote shall not take forever.
                 *shifted += self.map.runs() as u64;
                 let moves = if down { distance <= file_block } else { end.saturating_add(distance) <= FILE_BLOCKS_MAX };
-                if distance == 0 || !moves || size_bytes > size_limit || file_block > FILE_BLOCKS_MAX {
+                if distance == 0 || !moves || size_bytes > size_limit || file_block.max(distance) >= FILE_BLOCKS_MAX {
                     return Ok(Some(format!("blocks from {file_block} on cannot move by {distance}")));
                 }
                 if *shifted > 64 * geometry.blocks + (1 << 20) {
