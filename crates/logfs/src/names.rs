@@ -215,29 +215,36 @@ impl<'s> Op<'s> {
     }
 
     /// Fills a batch with entries from the key `next` on; true if there are no more.
+    ///
+    /// What is bound by names that follow each other stands anywhere in the log, and seldom in the cache: all of a batch is asked
+    /// for before the first is read.
     fn fill(&self, tree: &Tree<'_>, next: u64, batch: &mut Batch) -> Result<bool> {
-        let mut outcome = Ok(true);
+        let mut bound = [(0, 0); BATCH_ENTRIES];
+        let mut count = 0;
+        let mut more = false;
         tree.for_each_from(next, &mut |key, value| {
             if key > i64::MAX as u64 {
                 return false;
             }
-            let added = NamePlace::decode(value).ok_or(Error::damaged("shared state: name", key)).and_then(|place| {
-                self.with_binding(place, |binding| batch.add(key, binding.inode, place.file_type, binding.name))
-            });
-            match added {
-                Ok(true) => true,
-                Ok(false) => {
-                    outcome = Ok(false);
-                    false
-                }
-                Err(error) => {
-                    outcome = Err(error);
-                    false
-                }
+            let Some(free) = bound.get_mut(count) else {
+                more = true;
+                return false;
+            };
+            *free = (key, value);
+            count += 1;
+            if let Some(place) = NamePlace::decode(value) {
+                self.disk().expect_entry(place.place);
             }
+            true
         })
         .map_err(index_error)?;
-        outcome
+        for &(key, value) in &bound[..count] {
+            let place = NamePlace::decode(value).ok_or(Error::damaged("shared state: name", key))?;
+            if !self.with_binding(place, |binding| batch.add(key, binding.inode, place.file_type, binding.name))? {
+                return Ok(false);
+            }
+        }
+        Ok(!more)
     }
 }
 
