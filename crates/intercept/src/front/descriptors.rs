@@ -2,8 +2,8 @@
 
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
-use super::table::{CREATED, OpenFile};
-use super::{credentials, flags, held, listing, locks, sharing};
+use super::table::CREATED;
+use super::{changes, credentials, flags, held, listing, locks, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -101,24 +101,28 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
         return Ok(listing::duplicated(call, descriptor));
     }
     let table = call.table_to_change()?;
-    let Some(file) = table.get(descriptor) else { return Ok(Outcome::Pass) };
-    // SAFETY: the program's call.
-    let new = unsafe { syscall6(call.number, call.arguments) };
-    if is_error(new) {
-        return Ok(Outcome::Done(new));
-    }
-    if new as usize >= crate::entry::DESCRIPTOR_LIMIT {
-        // SAFETY: the descriptor just made.
-        unsafe { syscall(CLOSE, [new as usize]) };
-        return Err(Errno::MFILE);
-    }
-    if let Some(stale) = table.set(new as usize, &file) {
+    let (answer, stale) = changes::change(call.in_child, || {
+        let Some(file) = table.get(descriptor) else { return (Ok(Outcome::Pass), None) };
+        // SAFETY: the program's call.
+        let new = unsafe { syscall6(call.number, call.arguments) };
+        if is_error(new) {
+            return (Ok(Outcome::Done(new)), None);
+        }
+        if new as usize >= crate::entry::DESCRIPTOR_LIMIT {
+            // SAFETY: the descriptor just made.
+            unsafe { syscall(CLOSE, [new as usize]) };
+            return (Err(Errno::MFILE), None);
+        }
+        let stale = table.set(new as usize, &file);
+        if let Some(name) = table.open_name(descriptor, &file) {
+            table.set_open_name(new as usize, &file, &name);
+        }
+        (done(new as usize), stale)
+    });
+    if let Some(stale) = stale {
         call.front.let_go(table, &stale);
     }
-    if let Some(name) = table.open_name(descriptor, &file) {
-        table.set_open_name(new as usize, &file, &name);
-    }
-    done(new as usize)
+    answer
 }
 
 /// `dup2`, `dup3`.
@@ -135,21 +139,24 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
         return if call.is_ours(old) { Err(Errno::BADF) } else { Ok(Outcome::Pass) };
     }
     let table = call.table_to_change()?;
-    // SAFETY: the program's call.
-    let result = unsafe { syscall6(call.number, call.arguments) };
-    if is_error(result) || old == new {
-        return Ok(Outcome::Done(result));
-    }
-    let before = match table.get(old) {
-        Some(file) => {
-            let before = table.set(new, &file);
-            if let Some(name) = table.open_name(old, &file) {
-                table.set_open_name(new, &file, &name);
-            }
-            before
+    let (result, before) = changes::change(call.in_child, || {
+        let file = table.get(old);
+        if file.is_some() && old != new && !call.in_child {
+            // Calls of other threads come here from now on, and wait.
+            crate::entry::mark_descriptor(new);
         }
-        None => table.take(new),
-    };
+        // SAFETY: the program's call.
+        let result = unsafe { syscall6(call.number, call.arguments) };
+        if is_error(result) || old == new {
+            return (result, None);
+        }
+        let Some(file) = file else { return (result, table.take(new)) };
+        let before = table.set(new, &file);
+        if let Some(name) = table.open_name(old, &file) {
+            table.set_open_name(new, &file, &name);
+        }
+        (result, before)
+    });
     if let Some(file) = before {
         call.front.let_go(table, &file);
     }
@@ -241,10 +248,7 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
                 .map_err(|error| error.errno())?;
             shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
             if argument as u32 & O_NOATIME != 0 {
-                let table = call.table();
-                for (other, known) in table.iter().filter(|(_, known)| known.description == file.description) {
-                    table.set(other, &OpenFile { flags: known.flags | O_NOATIME, ..known });
-                }
+                call.table().add_flags(file.description, O_NOATIME);
             }
             done(0)
         }

@@ -3,7 +3,7 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, front, locks, maps, rights};
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -184,12 +184,14 @@ fn take_locks() {
         unsafe { syscall(number::SCHED_YIELD, []) };
     }
     maps::around_fork(true);
+    changes::around_fork(true);
     crate::objects::around_fork(true);
     asynchronous::around_fork(true);
 }
 
 fn release_locks() {
     OPENING.store(0, Ordering::Release);
+    changes::around_fork(false);
     maps::around_fork(false);
     crate::objects::around_fork(false);
     asynchronous::around_fork(false);

@@ -15,6 +15,7 @@ pub(crate) mod across;
 pub(crate) mod asynchronous;
 pub(crate) mod attributes;
 pub(crate) mod call;
+pub(crate) mod changes;
 pub(crate) mod compare;
 pub(crate) mod credentials;
 pub(crate) mod data;
@@ -306,6 +307,10 @@ impl Front {
     /// Neither a descriptor of `table` nor a map stands for a description any more; if it was the last of the process its use ends.
     fn end_use(&self, table: &Table, mount: usize, description: Description) {
         let process = table::of_process();
+        if !thread::is_alone() && core::ptr::eq(table, process) {
+            // Others that duplicate a descriptor which stood for it have entered the new one then.
+            changes::wait();
+        }
         let is_used = table.refers_to(mount, description)
             || !core::ptr::eq(table, process) && process.refers_to(mount, description)
             || maps::hold(mount, description);
@@ -384,7 +389,7 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         call.number -= links::RECHECK;
         Ok(links::recheck(&mut call, scratch))
     } else {
-        call::perform(&mut call, scratch)
+        perform(&mut call, scratch)
     };
     if let (Ok(Outcome::Pass), Some((number, arguments))) = (answer, call.passed) {
         frame.rax = number;
@@ -396,6 +401,22 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
     }
 }
+
+/// Performs a call; anew if it found nothing of ours, or what is gone, while another thread changed what numbers stand for.
+#[inline]
+fn perform(call: &mut Call<'_>, scratch: &mut thread::Scratch) -> Result<Outcome, Errno> {
+    for _ in 0..CHANGES_MAX {
+        let count = changes::count();
+        let answer = call::perform(call, scratch);
+        if !matches!(answer, Ok(Outcome::Pass) | Err(Errno::BADF | Errno::STALE)) || !changes::happened_since(count) {
+            return answer;
+        }
+    }
+    call::perform(call, scratch)
+}
+
+/// How often a call is performed anew at most.
+const CHANGES_MAX: u32 = 1000;
 
 /// The program used an address that nothing was behind. Whether it can be used by now.
 pub(crate) fn faulted(frame: &Frame, record: &mut Record, in_child: bool) -> bool {

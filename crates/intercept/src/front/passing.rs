@@ -7,7 +7,7 @@
 use super::call::{Answer, Call, done};
 use super::links::RECHECK;
 use super::table::OpenFile;
-use super::{identity_of, placeholder, sockets};
+use super::{changes, identity_of, placeholder, sockets};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -122,11 +122,7 @@ fn replaced(call: &Call<'_>, address: usize, length: usize) -> Result<(Vec<u8>, 
         return Ok((Vec::new(), sent));
     }
     for position in descriptors_in(&control) {
-        let Some(file) = call.open_file(descriptor_at(&control, position)) else { continue };
-        let Ok(fs) = call.file_system(&file) else { continue };
-        if fs.shared().hold_in_transit(file.description).is_err() {
-            continue;
-        }
+        let Some((file, fs)) = held_in_transit(call, descriptor_at(&control, position)) else { continue };
         let Some(transit) = transit_file(&file, fs) else {
             let _ = fs.shared().release_in_transit(fs, file.description);
             put_away(call, &sent, true);
@@ -136,6 +132,22 @@ fn replaced(call: &Call<'_>, address: usize, length: usize) -> Result<(Vec<u8>, 
         sent.push((file, transit));
     }
     Ok((control, sent))
+}
+
+/// What a descriptor stands for, held in transit. What another thread puts in its place meanwhile is as good.
+fn held_in_transit(call: &Call<'_>, descriptor: usize) -> Option<(OpenFile, &'static dyn FileSystem)> {
+    loop {
+        let count = changes::count();
+        if let Some(file) = call.open_file(descriptor) {
+            let fs = call.file_system(&file).ok()?;
+            if fs.shared().hold_in_transit(file.description).is_ok() {
+                return Some((file, fs));
+            }
+        }
+        if !changes::happened_since(count) {
+            return None;
+        }
+    }
 }
 
 /// Closes the memory files, and ends what they stood for if they were not sent.

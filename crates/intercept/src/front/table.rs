@@ -12,7 +12,7 @@ use crate::entry::{self, DESCRIPTOR_LIMIT};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{FileType, NodeId};
 
@@ -30,14 +30,17 @@ pub(crate) struct OpenFile {
 /// The open made the file, among the flags of an [`OpenFile`]: what F_CREATED_QUERY asks for. Not known of what is inherited over `execve`.
 pub(crate) const CREATED: u32 = 1 << 31;
 
-/// An entry, in words. A reader that meets a change sees the old description or none.
+/// An entry, in words. A reader that meets a change sees nothing, or what was there before or behind it, never something of both.
 struct Entry {
     /// The description, 0: not ours.
     word: AtomicU64,
     number: AtomicU64,
     generation_and_flags: AtomicU64,
+    /// And, from [`VERSION_SHIFT`] on, how often the entry was stored.
     mount_and_type: AtomicU64,
 }
+
+const VERSION_SHIFT: u32 = 40;
 
 /// What belongs to a process: one in static memory, one more per `vfork` child.
 #[repr(C)]
@@ -154,25 +157,40 @@ impl Table {
     #[inline]
     pub(crate) fn get(&self, descriptor: usize) -> Option<OpenFile> {
         let entry = self.entries.get(descriptor)?;
-        let description = Description::from_word(entry.word.load(Ordering::Acquire))?;
-        let generation_and_flags = entry.generation_and_flags.load(Ordering::Relaxed);
-        let mount_and_type = entry.mount_and_type.load(Ordering::Relaxed);
-        Some(OpenFile {
-            description,
-            mount: (mount_and_type & 0xffff_ffff) as usize,
-            node: NodeId::new(entry.number.load(Ordering::Relaxed), (generation_and_flags >> 32) as u32),
-            file_type: FileType::from_bits((mount_and_type >> 32) as u8)?,
-            flags: generation_and_flags as u32,
-        })
+        loop {
+            let word = entry.word.load(Ordering::Acquire);
+            let description = Description::from_word(word)?;
+            let mount_and_type = entry.mount_and_type.load(Ordering::Acquire);
+            let generation_and_flags = entry.generation_and_flags.load(Ordering::Relaxed);
+            let number = entry.number.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            // All of it is of one store, or it is looked at again.
+            if entry.word.load(Ordering::Relaxed) != word
+                || entry.mount_and_type.load(Ordering::Relaxed) != mount_and_type
+            {
+                continue;
+            }
+            return Some(OpenFile {
+                description,
+                mount: (mount_and_type & 0xffff_ffff) as usize,
+                node: NodeId::new(number, (generation_and_flags >> 32) as u32),
+                file_type: FileType::from_bits((mount_and_type >> 32) as u8)?,
+                flags: generation_and_flags as u32,
+            });
+        }
     }
 
     fn store(&self, descriptor: usize, file: &OpenFile) {
         let Some(entry) = self.entries.get(descriptor) else { return };
-        entry.word.store(0, Ordering::Release);
+        entry.word.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let version = (entry.mount_and_type.load(Ordering::Relaxed) >> VERSION_SHIFT).wrapping_add(1);
+        let mount_and_type = file.mount as u64 | u64::from(file.file_type as u8) << 32 | version << VERSION_SHIFT;
+        entry.mount_and_type.store(mount_and_type, Ordering::Relaxed);
+        fence(Ordering::Release);
         entry.number.store(file.node.number, Ordering::Relaxed);
         let generation_and_flags = u64::from(file.node.generation) << 32 | u64::from(file.flags);
         entry.generation_and_flags.store(generation_and_flags, Ordering::Relaxed);
-        entry.mount_and_type.store(file.mount as u64 | (file.file_type as u64) << 32, Ordering::Relaxed);
         entry.word.store(file.description.word(), Ordering::Release);
     }
 
@@ -188,6 +206,16 @@ impl Table {
             entry::mark_descriptor_of_child(descriptor);
         }
         before
+    }
+
+    /// What stands for this description has these flags, too. Nothing that others close or replace meanwhile comes back.
+    pub(crate) fn add_flags(&self, description: Description, flags: u32) {
+        let used = (self.head().used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
+        for entry in
+            self.entries[..used].iter().filter(|entry| entry.word.load(Ordering::Acquire) == description.word())
+        {
+            entry.generation_and_flags.fetch_or(u64::from(flags), Ordering::Relaxed);
+        }
     }
 
     /// Makes a descriptor no longer ours; returns what it stood for.

@@ -1,7 +1,7 @@
 //! Calls that would act on the medium under a map as if it were the file: `madvise` that frees, and `remap_file_pages`.
 
 use super::pins::Hold;
-use super::regions::{any, first_of_any, has_any, part_at};
+use super::regions::{any, first_of_any, has_any, placing, settled_part_at};
 use super::{MAP_FIXED, MAP_SHARED, PAGE_BYTES, Wish, establish};
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
@@ -30,7 +30,7 @@ pub(crate) fn advise(call: &Call<'_>) -> Answer {
         if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) }
     };
     let mut at = start;
-    while let Some(part) = first_of_any(at, end) {
+    while let Some(part) = placing(|| first_of_any(at, end)) {
         on_host(at, part.start)?;
         if !part.shared || !part.writable {
             return Err(Errno::ACCESS);
@@ -54,7 +54,7 @@ pub(crate) fn remap_pages(call: &Call<'_>) -> Answer {
     let (start, length) = (start & !(PAGE_BYTES - 1), length & !(PAGE_BYTES - 1));
     let Some(end) = start.checked_add(length).filter(|end| *end > start) else { return Ok(Outcome::Pass) };
     // Where the first page is not ours the kernel refuses what goes on in another file.
-    let Some(part) = part_at(start) else { return Ok(Outcome::Pass) };
+    let Some(part) = settled_part_at(start) else { return Ok(Outcome::Pass) };
     let behind = page.checked_mul(PAGE_BYTES).and_then(|offset| offset.checked_add(length));
     if protection != 0 || !part.shared || part.end < end || behind.is_none_or(|behind| behind > i64::MAX as usize) {
         return Err(Errno::INVAL);

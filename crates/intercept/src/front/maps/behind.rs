@@ -4,7 +4,7 @@
 //! There is one of them from the first need on; others are made of it without a descriptor (`mremap` of nothing).
 //! A file that another process makes longer is seen at the first use: the signal's handler looks at the file once more.
 
-use super::regions::containing;
+use super::regions::{containing, placing};
 use super::{MAP_SHARED, PAGE_BYTES, renew_part};
 use crate::front::call::Call;
 use crate::number::*;
@@ -68,9 +68,15 @@ pub(super) fn reached(fs: &dyn FileSystem, node: gannet_vfs::NodeId, offset: u64
 
 /// A page was used that nothing was behind when it was mapped. True if the file reaches it by now: it is mapped then, and can be used.
 pub(crate) fn used(call: &Call<'_>, address: usize) -> bool {
-    let Some(part) = containing(address) else { return false };
-    let Ok(fs) = call.front.file_system(part.mount) else { return false };
-    let length = part.end - part.start;
-    address - part.start < reached(fs, part.node, part.offset, length)
-        && renew_part(call, fs, &part, part.protection).is_ok()
+    if containing(address).is_none() {
+        return false;
+    }
+    placing(|| {
+        // Another thread may have made it anew meanwhile, or taken it away.
+        let Some(part) = containing(address) else { return true };
+        let Ok(fs) = call.front.file_system(part.mount) else { return false };
+        let length = part.end - part.start;
+        address - part.start < reached(fs, part.node, part.offset, length)
+            && renew_part(call, fs, &part, part.protection).is_ok()
+    })
 }

@@ -1,7 +1,7 @@
 //! What becomes of a map: `munmap`, `mremap`, `mprotect`, `msync`.
 
 use super::pins::Hold;
-use super::regions::{Part, any, first_behind, has_any, note_protection, part_at, placing, readable_at};
+use super::regions::{Part, any, first_behind, has_any, note_protection, placing, readable_at, settled_part_at};
 use super::{
     Change, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, renew_part, replace,
     take_away,
@@ -36,7 +36,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     let page_end = |length: usize| start.checked_add(length)?.checked_next_multiple_of(PAGE_BYTES);
     let Some(end) = page_end(old_length) else { return Ok(Outcome::Pass) };
     let fixed = flags & MREMAP_FIXED != 0;
-    let Some(part) = part_at(start) else {
+    let Some(part) = settled_part_at(start) else {
         // Something of the host's may come to lie over maps of ours.
         let to = target.checked_add(new_length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES));
         return match to {
@@ -134,18 +134,11 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
     }
     // Each round makes one map writable.
     while protection & PROT_WRITE != 0
-        && let Some(mut part) = readable_at(start, end)
+        && let Some(part) = placing(|| make_writable(call, start, end, protection))?
     {
-        if !part.writable {
-            return Err(Errno::ACCESS);
-        }
-        part.end = part.end.min(end);
-        let fs = call.front.file_system(part.mount)?;
-        // What another thread changes meanwhile is looked at again. Other maps show zeros where there are blocks now.
-        if renew_part(call, fs, &part, protection)? {
-            let to = part.offset + (part.end - part.start) as u64;
-            renew(call, part.mount, part.node, part.offset, to, Change::Written);
-        }
+        // Other maps show zeros where there are blocks now.
+        let to = part.offset + (part.end - part.start) as u64;
+        renew(call, part.mount, part.node, part.offset, to, Change::Written);
     }
     placing(|| {
         // SAFETY: the program's call.
@@ -156,6 +149,18 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
         }
         Ok(Outcome::Done(result))
     })
+}
+
+/// Makes the first shared map in a range anew that cannot be stored through, so that it can; which one that is. While [`placing`].
+fn make_writable(call: &Call<'_>, start: usize, end: usize, protection: usize) -> Result<Option<Part>, Errno> {
+    let Some(mut part) = readable_at(start, end) else { return Ok(None) };
+    if !part.writable {
+        return Err(Errno::ACCESS);
+    }
+    part.end = part.end.min(end);
+    let fs = call.front.file_system(part.mount)?;
+    renew_part(call, fs, &part, protection)?;
+    Ok(Some(part))
 }
 
 /// What was stored through a map moves the file's times at the next `msync`, whether or not something was: nobody sees the stores.
@@ -176,7 +181,9 @@ pub(crate) fn sync(call: &Call<'_>) -> Answer {
     let end = start.saturating_add(length).checked_next_multiple_of(PAGE_BYTES).unwrap_or(usize::MAX);
     // Piece by piece of what is mapped, by address: nothing is kept of them meanwhile.
     let mut at = start;
-    while let Some(part) = first_behind(at, end) {
+    while first_behind(at, end).is_some()
+        && let Some(part) = placing(|| first_behind(at, end))
+    {
         let fs = call.front.file_system(part.mount)?;
         let length = part.end.min(end) - part.start;
         fs.sync_range(part.node, part.offset, length as u64).map_err(|error| error.errno())?;

@@ -35,7 +35,7 @@ use crate::raw::{is_error, syscall};
 use gannet_usermem::{Destination, UserSlice};
 use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MappedExtent, NodeId};
 use pins::Hold;
-use regions::{Part, Region, forget, has_any, is_there, next_of_file, placing};
+use regions::{Part, Region, forget, has_any, may_concern, next_of_file, placing};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -157,15 +157,16 @@ struct Pinned {
 fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, hold: Hold) -> Result<usize, Errno> {
     let Wish { length, protection, offset, .. } = *wish;
     let mount = hold.mount;
-    match hold.pin(fs, node, wish) {
+    // What another thread changes of the file is there already when it is pinned, or finds the map in the list.
+    match placing(|| put(call, fs, node, wish, hold.pin(fs, node, wish)?)) {
         Err(Errno::NODEV | Errno::OPNOTSUPP) if !wish.writes() => {
             let base = placing(|| reserve(call, wish, &[]))?;
             copy(fs, node, base, length, offset, protection)
                 .inspect_err(|_| placing(|| take_away(call, base, length)))?;
             Ok(base)
         }
-        pinned => {
-            let (base, reached) = placing(|| put(call, fs, node, wish, pinned?))?;
+        made => {
+            let (base, reached) = made?;
             if wish.writes() {
                 // What had no blocks has some now, for the stores; other maps show zeros there that are nobody's.
                 renew(call, mount, node, offset, offset + (reached - base) as u64, Change::Written);
@@ -284,7 +285,7 @@ pub(crate) enum Change {
 /// as the kernel does with its own. Maps of other processes stay as they are. Costs a load where nothing is mapped.
 #[inline]
 pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
-    if any() {
+    if any() && may_concern((mount, node), from..to, change) {
         renew_parts(call, mount, node, from, to, change);
     }
 }
@@ -294,15 +295,18 @@ pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: 
 fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
     let Ok(fs) = call.front.file_system(mount) else { return };
     let renew_all = |from: u64, change: Change| {
-        let (mut at, mut filled_from, mut changed) = (0, None, 0);
-        while let Some(part) = next_of_file(at, (mount, node), from..to, change) {
+        let (mut at, mut filled_from) = (0, None);
+        let next = |at| next_of_file(at, (mount, node), from..to, change);
+        while let Some(part) = placing(|| {
+            let part = next(at)?;
+            // A part that cannot be made anew stays as it is.
+            let _ = renew_part(call, fs, &part, part.protection);
+            Some(part)
+        }) {
             if part.shared && part.protection & PROT_WRITE != 0 {
                 filled_from = Some(filled_from.unwrap_or(u64::MAX).min(part.offset));
             }
-            // A part that cannot be made anew stays as it is. One that others change meanwhile is looked for again.
-            let is_done = renew_part(call, fs, &part, part.protection).unwrap_or(true);
-            changed += u32::from(!is_done);
-            at = if is_done || changed > CHANGES_MAX { part.end } else { part.start };
+            at = part.end;
         }
         filled_from
     };
@@ -312,24 +316,16 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
     }
 }
 
-/// How often a part is looked for again that other threads change before it is made anew.
-const CHANGES_MAX: u32 = 1000;
-
-/// Makes a part of a map anew, in place, so that other threads always find a map here, with this protection from now on. False, and nothing is done,
-/// if it is not there any more.
-fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part, protection: usize) -> Result<bool, Errno> {
+/// Makes a part of a map anew, in place, so that other threads always find a map here, with this protection from now on. While [`placing`], in which
+/// it was found: what the file system says of it now holds until it is in the list.
+fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part, protection: usize) -> Result<(), Errno> {
     let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
     let Part { start, end, writable, offset, .. } = *part;
     let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
     let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
-    placing(|| {
-        if !is_there(part) {
-            return Ok(false);
-        }
-        let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
-        hold.put(call, region);
-        Ok(true)
-    })
+    let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
+    hold.put(call, region);
+    Ok(())
 }
 
 /// Asks the kernel for a map; where it is. The last two are of a file.

@@ -126,7 +126,8 @@ fn take(lock: &AtomicU32) {
 
 /// Meanwhile no thread of this process takes a map of a file away, puts one in its place or changes what it allows, so that what is found at an address
 /// is there until `work` is done: else a map made anew could be put over memory that another thread got at that address. Until the kernel has done its
-/// part what was there stays in the list: who finds nothing there passes a call on without a look at this. Not inside of itself or of [`locked`].
+/// part what was there stays in the list: who finds nothing there passes a call on without a look at this; who finds something looks again
+/// inside of it, since the kernel may have given the address to another thread already. Not inside of itself or of [`locked`].
 pub(super) fn placing<T>(work: impl FnOnce() -> T) -> T {
     take(&PLACES);
     let result = work();
@@ -194,12 +195,6 @@ pub(super) fn note_protection(start: usize, end: usize, protection: usize) {
     });
 }
 
-/// Whether a part is still as it was found.
-pub(super) fn is_there(part: &Part) -> bool {
-    let form = |part: &Part| (part.mount, part.node, part.description, part.shared, part.protection, part.offset);
-    part_at(part.start).is_some_and(|found| found.end >= part.end && form(&found) == form(part))
-}
-
 /// Forgets what lay in a range; gives back pins that nothing is left of. While [`placing`], and behind the kernel's own change.
 pub(super) fn forget(call: &Call<'_>, start: usize, end: usize) {
     if COUNT.load(Ordering::Acquire) == 0 {
@@ -217,7 +212,7 @@ pub(super) fn has_any(start: usize, end: usize) -> bool {
 }
 
 /// The map that `start` lies in, from there on, of however many pieces it was made.
-pub(super) fn part_at(start: usize) -> Option<Part> {
+fn part_at(start: usize) -> Option<Part> {
     if COUNT.load(Ordering::Acquire) == 0 {
         return None;
     }
@@ -234,6 +229,12 @@ pub(super) fn part_at(start: usize) -> Option<Part> {
         }
         Some(part)
     })
+}
+
+/// Likewise, of what the kernel has not given to another thread meanwhile. Not while [`placing`].
+pub(super) fn settled_part_at(start: usize) -> Option<Part> {
+    part_at(start)?;
+    placing(|| part_at(start))
 }
 
 /// The first shared map in a range that was not mapped for writing.
@@ -292,6 +293,11 @@ pub(super) struct Part {
 
 /// So many pieces a list may have before those of one map are put together again.
 const PIECES_MAX: usize = 64;
+
+/// Whether a change of some bytes of a file may concern maps, or one that another thread is making of whatever file: it may have pinned before.
+pub(super) fn may_concern(file: (usize, NodeId), bytes: Range<u64>, change: Change) -> bool {
+    locked(|maps| maps.pins.in_the_making > 0) || next_of_file(0, file, bytes, change).is_some()
+}
 
 /// What lies lowest, at `at` or above, of the maps of a file that a change of some of its bytes concerns.
 pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, change: Change) -> Option<Part> {
