@@ -113,6 +113,12 @@ fn races(name: &str, argument: &str, wanted: &str) {
 }
 
 #[test]
+fn who_takes_turns_at_record_locks_is_not_told_of_a_deadlock() {
+    let (_directory, program) = compile("turns");
+    Volume::new(16).script(&format!("{} 30000", program.display()), "failed: 0");
+}
+
+#[test]
 fn addresses_of_unix_sockets() {
     if !have("python3") {
         return;

@@ -164,8 +164,12 @@ impl Shared {
             let Some(blocker) = blocker else { break Ok(()) };
             waited = true;
             self.say_waiting(&thread, request.node, &blocker);
-            if let Err(error) = self.note_wait(&thread, request, &blocker) {
-                break Err(error);
+            if let (LockOwner::Process(me), LockOwner::Process(other)) = (request.owner, blocker.owner) {
+                match self.is_circle(&thread, me, other) {
+                    Ok(false) => {}
+                    Ok(true) => break Err(Error::new(Errno::DEADLK)),
+                    Err(error) => break Err(error),
+                }
             }
             if stop() {
                 break Err(Error::new(Errno::INTR));
@@ -224,6 +228,14 @@ impl Shared {
             } else if sleeps {
                 bucket.sleepers(&thread)?.store(1, Ordering::Relaxed);
             }
+            if sleeps && request.owner.kind() == LockKind::Posix {
+                self.note_wait(&thread, request, blocker.as_ref())?;
+            }
+            if let (Some(wake), LockOwner::Process(me)) = (&wake, request.owner)
+                && wake.is_for_somebody()
+            {
+                self.forget_waits_for(&thread, me)?;
+            }
             let releases = if wake.is_some() { bucket.releases(&thread)?.load(Ordering::Relaxed) } else { releases };
             guard.unlock();
             if let Some(wake) = wake {
@@ -265,15 +277,41 @@ impl Shared {
         Ok(true)
     }
 
-    /// Notes who waits for whom, and looks for a circle.
-    fn note_wait(&self, thread: &Thread<'_>, request: &LockRequest, blocker: &LockedBy) -> Result<()> {
-        let (LockOwner::Process(me), LockOwner::Process(other)) = (request.owner, blocker.owner) else {
-            return Ok(());
+    /// Notes whom the thread waits for now, or nobody. Under the bucket's lock, as is what the holder does when it lets go
+    /// ([`forget_waits_for`](Self::forget_waits_for)), so that a note is never older than the hold that it tells of.
+    fn note_wait(
+        &self,
+        thread: &Thread<'_>,
+        request: &LockRequest,
+        blocker: Option<&LockedBy>,
+    ) -> gannet_shm::Result<()> {
+        let note = match (request.owner, blocker.map(|blocker| blocker.owner)) {
+            (LockOwner::Process(me), Some(LockOwner::Process(other))) => {
+                1 << 63 | u64::from(me.index) << 16 | u64::from(other.index)
+            }
+            _ => 0,
         };
-        let note = 1 << 63 | u64::from(me.index) << 16 | u64::from(other.index);
-        let mine = self.tables.wait(thread, thread.slot()).map_err(error_of)?;
-        // A swap: of two who note and look at the same time, one sees the other.
-        mine.swap(note, Ordering::SeqCst);
+        let mine = self.tables.wait(thread, thread.slot())?;
+        if note != 0 || mine.load(Ordering::Relaxed) != 0 {
+            // A swap: of two who note and then look at the same time, one sees the other.
+            mine.swap(note, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// A process has let a lock go: nobody waits for it any more. Who waits for another lock of its notes that again when it looks again.
+    fn forget_waits_for(&self, thread: &Thread<'_>, holder: ParticipantId) -> gannet_shm::Result<()> {
+        for word in self.tables.waits(thread)? {
+            let note = word.load(Ordering::Relaxed);
+            if note >> 63 != 0 && note as u32 & 0xFFFF == holder.index {
+                let _ = word.compare_exchange(note, 0, Ordering::SeqCst, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether those whom this process waits for wait for it in turn, and live.
+    fn is_circle(&self, thread: &Thread<'_>, me: ParticipantId, other: ParticipantId) -> Result<bool> {
         let waits = self.tables.waits(thread).map_err(error_of)?;
         let mut reached = [0; WAITERS_MAX];
         reached[0] = other.index;
@@ -286,7 +324,7 @@ impl Shared {
                     continue;
                 }
                 if holder == me.index {
-                    return if self.are_alive(&reached[..count])? { Err(Error::new(Errno::DEADLK)) } else { Ok(()) };
+                    return self.are_alive(&reached[..count]);
                 }
                 if count < WAITERS_MAX && !reached[..count].contains(&holder) {
                     reached[count] = holder;
@@ -295,7 +333,7 @@ impl Shared {
             }
             at += 1;
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether all these participants live: what a dead one noted means nothing.
@@ -323,6 +361,9 @@ impl Shared {
                 own
             })?;
             let wake = if any { Some(self.tables.released(&thread, bucket)?) } else { None };
+            if wake.as_ref().is_some_and(|wake| wake.is_for_somebody()) {
+                self.forget_waits_for(&thread, me)?;
+            }
             guard.unlock();
             if let Some(wake) = wake {
                 wake.wake();

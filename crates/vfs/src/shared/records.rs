@@ -42,6 +42,11 @@ const EXCLUSIVE: u64 = 1 << 8;
 pub(super) struct Wake<'s>(Option<&'s Word32>);
 
 impl Wake<'_> {
+    /// Whether anybody slept for a lock of the bucket.
+    pub(super) fn is_for_somebody(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(super) fn wake(self) {
         if let Some(word) = self.0 {
             let _ = futex::wake(word.futex(), futex::Flags::empty(), i32::MAX as u32);
