@@ -50,10 +50,10 @@ pub(crate) fn library() -> &'static Path {
 fn is_newer_than_sources(path: &Path) -> bool {
     let modified = |path: &Path| path.metadata().and_then(|all| all.modified()).ok();
     let Some(built) = modified(path) else { return false };
-    let mut directories = vec![
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/src"),
-    ];
+    // All that it is made of.
+    let crates = ["intercept", "preload", "open", "logfs", "memfs", "vfs", "shm", "media", "usermem"];
+    let of_crate = |name| Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+    let mut directories: Vec<PathBuf> = crates.map(of_crate).into();
     while let Some(directory) = directories.pop() {
         for entry in std::fs::read_dir(directory).expect("the sources") {
             let path = entry.expect("the sources").path();
