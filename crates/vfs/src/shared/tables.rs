@@ -221,8 +221,9 @@ impl Tables {
         thread.arena().words(at, WAIT_WORDS)
     }
 
+    /// Whom the threads of all slots that were ever used wait for.
     pub(super) fn waits<'s>(&self, thread: &Thread<'s>) -> Result<&'s [Word]> {
-        thread.arena().words(self.waits.start, self.waits.bytes / 8)
+        thread.arena().words(self.waits.start, u64::from(thread.session().slots_used()))
     }
 
     /// The users of a description: a bit for each participant.
