@@ -6,7 +6,7 @@
 //! `GANNET_LONG=1`: more steps and seeds.
 
 use crate::library::Library;
-use crate::{Bench, with_transports};
+use crate::{Bench, remade, with_transports};
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -46,6 +46,8 @@ pub(crate) trait Ways {
     fn cut(&mut self, name: &str, size: u64) -> Option<()>;
     fn remove(&mut self, name: &str) -> Option<()>;
     fn rename(&mut self, from: &str, to: &str) -> Option<()>;
+    fn make_directory(&mut self, name: &str) -> Option<()>;
+    fn remove_directory(&mut self, name: &str) -> Option<()>;
     fn get(&mut self, name: &str) -> Option<Vec<u8>>;
     fn size(&mut self, name: &str) -> Option<u64>;
     fn list(&mut self, directory: &str) -> Option<Vec<String>>;
@@ -75,6 +77,12 @@ impl Ways for Paths {
     }
     fn rename(&mut self, from: &str, to: &str) -> Option<()> {
         fs::rename(self.root.join(from), self.root.join(to)).ok()
+    }
+    fn make_directory(&mut self, name: &str) -> Option<()> {
+        fs::create_dir(self.root.join(name)).ok()
+    }
+    fn remove_directory(&mut self, name: &str) -> Option<()> {
+        fs::remove_dir(self.root.join(name)).ok()
     }
     fn get(&mut self, name: &str) -> Option<Vec<u8>> {
         fs::read(self.root.join(name)).ok()
@@ -124,6 +132,7 @@ fn obey(ways: &mut dyn Ways, order: &str) -> Option<String> {
         "open" => ways.open(words[1], words[2]).map(|()| done),
         "read" => ways.read(words[1]).map(|bytes| digest(&bytes)),
         "replace" => Some(replace(ways, Duration::from_millis(number(1)))),
+        "remake" => Some(remade::remake(ways, number(1), words[2] == "replacing")),
         "look" => Some(look(ways, number(1)).err().unwrap_or(done)),
         "claim" => Some(claim(ways, number(1), number(2), number(3))),
         "count" => Some(count(ways, number(1)).err().unwrap_or(done)),
@@ -229,14 +238,14 @@ fn agent() {
     }
 }
 
-struct Agent {
+pub(crate) struct Agent {
     child: Child,
     out: BufReader<ChildStdout>,
     kind: &'static str,
 }
 
 impl Agent {
-    fn start(bench: &Bench, kind: &'static str) -> Self {
+    pub(crate) fn start(bench: &Bench, kind: &'static str) -> Self {
         // As it was called: from another mount namespace, `/proc/self/exe` may lead to a name outside of a changed root.
         let program = std::fs::canonicalize(std::env::args_os().next().unwrap()).unwrap();
         let mut command = match kind {
@@ -272,17 +281,17 @@ impl Agent {
         self.answer(order)
     }
 
-    fn tell(&mut self, order: &str) {
+    pub(crate) fn tell(&mut self, order: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
-    fn answer(&mut self, order: &str) -> String {
+    pub(crate) fn answer(&mut self, order: &str) -> String {
         let mut line = String::new();
         assert!(self.out.read_line(&mut line).unwrap() > 0, "the agent ended at {order}: {}", self.kind);
         line.trim().to_owned()
     }
 
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         drop(self.child.stdin.take());
         // Its harness goes on to talk.
         let _ = std::io::copy(&mut self.out, &mut std::io::sink());

@@ -6,7 +6,7 @@ use gannet::attributes::gannet_stat;
 use gannet::data::{gannet_ftruncate, gannet_pread, gannet_pwrite};
 use gannet::descriptors::{gannet_close, gannet_open};
 use gannet::directory::{Entry, gannet_readdir};
-use gannet::names::{gannet_rename, gannet_unlink};
+use gannet::names::{gannet_mkdir, gannet_rename, gannet_rmdir, gannet_unlink};
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;
@@ -88,6 +88,12 @@ impl Ways for Library {
     }
     fn rename(&mut self, from: &str, to: &str) -> Option<()> {
         (c!(gannet_rename(self.volume, text(from).as_ptr(), text(to).as_ptr(), 0)) == 0).then_some(())
+    }
+    fn make_directory(&mut self, name: &str) -> Option<()> {
+        (c!(gannet_mkdir(self.volume, text(name).as_ptr(), 0o755)) == 0).then_some(())
+    }
+    fn remove_directory(&mut self, name: &str) -> Option<()> {
+        (c!(gannet_rmdir(self.volume, text(name).as_ptr())) == 0).then_some(())
     }
     fn get(&mut self, name: &str) -> Option<Vec<u8>> {
         let descriptor = self.open_file(name, libc::O_RDONLY)?;

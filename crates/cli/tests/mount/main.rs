@@ -9,6 +9,7 @@ mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]
 mod oracle;
+mod remade;
 mod system;
 mod volumes;
 

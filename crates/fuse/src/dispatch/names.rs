@@ -7,6 +7,7 @@ use gannet_vfs::{
 
 use super::Dispatcher;
 use super::acl::{self, AccessList};
+use super::again::Kind;
 use super::caching::now_ms;
 use super::closing::Patience;
 use crate::protocol::reply::{self, Validity};
@@ -82,6 +83,11 @@ impl Dispatcher {
                     Err(error) if error.errno() == Errno::STALE => {}
                     outcome => return outcome?.ok_or(Error::because(Errno::STALE, "another has renamed it meanwhile")),
                 },
+                // Where the last name is looked up to be made the kernel would not begin anew. It came by here when the directory was
+                // there, and nothing was in it when it went.
+                Err(error) if error.errno() == Errno::STALE => {
+                    return Err(Error::because(Errno::NOENT, "the directory is gone"));
+                }
                 Err(error) if error.errno() == Errno::NOENT => {
                     let validity = self.name_validity();
                     return if validity == Validity::NONE { Err(error) } else { Ok(reply::negative_entry(validity)) };
@@ -96,14 +102,18 @@ impl Dispatcher {
     fn found(&self, header: &Header, name: Name<'_>, found: Found) -> Result<Option<FixedReply>> {
         let (id, attributes) = self.hold(found.node)?;
         let validity = self.name_validity();
-        if validity == Validity::NONE && attributes.file_type != FileType::Directory {
-            if attributes.links == 1 && self.moved.finds(header.process, header.node, name.bytes(), id) {
+        if validity == Validity::NONE {
+            let kind = if attributes.file_type == FileType::Directory { Kind::Directory } else { Kind::Other };
+            if kind == Kind::Other
+                && attributes.links == 1
+                && self.moved.finds(header.process, header.node, name.bytes(), id)
+            {
                 self.forget(id, 1);
                 return Ok(None);
             }
-            if self.again.tries(header.process, now_ms()) {
+            if self.again.tries(header.process, kind, now_ms()) {
                 self.keep(found.node).inspect_err(|_| self.forget(id, 1))?.found();
-                self.again.found(header.process);
+                self.again.found(header.process, kind);
             }
         }
         Ok(Some(reply::entry(id, &attributes, validity, self.attribute_validity(id))))
