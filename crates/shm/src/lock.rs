@@ -200,7 +200,7 @@ pub(crate) fn coarse_ns() -> u64 {
 
 /// Whether the slot can be the owner of the lock at `at`: it is in use and meant to take it. If
 /// not, and the word still names it, nobody would ever release the lock.
-fn can_own(session: &Session, owner: u32, at: ArenaOffset) -> bool {
+pub(crate) fn can_own(session: &Session, owner: u32, at: ArenaOffset) -> bool {
     let words = slot::words(session.arena(), owner);
     let intents = &words[LOCK_INTENTS..LOCK_INTENTS + LOCKS_MAX];
     load_state(session.arena(), owner).is_ok_and(|state| state.kind != slot::Kind::Free)

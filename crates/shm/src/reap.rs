@@ -21,6 +21,7 @@ use crate::sys;
 use crate::thread::{Thread, life, load_state, mark_dead, swap_state};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering as Plain;
+use std::time::Duration;
 
 /// Order in which owners settle. Within a stage: order of registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -90,6 +91,16 @@ pub(crate) enum Verdict {
     Gone,
 }
 
+/// Looks that a reaper leaves the processor for, before it sleeps between them: whoever it waits for may be stopped for long.
+const LOOKS_AWAKE: u32 = 1000;
+const LOOK_PAUSE: Duration = Duration::from_micros(100);
+
+/// Lets others run before the next look at a lock or a slot that somebody alive has.
+fn wait_a_moment(looks: &mut u32) {
+    *looks = looks.saturating_add(1);
+    if *looks < LOOKS_AWAKE { std::thread::yield_now() } else { std::thread::sleep(LOOK_PAUSE) }
+}
+
 impl<'s> DeadThread<'s> {
     /// Looks at a thread's slot as its reaper would.
     pub(crate) fn examine(thread: Thread<'s>) -> Self {
@@ -149,7 +160,7 @@ impl<'s> DeadThread<'s> {
     /// must not be repeated once others saw its effect is made under such a lock, and the note that
     /// it is done (clearing the hand) before [`DeadThread::release`]. Waits as [`Thread::lock`] does.
     ///
-    /// Errors: `Deadlock` if the reaper itself, or another dead thread that it is settling, has it.
+    /// Errors: `Deadlock` if the reaper itself, or another dead thread that it is settling, has it; `Corrupt`.
     pub fn lock(&self, at: ArenaOffset) -> Result<()> {
         if self.holds(at) {
             return Ok(());
@@ -161,6 +172,7 @@ impl<'s> DeadThread<'s> {
         };
         let entry = (0..LOCKS_MAX).find(unused).ok_or(Error::Full { what: "lock held by a dead thread" })?;
         self.words[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
+        let mut looks = 0_u32;
         loop {
             let Err(found) = lock_word::try_acquire(word, self.slot) else { return Ok(()) };
             if !lock_word::is_sound(found) {
@@ -173,9 +185,13 @@ impl<'s> DeadThread<'s> {
                     return Err(Error::Corrupt { what: "lock", at: at.get() });
                 }
                 Some(owner) => {
-                    let verdict = self.reaper.session().reap_slot(&self.reaper, owner, true)?;
+                    let session = self.reaper.session();
+                    let verdict = session.reap_slot(&self.reaper, owner, true)?;
+                    if !lock::can_own(session, owner, at) && word.load(Ordering::Acquire) == found {
+                        return Err(Error::Corrupt { what: "lock", at: at.get() });
+                    }
                     if verdict == Verdict::Alive {
-                        std::thread::yield_now();
+                        wait_a_moment(&mut looks);
                     }
                 }
             }
@@ -369,6 +385,7 @@ impl Session {
             if slot == me.slot() {
                 continue;
             }
+            let mut looks = 0;
             // Asked each time: whoever settled it meanwhile freed the slot, and the next tenant may live for ever.
             while self.is_thread_of(slot, id)? {
                 if self.reap_slot(me, slot, true)? == Verdict::Gone {
@@ -376,7 +393,7 @@ impl Session {
                     break;
                 }
                 // Somebody else is settling it.
-                std::thread::yield_now();
+                wait_a_moment(&mut looks);
             }
         }
         Ok(threads)

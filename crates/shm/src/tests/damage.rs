@@ -4,9 +4,12 @@
 use super::private;
 use crate::layout::HEADER_BYTES;
 use crate::{
-    ArenaLayout, ArenaOffset, HandContent, Ordering, ReapStage, SLAB_HEAD_BYTES, Session, Slab, SlabReaper, SlabRef,
+    ArenaLayout, ArenaOffset, DeadThread, Error, HandContent, Ordering, ReapStage, Reaper, Result, SLAB_HEAD_BYTES,
+    Session, Slab, SlabReaper, SlabRef,
 };
 use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 /// SplitMix64: small, seeded, good enough to hit everything.
 struct Random(u64);
@@ -127,4 +130,31 @@ fn memory_is_reserved_and_made_huge_without_losing_anything() {
     assert!(session.arena().reserve(region.start, u64::MAX).is_err());
     assert!(session.arena().words(last, 2).is_err() || session.arena().bytes() > last.get() + 16);
     assert!(!session.arena().huge_pages(ArenaOffset::new(u64::MAX), 1, true));
+}
+
+/// A lock that nobody can have is as damaged for who settles a dead thread as for everybody else.
+#[test]
+fn a_reaper_does_not_wait_for_a_lock_whose_owner_cannot_be() {
+    struct Takes(ArenaOffset);
+    impl Reaper for Takes {
+        fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
+            dead.lock(self.0)
+        }
+    }
+    let session = private(64);
+    let region = session.arena().region("test").unwrap();
+    let (lock, other) = (region.start, region.at(8).unwrap());
+    session.register_reaper(ReapStage::Medium, Arc::new(Takes(other)));
+    std::thread::scope(|scope| {
+        scope.spawn(|| std::mem::forget(session.thread().unwrap().lock(lock).unwrap()));
+    });
+    // The owner is a slot that is free.
+    session.word(other).unwrap().store(crate::lock_word::taken_by(4, 50), Ordering::Relaxed);
+    let (say, hear) = channel();
+    let waiter = session.clone();
+    std::thread::spawn(move || {
+        let outcome = waiter.thread().unwrap().lock(lock).map(drop);
+        let _ = say.send(matches!(outcome, Err(Error::Corrupt { .. })));
+    });
+    assert_eq!(hear.recv_timeout(Duration::from_secs(20)), Ok(true), "it waits for ever");
 }
