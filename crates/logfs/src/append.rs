@@ -58,6 +58,19 @@ impl<'s> Op<'s> {
     /// operation. `first_of_operation` says that the operation happened exactly if this entry did.
     #[inline(always)]
     pub(crate) fn prepare(&self, locked: &Locked<'s>, lines: u32, first_of_operation: bool) -> Result<Prepared> {
+        self.prepare_room(locked, lines, lines, first_of_operation)
+    }
+
+    /// As [`Op::prepare`], of an operation that is sealed at once where somebody has the file mapped writably: with room for that on the
+    /// same page, for then it has happened, and must not fail.
+    #[inline(always)]
+    pub(crate) fn prepare_sealed(&self, locked: &Locked<'s>, lines: u32) -> Result<Prepared> {
+        let seal = u32::from(locked.record.maps().has(MAPPED_WRITABLY));
+        self.prepare_room(locked, lines, lines + seal, true)
+    }
+
+    #[inline(always)]
+    fn prepare_room(&self, locked: &Locked<'s>, lines: u32, room: u32, first_of_operation: bool) -> Result<Prepared> {
         if lines == 0 || lines >= LINES {
             return Err(Error::because(Errno::NOSPC, "larger than a log entry can be"));
         }
@@ -68,8 +81,8 @@ impl<'s> Op<'s> {
         } else {
             None
         };
-        let room = locked.record.tail().filter(|&(_, line)| line + lines <= LINES);
-        let (place, new_page) = match room {
+        let tail = locked.record.tail().filter(|&(_, line)| line + room <= LINES);
+        let (place, new_page) = match tail {
             Some((block, line)) => (LinePlace::new(block, line), None),
             None => match self.allocate_page(locked) {
                 Ok(held) => (LinePlace::new(held.extent().start, 1), Some(held)),
@@ -177,7 +190,8 @@ impl<'s> Op<'s> {
         let (owned, epoch, lines) = (locked.owned(self.core), self.disk().epoch(), payload.lines());
         let bytes = entry::encode_lines(owned, epoch, prepared.sequence, time, payload, lines, room);
         commit.write_lines(prepared.place.offset_bytes(), bytes)?;
-        self.flush_limbo(commit)
+        self.flush_limbo(commit);
+        Ok(())
     }
 
     #[cold]
@@ -197,7 +211,8 @@ impl<'s> Op<'s> {
         let epoch = self.disk().epoch();
         let bytes = entry::encode(locked.owned(self.core), epoch, prepared.sequence, time, payload, &mut room);
         commit.write_lines(prepared.place.offset_bytes(), bytes)?;
-        self.flush_limbo(commit)
+        self.flush_limbo(commit);
+        Ok(())
     }
 
     /// Stores the header of a new page and the link to it, and zeros behind the entry that it begins with.
@@ -247,36 +262,35 @@ impl<'s> Op<'s> {
 
     /// Lets go of what was prepared for an entry that its log's record has.
     #[inline(always)]
-    pub(crate) fn let_go(&self, prepared: Prepared) -> Result<()> {
+    pub(crate) fn let_go(&self, prepared: Prepared) {
         if let Some(held) = prepared.new_page {
-            self.keep_held(held)?;
+            self.keep_held(held);
         }
         if let Some(hand) = prepared.commit_hand {
             self.thread.hand_clear(hand);
         }
-        Ok(())
     }
 
     /// Ends an operation whose entry the record has been told of, and which is durable now.
     #[inline(always)]
-    pub(crate) fn conclude(&self, prepared: Prepared, _durable: &Durable) -> Result<()> {
-        self.let_go(prepared)?;
+    pub(crate) fn conclude(&self, prepared: Prepared, _durable: &Durable) {
+        self.let_go(prepared);
         // Behind a fence.
-        self.leave_limbo()
+        self.or_count_again(self.leave_limbo());
     }
 
     /// Tells the record of the entry that is durable now, and ends the operation.
     #[inline(always)]
-    pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+    pub(crate) fn publish_entry(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) {
         self.advance(locked, &prepared);
-        self.conclude(prepared, durable)
+        self.conclude(prepared, durable);
     }
 
     /// As [`Op::publish_entry`], of an operation that changes data or names.
     #[inline(always)]
-    pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) -> Result<()> {
+    pub(crate) fn publish_change(&self, locked: &Locked<'s>, prepared: Prepared, durable: &Durable) {
         self.advance_change(locked, &prepared);
-        self.conclude(prepared, durable)
+        self.conclude(prepared, durable);
     }
 
     /// Asks for the lines in which the log goes on, so that they are there when the next entry comes.
@@ -301,7 +315,7 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, time, payload, buffer)?;
         let durable = commit.fence();
-        self.publish_entry(locked, prepared, &durable)?;
+        self.publish_entry(locked, prepared, &durable);
         Ok(durable)
     }
 
@@ -313,10 +327,14 @@ impl<'s> Op<'s> {
         self.append(locked, locked.record.changed(), &Payload::Seal, &mut [0; LINE_BYTES as usize]).map(|_| ())
     }
 
-    /// As [`Op::seal`], of an entry whose hash covers bytes that somebody may have mapped writably.
+    /// As [`Op::seal`], of an entry whose hash covers bytes that somebody may have mapped writably. There is room for it: see
+    /// [`Op::prepare_sealed`].
     #[inline]
-    pub(crate) fn seal_mapped(&self, locked: &Locked<'s>) -> Result<()> {
-        if locked.record.maps().has(MAPPED_WRITABLY) { self.seal(locked) } else { Ok(()) }
+    pub(crate) fn seal_mapped(&self, locked: &Locked<'s>) {
+        if locked.record.maps().has(MAPPED_WRITABLY) {
+            // Only damage of the arena can be in the way, and the operation has happened.
+            let _ = self.seal(locked);
+        }
     }
 
     /// One block for metadata, near `goal` if there is one.
@@ -370,9 +388,8 @@ impl<'s> Op<'s> {
 
     /// Blocks that have found their place.
     #[inline]
-    pub(crate) fn keep_held(&self, held: Held) -> Result<()> {
+    pub(crate) fn keep_held(&self, held: Held) {
         held.keep(&self.thread);
-        Ok(())
     }
 
     /// Blocks that nothing durable refers to, and nothing ever did.

@@ -116,7 +116,7 @@ impl<'s> Op<'s> {
             (None, Some(logged)) => self.append_attributes(&locked, logged)?,
             (None, None) => {}
         }
-        self.collect_some(&locked)?;
+        self.collect_some(&locked);
         let after = self.attributes_of(locked.inode, &locked.record, locked.state);
         locked.guard.unlock();
         after

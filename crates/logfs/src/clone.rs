@@ -10,7 +10,7 @@ use crate::disk::{Block, Durable, access_error};
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{ENTRY_BYTES_MAX, Extents as EntryExtents, FileExtent, Payload, REMAP_EXTENTS_MAX};
 use crate::format::superblock::FEATURE_SHARED;
-use crate::index::{self, Mapping, Reservation};
+use crate::index::{self, IndexError, Mapping, Reservation};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_SUPERBLOCK_LOCK;
 use crate::record::Record;
@@ -126,7 +126,7 @@ impl<'s> Op<'s> {
             let rest = Ranges { from: ranges.from + done, to: ranges.to + done, count: ranges.count - done };
             done += self.clone_some(&source, to, rest, to_end, sharing)?;
         }
-        self.collect_some(to)?;
+        self.collect_some(to);
         Ok(true)
     }
 
@@ -232,8 +232,7 @@ impl<'s> Op<'s> {
                     target.record.touch(time);
                 }
                 target.record.set_size(size_bytes);
-                self.or_load_again(target, published)?;
-                Ok(count)
+                if self.follows(target, published) { Ok(count) } else { Err(index_error(IndexError::Torn)) }
             }
             Err(error) => {
                 self.take_back(batch.list())?;
@@ -269,17 +268,6 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// What is durable has happened. Where the index could not follow it is built anew from the log, before anybody goes by it; what
-    /// would have been freed is free after the next full count. If that fails, too, nobody may go on with the record.
-    fn or_load_again(&self, locked: &Locked<'s>, published: Result<()>) -> Result<()> {
-        if published.is_ok() {
-            return Ok(());
-        }
-        self.set_uncertain()?;
-        locked.record.unload();
-        self.load(locked.inode, &locked.record).inspect_err(|_| locked.record.drop_index()).map(drop)
-    }
-
     /// Takes references back that no entry has made.
     fn take_back(&self, list: &[FileExtent]) -> Result<()> {
         let shares = self.shares()?;
@@ -295,7 +283,9 @@ impl<'s> Op<'s> {
     fn set_shared(&self, locked: &Locked<'s>, file_block: u64, count: u64, shared: bool) -> Result<()> {
         let extents = self.extents(locked.inode, &locked.record);
         let mut nodes = extents.reserve_edges(file_block, count).map_err(index_error)?;
-        extents.set_shared(file_block, count, shared, &mut nodes).map_err(index_error)
+        let marked = extents.set_shared(file_block, count, shared, &mut nodes);
+        // Half of it may be done.
+        marked.inspect_err(|_| locked.record.unload()).map_err(index_error)
     }
 
     /// Makes the marks of a file that was just loaded.
@@ -366,7 +356,7 @@ impl<'s> Op<'s> {
         self.unshare(locked, size / BLOCK_BYTES..size / BLOCK_BYTES + 1)
     }
 
-    /// Copies up to `count` blocks that a file shares; returns how many.
+    /// Copies up to `count` blocks that a file shares; returns how many. Fails behind the entry only where nobody can go on with the index.
     fn copy_run(&self, locked: &Locked<'s>, file_block: u64, block: u64, count: u64) -> Result<u64> {
         let record = &locked.record;
         let goal = self.block_behind(locked, file_block)?;
@@ -378,16 +368,19 @@ impl<'s> Op<'s> {
         let payload = Payload::Write { size_bytes: record.size(), hash: None, extents: EntryExtents::List(&list) };
         let mut displaced = crate::write_entry::Displaced::new();
         let committed = self.copy_and_commit(locked, block, &entry, &payload, &mut displaced);
-        let durable = match committed {
-            Ok(durable) => durable,
+        let (durable, followed) = match committed {
+            Ok(committed) => committed,
             Err(error) => {
                 self.release_held(held)?;
                 return Err(error);
             }
         };
-        self.keep_held(held)?;
+        self.keep_held(held);
+        if followed.is_err() {
+            return if self.follows(locked, followed) { Ok(count) } else { Err(index_error(IndexError::Torn)) };
+        }
         for &extent in &displaced.list[..displaced.count] {
-            self.free_extent(locked.inode, extent, &durable)?;
+            self.or_count_again(self.free_extent(locked.inode, extent, &durable));
         }
         Ok(count)
     }
@@ -399,7 +392,7 @@ impl<'s> Op<'s> {
         entry: &FileExtent,
         payload: &Payload<'_>,
         displaced: &mut crate::write_entry::Displaced,
-    ) -> Result<Durable> {
+    ) -> Result<(Durable, Result<()>)> {
         let count = entry.count as u64;
         let extents = self.extents(locked.inode, &locked.record);
         let mut nodes = extents.reserve(entry.file_block, count).map_err(index_error)?;
@@ -413,12 +406,12 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, TIMES_STAY, payload, &mut [0; COPY_ENTRY_BYTES])?;
         let durable = commit.fence();
-        extents
+        let followed = extents
             .map(entry.file_block, entry.block, count, &mut nodes, &mut |old| displaced.push(old))
-            .map_err(index_error)?;
+            .map_err(index_error);
         drop(nodes);
-        self.publish_entry(locked, prepared, &durable)?;
-        Ok(durable)
+        self.publish_entry(locked, prepared, &durable);
+        Ok((durable, followed))
     }
 
     /// One reference less to shared blocks; those that had no other are freed.

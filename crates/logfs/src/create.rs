@@ -84,7 +84,7 @@ impl<'s> Op<'s> {
         // Nobody sees any of this before the lock is released: it is done while the stores are on their way.
         self.fill_record(&newborn, u64::from(!is_directory), if is_directory { parent.inode } else { 0 })?;
         let place = NamePlace { place: prepared.place(), second: false, file_type: new.file_type };
-        tree.insert(key, place.encode(), &mut nodes).map_err(index_error)?;
+        let followed = tree.insert(key, place.encode(), &mut nodes).map(drop).map_err(index_error);
         drop(nodes);
         parent.record.touch(time);
         parent.record.set_entries(parent.record.entries().wrapping_add(1));
@@ -99,8 +99,10 @@ impl<'s> Op<'s> {
         }
         let node = newborn.node();
         self.announce(newborn, &durable)?;
-        self.conclude(prepared, &durable)?;
-        self.collect_some(&parent)?;
+        self.conclude(prepared, &durable);
+        if self.follows(&parent, followed) {
+            self.collect_some(&parent);
+        }
         parent.guard.unlock();
         Ok(Some(node))
     }
@@ -160,7 +162,10 @@ impl<'s> Op<'s> {
         let tree = self.tree(parent.inode, &parent.record);
         let mut nodes = tree.reserve(&[key]).map_err(index_error)?;
         let prepared = self.prepare(&parent, payload.lines(), true)?;
-        let hand = self.links_hand(target.inode, links, links + 1)?;
+        let hand = match self.links_hand(target.inode, links, links + 1) {
+            Ok(hand) => hand,
+            Err(error) => return Err(self.cancel_with(prepared, error)),
+        };
 
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
@@ -168,15 +173,18 @@ impl<'s> Op<'s> {
         let durable = commit.fence();
 
         let place = NamePlace { place: prepared.place(), second: false, file_type: target.state.file_type };
-        tree.insert(key, place.encode(), &mut nodes).map_err(index_error)?;
+        let followed = tree.insert(key, place.encode(), &mut nodes).map(drop).map_err(index_error);
         drop(nodes);
         parent.record.touch(time);
         parent.record.set_entries(parent.record.entries().wrapping_add(1));
         target.record.set_links(links + 1);
         // Before the commit hand is cleared: without it, this one would say that nothing happened.
         self.thread.hand_clear(hand);
-        self.publish_change(&parent, prepared, &durable)?;
-        self.collect_some(&parent)
+        self.publish_change(&parent, prepared, &durable);
+        if self.follows(&parent, followed) {
+            self.collect_some(&parent);
+        }
+        Ok(())
     }
 
     /// Says what a link count is before and after the operation in flight.

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod adopt;
+mod aftermath;
 mod append;
 mod attach;
 mod attributes;
@@ -66,6 +67,7 @@ mod record;
 mod recover;
 mod remove;
 mod rename;
+mod rename_room;
 mod renew;
 mod replay;
 mod resize;

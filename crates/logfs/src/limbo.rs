@@ -111,17 +111,19 @@ impl<'s> Op<'s> {
 
     /// Writes back, before a fence that is executed anyway, what sets free what is in limbo.
     #[inline]
-    pub(crate) fn flush_limbo(&self, commit: &mut Commit<'_>) -> Result<()> {
+    pub(crate) fn flush_limbo(&self, commit: &mut Commit<'_>) {
         let words = self.limbo();
         let tenure = words[TENURE].load(Relaxed);
         if tenure == 0 || (words[FLUSHED].load(Relaxed) != 0 && tenure == self.thread.tenure()) {
-            return Ok(());
+            return;
         }
-        self.write_back(commit, words)?;
+        // The entry is stored: what cannot be written back now stays where it is.
+        if self.write_back(commit, words).is_err() {
+            return;
+        }
         // Also what the slot's former user left: the lines are written back by this thread now.
         words[TENURE].store(self.thread.tenure(), Relaxed);
         words[FLUSHED].store(gannet_media::counters_thread().fences + 1, Relaxed);
-        Ok(())
     }
 
     fn write_back(&self, commit: &mut Commit<'_>, words: &[Word]) -> Result<()> {

@@ -265,7 +265,7 @@ impl<'s> Op<'s> {
             self.record(newborn.inode())?.set_loaded(State { generation, file_type, has_access_list: false });
         }
         for page in newborn.pages {
-            self.keep_held(page)?;
+            self.keep_held(page);
         }
         newborn.taken.number.keep(&self.thread);
         Ok(())

@@ -104,7 +104,10 @@ impl<'s> Op<'s> {
         let prepared = self.prepare(&parent, payload.lines(), true)?;
         let links = if is_directory { 2 } else { target.record.links() };
         let links_after = if is_directory { 0 } else { links.saturating_sub(1) };
-        let hand = self.links_hand(target.inode, links, links_after)?;
+        let hand = match self.links_hand(target.inode, links, links_after) {
+            Ok(hand) => hand,
+            Err(error) => return Err(self.cancel_with(prepared, error)),
+        };
 
         let mut commit = self.disk().begin();
         self.write_short_entry(&mut commit, &parent, &prepared, time, &payload)?;
@@ -112,7 +115,7 @@ impl<'s> Op<'s> {
             self.write_links(&mut commit, target.inode, links_after, time)?;
         }
         // Nobody sees this before the locks are released: it is done while the stores are on their way.
-        self.tree(parent.inode, &parent.record).remove(key).map_err(index_error)?;
+        let followed = self.tree(parent.inode, &parent.record).remove(key).map(drop).map_err(index_error);
         parent.record.touch(time);
         parent.record.set_entries(parent.record.entries().saturating_sub(1));
         parent.record.set_links(parent.record.links().saturating_sub(u64::from(is_directory)));
@@ -122,28 +125,31 @@ impl<'s> Op<'s> {
         let durable = commit.fence();
 
         // Behind a fence.
-        self.leave_limbo()?;
+        self.or_count_again(self.leave_limbo());
         if links_after == 0 && !is_used {
-            self.free_inode(&target, &durable, Some(hand))?;
+            self.free_inode(&target, &durable, Some(hand));
         } else {
             if is_used {
-                self.keep_for_users(&target, time)?;
+                self.or_count_again(self.keep_for_users(&target, time));
             }
             self.thread.hand_clear(hand);
         }
         // Behind the other hand, which without it would say that nothing happened.
-        self.let_go(prepared)?;
-        self.collect_some(&parent)
+        self.let_go(prepared);
+        if self.follows(&parent, followed) {
+            self.collect_some(&parent);
+        }
+        Ok(())
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the
     /// name it was not, since a slot that is freed need not be told before.
-    pub(crate) fn is_free_of_users(&self, target: &Locked<'s>, time: i64) -> Result<bool> {
+    pub(crate) fn is_free_of_users(&self, target: &Locked<'s>, time: i64) -> bool {
         let is_used = self.in_use(target.node());
         if is_used {
-            self.keep_for_users(target, time)?;
+            self.or_count_again(self.keep_for_users(target, time));
         }
-        Ok(!is_used)
+        !is_used
     }
 
     /// Tells the slot of an inode that is in use that it has no name.
@@ -197,16 +203,35 @@ impl<'s> Op<'s> {
         if !self.is_nameless(&locked) || self.in_use(locked.node()) {
             return Ok(());
         }
-        self.free_inode(&locked, &Durable::before_unlock(), None)
+        self.free_inode(&locked, &Durable::before_unlock(), None);
+        Ok(())
     }
 
     /// Frees the slot, then everything that it held. Little of it: without a fence of its own, see `limbo`. `links_hand` says that the last
-    /// name is gone, until the slot does; then it goes, for the number may be another inode's soon.
+    /// name is gone, until the slot does; then it goes, for the number may be another inode's soon. Where something cannot be freed the inode
+    /// is gone all the same.
     pub(crate) fn free_inode(
         &self,
         locked: &Locked<'s>,
+        names_gone: &Durable,
+        mut links_hand: Option<gannet_shm::Hand>,
+    ) {
+        let freed = self.free_slot_and_all(locked, names_gone, &mut links_hand);
+        if let Some(hand) = links_hand {
+            self.thread.hand_clear(hand);
+        }
+        if freed.is_err() {
+            locked.record.unload();
+        }
+        self.or_count_again(freed);
+    }
+
+    #[inline(always)]
+    fn free_slot_and_all(
+        &self,
+        locked: &Locked<'s>,
         _names_gone: &Durable,
-        links_hand: Option<gannet_shm::Hand>,
+        links_hand: &mut Option<gannet_shm::Hand>,
     ) -> Result<()> {
         let at = self.slot_word(locked.inode, 0)?;
         let (pages, _) = locked.record.log_use();
@@ -214,7 +239,7 @@ impl<'s> Op<'s> {
         let freed = Identity { generation: locked.state.generation, file_type: None }.freed();
         let mut commit = self.disk().begin();
         commit.store_two_cached((at + slot::AT_IDENTITY, freed.encode()), (at + slot::AT_HEAD, 0))?;
-        if let Some(hand) = links_hand {
+        if let Some(hand) = links_hand.take() {
             self.thread.hand_clear(hand);
         }
         let mut given_up = GivenUp::new(locked.inode, true);

@@ -9,9 +9,9 @@ use crate::names::{Bound, Seat};
 use crate::newborn::Newborn;
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::places::CONTROL_RENAME_LOCK;
+use crate::rename_room::RenameRoom;
 use crate::replay::NamePlace;
 use crate::write::coarse_now;
-use gannet_shm::HandContent;
 use gannet_vfs::{Errno, Error, FileType, Name, NewNode, NodeId, RenameFlags, Result};
 
 /// Hand: the parent word of directory `a` goes from the low half of `b` to its high half with the commit.
@@ -269,7 +269,6 @@ impl<'s> Op<'s> {
         let to_tree_holder = moving.to.unwrap_or(moving.from);
         let to_key = moving.target_seat.key();
         let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);
-        let mut nodes = to_tree.reserve(&[to_key]).map_err(index_error)?;
 
         // The halves, or the one entry.
         let partner_room = |locked: &Locked<'s>| Partner {
@@ -289,18 +288,6 @@ impl<'s> Op<'s> {
                 Payload::Bind { first: at_from, second: None, birth, partner: Some(partner_room(to)) },
             ),
         };
-        let from_prepared = self.prepare(moving.from, from_payload.lines(), true)?;
-        let to_prepared = match moving.to.zip(to_payload.as_ref()) {
-            None => None,
-            Some((to, payload)) => match self.prepare(to, payload.lines(), false) {
-                Ok(prepared) => Some(prepared),
-                Err(error) => return Err(self.cancel_with(from_prepared, error)),
-            },
-        };
-        let links_hand = match loses {
-            Some((target, before, after)) => Some(self.links_hand(target.inode, before, after)?),
-            None => None,
-        };
         // Directories that change parents: where they were, where they go.
         let goes = moving
             .to
@@ -312,14 +299,16 @@ impl<'s> Op<'s> {
             }
             _ => None,
         };
-        let mut parent_hands = [None, None];
-        for (hand, change) in parent_hands.iter_mut().zip([goes, comes]) {
-            if let Some((moved, before, after)) = change {
-                let content =
-                    HandContent { kind: HAND_PARENT, a: moved.inode as u64, b: before as u64 | (after as u64) << 32 };
-                *hand = Some(self.thread.hand_set(content).map_err(shared_error)?);
-            }
-        }
+        let to_lines = to_payload.as_ref().map_or(0, Payload::lines);
+        let room = to_tree.reserve(&[to_key]).map_err(index_error).and_then(|nodes| {
+            let (from, to) = ((moving.from, from_payload.lines()), moving.to.map(|to| (to, to_lines)));
+            Ok((nodes, self.make_rename_room(from, to, loses, [goes, comes])?))
+        });
+        let (mut nodes, room) = match room {
+            Ok(room) => room,
+            Err(error) => return Err(whiteout.map_or(error, |newborn| self.miscarry_with(newborn, error))),
+        };
+        let RenameRoom { from: from_prepared, to: to_prepared, links: links_hand, parents: parent_hands } = room;
 
         let mut commit = self.disk().begin();
         if let Some(newborn) = &whiteout {
@@ -347,17 +336,18 @@ impl<'s> Op<'s> {
         let to_place = to_prepared.as_ref().map_or(from_place, |prepared| prepared.place());
         let second = moving.to.is_none();
         let from_tree = self.tree(moving.from.inode, &moving.from.record);
-        match at_from.file_type {
+        let from_followed = match at_from.file_type {
             None => from_tree.remove(moving.source_bound.key),
             Some(file_type) => {
                 let value = NamePlace { place: from_place, second: false, file_type }.encode();
                 from_tree.replace(moving.source_bound.key, value)
             }
         }
-        .map_err(index_error)?;
+        .map(drop)
+        .map_err(index_error);
         let file_type = moving.source_bound.file_type;
         let value = NamePlace { place: to_place, second, file_type }.encode();
-        to_tree.insert(to_key, value, &mut nodes).map_err(index_error)?;
+        let to_followed = to_tree.insert(to_key, value, &mut nodes).map(drop).map_err(index_error);
         drop(nodes);
 
         if let Some(newborn) = whiteout {
@@ -373,7 +363,7 @@ impl<'s> Op<'s> {
         let mut freed = None;
         if let Some((target, _, after)) = loses {
             self.lose_link(target, after);
-            if after == 0 && self.is_free_of_users(target, time)? {
+            if after == 0 && self.is_free_of_users(target, time) {
                 freed = Some(target);
             }
         }
@@ -382,17 +372,31 @@ impl<'s> Op<'s> {
         }
         self.advance_change(moving.from, &from_prepared);
         // Behind a fence.
-        self.leave_limbo()?;
+        self.or_count_again(self.leave_limbo());
         match freed {
-            Some(target) => self.free_inode(target, &durable, links_hand)?,
+            Some(target) => self.free_inode(target, &durable, links_hand),
             None => links_hand.into_iter().for_each(|hand| self.thread.hand_clear(hand)),
         }
         // Before the commit hand is cleared: without it, these would say that nothing happened.
         parent_hands.into_iter().flatten().for_each(|hand| self.thread.hand_clear(hand));
-        to_prepared.map_or(Ok(()), |prepared| self.let_go(prepared))?;
-        self.let_go(from_prepared)?;
-        self.collect_some(moving.from)?;
-        moving.to.map_or(Ok(()), |to| self.collect_some(to))
+        if let Some(prepared) = to_prepared {
+            self.let_go(prepared);
+        }
+        self.let_go(from_prepared);
+        // Within one directory both changed the same index.
+        let (from_followed, to_followed) = match moving.to {
+            None => (from_followed.and(to_followed), Ok(())),
+            Some(_) => (from_followed, to_followed),
+        };
+        if self.follows(moving.from, from_followed) {
+            self.collect_some(moving.from);
+        }
+        if let Some(to) = moving.to
+            && self.follows(to, to_followed)
+        {
+            self.collect_some(to);
+        }
+        Ok(())
     }
 
     /// Keeps the directories' counts of names and of directories.

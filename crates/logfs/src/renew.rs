@@ -123,8 +123,8 @@ impl<'s> Op<'s> {
         let mut commit = disk.begin();
         commit.store(head_at, head)?;
         let durable = commit.fence();
-        new_pages.into_iter().flatten().try_for_each(|page| self.keep_held(page))?;
-        self.free_log(locked, old_head, &durable)?;
+        new_pages.into_iter().flatten().for_each(|page| self.keep_held(page));
+        self.or_count_again(self.free_log(locked, old_head, &durable));
         // Its next user reads the new log.
         locked.record.set_tail(Some((block, line)));
         locked.record.set_sequence(sequence);

@@ -6,7 +6,7 @@ use crate::format::entry::{Extents as EntryExtents, FileExtent, LoggedAttributes
 use crate::format::slot::AT_TOUCHED;
 use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
-use crate::index::{FILE_BLOCK_LIMIT, Mapping, Reservation};
+use crate::index::{FILE_BLOCK_LIMIT, IndexError, Mapping, Reservation};
 use crate::ops::{Locked, Op, index_error, shared_error};
 use crate::write::FILE_BYTES_MAX;
 use crate::write_entry::Displaced;
@@ -32,12 +32,14 @@ impl<'s> Op<'s> {
         let (time, payload) = self.size_payload(locked, size_bytes, None, with)?;
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.publish_size(locked, size_bytes, time, with);
-        if !size_bytes.is_multiple_of(BLOCK_BYTES) {
-            // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
-            // covered by a hash. The blocks that go are waited for as they go.
-            self.pass_stripes(locked.inode, size_bytes / BLOCK_BYTES, 1)?;
-        }
-        self.unmap_behind(locked, size_bytes, &durable)
+        // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
+        // covered by a hash. The blocks that go are waited for as they go.
+        let passed = match size_bytes.is_multiple_of(BLOCK_BYTES) {
+            true => Ok(()),
+            false => self.pass_stripes(locked.inode, size_bytes / BLOCK_BYTES, 1),
+        };
+        let _ = self.follows(locked, passed.and_then(|()| self.unmap_behind(locked, size_bytes, &durable)));
+        Ok(())
     }
 
     /// Unmaps what is behind the end, also what was allocated there beforehand, as the entry of a new size does.
@@ -92,7 +94,7 @@ impl<'s> Op<'s> {
             _ => None,
         };
         let (_, payload) = self.size_payload(locked, size_bytes, None, with)?;
-        let prepared = self.prepare(locked, payload.lines(), true)?;
+        let prepared = self.prepare_sealed(locked, payload.lines())?;
         let mut commit = self.disk().begin();
         let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
         if let Some((at, length_bytes)) = tail
@@ -103,14 +105,17 @@ impl<'s> Op<'s> {
         let (time, payload) = self.size_payload(locked, size_bytes, Some(hash.value()), with)?;
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         let durable = commit.fence();
-        self.publish_entry(locked, prepared, &durable)?;
+        self.publish_entry(locked, prepared, &durable);
         if let Some((_, length_bytes)) = tail {
             record.set_unsealed_start(before);
             record.set_unsealed_end(before + length_bytes);
         }
         self.publish_size(locked, size_bytes, time, with);
-        self.seal_mapped(locked)?;
-        if with.is_some() { self.unmap_behind(locked, size_bytes, &durable) } else { Ok(()) }
+        self.seal_mapped(locked);
+        if with.is_some() {
+            let _ = self.follows(locked, self.unmap_behind(locked, size_bytes, &durable));
+        }
+        Ok(())
     }
 
     /// Unmaps blocks that the log says are unmapped, and frees them. `nodes` was reserved for the range before the log said so: from
@@ -207,7 +212,7 @@ impl<'s> Op<'s> {
         if after == before && after != now {
             self.touch(&locked)?;
         }
-        self.collect_some(&locked)?;
+        self.collect_some(&locked);
         locked.guard.unlock();
         Ok(())
     }
@@ -264,7 +269,12 @@ impl<'s> Op<'s> {
             let extent =
                 FileExtent { file_block: next, block: held.extent().start, count: held.extent().count, shared: false };
             match self.map_zeroed(locked, extent) {
-                Ok(()) => self.keep_held(held)?,
+                Ok(followed) => {
+                    self.keep_held(held);
+                    if !self.follows(locked, followed) {
+                        return Err(index_error(IndexError::Torn));
+                    }
+                }
                 Err(error) => {
                     self.release_held(held)?;
                     return Err(error);
@@ -275,7 +285,8 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    fn map_zeroed(&self, locked: &Locked<'s>, extent: FileExtent) -> Result<()> {
+    /// Maps fresh blocks as zeros. Once that is durable they are the file's; whether its index could follow is returned then.
+    fn map_zeroed(&self, locked: &Locked<'s>, extent: FileExtent) -> Result<Result<()>> {
         let record = &locked.record;
         let extents = self.extents(locked.inode, record);
         let mut nodes = extents.reserve(extent.file_block, extent.count as u64).map_err(index_error)?;
@@ -292,13 +303,14 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
         let durable = commit.fence();
-        extents
+        let followed = extents
             .map(extent.file_block, extent.block, extent.count as u64, &mut nodes, &mut |_| {})
-            .map_err(index_error)?;
+            .map_err(index_error);
         drop(nodes);
         record.set_blocks(record.blocks().wrapping_add(extent.count as u64));
         record.touch(time);
-        self.publish_entry(locked, prepared, &durable)
+        self.publish_entry(locked, prepared, &durable);
+        Ok(followed)
     }
 
     /// Zeros the part of a block that is mapped, in place: `from..to` lie in one block and inside the file.
@@ -341,7 +353,9 @@ impl<'s> Op<'s> {
         let payload = Payload::Unmap { file_block: first, count: last - first };
         let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
         locked.record.touch(time);
-        self.unmap_blocks(locked, first, last - first, &mut nodes, &durable)
+        let unmapped = self.unmap_blocks(locked, first, last - first, &mut nodes, &durable);
+        drop(nodes);
+        if self.follows(locked, unmapped) { Ok(()) } else { Err(index_error(IndexError::Torn)) }
     }
 
     fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
@@ -360,12 +374,15 @@ impl<'s> Op<'s> {
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.note_shift(locked);
         record.touch(time);
-        self.unmap_blocks(locked, first, distance, &mut nodes, &durable)?;
-        // No extent covers both sides of `last` now, so that moving what is behind it splits none.
-        extents.shift(last, -(distance as i64), &mut nodes).map_err(index_error)?;
+        let moved = self
+            .unmap_blocks(locked, first, distance, &mut nodes, &durable)
+            // No extent covers both sides of `last` now, so that moving what is behind it splits none.
+            .and_then(|()| extents.shift(last, -(distance as i64), &mut nodes).map_err(index_error));
         drop(nodes);
         record.set_size(size_bytes);
-        self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) - first)
+        let passed = self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) - first);
+        let _ = self.follows(locked, moved.and(passed));
+        Ok(())
     }
 
     fn insert(&self, locked: &Locked<'s>, offset: u64, length: u64) -> Result<()> {
@@ -386,9 +403,11 @@ impl<'s> Op<'s> {
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.note_shift(locked);
         record.touch(time);
-        extents.shift(first, distance as i64, &mut nodes).map_err(index_error)?;
+        let moved = extents.shift(first, distance as i64, &mut nodes).map_err(index_error);
         drop(nodes);
         record.set_size(size_bytes);
-        self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) + distance - first)
+        let passed = self.pass_stripes(locked.inode, first, size.div_ceil(BLOCK_BYTES) + distance - first);
+        let _ = self.follows(locked, moved.and(passed));
+        Ok(())
     }
 }

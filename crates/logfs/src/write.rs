@@ -262,7 +262,7 @@ impl<'s> Op<'s> {
         if is_append && !from.is_empty() {
             count += self.append_rest(&locked, from, whole_calls);
         }
-        self.collect_some(&locked)?;
+        self.collect_some(&locked);
         locked.guard.unlock();
         Ok((at, count))
     }
@@ -273,7 +273,8 @@ impl<'s> Op<'s> {
     #[inline(never)]
     fn append_rest(&self, locked: &Locked<'s>, from: &mut Source<'_>, whole_calls: bool) -> usize {
         let mut done = 0;
-        while !from.is_empty() {
+        // Where the index could not follow what was written, the log says more than is known here.
+        while !from.is_empty() && locked.record.state().is_some() {
             let at = locked.record.size();
             let end = at + (from.remaining() as u64).min(ENTRY_BYTES_MAX).min(FILE_BYTES_MAX.saturating_sub(at));
             if end == at {

@@ -33,7 +33,7 @@ impl<'s> Op<'s> {
         let Mapping::Blocks { block, shared: false, .. } = mapping else { return Ok(None) };
         let medium_at = block * BLOCK_BYTES + size % BLOCK_BYTES;
         self.append_bytes(locked, medium_at, end, from, None, || ())?;
-        self.seal_mapped(locked)?;
+        self.seal_mapped(locked);
         Ok(Some((end - size) as usize))
     }
 
@@ -72,7 +72,7 @@ impl<'s> Op<'s> {
         let time = locked.now();
         let (held, extent) = fresh.unzip();
         let payload = |hash| Payload::Write { size_bytes: end, hash, extents: EntryExtents::List(extent.as_slice()) };
-        let prepared = match self.prepare(locked, payload(None).lines(), true) {
+        let prepared = match self.prepare_sealed(locked, payload(None).lines()) {
             Ok(prepared) => prepared,
             Err(error) => return Err(self.give_back(held, error)),
         };
@@ -93,11 +93,11 @@ impl<'s> Op<'s> {
         let durable = commit.fence();
 
         if let Some(held) = held {
-            self.keep_held(held)?;
+            self.keep_held(held);
         }
         publish();
         record.touch(time);
-        self.publish_change(locked, prepared, &durable)?;
+        self.publish_change(locked, prepared, &durable);
         record.set_unsealed_start(size);
         record.set_unsealed_end(end);
         record.set_size(end);

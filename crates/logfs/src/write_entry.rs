@@ -74,7 +74,7 @@ impl<'s> Op<'s> {
         let committed = fresh.committed;
         for held in fresh.held.iter_mut().filter_map(Option::take) {
             if committed {
-                self.keep_held(held)?;
+                self.keep_held(held);
             } else {
                 self.release_held(held)?;
             }
@@ -172,7 +172,11 @@ impl<'s> Op<'s> {
         }
         .map_err(index_error)?;
         self.pass_edges(locked, fresh, at..end)?;
-        let prepared = self.prepare(locked, payload_lines, true)?;
+        let prepared = match tail {
+            // Bytes of a block that somebody may have mapped.
+            Some(_) => self.prepare_sealed(locked, payload_lines)?,
+            None => self.prepare(locked, payload_lines, true)?,
+        };
 
         let mut commit = self.disk().begin();
         let owned = locked.owned(self.core);
@@ -197,17 +201,21 @@ impl<'s> Op<'s> {
         let mut added = 0;
         let mut spot = fresh.spot.as_ref();
         let mut displaced = DisplacedBy::<DISPLACED>::new();
+        let mut followed = Ok(());
         for extent in fresh.list() {
             let count = extent.count as u64;
             let mut displace = |old: index::FileExtent| {
                 displaced_blocks += old.count;
                 displaced.push(old);
             };
-            match spot.take() {
+            followed = match spot.take() {
                 Some(spot) => extents.map_at(spot, extent.block, count, &mut nodes, &mut displace),
                 None => extents.map(extent.file_block, extent.block, count, &mut nodes, &mut displace),
             }
-            .map_err(index_error)?;
+            .map_err(index_error);
+            if followed.is_err() {
+                break;
+            }
             added += count;
         }
         drop(nodes);
@@ -220,11 +228,15 @@ impl<'s> Op<'s> {
         record.set_size(size_after);
         let durable = commit.fence();
 
-        self.conclude(prepared, &durable)?;
-        if tail.is_some() {
-            self.seal_mapped(locked)?;
+        self.conclude(prepared, &durable);
+        // What an index that is damaged says was displaced is not given to others.
+        let is_known = followed.is_ok();
+        if self.follows(locked, followed) && tail.is_some() {
+            self.seal_mapped(locked);
         }
-        self.free_displaced(locked, &displaced, &durable)?;
+        if is_known {
+            self.or_count_again(self.free_displaced(locked, &displaced, &durable));
+        }
         Ok((end - at) as usize)
     }
 

@@ -192,11 +192,10 @@ impl<'s> Op<'s> {
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, &locked, &prepared, time, &payload, &mut [0; ENTRY_BYTES_MAX])?;
         let durable = commit.fence();
-        match value {
+        let followed = match value {
             Some(_) => tree.insert(at, prepared.place().0, &mut nodes),
             None => tree.remove(at),
-        }
-        .map_err(index_error)?;
+        };
         drop(nodes);
         let record = &locked.record;
         let count = record.xattrs();
@@ -208,11 +207,13 @@ impl<'s> Op<'s> {
         }
         // While the commit hand still says what decides about them.
         for held in blocks.held.iter_mut().filter_map(Option::take) {
-            self.keep_held(held)?;
+            self.keep_held(held);
         }
-        self.publish_entry(&locked, prepared, &durable)?;
-        self.free_value(&old, &durable)?;
-        self.collect_some(&locked)?;
+        self.publish_entry(&locked, prepared, &durable);
+        self.or_count_again(self.free_value(&old, &durable));
+        if self.follows(&locked, followed.map(drop).map_err(index_error)) {
+            self.collect_some(&locked);
+        }
         locked.guard.unlock();
         Ok(())
     }

@@ -6,7 +6,7 @@ use common::{attach, volume};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{CheckOptions, Outcome, check};
 use gannet_media::Medium;
-use gannet_vfs::{Errno, FileSystem, NewNode, Owner, WritePosition};
+use gannet_vfs::{AttributeChange, Errno, FileSystem, MapAccess, NewNode, NodeId, Owner, RenameFlags, WritePosition};
 use std::sync::{Barrier, mpsc};
 
 const BLOCK: usize = 4096;
@@ -179,6 +179,75 @@ fn a_write_goes_as_far_as_there_is_room() {
         assert_eq!(full.map_err(|error| error.errno()), Err(Errno::NOSPC), "{text}");
         rig.resize(node, 0).expect("cut");
     }
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
+
+/// A file that is mapped writably is sealed behind each append and extension, with an entry of its own: room for both is had before the
+/// first, or an append that has happened would be told as one that failed.
+#[test]
+fn what_fails_on_a_mapped_file_has_not_happened() {
+    type Change = (&'static str, fn(&Rig<'_>, NodeId) -> bool);
+    let changes: [Change; 3] = [
+        ("append within a block", |rig, node| rig.try_write(node, WritePosition::Append, b"more").is_ok()),
+        ("write behind the end", |rig, node| {
+            let size = rig.attributes(node).size_bytes;
+            rig.try_write(node, WritePosition::At(size + 3), b"more").is_ok()
+        }),
+        ("extension", |rig, node| {
+            let size = rig.attributes(node).size_bytes;
+            let change = AttributeChange { size_bytes: Some(size + 5), ..Default::default() };
+            rig.fs.set_attributes(node, &change).is_ok()
+        }),
+    ];
+    for (text, change) in changes {
+        let medium = volume(16 << 20);
+        let fs = attach(&medium);
+        let rig = Rig::new(&fs);
+        let node = rig.file(rig.root, "mapped");
+        rig.write(node, 0, b"some");
+        let token = fs.map(node, MapAccess::Write, 0, BLOCK as u64, &mut |_| {}).expect("map");
+        for blocks in [100, 3, 1] {
+            fill(&rig, &format!("f{blocks}-"), blocks);
+        }
+        // Over the end of a page of the log.
+        for number in 0..100 {
+            let before = (rig.attributes(node).size_bytes, rig.content(node));
+            let happened = change(&rig, node);
+            let after = (rig.attributes(node).size_bytes, rig.content(node));
+            assert_eq!(after != before, happened, "{text} {number}");
+        }
+        fs.unmap(token).expect("unmap");
+        assert!(fs.detach().expect("detach"));
+        drop(fs);
+        assert_sound(&medium);
+    }
+}
+
+/// A rename that leaves a whiteout and finds no room gives back all that it had taken for that: a thread's hands are few.
+#[test]
+fn a_whiteout_without_room_leaves_nothing_in_hand() {
+    let medium = volume(16 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    for number in 0..64 {
+        rig.file(rig.root, &format!("moved{number}"));
+    }
+    for blocks in [100, 3, 1] {
+        fill(&rig, &format!("f{blocks}-"), blocks);
+    }
+    let mut refused = 0;
+    for number in 0..64 {
+        let (from, to) = (format!("moved{number}"), format!("to{number}"));
+        if let Err(error) = fs.rename(rig.root, name(&from), rig.root, name(&to), RenameFlags::WHITEOUT) {
+            assert_eq!(error.errno(), Errno::NOSPC, "after {refused}");
+            refused += 1;
+        }
+    }
+    assert!(refused > 16, "{refused}");
+    rig.unlink(rig.root, "f100-0").expect("room can be made");
+    rig.file(rig.root, "new");
     assert!(fs.detach().expect("detach"));
     drop(fs);
     assert_sound(&medium);

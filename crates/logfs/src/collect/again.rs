@@ -36,15 +36,15 @@ impl<'o, 's> Again<'o, 's> {
         let prepared = self.op.prepare(self.locked, payload.lines(), false)?;
         let (place, begins_page) = (prepared.place(), prepared.begins_page());
         if begins_page {
-            self.fence()?;
+            self.fence();
         }
         let commit = self.commit.get_or_insert_with(|| self.op.disk().begin());
         self.op.write_entry(commit, self.locked, &prepared, time, payload, buffer)?;
         self.op.advance(self.locked, &prepared);
-        self.op.let_go(prepared)?;
+        self.op.let_go(prepared);
         self.lines += payload.lines();
         if begins_page {
-            self.fence()?;
+            self.fence();
         }
         Ok(place)
     }
@@ -80,13 +80,10 @@ impl<'o, 's> Again<'o, 's> {
     }
 
     /// Makes all of it durable. Whatever fails, this is to be done before the log is released.
-    pub(super) fn fence(&mut self) -> Result<()> {
-        match self.commit.take() {
-            None => Ok(()),
-            Some(commit) => {
-                let _ = commit.fence();
-                self.op.leave_limbo()
-            }
+    pub(super) fn fence(&mut self) {
+        if let Some(commit) = self.commit.take() {
+            let _ = commit.fence();
+            self.op.or_count_again(self.op.leave_limbo());
         }
     }
 }

@@ -23,7 +23,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Binding, Entry, FileExtent, Glance, Payload, glance};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
-use crate::index::{self, Mapping};
+use crate::index::{self, IndexError, Mapping};
 use crate::limbo::GivenUp;
 use crate::log;
 use crate::mapped::SHIFTED;
@@ -49,27 +49,28 @@ const BLOCKS_PER_PAGE: u64 = 64;
 const PAGES_FREE_MAX: u64 = 1024;
 
 impl<'s> Op<'s> {
-    /// Does a bounded piece of collection if this log needs any. The volume being full is no error: the log waits. Nor is
-    /// damage, since the operation that the log grew by has happened: the log is left alone.
+    /// Does a bounded piece of collection if this log needs any. Nothing that fails here is an error, since the operation that the log
+    /// grew by has happened: while the volume is full the log waits, and one that is damaged is left alone.
     // Inlined as far as nearly every call goes.
     #[inline(always)]
-    pub(crate) fn collect_some(&self, locked: &Locked<'s>) -> Result<()> {
+    pub(crate) fn collect_some(&self, locked: &Locked<'s>) {
         let (pages, _) = locked.record.log_use();
         let pass = locked.record.collection();
         if pages < PAGES_MIN || pass.owed == 0 && pages <= pass.pages_seen {
-            return Ok(());
+            return;
         }
-        self.collect_due(locked)
+        self.collect_due(locked);
     }
 
     #[inline(never)]
-    fn collect_due(&self, locked: &Locked<'s>) -> Result<()> {
+    fn collect_due(&self, locked: &Locked<'s>) {
         let (pages, _) = locked.record.log_use();
         let pass = locked.record.collection();
-        if pass.owed == 0 && pages < self.collection_threshold(locked, &pass) {
-            return Ok(());
+        let is_due = pass.owed != 0 || pages >= self.collection_threshold(locked, &pass);
+        // By an index that was dropped everything in the log would be dead.
+        if is_due && locked.record.state().is_some() {
+            self.collect_piece(locked, pass, pages);
         }
-        self.collect_piece(locked, pass, pages)
     }
 
     /// Pages from which on a log is collected: about twice what was live in it last time, but never less than costs a
@@ -83,7 +84,7 @@ impl<'s> Op<'s> {
 
     #[cold]
     #[inline(never)]
-    fn collect_piece(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) -> Result<()> {
+    fn collect_piece(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) {
         let record = &locked.record;
         if locked.state.file_type == FileType::Symlink {
             return self.collect_link(locked, pass, pages);
@@ -99,7 +100,7 @@ impl<'s> Op<'s> {
                 // Whoever the log grew by has made a page: that is enough for one operation.
                 pass.pages_seen = pages;
                 record.set_collection(pass);
-                return Ok(());
+                return;
             }
         }
         let was_urgent = self.urgent.replace(true);
@@ -110,10 +111,7 @@ impl<'s> Op<'s> {
             }
             Ok(false) => {}
             Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) => pass.owed = 0,
-            Err(error) if error.errno() == Errno::UCLEAN => {
-                (pass.remaining, pass.owed, pass.threshold) = (0, 0, u32::MAX);
-            }
-            Err(error) => return Err(error),
+            Err(_) => (pass.remaining, pass.owed, pass.threshold) = (0, 0, u32::MAX),
         }
         self.urgent.set(was_urgent);
         if pass.remaining == 0 && pass.threshold != u32::MAX {
@@ -122,24 +120,21 @@ impl<'s> Op<'s> {
         }
         pass.pages_seen = record.log_use().0;
         record.set_collection(pass);
-        Ok(())
     }
 
     /// A symbolic link's log is not collected page by page: see `renew`.
-    fn collect_link(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) -> Result<()> {
+    fn collect_link(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) {
         let was_urgent = self.urgent.replace(true);
         let renewed = self.renew_log(locked, pages);
         self.urgent.set(was_urgent);
         match renewed {
-            Ok(true) => return Ok(()),
+            Ok(true) => return,
             Ok(false) => {}
             Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) => {}
-            Err(error) if error.errno() == Errno::UCLEAN => pass.threshold = u32::MAX,
-            Err(error) => return Err(error),
+            Err(_) => pass.threshold = u32::MAX,
         }
         pass.pages_seen = pages;
         locked.record.set_collection(pass);
-        Ok(())
     }
 
     /// Empties some of the oldest page of a log, from where `pass` has come to, and unlinks the page if that was all of it:
@@ -163,7 +158,7 @@ impl<'s> Op<'s> {
         let mut page = Page::new(disk, link.block);
         let copied = self.copy_page(&mut again, &mut page, header.first_sequence..end, pass);
         let rest = again.extents_end();
-        again.fence()?;
+        again.fence();
         pass.live_lines += again.lines;
         rest?;
         if !copied? {
@@ -178,7 +173,7 @@ impl<'s> Op<'s> {
         locked.record.set_log_use(pages.saturating_sub(1), lines);
         let mut given_up = GivenUp::new(locked.inode, false);
         let _ = given_up.add(Extent { start: link.block, count: 1 });
-        self.enter_limbo(&given_up)?;
+        self.or_count_again(self.enter_limbo(&given_up));
         self.count(Counter::PagesCollected, 1);
         Ok(true)
     }
@@ -324,7 +319,7 @@ impl<'s> Op<'s> {
         let key = binding_key(self.disk().key(), binding);
         let there = NamePlace { place, second: false, file_type };
         let tree = self.tree(again.locked.inode, &again.locked.record);
-        tree.replace(key, there.encode()).map(|_| ()).map_err(index_error)
+        self.found_again(again.locked, tree.replace(key, there.encode()))
     }
 
     /// Adds the extents of the map that hold what is still mapped as this entry says: whole, so that a file written in many
@@ -386,10 +381,15 @@ impl<'s> Op<'s> {
             return Ok(());
         }
         // By itself: its time says when the inode changed.
-        again.fence()?;
+        again.fence();
         let there = again.append(locked.record.changed(), payload, &mut [])?;
-        again.fence()?;
-        tree.replace(key, there.0).map(|_| ()).map_err(index_error)
+        again.fence();
+        self.found_again(locked, tree.replace(key, there.0))
+    }
+
+    /// An index that could not be told where something stands now is built anew by the inode's next user.
+    fn found_again(&self, locked: &Locked<'s>, replaced: std::result::Result<Option<u64>, IndexError>) -> Result<()> {
+        replaced.inspect_err(|_| locked.record.unload()).map(drop).map_err(index_error)
     }
 }
 

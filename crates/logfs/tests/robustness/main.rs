@@ -24,6 +24,7 @@
 //! | `large` | directories of very many entries |
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
+//! | `followed` | indexes that are damaged where a change meets it behind its entry |
 //! | `starved` | files whose indexes need more memory than there is |
 //! | `handover` | volumes that everybody left by dying |
 //! | `joining` | who joins and leaves: killed at it, and of several users |
@@ -40,6 +41,7 @@ mod crashes;
 mod damaged_arena;
 mod enumeration;
 mod eviction;
+mod followed;
 mod handover;
 mod histories;
 mod joining;
