@@ -1,4 +1,4 @@
-//! Opening and closing a volume: the first participant recovers it or loads its saved maps, the last one saves them.
+//! Opening and closing a volume: the first participant recovers it or finds its saved maps, the last one saves them (`closing`).
 //!
 //! When everybody was killed, the next one goes on with their arena if the volume still names it: then nothing needs recovery.
 //!
@@ -6,18 +6,16 @@
 //! and no arena (another container's `/dev/shm`) is refused.
 
 use crate::adopt::LeftBehind;
+use crate::closing::{self, Closed};
 use crate::disk::Disk;
 use crate::format::geometry::Geometry;
-use crate::format::shares::SharedRun;
-use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, SUMMARY_AT, Summary, is_repairing};
-use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
 use crate::places::{CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
-use crate::shares::{Shares, read_list, save_list};
-use crate::space::{Extent, Space};
+use crate::shares::Shares;
 use crate::span::open_together;
 use crate::storage::Storage;
 use gannet_shm::{ArenaIdentity, ArenaLayout, Ordering, ReapStage, Session, VolumeGuard, VolumeIdentity};
@@ -86,7 +84,7 @@ impl Users for SameUsers {
 /// Puts the engine together over a session that has just been made.
 pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOptions) -> Result<(Arc<Core>, Arc<Shared>)> {
     let places = Places::of(session.arena(), disk.geometry())?;
-    let space = Storage::of(session.arena(), disk.geometry())?.look_around(disk.medium());
+    let space = Storage::of(session.arena(), disk.geometry())?.on(&disk);
     let copy_on_write = options.copy_on_write.unwrap_or(disk.superblock().copy_on_write);
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
     let (users, other_users) = (shared.inode_users(), Arc::from(options.users));
@@ -106,20 +104,22 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         return Err(Error::because(Errno::UCLEAN, half_done));
     }
     core.places.reserve(session.arena())?;
-    core.space.reserve(session.arena())?;
+    core.space.reserve_controls(session.arena())?;
     let blocks = core.space.blocks_in(session.arena())?;
     let inodes = core.space.inodes_in(session.arena())?;
     let shares = Shares::of(&core.places, session.arena())?;
     if !disk.medium().is_read_only() {
         open_together(disk, opening_number(arena))?;
     }
-    let report = match load_saved(disk, &blocks, &inodes)? {
-        Some(runs) => {
-            shares.load(&runs)?;
+    let report = match Closed::find(disk)? {
+        Some(closed) => {
+            closed.leave(&blocks, &inodes);
+            shares.load(&closed.shares)?;
             None
         }
         None => {
             recover::refuse_read_only(disk)?;
+            core.space.reserve(session.arena())?;
             // Asked for only here: to know the number of processors takes a dozen system calls.
             let threads = match threads {
                 0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -129,21 +129,10 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
             blocks.load(recovered.blocks.words().map(|word| !word));
             inodes.load(recovered.inodes.words().map(|word| !word));
             shares.load(&recovered.shares)?;
+            core.space.take_never_free(session.arena())?;
             Some(recovered.report)
         }
     };
-    // Inode 0 is nobody's; the numbers end before the map's last word does.
-    inodes.mark_used(Extent { start: 0, count: 1 }).map_err(crate::storage::error)?;
-    inodes.recount_all();
-    // Whatever the maps say, nobody gets what says which medium is which.
-    let headers = disk.geometry().headers();
-    headers
-        .map(|block| Extent { start: block, count: 1 })
-        .try_for_each(|extent| blocks.mark_used(extent))
-        .map_err(crate::storage::error)?;
-    if disk.geometry().is_spanning() {
-        blocks.recount_all();
-    }
     if !disk.medium().is_read_only() {
         let mut commit = disk.begin();
         commit.store(CLEAN_AT, 0)?;
@@ -196,7 +185,7 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     op.empty_all_limbo()?;
     let uncertain = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
     if uncertain.load(Ordering::Relaxed) == 0 && abandoned.is_ok() {
-        save(core, session)?;
+        closing::save(core, session)?;
     }
     let mut commit = disk.begin();
     // Unnoticed [store, flush]: as where it was set.
@@ -204,107 +193,6 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     // With the word of `save`.
     let _ = commit.fence();
     disk.medium().sync().map_err(|_| Error::because(Errno::IO, "the volume's file cannot be synced"))
-}
-
-/// Saves the maps, and says so for the caller to fence. What the word proves is durable before it: the next attach would find out
-/// otherwise, but for fsck a volume that was closed cleanly and has other maps is damaged.
-fn save(core: &Core, session: &Session) -> Result<()> {
-    let disk = &core.disk;
-    let geometry = disk.geometry();
-    let blocks = core.space.blocks_in(session.arena())?;
-    let inodes = core.space.inodes_in(session.arena())?;
-    let (block_map_hash, _) = save_map(disk, &blocks, geometry.saved_blocks_start, geometry.blocks)?;
-    let (inode_map_hash, inodes_free) = save_map(disk, &inodes, geometry.saved_inodes_start, geometry.inodes())?;
-    // Blocks that nobody has, and nobody gets until the next attach has read them.
-    let runs = Shares::of(&core.places, session.arena())?.runs()?;
-    let mut commit = disk.begin();
-    let mut next = geometry.end();
-    let shares = save_list(disk, &mut commit, &runs, &mut || {
-        next = (geometry.first_free..next).rev().find(|&block| blocks.is_free(block))?;
-        Some(next)
-    })?;
-    // Without room for the list the next attach counts.
-    let Some(shares) = shares else { return Ok(()) };
-    let summary = Summary {
-        shares,
-        blocks_free: blocks.free_blocks(),
-        inodes_used: geometry.inodes() - inodes_free,
-        block_map_hash,
-        inode_map_hash,
-        epoch: disk.epoch() as u64,
-    };
-    commit.write(SUMMARY_AT, &summary.encode())?;
-    let _ = commit.fence();
-    let mut commit = disk.begin();
-    commit.store(CLEAN_AT, summary.clean_word(disk.key()))?;
-    commit.without_fence();
-    Ok(())
-}
-
-/// Saves a map as bits of what is in use, without a fence; returns its hash and how much is free.
-fn save_map(disk: &Disk, space: &Space<'_>, start_block: u64, length: u64) -> Result<(u64, u64)> {
-    const CHUNK_WORDS: usize = 512;
-    let mut at = start_block * BLOCK_BYTES;
-    let mut chunk = Vec::with_capacity(CHUNK_WORDS * 8);
-    let mut commit = disk.begin();
-    let mut outcome = Ok(());
-    let mut free = 0;
-    let mut left = length;
-    let mut flush = |chunk: &mut Vec<u8>| {
-        let written = commit.write(at, chunk);
-        at += chunk.len() as u64;
-        chunk.clear();
-        written
-    };
-    space.store_to(&mut |word| {
-        // Bits behind the end are neither free nor used.
-        let valid = if left >= 64 { u64::MAX } else { (1_u64 << left) - 1 };
-        left = left.saturating_sub(64);
-        free += (word & valid).count_ones() as u64;
-        chunk.extend_from_slice(&(!word & valid).to_le_bytes());
-        if chunk.len() == CHUNK_WORDS * 8 && outcome.is_ok() {
-            outcome = flush(&mut chunk);
-        }
-    });
-    outcome?;
-    flush(&mut chunk)?;
-    commit.without_fence();
-    map_hash(disk, start_block, length).map(|hash| (hash, free))
-}
-
-fn map_hash(disk: &Disk, start_block: u64, length: u64) -> Result<u64> {
-    disk.hash_map(start_block, length.div_ceil(64))
-}
-
-/// The summary of a clean detach and what was shared then, if there was one and its maps are what it says.
-pub(crate) fn clean_summary(disk: &Disk) -> Result<Option<(Summary, Vec<SharedRun>)>> {
-    let clean = disk.load(CLEAN_AT)?;
-    if clean == 0 {
-        return Ok(None);
-    }
-    let mut line = [0; LINE_BYTES as usize];
-    disk.read(SUMMARY_AT, &mut line)?;
-    let summary = Summary::decode(&line);
-    let geometry = disk.geometry();
-    let sound = clean == summary.clean_word(disk.key())
-        && summary.epoch == disk.epoch() as u64
-        && summary.block_map_hash == map_hash(disk, geometry.saved_blocks_start, geometry.blocks)?
-        && summary.inode_map_hash == map_hash(disk, geometry.saved_inodes_start, geometry.inodes())?;
-    if !sound {
-        return Ok(None);
-    }
-    Ok(read_list(disk, summary.shares)?.map(|runs| (summary, runs)))
-}
-
-/// Loads the maps of a clean detach, if there are any; returns what was shared.
-fn load_saved(disk: &Disk, blocks: &Space<'_>, inodes: &Space<'_>) -> Result<Option<Vec<SharedRun>>> {
-    let Some((_, runs)) = clean_summary(disk)? else { return Ok(None) };
-    let geometry = disk.geometry();
-    let saved = disk.saved_map(geometry.saved_blocks_start, geometry.blocks)?;
-    blocks.load(saved.words().map(|word| !word));
-    let saved = disk.saved_map(geometry.saved_inodes_start, geometry.inodes())?;
-    inodes.load(saved.words().map(|word| !word));
-    Ok(Some(runs))
 }
 
 /// The callbacks of attaching and detaching, for a volume in a file.

@@ -156,6 +156,11 @@ impl LogFs {
         Ok(Self { core, session, shared, guard: Mutex::new(None), report })
     }
 
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&Core, &Session) {
+        (&self.core, &self.session)
+    }
+
     /// What crash recovery did when this process opened the volume; `None` if there was none.
     pub fn recovery(&self) -> Option<RecoveryReport> {
         self.report

@@ -34,6 +34,7 @@ mod attributes;
 mod bits;
 mod check;
 mod clone;
+mod closing;
 mod collect;
 mod counters;
 mod create;

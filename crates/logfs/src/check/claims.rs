@@ -273,11 +273,10 @@ impl Model<'_> {
             Some(_) => {}
         }
         let at = geometry.saved_inodes_start * BLOCK_BYTES;
-        if Map::Inodes.hash(disk)? != summary.inode_map_hash {
+        let Some(used) = Map::Inodes.load(disk, &summary)? else {
             self.findings.damage("saved inode map", at, 0, "its hash is wrong", remedy);
             return Ok(());
-        }
-        let used = Map::Inodes.load(disk)?;
+        };
         let in_use = Bits::new(geometry.inodes());
         self.inodes.keys().chain(&self.release).chain(&[0]).for_each(|&inode| {
             let _ = in_use.set(inode as u64);

@@ -369,19 +369,16 @@ fn read_summary(disk: &Disk, unfinished: bool, findings: &mut Findings) -> Resul
 fn saved_used(ground: &Ground<'_>, findings: &mut Findings) -> Result<Option<Bits>> {
     let Some(summary) = &ground.summary else { return Ok(None) };
     let disk = ground.disk;
-    if Map::Blocks.hash(disk)? != summary.block_map_hash {
+    let used = Map::Blocks.load(disk, summary)?;
+    if used.is_none() {
         let at = disk.geometry().saved_blocks_start * BLOCK_BYTES;
         findings.damage("saved block map", at, 0, "its hash is wrong", "it is written anew; nothing is lost");
-        return Ok(None);
     }
-    Map::Blocks.load(disk).map(Some)
+    Ok(used)
 }
 
 /// The saved map of inodes in use, if it is sound.
 fn saved_inodes(ground: &Ground<'_>) -> Result<Option<Bits>> {
     let Some(summary) = &ground.summary else { return Ok(None) };
-    if Map::Inodes.hash(ground.disk)? != summary.inode_map_hash {
-        return Ok(None);
-    }
-    Map::Inodes.load(ground.disk).map(Some)
+    Map::Inodes.load(ground.disk, summary)
 }

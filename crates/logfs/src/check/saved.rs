@@ -3,10 +3,11 @@
 //! Relies on nobody using the volume meanwhile.
 
 use crate::bits::{Bits, PAGE_WORDS};
-use crate::disk::{Commit, Disk};
+use crate::disk::{Commit, Disk, SavedMap};
 use crate::format::shares::SharedRun;
-use crate::format::state::{ARENA_AT, CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_repairing};
+use crate::format::state::{ARENA_AT, CLEAN_AT, REPAIRING, SUMMARY_AT, Summary, is_of_whole_maps, is_repairing};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::holes::written;
 use crate::shares::save_list;
 use gannet_media::MediumOffset;
 use gannet_vfs::Result;
@@ -21,39 +22,40 @@ pub(crate) enum Map {
 }
 
 impl Map {
-    fn start_block(self, disk: &Disk) -> u64 {
+    fn on(self, disk: &Disk) -> SavedMap {
         match self {
-            Self::Blocks => disk.geometry().saved_blocks_start,
-            Self::Inodes => disk.geometry().saved_inodes_start,
+            Self::Blocks => SavedMap::of_blocks(disk),
+            Self::Inodes => SavedMap::of_inodes(disk),
         }
     }
 
-    /// How many words it has.
-    pub(crate) fn words(self, disk: &Disk) -> u64 {
-        let geometry = disk.geometry();
-        match self {
-            Self::Blocks => geometry.blocks.div_ceil(64),
-            Self::Inodes => geometry.inodes().div_ceil(64),
-        }
-    }
-
-    /// The hash of its bytes as they stand.
-    pub(crate) fn hash(self, disk: &Disk) -> Result<u64> {
-        disk.hash_map(self.start_block(disk), self.words(disk))
-    }
-
-    /// What it says, as it stands.
-    pub(crate) fn load(self, disk: &Disk) -> Result<Bits> {
-        let length = match self {
-            Self::Blocks => disk.geometry().blocks,
-            Self::Inodes => disk.geometry().inodes(),
+    /// What it says, if it is what a summary proves.
+    pub(crate) fn load(self, disk: &Disk, summary: &Summary) -> Result<Option<Bits>> {
+        let map = self.on(disk);
+        let (hash, length) = match self {
+            Self::Blocks => (summary.block_map_hash, disk.geometry().blocks),
+            Self::Inodes => (summary.inode_map_hash, disk.geometry().inodes()),
         };
-        disk.saved_map(self.start_block(disk), length)
+        if !map.is_sound(disk.medium(), hash)? {
+            return Ok(None);
+        }
+        let bits = Bits::new(length);
+        let mut first = 0;
+        for section in 0..map.sections() {
+            let mut words = 0;
+            map.read(disk.medium(), section, &mut |at, word| {
+                bits.put_words(first + at, core::iter::once(word));
+                words = at + 1;
+            })?;
+            first += words;
+        }
+        Ok(Some(bits))
     }
 
-    fn store(self, commit: &mut Commit<'_>, bits: &Bits) -> Result<()> {
-        let (start, count) = (self.start_block(commit.disk()), self.words(commit.disk()));
-        let written = commit.disk().map_blocks(start, count);
+    fn store(self, commit: &mut Commit<'_>, bits: &Bits) -> Result<u64> {
+        let map = self.on(commit.disk());
+        let (start, count) = (map.start_block(), map.length_bytes() / 8);
+        let written = written(commit.disk().medium(), start..start + map.length_bytes().div_ceil(BLOCK_BYTES));
         let is_hole =
             |block| written.get(written.partition_point(|piece| piece.end <= block)).is_none_or(|at| at.start > block);
         let mut buffer = Vec::with_capacity(BLOCK_BYTES as usize);
@@ -69,7 +71,9 @@ impl Map {
             buffer.extend(words.take(WORDS.min((count - first) as usize)).flat_map(u64::to_le_bytes));
             commit.write(block * BLOCK_BYTES, &buffer)?;
         }
-        Ok(())
+        let medium = commit.disk().medium().clone();
+        let sections: Result<Vec<_>> = (0..map.sections()).map(|section| map.as_it_stands(&medium, section)).collect();
+        map.write_table(commit, &sections?)
     }
 }
 
@@ -89,6 +93,10 @@ pub(crate) fn summary(disk: &Disk) -> Result<core::result::Result<Option<Summary
     let summary = Summary::decode(&line);
     // Bytes of the line that the summary does not use are zero, or it would not fit either.
     let clean = if is_repairing(clean) { !clean } else { clean };
+    if is_of_whole_maps(disk.key(), &line, clean) {
+        // The next opening counts, and says it anew.
+        return Ok(Ok(None));
+    }
     let fits = summary.encode() == line && summary.clean_word(disk.key()) == clean;
     Ok(if fits { Ok(Some(summary)) } else { Err(()) })
 }
@@ -106,8 +114,8 @@ pub(crate) fn write(
     // Nobody has it open, and an arena that killed users left is of something else.
     // Unnoticed [store, flush]: the epoch is another one as well. Only who looks for what is left in /dev/shm asks for this word alone.
     commit.store(ARENA_AT, 0)?;
-    Map::Blocks.store(&mut commit, blocks_used)?;
-    Map::Inodes.store(&mut commit, inodes_used)?;
+    let block_map_hash = Map::Blocks.store(&mut commit, blocks_used)?;
+    let inode_map_hash = Map::Inodes.store(&mut commit, inodes_used)?;
     let mut next = geometry.end();
     // What is free was not looked at, and can be what a memory error took.
     let can_be_read = |block: u64| {
@@ -123,8 +131,8 @@ pub(crate) fn write(
         shares,
         blocks_free: geometry.blocks - blocks_used.count(),
         inodes_used: inodes_used.count(),
-        block_map_hash: Map::Blocks.hash(disk)?,
-        inode_map_hash: Map::Inodes.hash(disk)?,
+        block_map_hash,
+        inode_map_hash,
         epoch: disk.epoch() as u64,
     };
     commit.write(SUMMARY_AT, &summary.encode())?;

@@ -6,22 +6,22 @@
 //! compiler refuses the wrong order (the idea is SquirrelFS's, OSDI'24).
 
 mod commit;
+mod sections;
 mod superblocks;
 
 pub(crate) use commit::{Commit, Durable};
+pub(crate) use sections::SavedMap;
 pub(crate) use superblocks::{MEDIA_IMPOSSIBLE, no_superblock, read_superblock, replica_that_counts, superblock_error};
 
-use crate::bits::Bits;
 use crate::format::geometry::{Geometry, SLOTS_PER_BLOCK};
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::{self, SLOT_BYTES, Slot};
 use crate::format::state::{EPOCH_AT, EPOCH_MAX};
 use crate::format::superblock::Superblock;
-use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag};
+use crate::format::{BLOCK_BYTES, Key, LINE_BYTES};
 use crate::holes::written;
 use gannet_media::{AccessError, Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
-use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Chunks of the inode table whose place a process keeps in mind.
@@ -323,41 +323,6 @@ impl Disk {
     /// Reads the entry at `place`, whatever its length.
     pub(crate) fn read_entry<'b>(&self, place: LinePlace, buffer: &'b mut Block) -> Result<&'b [u8]> {
         self.read_lines(place, &mut buffer[..])
-    }
-
-    /// The hash of a saved map that begins at a block and has so many words, as they stand.
-    pub(crate) fn hash_map(&self, start_block: u64, words: u64) -> Result<u64> {
-        let mut hash = gannet_media::DataHash::new(self.key().seed(Tag::Summary, start_block, 1));
-        let mut at = start_block * BLOCK_BYTES;
-        let end = at + words * 8;
-        for piece in self.map_blocks(start_block, words) {
-            let from = piece.start * BLOCK_BYTES;
-            let to = (piece.end * BLOCK_BYTES).min(end);
-            hash.update_zeros(from - at);
-            self.hash_range(&mut hash, from, to - from)?;
-            at = to;
-        }
-        hash.update_zeros(end - at);
-        Ok(hash.value())
-    }
-
-    /// A saved map as [`hash_map`](Self::hash_map) takes it: the numbers below `length` that it has.
-    pub(crate) fn saved_map(&self, start_block: u64, length: u64) -> Result<Bits> {
-        let bits = Bits::new(length);
-        let mut bytes = [0; BLOCK_BYTES as usize];
-        for block in self.map_blocks(start_block, length.div_ceil(64)).into_iter().flatten() {
-            self.read_block(block, &mut bytes)?;
-            let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
-            bits.put_words((block - start_block) as usize * (BLOCK_BYTES as usize / 8), words);
-        }
-        Ok(bits)
-    }
-
-    /// The blocks of a saved map that are not in holes. Holes are looked for in large ones only: that costs system calls.
-    pub(crate) fn map_blocks(&self, start_block: u64, words: u64) -> Vec<Range<u64>> {
-        const LARGE_BLOCKS: u64 = 64;
-        let blocks = start_block..start_block + (words * 8).div_ceil(BLOCK_BYTES);
-        if blocks.end - blocks.start < LARGE_BLOCKS { vec![blocks] } else { written(&self.medium, blocks) }
     }
 
     /// The data hash of a range of the medium, chained from `hash`.

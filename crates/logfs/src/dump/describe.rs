@@ -1,6 +1,6 @@
 //! What a volume is: for `gannet info`.
 
-use crate::attach::clean_summary;
+use crate::closing::Closed;
 use crate::disk::Disk;
 use crate::format::BLOCK_BYTES;
 use crate::format::state::{ARENA_AT, CLEAN_AT, is_closed, is_repairing};
@@ -51,7 +51,7 @@ pub fn describe(medium: &Medium) -> Result<Description> {
     let disk = Disk::open(medium.clone())?;
     let superblock = disk.superblock();
     let features = [superblock.features_compatible, superblock.features_read_only, superblock.features_incompatible];
-    let (summary, clean) = (clean_summary(&disk)?, disk.load(CLEAN_AT)?);
+    let (summary, clean) = (Closed::find(&disk)?.map(|closed| closed.summary), disk.load(CLEAN_AT)?);
     Ok(Description {
         uuid: superblock.uuid,
         label: superblock.label_text(),
@@ -68,6 +68,6 @@ pub fn describe(medium: &Medium) -> Result<Description> {
         repair_cut_short: is_repairing(clean),
         in_use: disk.load(ARENA_AT)? != 0,
         // Inode 0 is nobody's and counts as in use.
-        usage: summary.map(|(summary, _)| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
+        usage: summary.map(|summary| (summary.blocks_free, summary.inodes_used.saturating_sub(1))),
     })
 }

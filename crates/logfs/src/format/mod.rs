@@ -8,6 +8,7 @@ pub(crate) mod entry;
 pub(crate) mod geometry;
 pub(crate) mod member;
 pub(crate) mod page;
+pub(crate) mod sections;
 pub(crate) mod shares;
 pub(crate) mod slot;
 pub(crate) mod state;

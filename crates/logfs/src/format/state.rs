@@ -4,7 +4,7 @@ use super::shares::ListLink;
 use super::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u64, put_u64};
 
 /// Byte offset of the state block.
-const STATE_AT: u64 = BLOCK_BYTES;
+pub(crate) const STATE_AT: u64 = BLOCK_BYTES;
 /// The epoch: raised durably by every crash recovery. Starts at 1, at most [`EPOCH_MAX`].
 pub(crate) const EPOCH_AT: u64 = STATE_AT;
 /// 0 while a volume is open or was not closed cleanly; otherwise the checksum of the summary line, or what [`is_repairing`] says.
@@ -37,6 +37,9 @@ pub(crate) const OPENING_NEXT_AT: u64 = OPENING_AT + 8;
 /// The largest epoch, which shares a word with a block number.
 pub(crate) const EPOCH_MAX: u64 = (1 << 24) - 1;
 
+/// The last word of a summary: what its hashes are of.
+const FORM: u64 = 1;
+
 /// What a clean detach leaves, so that the next attach need not scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Summary {
@@ -44,9 +47,9 @@ pub(crate) struct Summary {
     pub(crate) blocks_free: u64,
     /// Inodes in use.
     pub(crate) inodes_used: u64,
-    /// Data hash of the saved block map.
+    /// Checksum of the table of the saved block map's sections.
     pub(crate) block_map_hash: u64,
-    /// Data hash of the saved inode map.
+    /// Checksum of the table of the saved inode map's sections.
     pub(crate) inode_map_hash: u64,
     /// The epoch at the detach.
     pub(crate) epoch: u64,
@@ -65,6 +68,7 @@ impl Summary {
         put_u64(&mut line, 32, self.epoch);
         put_u64(&mut line, 40, self.shares.block);
         put_u64(&mut line, 48, self.shares.checksum);
+        put_u64(&mut line, 56, FORM);
         line
     }
 
@@ -82,6 +86,16 @@ impl Summary {
 
     /// What the clean word is when this summary holds; never 0.
     pub(crate) fn clean_word(&self, key: Key) -> u64 {
-        key.checksum(Tag::Summary, 0, 0, &self.encode()) | 1
+        clean_word(key, &self.encode())
     }
+}
+
+/// What the clean word is when a summary line holds.
+fn clean_word(key: Key, line: &[u8; LINE_BYTES as usize]) -> u64 {
+    key.checksum(Tag::Summary, 0, 0, line) | 1
+}
+
+/// Whether `clean` proves a summary line in which hashes of whole maps stand, as they did before maps had sections.
+pub(crate) fn is_of_whole_maps(key: Key, line: &[u8; LINE_BYTES as usize], clean: u64) -> bool {
+    get_u64(line, 56) == 0 && clean_word(key, line) == clean
 }

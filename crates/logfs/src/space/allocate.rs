@@ -3,7 +3,7 @@
 //! May touch: one pool at a time, under its lock, and the thread's hands. Relies on: the caller to end what it holds
 //! (`keep` after its commit, `release` otherwise) before it unlocks the inode.
 
-use gannet_shm::{Guard, HandContent, Thread};
+use gannet_shm::{HandContent, Thread};
 
 use super::near::PoolOrder;
 use super::pool::Pool;
@@ -39,7 +39,7 @@ impl<'a> Space<'a> {
     /// aligned groups will do, and `want` is rounded down to such.
     ///
     /// # Errors
-    /// [`SpaceError::Full`]; [`SpaceError::Shared`] if a lock or a hand is not to be had.
+    /// [`SpaceError::Full`] or [`SpaceError::Damaged`]; [`SpaceError::Shared`] if a lock, a hand, or memory for a pool's bits is not to be had.
     pub fn allocate(
         &self,
         thread: &Thread<'_>,
@@ -61,7 +61,7 @@ impl<'a> Space<'a> {
                 return Err(SpaceError::Full);
             }
         }
-        if let Some(goal) = goal.filter(|&goal| goal < self.layout.blocks() && self.is_free(goal)) {
+        if let Some(goal) = goal.filter(|&goal| self.may_be_free(goal)) {
             let found = |pool: &Pool<'_>| {
                 let start = goal - pool.first_block;
                 let mut length = pool.run(start, want, true);
@@ -91,7 +91,7 @@ impl<'a> Space<'a> {
             }
         }
         if whole_2m {
-            return Err(SpaceError::Full);
+            return Err(self.full());
         }
         if want > 1 {
             // A pool that is nearly full has only crumbs; before a file is made of those, others are asked.
@@ -118,13 +118,13 @@ impl<'a> Space<'a> {
                 return Ok(held);
             }
         }
-        Err(SpaceError::Full)
+        Err(self.full())
     }
 
     /// Takes `count` blocks in one run, wherever on the volume one is: all pools are searched, if need be bit by bit.
     ///
     /// # Errors
-    /// [`SpaceError::Full`] if there is no such run within a pool; [`SpaceError::Shared`].
+    /// [`SpaceError::Full`] or [`SpaceError::Damaged`] if there is no such run within a pool; [`SpaceError::Shared`].
     pub fn allocate_run(&self, thread: &Thread<'_>, count: u32) -> Result<Held, SpaceError> {
         let count = u64::from(count).clamp(1, EXTENT_BLOCKS_MAX);
         for index in PoolOrder::of(self.layout.pools(), thread.slot(), self.nearness).all() {
@@ -134,7 +134,7 @@ impl<'a> Space<'a> {
                 return Ok(held);
             }
         }
-        Err(SpaceError::Full)
+        Err(self.full())
     }
 
     /// Takes one block from `first` on, of `count` that lie in one pool, if any is free. Looks at their bits without the lock first.
@@ -148,7 +148,8 @@ impl<'a> Space<'a> {
             let used = pool.run(start, count, false);
             (used < count && start + used < pool.blocks).then_some((start + used, 1))
         };
-        if first >= self.layout.blocks() || find(&self.pool(index)).is_none() {
+        let pool = self.pool(index);
+        if first >= self.layout.blocks() || (!pool.is_unread() && find(&pool).is_none()) {
             return Ok(None);
         }
         self.take_from(thread, index, find)
@@ -159,18 +160,17 @@ impl<'a> Space<'a> {
     /// # Errors
     /// [`SpaceError::Shared`].
     pub fn take_block(&self, thread: &Thread<'_>, block: u64) -> Result<Option<Held>, SpaceError> {
-        if !self.is_free(block) {
+        if !self.may_be_free(block) {
             return Ok(None);
         }
-        let index = self.layout.pool_of(block);
-        let guard = thread.lock(self.lock_of(index))?;
+        let (guard, pool) = self.lock_pool(thread, self.layout.pool_of(block))?;
         if !self.is_free(block) {
             guard.unlock();
             return Ok(None);
         }
         let extent = Extent { start: block, count: 1 };
         let hand = thread.hand_set(HandContent { kind: self.layout.hand_kind(), a: extent.pack(), b: 0 })?;
-        self.pool(index).take(self.layout.within_pool(block), 1);
+        pool.take(self.layout.within_pool(block), 1);
         guard.unlock();
         Ok(Some(Held { extent, hand }))
     }
@@ -182,8 +182,7 @@ impl<'a> Space<'a> {
         index: u64,
         find: impl Fn(&Pool<'a>) -> Option<(u64, u64)>,
     ) -> Result<Option<Held>, SpaceError> {
-        let pool = self.pool(index);
-        let guard = thread.lock(self.lock_of(index))?;
+        let (guard, pool) = self.lock_pool(thread, index)?;
         let Some((start, count)) = find(&pool) else {
             guard.unlock();
             return Ok(None);
@@ -234,8 +233,7 @@ impl<'a> Space<'a> {
         loop {
             let part = self.first_part(rest);
             let index = self.layout.pool_of(part.start);
-            let pool = self.pool(index);
-            let guard = thread.lock(self.lock_of(index))?;
+            let (guard, pool) = self.lock_pool(thread, index)?;
             pool.free_unpinned(part.start - pool.first_block, u64::from(part.count));
             // The hand lets go under the lock: once others can take the blocks nobody may free them again.
             if part.count == rest.count {
@@ -247,10 +245,5 @@ impl<'a> Space<'a> {
             thread.hand_update_a(&hand, rest.pack());
             guard.unlock();
         }
-    }
-
-    /// The lock of the pool that has `block`, and a view of that pool.
-    pub(super) fn lock_pool<'t>(&self, thread: &Thread<'t>, index: u64) -> Result<(Guard<'t>, Pool<'a>), SpaceError> {
-        Ok((thread.lock(self.lock_of(index))?, self.pool(index)))
     }
 }

@@ -8,6 +8,7 @@
 //! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin of the pool.
 
 use super::{Extent, GROUP_BLOCKS, SpaceError};
+use crate::format::sections::section_numbers;
 
 /// Words of a group's bits: a cache line.
 pub(super) const GROUP_WORDS: usize = (GROUP_BLOCKS / 64) as usize;
@@ -20,9 +21,6 @@ pub(super) const PINS_CHUNK: usize = 4096;
 /// Words of a pin.
 pub(super) const PIN_WORDS: usize = 2;
 
-const POOLS_MAX: u64 = 64;
-/// Small volumes have fewer pools rather than smaller ones: 64 MiB at the least.
-const POOL_GROUPS_MIN: u64 = 32;
 /// Blocks a volume can have: 2^40 less what rounding up to whole pools needs.
 const BLOCKS_MAX: u64 = 1 << 39;
 const HUGE_PAGE_BYTES: u64 = 2 << 20;
@@ -44,11 +42,12 @@ pub struct SpaceLayout {
 }
 
 impl SpaceLayout {
-    /// The layout for a volume of `blocks` blocks; at most 2^39 of them (2 PiB) are managed.
+    /// The layout for a volume of `blocks` blocks; at most 2^39 of them (2 PiB) are managed. A pool is what a section of the saved map
+    /// is about. Small volumes have fewer pools rather than smaller ones: 64 MiB at the least.
     pub fn for_blocks(blocks: u64) -> SpaceLayout {
         let blocks = blocks.min(BLOCKS_MAX);
         let groups = blocks.div_ceil(GROUP_BLOCKS).max(1);
-        let pool_groups = groups.div_ceil(POOLS_MAX).next_power_of_two().max(POOL_GROUPS_MIN);
+        let pool_groups = section_numbers(blocks) / GROUP_BLOCKS;
         let mut layout = SpaceLayout {
             blocks,
             pools: groups.div_ceil(pool_groups),
@@ -85,9 +84,14 @@ impl SpaceLayout {
         self.bytes
     }
 
-    /// How much of the region's beginning needs memory before it is used, in bytes.
+    /// How much of the region's beginning needs memory before it is used, in bytes, where all pools are filled at once.
     pub fn bytes_at_once(&self) -> u64 {
         self.deferred_at(0) as u64 * 8
+    }
+
+    /// The same, where no pool is yet.
+    pub fn bytes_of_controls(&self) -> u64 {
+        self.summary_at(0) as u64 * 8
     }
 
     /// The alignment the region should have, in bytes.

@@ -22,6 +22,7 @@ mod pins;
 mod pool;
 mod saved;
 mod settle;
+mod unread;
 
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ mod tests;
 pub use layout::SpaceLayout;
 pub use near::Nearness;
 pub use pins::PinOwner;
+pub use unread::SavedBits;
 
 use gannet_shm::{Arena, ArenaOffset, Hand, Ordering::Relaxed, Thread, Word};
 
@@ -99,6 +101,8 @@ pub enum SpaceError {
     PinsFull,
     /// An extent outside of the volume, or of no blocks.
     Invalid,
+    /// Nothing is free, but there are pools of which that is not known: their saved bits are damaged.
+    Damaged,
     /// What the arena, a lock or a hand failed with.
     Shared(gannet_shm::Error),
 }
@@ -117,6 +121,7 @@ pub struct Space<'a> {
     arena: &'a Arena,
     words: &'a [Word],
     nearness: Option<&'a Nearness>,
+    saved: Option<&'a dyn SavedBits>,
 }
 
 impl<'a> Space<'a> {
@@ -127,7 +132,7 @@ impl<'a> Space<'a> {
     /// [`SpaceError::Shared`] if the region is not inside the arena.
     pub fn new(arena: &'a Arena, start: ArenaOffset, layout: SpaceLayout) -> Result<Self, SpaceError> {
         let words = arena.words(start, layout.bytes() / 8)?;
-        Ok(Space { layout, start, arena, words, nearness: None })
+        Ok(Space { layout, start, arena, words, nearness: None, saved: None })
     }
 
     /// The same, where some pools are nearer to a thread than others.
@@ -173,7 +178,16 @@ impl<'a> Space<'a> {
         self.free_hint(self.layout.pool_of(block)).min(self.layout.pool_blocks())
     }
 
-    /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned.
+    /// Whether a block is free, as far as that can be seen without the pool's lock.
+    #[inline]
+    fn may_be_free(&self, block: u64) -> bool {
+        self.is_free(block)
+            || block < self.layout.blocks()
+                && self.pool(self.layout.pool_of(block)).is_unread()
+                && self.free_near(block) > 0
+    }
+
+    /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned, nor of a pool that was not read yet.
     #[inline]
     pub fn is_free(&self, block: u64) -> bool {
         // The bits of all pools follow each other.

@@ -9,10 +9,10 @@
 use gannet_shm::{Ordering::Relaxed, Word};
 
 use super::layout::{CONTROL_WORDS, GROUP_WORDS, PIN_WORDS, PINS_MAX};
-use super::{GROUP_BLOCKS, Space};
+use super::{Extent, GROUP_BLOCKS, Space};
 
 // Words of a pool's control. Word 0 is the lock.
-const FREE: usize = 1;
+pub(super) const FREE: usize = 1;
 /// The group where the search for several blocks goes on.
 const NEXT_GROUP: usize = 2;
 /// Pins in use.
@@ -23,6 +23,10 @@ pub(super) const PINS_USED: usize = 4;
 pub(super) const PINS_BACKED: usize = 5;
 /// No pin below this index is unused, most likely.
 pub(super) const PINS_NEXT: usize = 6;
+/// Where the bits stand: see `unread`.
+pub(super) const STATE: usize = 7;
+/// Of bits that stand on the medium: their hash.
+pub(super) const HASH: usize = 8;
 
 /// Partly free groups looked at for a run that is long enough before a whole group is taken.
 const GROUPS_SEARCHED: usize = 16;
@@ -81,6 +85,15 @@ fn mask(start: u64, count: u64) -> u64 {
     ones << start
 }
 
+impl Pool<'_> {
+    /// [`masks`] of the part of an extent of the volume that lies in this pool.
+    pub(super) fn masks_of(&self, extent: Extent) -> impl Iterator<Item = (usize, u64)> {
+        let start = extent.start.clamp(self.first_block, self.first_block + self.blocks);
+        let end = extent.end().clamp(start, self.first_block + self.blocks);
+        masks(start - self.first_block, end - start)
+    }
+}
+
 /// The words that `count` blocks from `start` on touch, with the mask of each.
 pub(super) fn masks(start: u64, count: u64) -> impl Iterator<Item = (usize, u64)> {
     let end = start + count;
@@ -94,7 +107,7 @@ pub(super) fn masks(start: u64, count: u64) -> impl Iterator<Item = (usize, u64)
 impl Pool<'_> {
     /// Whether there is a whole free group. Without the lock a hint.
     pub(super) fn has_whole(&self) -> bool {
-        self.whole.iter().any(|word| word.load(Relaxed) != 0)
+        self.is_unread() || self.whole.iter().any(|word| word.load(Relaxed) != 0)
     }
 
     /// How many blocks from `start` on, up to `most`, are all free, or all not free.

@@ -1,4 +1,4 @@
-//! The whole map at once: built after a crash, loaded after a clean detach, saved by one.
+//! The whole map at once: built after a crash, saved by a clean detach.
 //!
 //! May touch: all pools. Relies on: nobody else using the space meanwhile (attach and detach are behind a gate).
 
@@ -7,12 +7,7 @@ use gannet_shm::Ordering::Relaxed;
 use super::pool::masks;
 use super::{Extent, Space, SpaceError};
 
-impl Space<'_> {
-    /// Number of words of the saved map.
-    pub fn saved_words(&self) -> u64 {
-        self.layout.blocks().div_ceil(64)
-    }
-
+impl<'a> Space<'a> {
     /// Replaces the map by saved words, lowest block first, 1 is free. Words that are missing count as used; bits
     /// behind the end of the volume are ignored. Returns the number of free blocks.
     pub fn load(&self, words: impl IntoIterator<Item = u64>) -> u64 {
@@ -28,15 +23,10 @@ impl Space<'_> {
         free
     }
 
-    /// Calls `store` with every word of the map, lowest block first: [`Space::saved_words`] of them.
-    pub fn store_to(&self, store: &mut dyn FnMut(u64)) {
-        let mut left = self.saved_words();
-        for index in 0..self.layout.pools() {
-            for word in self.pool(index).bits.iter().take(left as usize) {
-                store(word.load(Relaxed));
-                left -= 1;
-            }
-        }
+    /// The words of pool `index`, lowest block first, without those behind the end of the volume; bits behind it are 0.
+    pub fn words_of(&self, index: u64) -> impl Iterator<Item = u64> + use<'a> {
+        let pool = self.pool(index);
+        pool.bits.iter().take(pool.blocks.div_ceil(64) as usize).map(|word| word.load(Relaxed))
     }
 
     /// Makes all blocks of an extent used or free. Only the bits: [`Space::recount_all`] is to follow.
@@ -129,7 +119,8 @@ impl Space<'_> {
     /// # Errors
     /// The number of the first pool that is wrong.
     pub fn verify(&self) -> Result<(), u64> {
-        match (0..self.layout.pools()).find(|&index| !self.pool(index).is_consistent()) {
+        let is_wrong = |pool: &super::pool::Pool<'_>| !pool.is_unread() && !pool.is_consistent();
+        match (0..self.layout.pools()).find(|&index| is_wrong(&self.pool(index))) {
             Some(index) => Err(index),
             None => Ok(()),
         }

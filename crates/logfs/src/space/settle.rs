@@ -50,6 +50,7 @@ impl Space<'_> {
         index: u64,
         referenced: &dyn Fn(u64) -> bool,
     ) -> Result<(), SpaceError> {
+        self.ready(dead, index)?;
         let pool = self.pool(index);
         // Before anything is freed: counters must be right, and pins count from their extent's store on.
         pool.repair();

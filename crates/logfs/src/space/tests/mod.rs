@@ -8,8 +8,9 @@ mod oracle;
 mod pinned;
 mod processes;
 mod random;
+mod unread;
 
-use super::{Extent, Held, Space, SpaceError, SpaceLayout};
+use super::{Extent, Held, SavedBits, Space, SpaceError, SpaceLayout};
 use gannet_shm::{
     ArenaLayout, ArenaOffset, DeadThread, GoneParticipant, Ordering::*, ReapStage, Reaper, Session, Thread,
 };
@@ -29,6 +30,8 @@ pub(super) struct Rig {
     pub(super) layout: SpaceLayout,
     space_at: ArenaOffset,
     inodes_at: ArenaOffset,
+    /// Where pools stand that were not read yet.
+    saved: Option<&'static dyn SavedBits>,
 }
 
 /// The arena for a volume of that many blocks.
@@ -44,14 +47,19 @@ pub(super) fn arena_layout(blocks: u64) -> ArenaLayout {
 impl Rig {
     /// Finds the structures of a session and registers what settles them.
     pub(super) fn of(session: &Session, blocks: u64) -> Rig {
+        Self::with_saved(session, blocks, None)
+    }
+
+    fn with_saved(session: &Session, blocks: u64, saved: Option<&'static dyn SavedBits>) -> Rig {
         let at = |name| session.arena().region(name).unwrap().start;
-        let rig = Rig { layout: SpaceLayout::for_blocks(blocks), space_at: at("space"), inodes_at: at("inodes") };
+        let layout = SpaceLayout::for_blocks(blocks);
+        let rig = Rig { layout, space_at: at("space"), inodes_at: at("inodes"), saved };
         session.register_reaper(ReapStage::Hands, Arc::new(Settler(rig)));
         rig
     }
 
     pub(super) fn space<'a>(&self, session: &'a Session) -> Space<'a> {
-        Space::new(session.arena(), self.space_at, self.layout).unwrap()
+        Space::new(session.arena(), self.space_at, self.layout).unwrap().with_saved(self.saved)
     }
 
     fn lock_of(&self, inode: u64) -> ArenaOffset {

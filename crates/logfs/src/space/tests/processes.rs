@@ -37,7 +37,7 @@ fn identity(nonce: u64) -> VolumeIdentity {
 
 fn rig(session: &Session) -> Rig {
     let at = |name| session.arena().region(name).unwrap().start;
-    Rig { layout: super::SpaceLayout::for_blocks(BLOCKS), space_at: at("space"), inodes_at: at("inodes") }
+    Rig { layout: super::SpaceLayout::for_blocks(BLOCKS), space_at: at("space"), inodes_at: at("inodes"), saved: None }
 }
 
 /// Does nothing unless the stress test starts it.
