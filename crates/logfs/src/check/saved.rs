@@ -36,20 +36,10 @@ impl Map {
             Self::Blocks => (summary.block_map_hash, disk.geometry().blocks),
             Self::Inodes => (summary.inode_map_hash, disk.geometry().inodes()),
         };
-        if !map.is_sound(disk.medium(), hash)? {
-            return Ok(None);
-        }
+        let Some(table) = map.table(disk.medium(), hash)? else { return Ok(None) };
         let bits = Bits::new(length);
-        let mut first = 0;
-        for section in 0..map.sections() {
-            let mut words = 0;
-            map.read(disk.medium(), section, &mut |at, word| {
-                bits.put_words(first + at, core::iter::once(word));
-                words = at + 1;
-            })?;
-            first += words;
-        }
-        Ok(Some(bits))
+        let is_sound = map.prove(disk.medium(), &table, &mut |at, word| bits.put_words(at, core::iter::once(word)))?;
+        Ok(is_sound.then_some(bits))
     }
 
     fn store(self, commit: &mut Commit<'_>, bits: &Bits) -> Result<u64> {

@@ -131,8 +131,16 @@ impl SavedMap {
     /// # Errors
     /// As [`SavedMap::read`].
     pub(crate) fn as_it_stands(&self, medium: &Medium, section: u64) -> Result<Section> {
+        self.look(medium, section, &mut |_, _| {})
+    }
+
+    /// The same, calling `take` as [`SavedMap::read`] does.
+    fn look(&self, medium: &Medium, section: u64, take: &mut dyn FnMut(usize, u64)) -> Result<Section> {
         let mut used = 0;
-        let hash = self.read(medium, section, &mut |_, word| used += u64::from(word.count_ones()))?;
+        let hash = self.read(medium, section, &mut |at, word| {
+            used += u64::from(word.count_ones());
+            take(at, word);
+        })?;
         Ok(Section { free: self.numbers_in(section).saturating_sub(used), hash })
     }
 
@@ -162,14 +170,14 @@ impl SavedMap {
         if buffer.is_empty() { Ok(()) } else { commit.write(at, &buffer) }
     }
 
-    /// The table as it stands, with its hash.
+    /// The table, if it is what `hash` says.
     ///
     /// # Errors
     /// As [`SavedMap::read`].
-    pub(crate) fn table(&self, medium: &Medium) -> Result<(Vec<Section>, u64)> {
+    pub(crate) fn table(&self, medium: &Medium, hash: u64) -> Result<Option<Vec<Section>>> {
         let mut bytes = vec![0; self.sections() as usize * SECTION_BYTES];
         medium.read(MediumOffset(self.table_at), &mut bytes).map_err(access_error)?;
-        Ok((Section::decode_all(&bytes), self.table_hash(&bytes)))
+        Ok((self.table_hash(&bytes) == hash).then(|| Section::decode_all(&bytes)))
     }
 
     /// Writes the table, without a fence; returns its hash.
@@ -186,19 +194,22 @@ impl SavedMap {
         self.key.checksum(Tag::Summary, self.start_block, 1, bytes)
     }
 
-    /// Whether every section is what the table says, and the table what `hash` says.
+    /// Whether every section is what its table says. Calls `take` with the words of all, up to the first that is not, and their places.
     ///
     /// # Errors
     /// As [`SavedMap::read`].
-    pub(crate) fn is_sound(&self, medium: &Medium, hash: u64) -> Result<bool> {
-        let (table, found) = self.table(medium)?;
-        if found != hash {
-            return Ok(false);
-        }
-        for (index, section) in table.iter().enumerate() {
-            if self.as_it_stands(medium, index as u64)? != *section {
+    pub(crate) fn prove(&self, medium: &Medium, table: &[Section], take: &mut dyn FnMut(usize, u64)) -> Result<bool> {
+        let mut first = 0;
+        for (index, section) in (0..).zip(table) {
+            let mut words = 0;
+            let stands = self.look(medium, index, &mut |at, word| {
+                take(first + at, word);
+                words = at + 1;
+            })?;
+            if stands != *section {
                 return Ok(false);
             }
+            first += words;
         }
         Ok(true)
     }
