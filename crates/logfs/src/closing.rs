@@ -120,29 +120,14 @@ impl Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AttachOptions, CheckOptions, LogFs, MakeOptions, NoUsers, Outcome, check, make};
-    use gannet_media::{CreateOptions, Medium};
+    use crate::check::tests::empty_volume;
+    use crate::{AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+    use gannet_media::Medium;
     use gannet_usermem::Source;
-    use gannet_vfs::{AllocateMode, Errno, FileSystem, Name, NewNode, Owner, Result, Time, WriteFlags, WritePosition};
+    use gannet_vfs::{AllocateMode, Errno, FileSystem, Name, NewNode, Owner, Result, WriteFlags, WritePosition};
 
     /// Blocks and inodes have four sections each, too many to be proved at once here.
     const BYTES: u64 = 256 << 20;
-
-    fn volume(bytes: u64) -> Medium {
-        let create = CreateOptions { huge_pages: false, ..Default::default() };
-        let medium = Medium::create_in_memory("closing", bytes, create).expect("memory");
-        let options = MakeOptions {
-            label: String::new(),
-            copy_on_write: false,
-            emulate_persistence: false,
-            owner: Owner::default(),
-            mode: 0o755,
-            random: [5; 24],
-            now: Time::now(),
-        };
-        make(&medium, &options).expect("mkfs");
-        medium
-    }
 
     fn attach(medium: &Medium) -> LogFs {
         let options = AttachOptions {
@@ -185,7 +170,7 @@ mod tests {
 
     #[test]
     fn sections_are_read_when_they_are_used_and_written_when_they_were_read() {
-        let medium = volume(BYTES);
+        let medium = empty_volume(BYTES);
         assert_sound(&medium);
         let fs = attach(&medium);
         let all = unread(&fs);
@@ -222,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_damaged_section_is_counted_anew() {
-        let medium = volume(BYTES);
+        let medium = empty_volume(BYTES);
         let fs = attach(&medium);
         let fresh = fs.statistics().expect("statistics");
         assert!(fs.detach().expect("detach"));
@@ -256,7 +241,7 @@ mod tests {
 
     #[test]
     fn damaged_tables_and_small_maps_are_counted_at_once() {
-        let medium = volume(BYTES / 4);
+        let medium = empty_volume(BYTES / 4);
         let disk = Disk::open(medium.clone()).expect("a volume");
         let maps = [SavedMap::of_blocks(&disk), SavedMap::of_inodes(&disk)];
         assert!(maps[0].length_bytes() <= PROVED_AT_ONCE_BYTES);

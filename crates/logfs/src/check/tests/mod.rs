@@ -44,7 +44,7 @@ pub(crate) fn medium_of(image: &[u8]) -> Medium {
     medium
 }
 
-fn empty_volume(length_bytes: u64) -> Medium {
+pub(crate) fn empty_volume(length_bytes: u64) -> Medium {
     let options = CreateOptions { huge_pages: false, ..CreateOptions::default() };
     let medium = Medium::create_in_memory("gannet-check", length_bytes, options).unwrap();
     let options = MakeOptions {
