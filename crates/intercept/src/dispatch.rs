@@ -67,12 +67,15 @@ fn handle_for_process(frame: &mut Frame, record: &mut Record) -> Outcome {
 #[cold]
 fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
     let parent = if record.vfork_by_others { 0 } else { record.vfork_parent };
-    match front::forks::act_for_parent(parent) {
+    let outcome = match front::forks::act_for_parent(parent) {
         Ok(_acting) => handle_caught(frame, record, true),
         Err(()) if matches!(frame.rax, EXIT | EXIT_GROUP) => Outcome::Pass,
         Err(()) if frame.rax == entry::NOT_EXECUTED => exec::return_to_program(frame, record),
         Err(()) => Outcome::Done(EIO),
-    }
+    };
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).child = 0 };
+    outcome
 }
 
 /// A panic is a defect of ours; it must cost one call, not the program.

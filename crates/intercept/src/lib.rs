@@ -10,7 +10,7 @@
 //! | `plan`, `patch` | find and rewrite `syscall` instructions |
 //! | `prepared` | the C library's text, rewritten, in a file that is mapped |
 //! | `objects` | which objects are rewritten, and when |
-//! | `entry`, `thread`, `signal`, `process`, `exec` | the machinery around an operation |
+//! | `entry`, `thread`, `signal`, `process`, `exec`, `lock` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
 //! | `environment`, `start`, `load_order` | how a process learns what it is part of, and where the library stands in it |
 //!
@@ -26,6 +26,7 @@ mod exec;
 mod front;
 mod launch;
 mod load_order;
+mod lock;
 mod memory;
 mod number;
 mod objects;
@@ -43,6 +44,7 @@ mod thread;
 pub use front::ends::set_thread_exit_hook;
 pub use launch::{LaunchOptions, MountedAt, die_as, exit_code, find_library, launch, replace};
 pub use load_order::c_library_function;
+pub use lock::Lock;
 pub use process::set_fork_hook;
 pub use start::{NotOpened, OpenVolume, start};
 pub use table::markdown as system_call_table;

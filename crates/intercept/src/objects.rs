@@ -6,6 +6,7 @@
 //! rewritten: not code that programs make themselves.
 
 use crate::environment;
+use crate::lock::Guarded;
 use crate::number::*;
 use crate::patch::area::{self, Run};
 use crate::patch::{Outcome, apply};
@@ -16,7 +17,7 @@ use crate::prepared::{self, Applied};
 use crate::raw::{is_error, syscall, syscall6};
 use core::ffi::{c_char, c_int, c_void};
 use core::ops::Range;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::borrow::Cow;
 
 #[repr(C)]
@@ -38,22 +39,14 @@ unsafe extern "C" {
 /// Files larger than this are not looked into.
 const FILE_BYTES_MAX: usize = 1 << 30;
 
-/// Taken while an object that was mapped later is rewritten.
-static LOCK: AtomicU32 = AtomicU32::new(0);
-/// Rewritten objects that can go away again, and their slots. Under the lock.
-static mut REWRITTEN: Vec<(Range<usize>, Run)> = Vec::new();
+/// Rewritten objects that can go away again, and their slots. Used while an object that was mapped later is rewritten.
+static REWRITTEN: Guarded<Rewritten> = Guarded::new();
+type Rewritten = Vec<(Range<usize>, Run)>;
 static REPORT: AtomicBool = AtomicBool::new(false);
-
-fn lock() {
-    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(SCHED_YIELD, []) };
-    }
-}
 
 /// Takes the lock so that a forked child finds it free, or releases it.
 pub(crate) fn around_fork(before: bool) {
-    if before { lock() } else { LOCK.store(0, Ordering::Release) }
+    REWRITTEN.around_fork(before);
 }
 
 /// Rewrites what was loaded with the program. False, with nothing rewritten, if its threads are not the C library's.
@@ -78,7 +71,11 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
     let holds = |image: &Image, address: usize| image.is_text(address.wrapping_sub(image.bias));
     for (name, image) in &objects {
         let file = name.rsplit('/').next().unwrap_or(name);
-        if holds(image, area::own_area().0) || file.starts_with("linux-vdso") {
+        if holds(image, area::own_area().0) {
+            crate::entry::left::note_own_text(text_of(image).unwrap_or(0..usize::MAX));
+            continue;
+        }
+        if file.starts_with("linux-vdso") {
             continue;
         }
         let is_base = file.starts_with("ld-linux") || holds(image, c_library);
@@ -114,7 +111,8 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
             continue;
         }
         // SAFETY: one thread runs, inside our library; the plan was made for this key and every site is compared.
-        let outcome = unsafe { rewrite(image, &sites, !is_base) }.map_or(Outcome::default(), |(outcome, _)| outcome);
+        let outcome = unsafe { rewrite(image, &sites, !is_base, &mut Vec::new()) };
+        let outcome = outcome.map_or(Outcome::default(), |(outcome, _)| outcome);
         if report && !sites.is_empty() {
             show(name, &sites, outcome, source);
         }
@@ -130,15 +128,17 @@ pub(crate) unsafe fn rewrite_loaded(environment: *const *const u8) -> bool {
 ///
 /// # Safety
 /// As for [`apply`].
-unsafe fn rewrite(image: &Image, sites: &[Site], full_vectors: bool) -> Option<(Outcome, Run)> {
+unsafe fn rewrite(
+    image: &Image,
+    sites: &[Site],
+    full_vectors: bool,
+    rewritten: &mut Rewritten,
+) -> Option<(Outcome, Run)> {
     let count = sites.iter().filter(|site| site.window != 0).count();
     let text = text_of(image)?;
     if count == 0 {
         return None;
     }
-    let rewritten = &raw mut REWRITTEN;
-    // SAFETY: at start one thread runs, and later the lock is held.
-    let rewritten = unsafe { &mut *rewritten };
     // What lay here before is gone, and its slots are free.
     let stale = rewritten
         .iter()
@@ -255,15 +255,14 @@ impl Mapped {
         let bias = (self.address + skipped).wrapping_sub(segment.start);
         let image = Image::of_segment(bias, segment);
         let (sites, from_cache) = plan_of(file, key, directory);
-        lock();
-        // SAFETY: the program does not know yet that the object is mapped; every site is compared.
-        let outcome = unsafe { rewrite(&image, &sites, true) };
-        if let (Some((_, run)), Some(text)) = (outcome, text_of(&image)) {
-            let rewritten = &raw mut REWRITTEN;
-            // SAFETY: under the lock.
-            unsafe { (*rewritten).push((text, run)) };
-        }
-        LOCK.store(0, Ordering::Release);
+        let outcome = REWRITTEN.with(|rewritten| {
+            // SAFETY: the program does not know yet that the object is mapped; every site is compared.
+            let outcome = unsafe { rewrite(&image, &sites, true, rewritten) };
+            if let (Some((_, run)), Some(text)) = (outcome, text_of(&image)) {
+                rewritten.push((text, run));
+            }
+            outcome
+        });
         if REPORT.load(Ordering::Relaxed) && !sites.is_empty() {
             let outcome = outcome.map_or(Outcome::default(), |(outcome, _)| outcome);
             show(

@@ -6,6 +6,7 @@
 use crate::dispatch::Outcome;
 use crate::entry::{self, Frame};
 use crate::front;
+use crate::lock;
 use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
 use crate::signal;
@@ -17,6 +18,7 @@ const CLONE_FILES: usize = 0x400;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_PARENT: usize = 0x8000;
 const CLONE_SETTLS: usize = 0x80000;
+const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_THREAD: usize = 0x10000;
 const SIGCHLD: usize = 17;
 const CLONE3_SIZE_MAX: usize = 128;
@@ -82,6 +84,12 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
         return false;
     }
     if process_id() != record.vfork_parent {
+        if !record.vfork_child_seen {
+            let clears = record.vfork_clears;
+            lock::begin_child(record, clears);
+        }
+        // SAFETY: the thread's own block, which the child has from its parent.
+        unsafe { (*entry::thread_state()).child = record.vfork_life };
         if !record.vfork_child_seen && !record.vfork_shares_descriptors {
             front::forks::vfork_child_begins();
         }
@@ -92,6 +100,7 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
         return false;
     }
     record.vfork_parent = 0;
+    lock::end_child(record);
     front::forks::drop_private_table(record);
     false
 }
@@ -126,6 +135,7 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             record.vfork_child_seen = false;
             record.vfork_by_others = flags & CLONE_PARENT != 0;
             record.vfork_shares_descriptors = flags & CLONE_FILES != 0;
+            record.vfork_clears = flags & CLONE_CHILD_CLEARTID != 0;
             record.vfork_parent = process_id();
         } else {
             front::held::stop();
@@ -201,6 +211,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         }
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
+        lock::after_fork_in_child(record);
         front::forks::after_fork_in_child(record, tickets, alone);
         if child_stack != 0 {
             frame.stack_pointer = child_stack;

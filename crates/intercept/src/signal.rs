@@ -6,12 +6,13 @@
 //! ours: a fault of a copy from or to the program's memory becomes EFAULT.
 
 use crate::entry::{self, Frame};
+use crate::lock::Lock;
 use crate::number;
 use crate::patch::area;
 use crate::raw::{is_error, syscall};
 use crate::thread::is_busy;
 use core::arch::global_asm;
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const SIGNAL_LIMIT: usize = 65;
 pub(crate) const SIGBUS: usize = 7;
@@ -58,7 +59,7 @@ static ACTIONS: [Action; SIGNAL_LIMIT] = [const {
 }; SIGNAL_LIMIT];
 /// Where the wrapper jumps at once: the program's handler, or 0 for the long way.
 static DIRECT: [AtomicUsize; SIGNAL_LIMIT] = [const { AtomicUsize::new(0) }; SIGNAL_LIMIT];
-static LOCK: AtomicU32 = AtomicU32::new(0);
+static LOCK: Lock = Lock::new();
 
 unsafe extern "C" {
     fn gannet_signal_wrapper();
@@ -147,7 +148,7 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
     let wrapper = gannet_signal_wrapper as *const () as usize;
     let always = matches!(signal, SIGSEGV | SIGBUS) && !in_child;
     let action = &ACTIONS[signal];
-    lock();
+    LOCK.take();
     let previous = KernelAction {
         handler: action.handler.load(Ordering::Relaxed),
         flags: action.flags.load(Ordering::Relaxed),
@@ -187,7 +188,7 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
         }
         result
     };
-    unlock();
+    LOCK.release();
     if is_error(result) {
         return result;
     }
@@ -292,6 +293,8 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
     // A fault of the running instruction, not a signal somebody sent. Of an address that no memory can have the kernel says only
     // that the signal is its own (SI_KERNEL).
     let fault = matches!(index, SIGSEGV | SIGBUS) && code > 0;
+    // SAFETY: as above.
+    unsafe { entry::left::forget_if_left(*rip, *context.add(CONTEXT_RSP).cast::<usize>()) };
     if is_busy() {
         if fault {
             // SAFETY: the instruction pointer the kernel will return to.
@@ -326,7 +329,7 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
         _ => {}
     }
     if action.flags.load(Ordering::Relaxed) & SA_RESETHAND != 0 {
-        lock();
+        LOCK.take();
         let default = KernelAction {
             flags: SA_RESTORER,
             restorer: action.restorer.load(Ordering::Relaxed),
@@ -336,7 +339,7 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
         if !matches!(index, SIGSEGV | SIGBUS) {
             kernel_action(index, Some(&default), None);
         }
-        unlock();
+        LOCK.release();
     }
     // SAFETY: as above.
     let at = unsafe { *rip };
@@ -430,22 +433,12 @@ pub(crate) fn deferred_restart() -> bool {
             .all(|signal| ACTIONS[signal].flags.load(Ordering::Relaxed) & SA_RESTART != 0)
 }
 
-fn lock() {
-    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        core::hint::spin_loop();
-    }
-}
-
-fn unlock() {
-    LOCK.store(0, Ordering::Release);
-}
-
 /// Takes the lock so that a forked child finds it free.
 pub(crate) fn before_fork() {
-    lock();
+    LOCK.take();
 }
 
 /// Releases it, in parent and child.
 pub(crate) fn after_fork() {
-    unlock();
+    LOCK.release();
 }

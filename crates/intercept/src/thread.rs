@@ -39,6 +39,12 @@ pub(crate) struct Record {
     pub(crate) vfork_by_others: bool,
     /// Its child has the kernel's table of descriptors in common with it (`CLONE_FILES`).
     pub(crate) vfork_shares_descriptors: bool,
+    /// The kernel is to clear a word of the program's when its child ends (`CLONE_CHILD_CLEARTID`).
+    pub(crate) vfork_clears: bool,
+    /// The life word of its child, plus one ([`crate::lock`]); 0: none.
+    pub(crate) vfork_life: u8,
+    /// The thread id of its child, if that has such a word.
+    pub(crate) vfork_child: i32,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
     /// An `execve` was begun, and what was made for it is there.
@@ -163,5 +169,5 @@ pub(crate) fn is_busy() -> bool {
 /// Marks this thread busy for code of ours that does not come through the entry, as at start.
 pub(crate) fn set_busy(busy: bool) {
     // SAFETY: the thread's own block.
-    unsafe { (*entry::thread_state()).busy.store(busy as u8, Ordering::Relaxed) };
+    unsafe { (*entry::thread_state()).busy.store(if busy { entry::BUSY_AT_START } else { 0 }, Ordering::Relaxed) };
 }

@@ -2,12 +2,13 @@
 //!
 //! Sizes up to 32 KiB come from slabs by class, each class with a lock and a list of free blocks; larger ones are maps of
 //! their own. System calls are made with instructions that nobody rewrites. The locks are taken around `fork`, so that
-//! a child never finds one held by a thread that it does not have.
+//! a child never finds one held by a thread that it does not have. A `vfork` child, whose memory is its parent's, may be killed with one: so the state
+//! changes by stores in an order in which each leaves it whole, with less to hand out at worst.
 
 use core::alloc::{GlobalAlloc, Layout};
-use core::cell::UnsafeCell;
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use gannet_intercept::Lock;
 
 /// Sizes are powers of two and the middles between them, from 16 bytes.
 const CLASS_COUNT: usize = 23;
@@ -20,30 +21,19 @@ const RUN_BYTES_MIN: usize = 256;
 const RUN_BYTES_MAX: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
+/// Used under its lock only: that its words are atomic keeps the stores in order.
 struct Class {
-    lock: AtomicU32,
-    state: UnsafeCell<ClassState>,
-}
-
-struct ClassState {
-    /// First free block; each holds the next one's address.
-    free: *mut u8,
-    /// The rest of the last chunk, not yet handed out.
-    fresh: *mut u8,
-    fresh_bytes: usize,
+    lock: Lock,
     /// How many runs there were.
-    runs: u32,
+    runs: AtomicU32,
+    /// First free block; each holds the next one's address.
+    free: AtomicPtr<u8>,
+    /// The rest of the last chunk, not yet handed out.
+    fresh: AtomicPtr<u8>,
+    fresh_bytes: AtomicUsize,
 }
 
-// SAFETY: the state is used under the lock only.
-unsafe impl Sync for Class {}
-
-static CLASSES: [Class; CLASS_COUNT] = [const {
-    Class {
-        lock: AtomicU32::new(0),
-        state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0, runs: 0 }),
-    }
-}; CLASS_COUNT];
+static CLASSES: [Class; CLASS_COUNT] = [const { Class::new() }; CLASS_COUNT];
 
 /// The allocator; its state is static.
 pub(crate) struct Allocator;
@@ -56,28 +46,14 @@ fn class_of(size: usize) -> (usize, usize) {
     if power > 3 && size <= middle { ((power - 4) * 2 + 1, middle) } else { ((power - 3) * 2, 1 << (power + 1)) }
 }
 
-impl Class {
-    fn lock(&self) {
-        let mut spins = 0u32;
-        while self.lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            spins += 1;
-            if spins.is_multiple_of(128) {
-                const SCHED_YIELD: usize = 24;
-                syscall(SCHED_YIELD, [0; 6]);
-            }
-            core::hint::spin_loop();
-        }
-    }
-
-    fn unlock(&self) {
-        self.lock.store(0, Ordering::Release);
-    }
-}
-
 /// Called with `true` before a fork and `false` after it, in both processes.
 pub(crate) fn around_fork(before: bool) {
     for class in CLASSES.iter().chain([&CHUNK]) {
-        if before { class.lock() } else { class.unlock() }
+        if before {
+            class.lock.take();
+        } else {
+            class.lock.release();
+        }
     }
 }
 
@@ -104,14 +80,11 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
         let class = &CLASSES[class_of(size).0];
-        class.lock();
+        class.lock.take();
         // SAFETY: the block is the caller's to give back and at least a pointer long.
-        unsafe {
-            let state = &mut *class.state.get();
-            pointer.cast::<*mut u8>().write(state.free);
-            state.free = pointer;
-        }
-        class.unlock();
+        unsafe { pointer.cast::<*mut u8>().write(class.free.load(Ordering::Relaxed)) };
+        class.free.store(pointer, Ordering::Release);
+        class.lock.release();
     }
 }
 
@@ -126,74 +99,91 @@ fn take(layout: Layout) -> (*mut u8, bool) {
     let size = if layout.align() > 8 { size.next_power_of_two() } else { size };
     let (index, block_bytes) = class_of(size);
     let class = &CLASSES[index];
-    class.lock();
-    // SAFETY: under the lock; free blocks hold the next one's address.
-    let block = unsafe {
-        let state = &mut *class.state.get();
-        if state.free.is_null() {
-            (state.fresh_block(block_bytes), true)
-        } else {
-            let block = state.free;
-            state.free = block.cast::<*mut u8>().read();
-            (block, false)
-        }
+    class.lock.take();
+    let free = class.free.load(Ordering::Relaxed);
+    let block = if free.is_null() {
+        (class.fresh_block(block_bytes), true)
+    } else {
+        // SAFETY: free blocks hold the next one's address.
+        class.free.store(unsafe { free.cast::<*mut u8>().read() }, Ordering::Release);
+        (free, false)
     };
-    class.unlock();
+    class.lock.release();
     block
 }
 
-impl ClassState {
-    fn fresh_block(&mut self, block_bytes: usize) -> *mut u8 {
-        if self.fresh_bytes < block_bytes {
-            let wanted = (RUN_BYTES_MIN << self.runs.min(16)).min(RUN_BYTES_MAX);
+impl Class {
+    const fn new() -> Self {
+        Self {
+            lock: Lock::new(),
+            runs: AtomicU32::new(0),
+            free: AtomicPtr::new(null_mut()),
+            fresh: AtomicPtr::new(null_mut()),
+            fresh_bytes: AtomicUsize::new(0),
+        }
+    }
+
+    /// What is left: where, and how many bytes.
+    fn rest(&self) -> (*mut u8, usize) {
+        (self.fresh.load(Ordering::Relaxed), self.fresh_bytes.load(Ordering::Relaxed))
+    }
+
+    /// Less is left: first said to be less.
+    fn shrink(&self, fresh: *mut u8, bytes: usize) {
+        self.fresh_bytes.store(bytes, Ordering::Release);
+        self.fresh.store(fresh, Ordering::Release);
+    }
+
+    /// More is there than was left, elsewhere.
+    fn renew(&self, fresh: *mut u8, bytes: usize) {
+        self.shrink(fresh, 0);
+        self.fresh_bytes.store(bytes, Ordering::Release);
+    }
+
+    fn fresh_block(&self, block_bytes: usize) -> *mut u8 {
+        if self.rest().1 < block_bytes {
+            let runs = self.runs.load(Ordering::Relaxed);
+            let wanted = (RUN_BYTES_MIN << runs.min(16)).min(RUN_BYTES_MAX);
             let run_bytes = block_bytes * (wanted / block_bytes).max(1);
             let align = if block_bytes.is_power_of_two() { block_bytes.min(PAGE_BYTES) } else { 16 };
             let Some(run) = take_run(run_bytes, align) else { return null_mut() };
-            self.runs += 1;
-            self.fresh = run;
-            self.fresh_bytes = run_bytes;
+            self.runs.store(runs + 1, Ordering::Relaxed);
+            self.renew(run, run_bytes);
         }
-        let block = self.fresh;
-        self.fresh = block.wrapping_add(block_bytes);
-        self.fresh_bytes -= block_bytes;
+        let (block, bytes) = self.rest();
+        self.shrink(block.wrapping_add(block_bytes), bytes - block_bytes);
         block
     }
 }
 
 /// The chunk that runs are cut from; its lock comes after a class's.
-static CHUNK: Class = Class {
-    lock: AtomicU32::new(0),
-    state: UnsafeCell::new(ClassState { free: null_mut(), fresh: null_mut(), fresh_bytes: 0, runs: 0 }),
-};
+static CHUNK: Class = Class::new();
 
 /// Cuts a run from the chunk.
 fn take_run(run_bytes: usize, align: usize) -> Option<*mut u8> {
-    CHUNK.lock();
-    // SAFETY: under the lock.
-    let run = unsafe {
-        let chunk = &mut *CHUNK.state.get();
-        cut(chunk, run_bytes, align).or_else(|| {
-            (chunk.fresh, chunk.fresh_bytes) = (map_pages(CHUNK_BYTES)?, CHUNK_BYTES);
-            cut(chunk, run_bytes, align)
-        })
-    };
-    CHUNK.unlock();
+    CHUNK.lock.take();
+    let run = cut(run_bytes, align).or_else(|| {
+        CHUNK.renew(map_pages(CHUNK_BYTES)?, CHUNK_BYTES);
+        cut(run_bytes, align)
+    });
+    CHUNK.lock.release();
     run
 }
 
-/// Cuts a run from what is left of a chunk: whole pages from its end, so that the rest, of which a process has little, lies on few pages.
-fn cut(chunk: &mut ClassState, run_bytes: usize, align: usize) -> Option<*mut u8> {
-    let rest = chunk.fresh_bytes.checked_sub(run_bytes)?;
+/// Cuts a run from what is left of the chunk: whole pages from its end, so that the rest, of which a process has little, lies on few pages.
+fn cut(run_bytes: usize, align: usize) -> Option<*mut u8> {
+    let (fresh, bytes) = CHUNK.rest();
+    let rest = bytes.checked_sub(run_bytes)?;
     if align < PAGE_BYTES {
-        let skipped = chunk.fresh.align_offset(align);
-        chunk.fresh_bytes = rest.checked_sub(skipped)?;
-        let run = chunk.fresh.wrapping_add(skipped);
-        chunk.fresh = run.wrapping_add(run_bytes);
+        let skipped = fresh.align_offset(align);
+        let run = fresh.wrapping_add(skipped);
+        CHUNK.shrink(run.wrapping_add(run_bytes), rest.checked_sub(skipped)?);
         return Some(run);
     }
-    let end = chunk.fresh.wrapping_add(rest);
-    chunk.fresh_bytes = rest.checked_sub(end.addr() % align)?;
-    Some(chunk.fresh.wrapping_add(chunk.fresh_bytes))
+    let end = fresh.wrapping_add(rest);
+    let bytes = rest.checked_sub(end.addr() % align)?;
+    CHUNK.shrink(fresh, bytes);
+    Some(fresh.wrapping_add(bytes))
 }
 
 fn map(layout: Layout) -> *mut u8 {
@@ -238,10 +228,10 @@ fn unmap_pages(start: usize, length: usize) {
     syscall(MUNMAP, [start, length, 0, 0, 0, 0]);
 }
 
-/// A system call with an instruction of our own. Used here for maps that belong to the allocator, and to yield.
+/// A system call with an instruction of our own. Used here for maps that belong to the allocator.
 fn syscall(number: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: maps and unmaps memory of the allocator's own, or yields.
+    // SAFETY: maps and unmaps memory of the allocator's own.
     unsafe {
         core::arch::asm!("syscall",
             inlateout("rax") number as isize => result,

@@ -9,12 +9,13 @@
 //!
 //! | offset | field |
 //! | --- | --- |
-//! | 0 | busy: an operation is running; signals are deferred, system calls pass |
+//! | 0 | busy: an operation is running (1), or code of ours at start (2); signals are deferred, system calls pass |
 //! | 1 | a signal was deferred |
 //! | 2 | the alternate signal stack is hidden, to be shown at the end of the operation |
 //! | 3 | the program has an alternate signal stack |
 //! | 4 | the call is made again behind the deferred signals |
 //! | 5 | the process's end leaves nothing behind: its call passes at once |
+//! | 6 | the life word of the `vfork` child whose call this is, plus one ([`crate::lock`]) |
 //! | 8 | the thread's record, above its engine stack; 0: none yet |
 //! | 16 | signals blocked by deferring, to be unblocked |
 //! | 32–95 | registers while the engine stack is being made, or a path is looked at |
@@ -26,6 +27,7 @@
 //! stack disabled: blocked before the change of stacks, disabled behind it, both undone after the change back.
 
 mod code;
+pub(crate) mod left;
 
 use crate::table::{CLASSES, NUMBER_LIMIT};
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -209,6 +211,11 @@ unsafe extern "C" {
     static mut gannet_xsave_mask: u32;
 }
 
+/// What [`ThreadState::busy`] is in an operation.
+const BUSY: u8 = 1;
+/// And at start, where code of ours runs on the program's stack.
+pub(crate) const BUSY_AT_START: u8 = 2;
+
 /// The block of thread-local storage described above.
 #[repr(C)]
 pub(crate) struct ThreadState {
@@ -223,7 +230,9 @@ pub(crate) struct ThreadState {
     again: u8,
     /// Nothing of a volume is in use, whatever [`note_use`] was told: until the next call that reaches the handler.
     pub(crate) ends_empty: u8,
-    padding: [u8; 2],
+    /// The life word of the `vfork` child whose call is being handled, plus one; 0: of none, or it is the process's call.
+    pub(crate) child: u8,
+    padding: u8,
     /// The thread's record.
     pub(crate) record: usize,
     /// Signals to unblock at the end of the operation.

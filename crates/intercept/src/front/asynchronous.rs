@@ -9,15 +9,16 @@
 use super::call::{Answer, Call, done};
 use super::{data, extent};
 use crate::dispatch::Outcome;
+use crate::lock::Guarded;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
-use core::sync::atomic::{AtomicU32, Ordering};
 use gannet_vfs::Errno;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// An event and the context it belongs to.
+#[derive(Clone)]
 struct Event {
     context: usize,
     /// The kernel's `struct io_event`: the request's data, the request, two results.
@@ -31,6 +32,7 @@ const STAND_INS_MAX: usize = 4096;
 const REQUEST_BYTES: usize = 64;
 
 /// What all threads of the process share about asynchronous requests.
+#[derive(Clone, Default)]
 struct State {
     /// Events that the kernel's ring had no room for.
     kept: VecDeque<Event>,
@@ -42,8 +44,7 @@ struct State {
     next: usize,
 }
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
-static mut STATE: State = State { kept: VecDeque::new(), posted: Vec::new(), waiting: Vec::new(), next: 0 };
+static STATE: Guarded<State> = Guarded::new();
 /// The request of a stand-in is made here, at its number: so its address says which it is. Used under the lock.
 #[unsafe(link_section = ".bss.gannet_large")]
 static mut STAND_INS: [u8; STAND_INS_MAX + REQUEST_BYTES] = [0; STAND_INS_MAX + REQUEST_BYTES];
@@ -53,36 +54,23 @@ fn stand_in(number: usize) -> usize {
     &raw const STAND_INS as usize + number
 }
 
-fn take_lock() {
-    while LOCK.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(SCHED_YIELD, []) };
-    }
-}
-
 fn locked<T>(work: impl FnOnce(&mut State) -> T) -> T {
-    take_lock();
-    let state = &raw mut STATE;
-    // SAFETY: under the lock; the reference ends with `work`.
-    let result = unsafe { work(&mut *state) };
-    LOCK.store(0, Ordering::Release);
-    result
+    STATE.with(work)
 }
 
 /// Takes the lock so that a forked child finds it free, or releases it.
 pub(crate) fn around_fork(before: bool) {
-    if before { take_lock() } else { LOCK.store(0, Ordering::Release) }
+    STATE.around_fork(before);
 }
 
 /// The child of a fork has none of its parent's contexts: one of its own may be where one of those was.
 #[unsafe(link_section = ".text.way.gannet")]
 pub(crate) fn after_fork_in_child() {
-    let state = &raw mut STATE;
-    // SAFETY: there is no other thread yet.
-    let state = unsafe { &mut *state };
     // Looked at first: a store is a page fault.
-    if !(state.kept.is_empty() && state.posted.is_empty() && state.waiting.is_empty()) {
-        (state.kept, state.posted, state.waiting) = Default::default();
+    // SAFETY: there is no other thread yet.
+    let used = unsafe { STATE.look() };
+    if used.is_some_and(|state| !(state.kept.is_empty() && state.posted.is_empty() && state.waiting.is_empty())) {
+        locked(|state| (state.kept, state.posted, state.waiting) = Default::default());
     }
 }
 

@@ -65,6 +65,11 @@ pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
             }
         }
     }
+    super::alone_with_descriptors(call.in_child, || Ok(Outcome::Done(close_around(first, last, flags))))
+}
+
+/// `close_range` around what is ours. While nobody changes that.
+fn close_around(first: u32, last: u32, flags: u32) -> isize {
     let mut from = first;
     for kept in super::internal::sorted() {
         if !(from..=last).contains(&kept) {
@@ -74,16 +79,16 @@ pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
             // SAFETY: the program's call, on part of its range.
             let result = unsafe { syscall(CLOSE_RANGE, [from as usize, kept as usize - 1, flags as usize]) };
             if is_error(result) {
-                return Ok(Outcome::Done(result));
+                return result;
             }
         }
         from = kept + 1;
     }
     if from > last {
-        return done(0);
+        return 0;
     }
     // SAFETY: as above.
-    Ok(Outcome::Done(unsafe { syscall(CLOSE_RANGE, [from as usize, last as usize, flags as usize]) }))
+    unsafe { syscall(CLOSE_RANGE, [from as usize, last as usize, flags as usize]) }
 }
 
 /// `dup`.

@@ -8,7 +8,7 @@ use super::{Front, credentials};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
-use crate::raw::{is_error, syscall, syscall6};
+use crate::raw::{is_error, syscall6};
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
 use gannet_vfs::{Errno, FileType, NodeId};
@@ -62,17 +62,24 @@ fn enter(call: &mut Call<'_>, mount: usize, node: NodeId, file_type: FileType) -
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
     namespace.check_access(node, Access::EXECUTE).map_err(|error| error.errno())?;
     let table = call.table_to_change()?;
-    let was_on_host = table.directory().is_none();
-    call.front.move_directory(table, Some((mount, node)))?;
-    if was_on_host {
-        // SAFETY: a path of our own.
-        unsafe { syscall(CHDIR, [c"/".as_ptr() as usize]) };
-    }
+    call.front.enter_directory(table, mount, node)?;
     done(0)
 }
 
 /// `chdir`.
 pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
+    let given = call.arguments;
+    loop {
+        call.arguments = given;
+        if let Some(outcome) = attempt(call, scratch)? {
+            return Ok(outcome);
+        }
+    }
+}
+
+/// Nothing if another thread has moved the directory meanwhile.
+fn attempt(call: &mut Call<'_>, scratch: &mut PathScratch) -> Result<Option<Outcome>, Errno> {
+    let moves = call.table().directory_moves();
     let path = call.arguments[0];
     let at = AtForm { number: CHDIR, arguments: [path, 0, 0, 0, 0, CWD], directory: 5, path: 0 };
     let mut inside = None;
@@ -82,7 +89,7 @@ pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
         done(0)
     })?;
     if let Some((mount, found)) = inside {
-        return enter(call, mount, found.node, found.file_type);
+        return enter(call, mount, found.node, found.file_type).map(Some);
     }
     let result = match outcome {
         // SAFETY: the program's call. Should a link lead to a volume, the trampoline's instruction would not see it.
@@ -91,26 +98,22 @@ pub(crate) fn change(call: &mut Call<'_>, scratch: &mut PathScratch) -> Answer {
                 Some(mut inside) => {
                     inside.push(0);
                     call.arguments[0] = inside.as_ptr() as usize;
-                    return change(call, scratch);
+                    return attempt(call, scratch);
                 }
                 None => ENOENT,
             },
             result => result,
         },
         Outcome::Done(result) => result,
-        Outcome::Again => return Ok(Outcome::Again),
+        Outcome::Again => return Ok(Some(Outcome::Again)),
     };
-    left_to_host(call, result)
+    Ok(left_to_host(call, result, moves)?.then_some(Outcome::Done(result)))
 }
 
-/// The kernel's working directory was moved by the program: it is the one that counts.
-fn left_to_host(call: &mut Call<'_>, result: isize) -> Answer {
-    if !is_error(result) {
-        let table = call.table_to_change()?;
-        call.front.move_directory(table, None)?;
-        call.front.note_host_directory(call.in_child);
-    }
-    Ok(Outcome::Done(result))
+/// The kernel's working directory was moved by the program. False if another thread has moved it meanwhile.
+fn left_to_host(call: &mut Call<'_>, result: isize, moves: u32) -> Result<bool, Errno> {
+    let in_child = call.in_child;
+    Ok(is_error(result) || call.front.leave_directory(call.table_to_change()?, moves, in_child))
 }
 
 /// `fchdir`.
@@ -121,9 +124,14 @@ pub(crate) fn change_to_descriptor(call: &mut Call<'_>) -> Answer {
     if call.is_internal(call.arguments[0]) {
         return Err(Errno::BADF);
     }
-    // SAFETY: the program's call.
-    let result = unsafe { syscall6(FCHDIR, call.arguments) };
-    left_to_host(call, result)
+    loop {
+        let moves = call.table().directory_moves();
+        // SAFETY: the program's call.
+        let result = unsafe { syscall6(FCHDIR, call.arguments) };
+        if left_to_host(call, result, moves)? {
+            return Ok(Outcome::Done(result));
+        }
+    }
 }
 
 /// `getcwd`.

@@ -3,7 +3,7 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights};
+use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights, working_directory};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -179,10 +179,8 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
 
 /// So that the child finds none held by a thread that it does not have.
 fn take_locks() {
-    while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(number::SCHED_YIELD, []) };
-    }
+    working_directory::around_fork(true);
+    OPENING.take();
     maps::around_fork(true);
     changes::around_fork(true);
     crate::objects::around_fork(true);
@@ -190,7 +188,8 @@ fn take_locks() {
 }
 
 fn release_locks() {
-    OPENING.store(0, Ordering::Release);
+    working_directory::around_fork(false);
+    OPENING.release();
     changes::around_fork(false);
     maps::around_fork(false);
     crate::objects::around_fork(false);
@@ -204,6 +203,9 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
         release_locks();
     }
     close_inherited(false);
+    if !alone {
+        changes::after_fork_in_child();
+    }
     locks::after_fork_in_child();
     asynchronous::after_fork_in_child();
     table::adopt_private(record);

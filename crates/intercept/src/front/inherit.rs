@@ -43,17 +43,16 @@ pub(crate) fn template(text: &[u8]) -> Option<i32> {
     if head.next() == Some(1) {
         filters::note();
     }
-    if let Some(template) = inherited
-        && placeholder::is_one(template as usize, template as usize, 0)
-    {
-        return Some(template as i32);
-    }
-    make_template()
+    // Another thread of the program before may have had it make way while this one was executed; one that was not intercepted, anything.
+    let places = inherited.into_iter().flat_map(|first| first as usize..first as usize + TEMPLATE_STEPS_MAX);
+    places.into_iter().find(|place| placeholder::is_template(*place)).map(|place| place as i32).or_else(make_template)
 }
 
 /// Where the template is kept: above what programs number by hand, yet low, because a fork goes through the table of
 /// descriptors up to the highest one (6 ns each: 120 µs below a limit of 20,000).
 const TEMPLATE_START: usize = 230;
+/// So far an inherited one is looked for from where it was.
+const TEMPLATE_STEPS_MAX: usize = 64;
 
 /// Another number for the template, above this one.
 pub(crate) fn another(template: usize) -> Option<i32> {
@@ -82,7 +81,6 @@ fn hide(descriptor: i32) -> Option<i32> {
 /// What placeholders are duplicates of: an empty file that can be neither read, nor written, nor mapped, and is always ready.
 fn make_template() -> Option<i32> {
     const MFD_ALLOW_SEALING: usize = 2;
-    const SEALS: usize = 1 | 2 | 4 | 8;
     const O_WRONLY: usize = 1;
     // SAFETY: a string that ends in zero.
     let descriptor = unsafe { syscall(MEMFD_CREATE, [c"gannet".as_ptr() as usize, MFD_ALLOW_SEALING]) };
@@ -93,7 +91,7 @@ fn make_template() -> Option<i32> {
     let _ = write!(path, "/proc/self/fd/{descriptor}\0");
     // SAFETY: our own descriptor, and a path that ends in zero.
     unsafe {
-        syscall(FCNTL, [descriptor as usize, F_ADD_SEALS, SEALS]);
+        syscall(FCNTL, [descriptor as usize, F_ADD_SEALS, placeholder::SEALS]);
         let reopened = syscall(OPEN, [path.as_ptr() as usize, O_WRONLY, 0]);
         syscall(CLOSE, [descriptor as usize]);
         if is_error(reopened) { None } else { hide(reopened as i32) }

@@ -76,7 +76,8 @@ pub(crate) fn recheck(call: &mut Call<'_>, scratch: &mut Scratch) -> Outcome {
         }
         any = true;
     }
-    if !any {
+    // Another thread may have entered a volume when the call was on its way, with the kernel's directory elsewhere.
+    if !any && call.table().directory().is_none() {
         return Outcome::Done(ENOENT);
     }
     match perform(call, scratch) {

@@ -59,12 +59,13 @@ pub(crate) mod working_directory;
 use crate::dispatch::Outcome;
 use crate::entry::{self, Frame};
 use crate::environment;
+use crate::lock::Lock;
 use crate::number::{self, *};
 use crate::raw::syscall;
 use crate::start::OpenVolume;
 use crate::thread::{self, Record};
 use call::Call;
-use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
@@ -138,8 +139,19 @@ pub(crate) struct Front {
 }
 
 static FRONT: AtomicPtr<Front> = AtomicPtr::new(core::ptr::null_mut());
-/// Held while a volume is opened.
-static OPENING: AtomicU32 = AtomicU32::new(0);
+/// Held while a volume is opened, and while other descriptors of ours come, go or are gone around.
+static OPENING: Lock = Lock::new();
+
+/// Meanwhile no other thread changes which descriptors are ours ([`internal`]). A `vfork` child has some of its own.
+pub(crate) fn alone_with_descriptors<T>(in_child: bool, work: impl FnOnce() -> T) -> T {
+    if in_child || thread::is_alone() {
+        return work();
+    }
+    OPENING.take();
+    let result = work();
+    OPENING.release();
+    result
+}
 
 /// The state, if volumes are mounted.
 #[inline]
@@ -213,21 +225,24 @@ impl Front {
     /// The descriptor that placeholders are duplicates of.
     #[inline]
     pub(crate) fn template(&self) -> usize {
-        self.template.load(Ordering::Relaxed) as usize
+        self.template.load(Ordering::SeqCst) as usize
     }
 
-    /// The program wants the template's number for itself: the template goes elsewhere. False if `number_wanted` is another one, or
-    /// there is no room.
+    /// The program wants the template's number for itself: the template goes elsewhere. False if `number_wanted` is another of ours, or
+    /// there is no room. Who makes duplicates meanwhile looks whether they are of the template ([`placeholder`]).
     pub(crate) fn make_way(&self, number_wanted: usize) -> bool {
-        if number_wanted != self.template() {
-            return false;
-        }
-        let Some(moved) = inherit::another(number_wanted) else { return false };
-        internal::replace(number_wanted as i32, moved);
-        self.template.store(moved, Ordering::Relaxed);
-        // SAFETY: our own descriptor, which nobody uses any more.
-        unsafe { syscall(number::CLOSE, [number_wanted]) };
-        true
+        alone_with_descriptors(false, || {
+            if number_wanted != self.template() {
+                // Another thread has made way.
+                return !internal::is_internal(number_wanted as i32);
+            }
+            let Some(moved) = inherit::another(number_wanted) else { return false };
+            internal::replace(number_wanted as i32, moved);
+            self.template.store(moved, Ordering::SeqCst);
+            // SAFETY: our own descriptor, which is the template no more.
+            unsafe { syscall(number::CLOSE, [number_wanted]) };
+            true
+        })
     }
 
     /// The file system of a mount, opened now if it was not. `EIO` if it cannot be, or is not the volume that the program before this
@@ -246,15 +261,12 @@ impl Front {
     #[cold]
     #[inline(never)]
     fn open_now(&self, mount: &Mount, complains: bool) -> Result<&'static dyn FileSystem, Errno> {
-        while OPENING.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // SAFETY: gives the processor away.
-            unsafe { syscall(number::SCHED_YIELD, []) };
-        }
+        OPENING.take();
         let mut answer = mount.failed.load(Ordering::Acquire);
         if mount.opened.load(Ordering::Acquire).is_null() && answer == 0 {
             answer = self.attempt(mount, complains).map_or_else(|errno| errno.raw_os_error(), |()| 0);
         }
-        OPENING.store(0, Ordering::Release);
+        OPENING.release();
         let opened = mount.opened.load(Ordering::Acquire);
         // SAFETY: as above.
         if opened.is_null() { Err(Errno::from_raw_os_error(answer)) } else { Ok(unsafe { &**opened }) }
@@ -311,12 +323,14 @@ impl Front {
             // Others that duplicate a descriptor which stood for it have entered the new one then.
             changes::wait();
         }
-        let is_used = table.refers_to(mount, description)
-            || !core::ptr::eq(table, process) && process.refers_to(mount, description)
-            || maps::hold(mount, description);
-        if !is_used && let Ok(fs) = self.file_system(mount) {
-            let _ = fs.shared().close(fs, description);
-        }
+        changes::while_ending(|| {
+            let is_used = table.refers_to(mount, description)
+                || !core::ptr::eq(table, process) && process.refers_to(mount, description)
+                || maps::hold(mount, description);
+            if !is_used && let Ok(fs) = self.file_system(mount) {
+                let _ = fs.shared().close(fs, description);
+            }
+        });
     }
 }
 

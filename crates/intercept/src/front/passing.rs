@@ -219,6 +219,13 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
         let entered = enter(call, descriptor, &file);
+        if entered.is_ok() && !crate::thread::is_alone() {
+            // Another thread may have closed the last descriptor of it that the process had before this one was entered.
+            changes::wait_for_endings();
+            if call.open_file(descriptor).is_some_and(|now| (now.mount, now.description) == (mount, file.description)) {
+                let _ = fs.shared().adopt(file.description);
+            }
+        }
         let _ = fs.shared().release_in_transit(fs, file.description);
         entered?;
     }

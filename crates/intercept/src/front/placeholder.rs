@@ -12,6 +12,8 @@ const O_CLOEXEC: usize = 0o2000000;
 const F_DUPFD: usize = 0;
 const F_DUPFD_CLOEXEC: usize = 1030;
 const F_DUPFD_QUERY: usize = 1027;
+/// Against everything: seals, shrinking, growing, writing.
+pub(super) const SEALS: usize = 1 | 2 | 4 | 8;
 
 /// A path of `/proc`, on the stack.
 struct Path {
@@ -31,7 +33,22 @@ impl Write for Path {
 
 /// The lowest free number becomes a placeholder, for a file that was opened with these flags.
 pub(super) fn make(front: &Front, flags: u32, closes_on_exec: bool) -> Result<usize, Errno> {
-    let template = front.template();
+    loop {
+        let template = front.template();
+        let made = duplicate(template, flags, closes_on_exec);
+        if front.template() == template {
+            return made;
+        }
+        // The template has made way: by now another file may have been there.
+        if let Ok(made) = made {
+            // SAFETY: the descriptor just made.
+            unsafe { syscall(CLOSE, [made]) };
+        }
+    }
+}
+
+/// Makes a duplicate of `template`, or one that is opened with `O_PATH`.
+fn duplicate(template: usize, flags: u32, closes_on_exec: bool) -> Result<usize, Errno> {
     if flags & O_PATH != 0 {
         let mut path = Path { bytes: [0; 32], used: 0 };
         let _ = write!(path, "/proc/self/fd/{template}");
@@ -54,14 +71,31 @@ pub(super) fn make(front: &Front, flags: u32, closes_on_exec: bool) -> Result<us
 pub(super) fn put(front: &Front, flags: u32, descriptor: usize, closes_on_exec: bool) -> bool {
     let made = if flags & O_PATH != 0 { make(front, flags, true).ok() } else { None };
     let close_flag = if closes_on_exec { O_CLOEXEC } else { 0 };
-    // SAFETY: descriptors of our own, and one that is to be replaced.
-    unsafe {
-        let put = syscall(DUP3, [made.unwrap_or_else(|| front.template()), descriptor, close_flag]);
-        if let Some(made) = made {
-            syscall(CLOSE, [made]);
+    loop {
+        let template = front.template();
+        // SAFETY: descriptors of our own, and one that is to be replaced.
+        let put = unsafe { syscall(DUP3, [made.unwrap_or(template), descriptor, close_flag]) };
+        if made.is_none() && front.template() != template {
+            continue;
         }
-        !is_error(put)
+        if let Some(made) = made {
+            // SAFETY: the descriptor made above.
+            unsafe { syscall(CLOSE, [made]) };
+        }
+        return !is_error(put);
     }
+}
+
+/// Whether a descriptor is of an empty file that nobody can change and that is open for writing only, as the template is. Not asked of others' memory files.
+#[unsafe(link_section = ".text.hot.gannet")]
+pub(super) fn is_template(descriptor: usize) -> bool {
+    const F_GET_SEALS: usize = 1034;
+    const F_GETFL: usize = 3;
+    const O_ACCMODE: isize = 3;
+    const O_WRONLY: isize = 1;
+    // SAFETY: asks about a descriptor.
+    let (seals, flags) = unsafe { (syscall(FCNTL, [descriptor, F_GET_SEALS]), syscall(FCNTL, [descriptor, F_GETFL])) };
+    !is_error(seals) && seals as usize & SEALS == SEALS && !is_error(flags) && flags & O_ACCMODE == O_WRONLY
 }
 
 /// Whether two descriptors of the kernel are of one file.

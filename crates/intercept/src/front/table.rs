@@ -55,6 +55,8 @@ pub(crate) struct Table {
 struct Head {
     /// Above the highest descriptor that was ever ours.
     used: AtomicU32,
+    /// Odd while the working directory is moved, by one thread at a time ([`super::working_directory`]).
+    directory_moves: AtomicU32,
     /// Mount + 1 of the working directory, 0: on the host.
     directory_mount: AtomicU32,
     directory_number: AtomicU64,
@@ -65,6 +67,7 @@ impl Head {
     const fn new() -> Head {
         Head {
             used: AtomicU32::new(0),
+            directory_moves: AtomicU32::new(0),
             directory_mount: AtomicU32::new(0),
             directory_number: AtomicU64::new(0),
             directory_generation: AtomicU32::new(0),
@@ -278,22 +281,37 @@ impl Table {
     /// Mount and inode of the working directory, if it is in a volume.
     #[inline]
     pub(crate) fn directory(&self) -> Option<(usize, NodeId)> {
-        let mount = self.head().directory_mount.load(Ordering::Acquire).checked_sub(1)?;
-        let (number, generation) = (
-            self.head().directory_number.load(Ordering::Relaxed),
-            self.head().directory_generation.load(Ordering::Relaxed),
-        );
-        Some((mount as usize, NodeId::new(number, generation)))
+        let head = self.head();
+        loop {
+            let moves = head.directory_moves.load(Ordering::Acquire);
+            let mount = head.directory_mount.load(Ordering::Relaxed);
+            let number = head.directory_number.load(Ordering::Relaxed);
+            let generation = head.directory_generation.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if moves & 1 == 0 && head.directory_moves.load(Ordering::Relaxed) == moves {
+                return Some((mount.checked_sub(1)? as usize, NodeId::new(number, generation)));
+            }
+            // SAFETY: gives the processor away.
+            unsafe { syscall(number::SCHED_YIELD, []) };
+        }
     }
 
-    /// Moves the working directory; `None`: to the host.
+    /// How often the working directory was moved, twice over.
+    pub(crate) fn directory_moves(&self) -> u32 {
+        self.head().directory_moves.load(Ordering::Acquire)
+    }
+
+    /// Moves the working directory; `None`: to the host. By one thread at a time.
     pub(crate) fn set_directory(&self, directory: Option<(usize, NodeId)>) {
-        let Some((mount, node)) = directory else {
-            self.head().directory_mount.store(0, Ordering::Release);
-            return;
-        };
-        self.head().directory_number.store(node.number, Ordering::Relaxed);
-        self.head().directory_generation.store(node.generation, Ordering::Relaxed);
-        self.head().directory_mount.store(mount as u32 + 1, Ordering::Release);
+        let head = self.head();
+        let moves = head.directory_moves.load(Ordering::Relaxed);
+        head.directory_moves.store(moves | 1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        if let Some((_, node)) = directory {
+            head.directory_number.store(node.number, Ordering::Relaxed);
+            head.directory_generation.store(node.generation, Ordering::Relaxed);
+        }
+        head.directory_mount.store(directory.map_or(0, |(mount, _)| mount as u32 + 1), Ordering::Relaxed);
+        head.directory_moves.store((moves | 1).wrapping_add(1), Ordering::Release);
     }
 }

@@ -6,9 +6,18 @@
 //! holds opens a description of its own when it first uses a relative path ([`Front::hold_directory`]). Until then its parent's counts, as a rule a
 //! shell's, which waits. Only what was removed already goes over an `execve`, as descriptors do.
 //! A `vfork` child holds nothing: it executes something next.
+//!
+//! One thread at a time moves the directory: what is held, what the table says and where the kernel's own is are changed together ([`moving`]).
+//! Other threads' calls read the table, all of one move ([`Table::directory`]). What remains is a call that was found to be about the host's
+//! directory and reaches the kernel when another thread has entered a volume, so that the kernel's is `/`: where nothing is found there it is made
+//! again ([`super::links`]).
 
 use super::Front;
 use super::table::{self, Table};
+use crate::lock::Lock;
+use crate::number::CHDIR;
+use crate::raw::syscall;
+use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gannet_vfs::shared::shm::Session;
 use gannet_vfs::shared::{AccessMode, Description};
@@ -21,6 +30,28 @@ static MOUNT: AtomicU32 = AtomicU32::new(0);
 /// The participant that holds it.
 static HOLDER_INDEX: AtomicU32 = AtomicU32::new(u32::MAX);
 static HOLDER_GENERATION: AtomicU64 = AtomicU64::new(0);
+
+static MOVES: Lock = Lock::new();
+
+/// Nobody else moves the directory meanwhile. Not inside of itself.
+fn moving<T>(work: impl FnOnce() -> T) -> T {
+    if thread::is_alone() {
+        return work();
+    }
+    MOVES.take();
+    let result = work();
+    MOVES.release();
+    result
+}
+
+/// Takes the lock so that a forked child finds the table whole, or releases it.
+pub(super) fn around_fork(before: bool) {
+    if before {
+        MOVES.take();
+    } else {
+        MOVES.release();
+    }
+}
 
 /// Whether it is this process that holds the directory, or tried to. In the child of a fork it is not.
 #[inline]
@@ -58,34 +89,60 @@ impl Front {
             && !is_own(fs.shared().session())
             && core::ptr::eq(table, table::of_process())
         {
-            hold_now(fs, mount, node);
+            moving(|| hold_now(fs, table, mount, node));
         }
     }
 
-    /// Moves the working directory; `None`: to the host. `ENOENT` if it is gone.
-    pub(super) fn move_directory(&self, table: &Table, to: Option<(usize, NodeId)>) -> Result<(), Errno> {
+    /// Moves the working directory into a volume. `ENOENT` if it is gone.
+    pub(super) fn enter_directory(&self, table: &Table, mount: usize, node: NodeId) -> Result<(), Errno> {
+        let enter = || {
+            let was_on_host = table.directory().is_none();
+            table.set_directory(Some((mount, node)));
+            if was_on_host {
+                // SAFETY: a path of our own.
+                unsafe { syscall(CHDIR, [c"/".as_ptr() as usize]) };
+            }
+        };
         if !core::ptr::eq(table, table::of_process()) {
-            table.set_directory(to);
+            enter();
             return Ok(());
         }
-        let opened = match to {
-            Some((mount, node)) => {
-                let fs = self.file_system(mount)?;
-                Some((fs, mount, open(fs, node)?))
-            }
-            None => None,
-        };
-        self.release_directory();
-        table.set_directory(to);
-        if let Some((fs, mount, description)) = opened {
+        let fs = self.file_system(mount)?;
+        let description = open(fs, node)?;
+        moving(|| {
+            self.release_now();
+            enter();
             replace(fs, mount, description);
-        }
+        });
         Ok(())
     }
 
-    /// The process no longer holds its working directory: it moved, or ends, or executes another program. Should that fail, the next
+    /// The kernel's working directory was moved by the program: it is the one that counts. False if another thread has moved it since `moves` was
+    /// asked for, so that it may be elsewhere: then it is moved again.
+    pub(super) fn leave_directory(&self, table: &Table, moves: u32, in_child: bool) -> bool {
+        if !core::ptr::eq(table, table::of_process()) {
+            table.set_directory(None);
+            self.note_host_directory(in_child);
+            return true;
+        }
+        moving(|| {
+            let is_last = table.directory_moves() == moves;
+            if is_last {
+                self.release_now();
+                table.set_directory(None);
+                self.note_host_directory(in_child);
+            }
+            is_last
+        })
+    }
+
+    /// The process no longer holds its working directory: it ends, or executes another program. Should that fail, the next
     /// relative path holds it again.
     pub(crate) fn release_directory(&self) {
+        moving(|| self.release_now());
+    }
+
+    fn release_now(&self) {
         let Some((fs, description)) = self.held_directory() else { return };
         HOLDER_INDEX.store(u32::MAX, Ordering::Relaxed);
         if DESCRIPTION.swap(0, Ordering::Relaxed) != 0 {
@@ -121,7 +178,11 @@ impl Front {
 }
 
 #[cold]
-fn hold_now(fs: &'static dyn FileSystem, mount: usize, node: NodeId) {
+fn hold_now(fs: &'static dyn FileSystem, table: &Table, mount: usize, node: NodeId) {
+    // Another thread has done so, or gone elsewhere.
+    if is_own(fs.shared().session()) || table.directory() != Some((mount, node)) {
+        return;
+    }
     // Where it is gone already, that is so for good.
     let description = open(fs, node).unwrap_or(0);
     if fs.shared().session().has_joined() {

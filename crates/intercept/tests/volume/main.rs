@@ -7,4 +7,5 @@ mod listings;
 mod paths;
 mod processes;
 mod programs;
+mod races;
 mod spanning;

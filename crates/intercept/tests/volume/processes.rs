@@ -82,37 +82,6 @@ fn asynchronous_requests_are_seen_by_those_who_wait_already_and_by_those_who_loo
 }
 
 #[test]
-fn a_map_made_anew_is_not_put_over_what_another_thread_got_at_its_address() {
-    races("places", "", "wrong: 0");
-}
-
-#[test]
-fn maps_show_what_other_threads_change_while_they_are_made() {
-    races("agree", "", "pages that differ: 0, signals without reason: 0");
-}
-
-#[test]
-fn memory_at_the_address_of_a_map_that_was_just_taken_away_is_not_taken_for_it() {
-    races("lent", "", "failed: 0, wrong: 0, the file is as it was");
-}
-
-#[test]
-fn a_number_that_is_given_another_file_is_never_nothing_to_other_threads() {
-    races("swap", "3", "wrong: 0, records lost: 0");
-}
-
-/// Runs a program for seconds whose threads do at once what must not disturb each other, in a volume and on tmpfs.
-#[track_caller]
-fn races(name: &str, argument: &str, wanted: &str) {
-    let (_directory, program) = compile(name);
-    let seconds = if std::env::var_os("GANNET_LONG").is_some() { "60" } else { "2" };
-    let arguments: Vec<_> = [seconds, argument].into_iter().filter(|argument| !argument.is_empty()).collect();
-    Volume::new(64).script(&format!("{} {}", program.display(), arguments.join(" ")), wanted);
-    let host = tempfile::Builder::new().prefix("gannet-races-").tempdir_in("/dev/shm").expect("/dev/shm");
-    check(&run(on_host(&program).args(arguments).current_dir(host.path())), "on the host", wanted);
-}
-
-#[test]
 fn who_takes_turns_at_record_locks_is_not_told_of_a_deadlock() {
     let (_directory, program) = compile("turns");
     Volume::new(16).script(&format!("{} 30000", program.display()), "failed: 0");

@@ -25,6 +25,7 @@ pub(super) struct Pin {
 }
 
 /// All pins; regions name them by their places.
+#[derive(Clone, Default)]
 pub(super) struct Pins {
     list: Vec<Option<Pin>>,
     /// How many are of maps in the making.
@@ -32,10 +33,6 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    pub(super) const fn new() -> Self {
-        Self { list: Vec::new(), in_the_making: 0 }
-    }
-
     pub(super) fn put(&mut self, pin: Pin) -> usize {
         let index = self.list.iter().position(Option::is_none).unwrap_or(self.list.len());
         if index == self.list.len() {
@@ -159,10 +156,10 @@ pub(crate) fn hold(mount: usize, description: Description) -> bool {
 /// # Safety
 /// The caller has the lock ([`around_fork`](super::around_fork)), or is the only thread.
 pub(crate) unsafe fn held_of(mount: usize) -> impl Iterator<Item = Description> {
-    let maps = &raw const regions::MAPS;
     // SAFETY: nobody else changes them meanwhile, as the caller says.
-    let maps = unsafe { &*maps };
-    maps.pins.iter().filter(move |(_, pin)| pin.mount == mount).map(|(_, pin)| pin.description)
+    let maps = unsafe { regions::MAPS.look() };
+    let pins = maps.into_iter().flat_map(|maps| maps.pins.iter());
+    pins.filter(move |(_, pin)| pin.mount == mount).map(|(_, pin)| pin.description)
 }
 
 /// The process ends: its maps no longer hold files. Their blocks stay pinned until it is gone.

@@ -6,10 +6,11 @@
 use super::pins::{Pin, Pins, give_back};
 use super::{Change, PAGE_BYTES, PROT_WRITE};
 use crate::front::call::Call;
-use crate::number::SCHED_YIELD;
+use crate::lock::{Guarded, Lock};
+use crate::number::MSYNC;
 use crate::raw::syscall;
 use core::ops::Range;
-use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use gannet_vfs::NodeId;
 use gannet_vfs::shared::Description;
 
@@ -71,6 +72,7 @@ impl Region {
     }
 }
 
+#[derive(Clone, Default)]
 pub(super) struct Maps {
     pub(super) regions: Vec<Region>,
     pub(super) pins: Pins,
@@ -109,18 +111,21 @@ impl Maps {
     }
 }
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
+pub(super) static MAPS: Guarded<Maps> = Guarded::new();
 /// Of regions and of maps in the making.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-pub(super) static mut MAPS: Maps = Maps { regions: Vec::new(), pins: Pins::new() };
 
 /// Held by who puts a map in the place of another, or takes one away.
-static PLACES: AtomicU32 = AtomicU32::new(0);
+static PLACES: Lock = Lock::new();
 
-fn take(lock: &AtomicU32) {
-    while lock.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
-        // SAFETY: gives the processor away.
-        unsafe { syscall(SCHED_YIELD, []) };
+/// Takes the lock of places. A `vfork` child that was killed with it may have taken maps away that are in the list still: nothing is to be laid there.
+fn take_places() {
+    const MS_ASYNC: usize = 1;
+    if PLACES.take() {
+        // SAFETY: asks whether all of it is mapped, and does nothing else.
+        let is_there =
+            |region: &Region| unsafe { syscall(MSYNC, [region.start, region.end - region.start, MS_ASYNC]) } == 0;
+        locked(|maps| maps.regions.retain(is_there));
     }
 }
 
@@ -129,21 +134,18 @@ fn take(lock: &AtomicU32) {
 /// part what was there stays in the list: who finds nothing there passes a call on without a look at this; who finds something looks again
 /// inside of it, since the kernel may have given the address to another thread already. Not inside of itself or of [`locked`].
 pub(super) fn placing<T>(work: impl FnOnce() -> T) -> T {
-    take(&PLACES);
+    take_places();
     let result = work();
-    PLACES.store(0, Ordering::Release);
+    PLACES.release();
     result
 }
 
 pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
-    take(&LOCK);
-    let maps = &raw mut MAPS;
-    // SAFETY: under the lock; the reference ends with `work`.
-    let maps = unsafe { &mut *maps };
-    let result = work(maps);
-    COUNT.store(maps.regions.len() + maps.pins.in_the_making, Ordering::Release);
-    LOCK.store(0, Ordering::Release);
-    result
+    MAPS.with(|maps| {
+        let result = work(maps);
+        COUNT.store(maps.regions.len() + maps.pins.in_the_making, Ordering::Release);
+        result
+    })
 }
 
 /// Whether anything of a volume is mapped, or about to be.
@@ -155,11 +157,11 @@ pub(crate) fn any() -> bool {
 /// Takes the locks so that a forked child finds them free, or releases them.
 pub(crate) fn around_fork(before: bool) {
     if before {
-        take(&PLACES);
-        take(&LOCK);
+        take_places();
+        MAPS.around_fork(true);
     } else {
-        LOCK.store(0, Ordering::Release);
-        PLACES.store(0, Ordering::Release);
+        MAPS.around_fork(false);
+        PLACES.release();
     }
 }
 
@@ -168,10 +170,9 @@ pub(crate) fn around_fork(before: bool) {
 /// # Safety
 /// The caller has the lock ([`around_fork`]), or is the only thread.
 pub(crate) unsafe fn any_of(mount: usize) -> bool {
-    let maps = &raw const MAPS;
     // SAFETY: nobody else changes them meanwhile, as the caller says.
-    let maps = unsafe { &*maps };
-    maps.regions.iter().any(|region| region.mount == mount)
+    let maps = unsafe { MAPS.look() };
+    maps.is_some_and(|maps| maps.regions.iter().any(|region| region.mount == mount))
 }
 
 /// What `mprotect` allows in a range from now on. While [`placing`].
