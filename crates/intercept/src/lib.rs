@@ -12,9 +12,10 @@
 //! | `objects` | which objects are rewritten, and when |
 //! | `entry`, `thread`, `signal`, `process`, `exec`, `lock` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
+//! | `raw`, `interruptible` | calls of the kernel's |
 //! | `environment`, `start`, `load_order` | how a process learns what it is part of, and where the library stands in it |
 //!
-//! Invariants: code that runs inside an operation makes system calls only through [`raw`] (or with instructions of its own) and
+//! Invariants: code that runs inside an operation makes system calls only through [`raw`] and [`interruptible`] (or with instructions of its own) and
 //! never uses the program's allocator or locks; nothing is thread-local but the block in [`entry`].
 
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -24,6 +25,7 @@ mod entry;
 mod environment;
 mod exec;
 mod front;
+mod interruptible;
 mod launch;
 mod load_order;
 mod lock;

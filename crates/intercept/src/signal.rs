@@ -6,6 +6,7 @@
 //! ours: a fault of a copy from or to the program's memory becomes EFAULT.
 
 use crate::entry::{self, Frame};
+use crate::interruptible;
 use crate::lock::Lock;
 use crate::number;
 use crate::patch::area;
@@ -275,6 +276,7 @@ struct SignalInformation {
 const BUS_ADRERR: i32 = 2;
 
 /// Offsets in `ucontext_t` on x86-64.
+const CONTEXT_RAX: usize = 40 + 13 * 8;
 const CONTEXT_RCX: usize = 40 + 14 * 8;
 const CONTEXT_RSP: usize = 40 + 15 * 8;
 const CONTEXT_RIP: usize = 40 + 16 * 8;
@@ -307,7 +309,13 @@ unsafe extern "C" fn wrapper_long(signal: i32, information: *mut SignalInformati
             return;
         }
         // SAFETY: as above.
-        unsafe { defer(index, information, mask) };
+        unsafe {
+            defer(index, information, mask);
+            if let Some((end, result)) = interruptible::interrupted_at(*rip) {
+                *rip = end;
+                *context.add(CONTEXT_RAX).cast::<isize>() = result;
+            }
+        }
         return;
     }
     // SAFETY: for a fault the address stands behind the code.

@@ -50,6 +50,18 @@ fn signals_in_an_operation_reach_their_handlers() {
     check(&run(command.current_dir(host.path())), "on the host", wanted);
 }
 
+/// What the handler makes of the host's calls for the program, and waits in: a signal's handler makes it go on, leaves it, or cancels it.
+#[test]
+fn calls_that_wait_for_others_are_interrupted() {
+    let (_directory, program) = compile("blocked");
+    let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let plain = run(on_host(&program).current_dir(host.path()));
+    assert!(plain.status.success(), "on the host: {plain:?}");
+    let volume = Volume::new(64);
+    let wanted = String::from_utf8_lossy(&plain.stdout);
+    check(&run(in_directory(&volume, 60).arg(&program)), "in a volume", &wanted);
+}
+
 #[test]
 fn a_message_without_room_for_descriptors_leaves_nothing() {
     if !have("python3") {

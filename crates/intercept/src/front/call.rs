@@ -7,6 +7,7 @@ use super::{
     linking, locks, maps, names, rules, sockets, status, transfer,
 };
 use crate::dispatch::Outcome;
+use crate::interruptible;
 use crate::number::*;
 use crate::raw::syscall6;
 use crate::table::{Class, Treatment, class_of, treatment_of};
@@ -66,7 +67,7 @@ impl Call<'_> {
     /// Makes the program's call, with other arguments.
     pub(crate) fn on_host(number: usize, arguments: [usize; 6]) -> Outcome {
         // SAFETY: the program's own call; only paths and directories were replaced.
-        Outcome::Done(unsafe { syscall6(number, arguments) })
+        interruptible::outcome(unsafe { interruptible::syscall6(number, arguments) })
     }
 
     /// Does `work` at the place a path leads to, if that is in a volume. `at` is the call in its `*at` form, with the

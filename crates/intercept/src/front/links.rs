@@ -84,7 +84,8 @@ pub(crate) fn recheck(call: &mut Call<'_>, scratch: &mut Scratch) -> Outcome {
         Ok(Outcome::Done(result)) => Outcome::Done(result),
         // What is to be opened in the kernel (a FIFO) keeps its place in the room for paths.
         Ok(Outcome::Pass) if call.passed.is_some() => Outcome::Pass,
-        Ok(Outcome::Pass | Outcome::Again) => Outcome::Done(ENOENT),
+        Ok(Outcome::Again) => Outcome::Again,
+        Ok(Outcome::Pass) => Outcome::Done(ENOENT),
         Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
     }
 }

@@ -9,6 +9,7 @@ use super::links::RECHECK;
 use super::table::OpenFile;
 use super::{changes, identity_of, placeholder, sockets};
 use crate::dispatch::Outcome;
+use crate::interruptible;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -99,11 +100,12 @@ pub(crate) fn send_several(call: &mut Call<'_>, first: &mut PathScratch, second:
             Err(_) if index > 0 => return done(index),
             Err(error) => return Err(error),
             Ok(Outcome::Done(sent)) => sent,
+            Ok(Outcome::Again) => return if index > 0 { done(index) } else { Ok(Outcome::Again) },
             // SAFETY: the program's message.
-            Ok(_) => unsafe { syscall(SENDMSG, [socket, message, flags]) },
+            Ok(Outcome::Pass) => unsafe { interruptible::syscall6(SENDMSG, [socket, message, flags, 0, 0, 0]) },
         };
         if is_error(sent) {
-            return if index > 0 { done(index) } else { Ok(Outcome::Done(sent)) };
+            return if index > 0 { done(index) } else { Ok(interruptible::outcome(sent)) };
         }
         let _ = memory::write_value(message.wrapping_add(SEVERAL_LENGTH_OFFSET), &(sent as u32));
     }
@@ -181,9 +183,9 @@ pub(crate) fn send(call: &Call<'_>, first: &mut PathScratch, second: &mut PathSc
         header[4] = control.as_ptr() as usize;
     }
     // SAFETY: the program's call, with address and control messages replaced. Made here, as its outcome must be known.
-    let result = unsafe { syscall(SENDMSG, [socket, header.as_ptr() as usize, flags]) };
+    let result = unsafe { interruptible::syscall6(SENDMSG, [socket, header.as_ptr() as usize, flags, 0, 0, 0]) };
     put_away(call, &sent, is_error(result));
-    Ok(Outcome::Done(result))
+    Ok(interruptible::outcome(result))
 }
 
 /// A `recvmsg` or `recvmmsg` that the kernel has done, with this result.

@@ -9,6 +9,7 @@ use super::data::{
 use super::table::OpenFile;
 use super::{credentials, limits, maps};
 use crate::dispatch::Outcome;
+use crate::interruptible;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -287,7 +288,9 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
         }
     };
     if moved == 0 {
-        result?;
+        if let Err(errno) = result {
+            return Ok(interruptible::outcome(-(errno.raw_os_error() as isize)));
+        }
         check_unwritten(call, &source, &target)?;
     }
     for (slot, address) in offsets.iter().zip([from_offset, to_offset]) {
@@ -311,8 +314,10 @@ fn transfer_read(call: &Call<'_>, source: &End, at: Option<u64>, buffer: &mut [u
             // SAFETY: our own buffer.
             host_result(unsafe {
                 match at {
-                    Some(offset) => syscall(PREAD64, [*descriptor, address, length, offset as usize]),
-                    None => syscall(READ, [*descriptor, address, length]),
+                    Some(offset) => {
+                        interruptible::syscall6(PREAD64, [*descriptor, address, length, offset as usize, 0, 0])
+                    }
+                    None => interruptible::syscall6(READ, [*descriptor, address, length, 0, 0, 0]),
                 }
             })
         }
@@ -339,8 +344,10 @@ fn transfer_write(call: &Call<'_>, target: &End, at: Option<u64>, buffer: &[u8])
             // SAFETY: our own buffer.
             host_result(unsafe {
                 match at {
-                    Some(offset) => syscall(PWRITE64, [*descriptor, address, length, offset as usize]),
-                    None => syscall(WRITE, [*descriptor, address, length]),
+                    Some(offset) => {
+                        interruptible::syscall6(PWRITE64, [*descriptor, address, length, offset as usize, 0, 0])
+                    }
+                    None => interruptible::syscall6(WRITE, [*descriptor, address, length, 0, 0, 0]),
                 }
             })
         }
