@@ -187,14 +187,17 @@ static KNOWN: [Known; KNOWN_COUNT] = [const {
     }
 }; KNOWN_COUNT];
 
-fn slot_of(name: &[u8]) -> (u64, &'static Known) {
-    let key = xxh3_64(name);
-    (key, &KNOWN[key as usize % KNOWN_COUNT])
+/// Where a name may stand, the likeliest place first.
+fn places_of(key: u64) -> impl Iterator<Item = &'static Known> {
+    (0..KNOWN_COUNT).map(move |step| &KNOWN[(key as usize).wrapping_add(step) % KNOWN_COUNT])
 }
 
-/// Notes what a socket was named by; the last of several with the same place.
+/// Notes what a socket was named by. Where there are too many, one of the others is forgotten.
 fn remember(name: &str, path: &[u8]) {
-    let (key, slot) = slot_of(name.trim_end_matches('\0').as_bytes());
+    let key = xxh3_64(name.trim_end_matches('\0').as_bytes());
+    let is_place =
+        |slot: &&Known| slot.key.load(Ordering::Relaxed) == key || slot.sequence.load(Ordering::Relaxed) == 0;
+    let Some(slot) = places_of(key).find(is_place).or_else(|| places_of(key).next()) else { return };
     let mut all = [0u8; PATH_BYTES];
     let Some(room) = all.get_mut(..path.len()) else { return };
     room.copy_from_slice(path);
@@ -214,7 +217,9 @@ fn remember(name: &str, path: &[u8]) {
 
 /// What a socket of the kernel's was named by, and how many bytes that is.
 fn recall(name: &[u8]) -> Option<([u8; PATH_BYTES], usize)> {
-    let (key, slot) = slot_of(name);
+    let key = xxh3_64(name);
+    let mut used = places_of(key).take_while(|slot| slot.sequence.load(Ordering::Relaxed) != 0);
+    let slot = used.find(|slot| slot.key.load(Ordering::Relaxed) == key)?;
     let before = slot.sequence.load(Ordering::Acquire);
     let mut all = [0u8; PATH_BYTES];
     for (word, bytes) in slot.path.iter().zip(all.as_chunks_mut().0) {

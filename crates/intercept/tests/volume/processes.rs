@@ -102,6 +102,9 @@ client.sendto(b'to a name', '/gannet/s'); data, back = server.recvfrom(20); prin
 client.sendmsg([b'in a message'], [], 0, 's'); print(server.recv(20))
 a, b = socket.socketpair(); socket.send_fds(a, [b'x'], [os.open('a.py', os.O_RDONLY)]); print(os.read(socket.recv_fds(b, 1, 1)[1][0], 6))
 client.connect('../gannet/s'); print(client.getpeername(), client.getsockname()); client.send(b'connected'); print(server.recv(20))
+many = [socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(40)]
+for number, one in enumerate(many): one.bind(f'many-{number}')
+print(sum(one.getsockname() == f'many-{number}' for number, one in enumerate(many)))
 for name, flags in (('nowhere', 0), ('a.py', 0), ('s' * 107, 0)):
     try: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'', name)
     except OSError as error: print(errno.errorcode[error.errno])
@@ -113,7 +116,7 @@ far = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM); near = socket.socket(soc
 near.connect('/gannet/f'); near.send(b'up'); print(far.recv(9), near.getpeername(), far.getsockname())
 import os, sys; sys.stdout.flush(); print(os.fork() == 0 and far.getsockname() or os.wait()[1])
 EOF",
-            "s\n''\nb'to a name'\nb'back'\nb'in a message'\nb'import'\ns /gannet/c\nb'connected'\nENOENT\nECONNREFUSED\nENOENT\nb'renamed'\nb'up' ../f ../f\n../f\n0",
+            "s\n''\nb'to a name'\nb'back'\nb'in a message'\nb'import'\ns /gannet/c\nb'connected'\n40\nENOENT\nECONNREFUSED\nENOENT\nb'renamed'\nb'up' ../f ../f\n../f\n0",
     );
 }
 
