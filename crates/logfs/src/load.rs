@@ -14,6 +14,7 @@ use crate::mapped::{MapsWord, SHIFTED};
 use crate::ops::{Op, index_error};
 use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace, binding_key, xattr_key};
+use gannet_shm::{Ordering, fence};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
 /// The extended attribute whose presence permission checks must know of.
@@ -91,7 +92,16 @@ impl<'s> Op<'s> {
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };
         record.set_loaded(state);
-        Ok(state)
+        // An inode in the making is its maker's until it is announced, whoever has the lock: should that one have died, it is settled, and the
+        // slot freed, without the lock, before the record is unloaded.
+        fence(Ordering::SeqCst);
+        match self.disk().slot(inode)? {
+            Slot::Used { generation: found, .. } if found == generation => Ok(state),
+            _ => {
+                record.unload();
+                Err(Error::new(Errno::STALE))
+            }
+        }
     }
 
     /// The slot of an inode. Who makes an inode writes its slot without the inode's lock, for nobody can name it yet; but one who comes

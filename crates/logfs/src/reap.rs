@@ -27,7 +27,7 @@ use crate::space::{Extent, HAND_BLOCKS};
 use crate::storage::{self, HAND_INODES};
 use crate::survey::{Values, data_is_whole};
 use crate::write::coarse_now;
-use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper};
+use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper, fence};
 use gannet_vfs::{FileType, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -205,7 +205,11 @@ fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
     let Some(at) = disk.slot_at(inode)? else { return Ok(()) };
     commit.flush(at, slot::SLOT_BYTES)?;
     match disk.slot(inode)? {
-        Slot::Free { .. } => Ok(()),
+        Slot::Free { .. } => {
+            // Perhaps by one who died while settling it.
+            op.record(inode)?.unload();
+            Ok(())
+        }
         Slot::Used { generation, birth, .. } if settled.named.contains(&(inode, generation)) => {
             // The pages that it is born with are in the dead thread's hands too, and no locked inode's log tells of them.
             let owned = Owned { key: disk.key(), inode, generation };
@@ -219,12 +223,15 @@ fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
         }
         Slot::Used { .. } | Slot::Damaged => {
             let generation = disk.load(at)? as u32;
-            // It may have been filled already.
-            op.record(inode)?.unload();
             // Unnoticed [store, flush]: without it the number stays taken until the next attach counts.
             commit.store(at + slot::AT_IDENTITY, Identity { generation, file_type: None }.freed().encode())?;
             // Unnoticed [store, flush]: whoever is born there later does not take a head for its own that leads to no page of its own.
-            commit.store(at + slot::AT_HEAD, 0)
+            commit.store(at + slot::AT_HEAD, 0)?;
+            // It may have been filled already, or be loaded at this moment by who comes with what the number was before: that one looks at the
+            // slot once more behind it (`Op::load`).
+            fence(Ordering::SeqCst);
+            op.record(inode)?.unload();
+            Ok(())
         }
     }
 }
