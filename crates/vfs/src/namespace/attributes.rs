@@ -151,7 +151,7 @@ impl Namespace<'_, '_> {
     pub fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<()> {
         let known = self.fs.permissions(node)?;
         if !self.is_owner(&known) {
-            return fail(Errno::ACCESS);
+            return fail(Errno::PERM);
         }
         if !matches!(known.file_type, FileType::Regular | FileType::Directory) {
             return fail(Errno::NOTTY);
