@@ -7,7 +7,7 @@
 
 use crate::adopt::LeftBehind;
 use crate::closing::{self, Closed};
-use crate::disk::Disk;
+use crate::disk::{Disk, read_superblock};
 use crate::format::geometry::Geometry;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
 use crate::index::NODE_WORDS;
@@ -95,7 +95,14 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
 }
 
 /// What the first participant does: the maps of free space, and the medium's note that the volume is open.
-pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: usize) -> Result<Option<RecoveryReport>> {
+/// `trusts_maps`: what a clean detach left of them counts, if there was one.
+pub(crate) fn open_first(
+    core: &Core,
+    session: &Session,
+    arena: ArenaIdentity,
+    threads: usize,
+    trusts_maps: bool,
+) -> Result<Option<RecoveryReport>> {
     let disk = &core.disk;
     disk.refresh_epoch()?;
     if is_repairing(disk.load(CLEAN_AT)?) {
@@ -109,9 +116,10 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
     let inodes = core.space.inodes_in(session.arena())?;
     let shares = Shares::of(&core.places, session.arena())?;
     if !disk.medium().is_read_only() {
-        open_together(disk, opening_number(arena))?;
+        open_together(disk, opening_number(arena.0))?;
     }
-    let report = match Closed::find(disk)? {
+    let closed = if trusts_maps { Closed::find(disk)? } else { None };
+    let report = match closed {
         Some(closed) => {
             closed.leave(&blocks, &inodes);
             shares.load(&closed.shares)?;
@@ -138,13 +146,21 @@ pub(crate) fn open_first(core: &Core, session: &Session, arena: u64, threads: us
         commit.store(CLEAN_AT, 0)?;
         // Unnoticed [store, flush]: only who finds the volume open asks for it, and these tests are alone with theirs (`handover`
         // is not). What a power loss takes, it takes with the arena.
-        commit.store(ARENA_AT, arena)?;
+        commit.store(ARENA_AT, arena.0)?;
         // Unnoticed [store, flush]: as the line before it.
         commit.store(ADOPTIONS_AT, 0)?;
         let _ = commit.fence();
     }
     epoch_word(core, session)?.store(disk.epoch() as u64, Ordering::Relaxed);
     Ok(report)
+}
+
+/// What the medium names the arena by: a process's own has no identity.
+pub(crate) fn arena_of(session: &Session) -> ArenaIdentity {
+    match session.path() {
+        Some(_) => session.arena_identity(),
+        None => ArenaIdentity(1),
+    }
 }
 
 /// A number that no other opening of a volume has.
@@ -179,6 +195,9 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     if disk.medium().is_read_only() {
         return Ok(());
     }
+    if !LeftBehind::of(disk, session, arena_of(session))?.is_named()? {
+        return Err(replaced(disk));
+    }
     let abandoned = shared.map_or(Ok(()), |shared| free_abandoned(core, session, shared));
     let op = Op::begin(core, session.thread().map_err(shared_error)?)?;
     op.write_back_left()?;
@@ -195,6 +214,28 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     disk.medium().sync().map_err(|_| Error::because(Errno::IO, "the volume's file cannot be synced"))
 }
 
+/// Other bytes are in the volume's file than were opened: a copy was put there meanwhile. What the arena says is not true of them, and what
+/// its users stored since is in them. If they are this volume's, of whatever time, the next attach recovers them.
+#[cold]
+fn replaced(disk: &Disk) -> Error {
+    let uuid = disk.superblock().uuid;
+    let recovered_next = || -> Result<()> {
+        if read_superblock(disk.medium())?.uuid == uuid {
+            let mut commit = disk.begin();
+            commit.store(CLEAN_AT, 0)?; // Unmet: nobody but a test puts other bytes there.
+            commit.store(ARENA_AT, 0)?; // Unmet: as above.
+            let _ = commit.fence(); // Unmet: as above.
+        }
+        Ok(())
+    };
+    match recovered_next() {
+        Ok(()) => {
+            Error::because(Errno::UCLEAN, "other content was put into the volume's file while the volume was open")
+        }
+        Err(error) => error,
+    }
+}
+
 /// The callbacks of attaching and detaching, for a volume in a file.
 pub(crate) struct FileGuard {
     pub(crate) disk: Option<Disk>,
@@ -202,6 +243,9 @@ pub(crate) struct FileGuard {
     pub(crate) core: Option<Arc<Core>>,
     pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) report: Option<RecoveryReport>,
+    /// Killed users left an arena that the volume, which says that it was closed, does not name: unless they were killed while they closed it, other
+    /// bytes were put there, and they may have stored into those.
+    pub(crate) distrusts_maps: bool,
 }
 
 impl FileGuard {
@@ -238,6 +282,7 @@ impl FileGuard {
         let Some(disk) = &self.disk else { return Ok(false) };
         let left = LeftBehind::of(disk, session, arena)?;
         if !left.is_named()? {
+            self.distrusts_maps = true;
             return Ok(false);
         }
         recover::refuse_read_only(disk)?;
@@ -262,7 +307,7 @@ impl FileGuard {
     fn first_of_all(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
         let (core, threads) = self.take_disk(session)?;
         claim_alone(&core.disk)?;
-        self.report = open_first(&core, session, arena.0, threads)?;
+        self.report = open_first(&core, session, arena, threads, !self.distrusts_maps)?;
         note_volume(&core.disk, session);
         self.core = Some(core);
         Ok(())

@@ -132,7 +132,8 @@ impl LogFs {
         let disk = disk.map_err(volume_error)?.in_its_mode();
         let identity = attach::identity(&disk).map_err(volume_error)?;
         let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
-        let mut guard = FileGuard { disk: Some(disk), options: Some(options), core: None, shared: None, report: None };
+        let (disk, options) = (Some(disk), Some(options));
+        let mut guard = FileGuard { disk, options, core: None, shared: None, report: None, distrusts_maps: false };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
             error => OpenError::Shared { path: text.clone(), error },
@@ -152,7 +153,7 @@ impl LogFs {
         let session = Session::private(&layout).map_err(shared_error)?;
         let threads = options.threads;
         let (core, shared) = attach::assemble(disk, &session, options)?;
-        let report = attach::open_first(&core, &session, 1, threads)?;
+        let report = attach::open_first(&core, &session, attach::arena_of(&session), threads, true)?;
         Ok(Self { core, session, shared, guard: Mutex::new(None), report })
     }
 

@@ -8,7 +8,7 @@ use crate::volume::{Mode, assert_sound, options};
 use gannet_fstest::Rig;
 use gannet_logfs::{AttachOptions, FurtherOptions, LogFs, make, make_spanning, open_medium};
 use gannet_media::{CreateOptions, Medium};
-use gannet_vfs::WritePosition;
+use gannet_vfs::{Errno, WritePosition};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -139,6 +139,35 @@ fn an_unclean_copy_that_is_put_back_is_recovered() {
         let fs = volume.open();
         assert!(fs.recovery().is_some());
     }
+}
+
+/// A copy of a closed volume is put back under a user, who goes on. What they store then is in the copy: it must not count as closed, neither when they
+/// close it nor when they are killed.
+#[test]
+fn what_is_put_back_under_a_user_does_not_count_as_closed() {
+    for is_killed in [false, true] {
+        let (volume, before) = populated("under");
+        let closed = bytes_of(&volume.0);
+        if is_killed {
+            let mut user = volume.spawn("look");
+            restore(&volume.0, &closed);
+            user.kill().expect("kill");
+            user.wait().expect("wait");
+        } else {
+            let fs = volume.open();
+            restore(&volume.0, &closed);
+            assert_eq!(fs.detach().expect_err("it was not closed").errno(), Errno::UCLEAN);
+        }
+        assert!(use_restored(&volume, &before, "put back"), "its maps were believed; killed: {is_killed}");
+        assert!(volume.arenas().is_empty());
+    }
+    // Another volume's is left alone, but for its being open.
+    let ((volume, _), (other, before)) = (populated("one"), populated("another"));
+    let fs = volume.open();
+    restore(&volume.0, &bytes_of(&other.0));
+    assert_eq!(fs.detach().expect_err("it was not closed").errno(), Errno::UCLEAN);
+    drop(fs);
+    assert!(!use_restored(&volume, &before, "another volume"));
 }
 
 /// The copy was made in one moment, as file systems and virtual machines can, while processes had the volume open. Whatever
