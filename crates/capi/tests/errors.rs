@@ -175,7 +175,9 @@ fn volumes_that_cannot_be_attached() {
 #[test]
 fn a_read_only_volume_stays_as_it_is() {
     let file = make_volume(false);
-    drop(attach(&file));
+    let writer = attach(&file);
+    good!(gannet_open, writer, c("f").as_ptr(), O_RDWR | O_CREAT, 0o666);
+    drop(writer);
     let path = c(file.path().to_str().expect("UTF-8"));
     let size = size_of::<AttachOptions>();
     let options = AttachOptions { size, flags: GANNET_ATTACH_READ_ONLY, reserved: 0, index_bytes_max: 0 };
@@ -185,6 +187,10 @@ fn a_read_only_volume_stays_as_it_is() {
     assert!(!volume.0.is_null(), "{}", error_text());
     assert_eq!(call!(gannet_mkdir, volume, c("d").as_ptr(), 0o755), errno(libc::EROFS));
     assert!(error_text().contains("GANNET_ATTACH_READ_ONLY"), "{}", error_text());
+    assert_eq!(call!(gannet_open, volume, c("f").as_ptr(), O_RDWR, 0), errno(libc::EROFS));
+    assert_eq!(call!(gannet_access, volume, c("f").as_ptr(), libc::W_OK), errno(libc::EROFS));
+    good!(gannet_access, volume, c("f").as_ptr(), libc::R_OK);
+    good!(gannet_open, volume, c("f").as_ptr(), libc::O_RDONLY, 0);
 }
 
 #[test]

@@ -291,6 +291,10 @@ impl FileSystem for LogFs {
         self.look(Operation::Examine, |op| op.attributes(node))
     }
 
+    fn is_read_only(&self) -> bool {
+        self.core.disk.medium().is_read_only()
+    }
+
     fn permissions(&self, node: NodeId) -> Result<Permissions> {
         self.op()?.permissions(node)
     }

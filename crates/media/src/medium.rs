@@ -163,6 +163,17 @@ impl Medium {
         self.backing.kind
     }
 
+    /// What acknowledged operations survive, in words for people: as its kind does, but for memory that has no name (a memfd).
+    #[must_use]
+    pub fn survives(&self) -> &'static str {
+        let is_nameless = |file| rustix::fs::fstat(file).is_ok_and(|status| status.st_nlink == 0);
+        let is_memory = matches!(self.kind(), MediumKind::Memory | MediumKind::HugeMemory);
+        if is_memory && self.descriptors().any(is_nameless) {
+            return "as long as somebody has it open or mapped";
+        }
+        self.kind().survives()
+    }
+
     /// How stores are made durable.
     #[must_use]
     pub fn mode(&self) -> PersistMode {

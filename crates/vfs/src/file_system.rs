@@ -36,6 +36,11 @@ pub trait FileSystem: Send + Sync {
     /// Space and inodes.
     fn statistics(&self) -> Result<Statistics>;
 
+    /// Whether nothing can be changed: permission to write is refused with `EROFS` then, but for devices, FIFOs and sockets.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     // ---- inodes ----
 
     /// What `stat` says of an inode.

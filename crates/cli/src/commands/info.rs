@@ -116,7 +116,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
     for (number, about) in (1..).zip(volume::media(medium)) {
         line(&format!("medium {number}"), &about);
     }
-    line("survives", medium.kind().survives());
+    line("survives", medium.survives());
     if let Some(pages) = page_text(medium) {
         line("pages", &pages);
     }
@@ -175,7 +175,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "inodes_used": usage.map(|(_, inodes)| inodes),
         "inodes_max": about.inodes_max,
         "medium": kind_text(medium),
-        "survives": medium.kind().survives(),
+        "survives": medium.survives(),
         "media": media_json(path, medium),
         "page_bytes": pages.map(|pages| pages.usual_page_bytes()),
         "data": if about.copy_on_write { "cow" } else { "inplace" },

@@ -259,7 +259,7 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
     for (number, about) in (1..).zip(volume::media(medium)) {
         text += &format!("  medium {number}  {about}\n");
     }
-    text += &format!("  survives  {}\n", medium.kind().survives());
+    text += &format!("  survives  {}\n", medium.survives());
     if let Some(pages) = page_text(medium) {
         text += &format!("  pages     {pages}\n");
     }

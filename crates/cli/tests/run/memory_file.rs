@@ -21,6 +21,9 @@ fn a_memory_file_holds_a_volume() {
     let about = run(&["info", &path]);
     let told = text(&about.stdout);
     assert!(told.contains("\"nameless\"") && told.contains("closed cleanly") && told.contains("memory"), "{about:?}");
+    for told in [&told, &text(&made.stdout)] {
+        assert!(told.contains("survives  as long as somebody has it open"), "{told}");
+    }
     assert!(text(&run(&["fsck", &path]).stdout).contains("sound; 1 files, 1 directories"));
     assert!(run(&["dump", &path, "/file"]).status.success());
     // Two at once find each other.

@@ -17,7 +17,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Checks `access` to an inode whose permissions are known. `EACCES`; `EPERM` for writing what is immutable.
+/// Checks `access` to an inode whose permissions are known. `EACCES`; `EPERM` for writing what is immutable, `EROFS` where nothing can be written.
 pub(super) fn check(
     fs: &dyn FileSystem,
     who: &Credentials<'_>,
@@ -25,8 +25,13 @@ pub(super) fn check(
     known: &Permissions,
     access: Access,
 ) -> Result<()> {
-    if access.contains(Access::WRITE) && known.flags.contains(InodeFlags::IMMUTABLE) {
-        return Err(Error::new(Errno::PERM));
+    if access.contains(Access::WRITE) {
+        if fs.is_read_only() && matches!(known.file_type, FileType::Regular | FileType::Directory | FileType::Symlink) {
+            return Err(Error::new(Errno::ROFS));
+        }
+        if known.flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Error::new(Errno::PERM));
+        }
     }
     let wanted = access.bits();
     let by_mode = |shift: u32| known.mode >> shift & wanted == wanted;
