@@ -1,21 +1,16 @@
 /* Threads fill holes of a file, make it longer and cut it, while others make maps of it: when all stand still, each map shows what the file holds. */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGES = 16, PAGE = 4096, LENGTH = PAGES * PAGE, WRITERS = 2, MAPPERS = 2, MAPS = 4 };
 static int fd;
 static unsigned round_of;
-static volatile int ended;
 static pthread_barrier_t begin, end;
 static char *maps[MAPPERS][MAPS];
 
@@ -51,12 +46,6 @@ static void *makes(void *which) {
 
 static sigjmp_buf back;
 static void behind(int signal) { siglongjmp(back, signal); }
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
 
 int main(int count, char **arguments) {
     double until = now() + (count > 1 ? atof(arguments[1]) : 1);

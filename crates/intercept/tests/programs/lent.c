@@ -1,25 +1,15 @@
 /* Memory that one thread gets where another has just taken a map of a file away is its own: it can be protected, moved and freed. */
-#define _GNU_SOURCE
-#include <errno.h>
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGE = 4096, LENGTH = 8 * PAGE };
 static int fd;
-static volatile int ended;
 static long failed, wrong;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
 static void *maps(void *unused) {
     while (!ended) {
         char *map = mmap(0, LENGTH, PROT_READ, MAP_SHARED, fd, 0);

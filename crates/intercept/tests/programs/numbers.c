@@ -1,34 +1,21 @@
 /* Threads take every number one after the other (dup2), those that the interception uses itself among them, while others open files and close ranges around. */
-#define _GNU_SOURCE
-#include <errno.h>
+#define FAILURES 10
+#include "race.h"
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FROM = 200, TO = 500, TAKERS = 2 };
-static volatile int ended;
 static int pipes[2], kept;
-static long failed[10];
 static struct stat of_pipe;
 static pthread_barrier_t together;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
-static void note(int what) {
-    if (!__atomic_fetch_add(failed + what, 1, __ATOMIC_RELAXED)) fprintf(stderr, "%d: %s\n", what, strerror(errno));
-}
 /* An open file is always ready; the pipe never is. */
 static void *opens(void *unused) {
     while (!ended) {
@@ -74,7 +61,7 @@ static int round_of(void) {
     for (int i = 0; i < TAKERS; i++) pthread_join(threads[i], 0);
     ended = 1;
     for (int i = TAKERS; i < many; i++) pthread_join(threads[i], 0);
-    for (int i = 0; i < 10; i++) if (failed[i]) return fprintf(stderr, "%d failed: %ld\n", i, failed[i]), 1;
+    for (int i = 0; i < FAILURES; i++) if (failed[i]) return fprintf(stderr, "%d failed: %ld\n", i, failed[i]), 1;
     return 0;
 }
 int main(int count, char **arguments) {

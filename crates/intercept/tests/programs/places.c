@@ -1,18 +1,14 @@
 /* A map is taken away, and something else put at its address, while another thread fills holes of the file: what was put there stays.
    What a map allows changes while another thread reads it. */
-#define _GNU_SOURCE
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAGES = 16, PAGE = 4096, LENGTH = PAGES * PAGE };
 static int fd;
-static volatile int ended;
 
 static void *fills(void *unused) {
     for (long i = 0; !ended; i++) {
@@ -20,12 +16,6 @@ static void *fills(void *unused) {
         if (i % PAGES == PAGES - 1) fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, LENGTH);
     }
     return unused;
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
 }
 
 static double end;

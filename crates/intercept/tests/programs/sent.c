@@ -1,31 +1,19 @@
 /* Threads send each other open files and close theirs: what is received can be used, and goes when it is closed.
  *
  *   sent SECONDS */
-#define _GNU_SOURCE
-#include <errno.h>
+#define FAILURES 6
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PAIRS = 2 };
 static int ends[PAIRS][2];
-static volatile int ended;
-static long failed[6], passed;
+static long passed;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
-static void note(int what) {
-    if (!__atomic_fetch_add(failed + what, 1, __ATOMIC_RELAXED)) fprintf(stderr, "%d: %s\n", what, strerror(errno));
-}
 static void *sends(void *which) {
     unsigned random = (long)which;
     char byte = 'x', room[CMSG_SPACE(sizeof(int))], name[20];
@@ -77,7 +65,7 @@ int main(int count, char **arguments) {
     while (now() < until) usleep(10000);
     ended = 1;
     for (int i = 0; i < 2 * PAIRS; i++) pthread_join(threads[i], 0);
-    for (int i = 0; i < 6; i++) if (failed[i]) printf("%d failed: %ld\n", i, failed[i]);
+    for (int i = 0; i < FAILURES; i++) if (failed[i]) printf("%d failed: %ld\n", i, failed[i]);
     fprintf(stderr, "%ld passed\n", passed);
     printf("done\n");
     return 0;

@@ -1,33 +1,21 @@
 /* What a number stands for is replaced (dup2) while other threads use it and fork: each call finds what was there before or what is there then. */
-#define _GNU_SOURCE
-#include <errno.h>
+#define FAILURES 16
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { FILES = 4, NUMBER = 100, OTHER = 101 };
-static volatile int ended;
-static long failed[16], wrong;
+static long wrong;
 /* The last is the host's, if it is used at all. */
 static const char *names[FILES] = {"a", "b", "c", "/dev/shm/gannet-swap-host"};
 static long sizes[FILES];
 static int kinds;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
-static void note(int what) {
-    if (!__atomic_fetch_add(failed + what, 1, __ATOMIC_RELAXED)) fprintf(stderr, "%d: %s\n", what, strerror(errno));
-}
 /* What each file holds is its letter, as often as its size says. */
 static void *looks(void *unused) {
     char bytes[64];

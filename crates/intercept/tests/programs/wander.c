@@ -1,32 +1,20 @@
 /* Threads move the working directory while others use it: each call sees it where it was before or where it is then, and what nobody is in is gone. */
-#define _GNU_SOURCE
-#include <errno.h>
+#define FAILURES 8
+#include "race.h"
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PLACES = 4 };
-static volatile int ended;
-static long failed[8], wrong;
+static long wrong;
 static char top[4096], host[64], places[PLACES][4200];
 /* A call that was found to be about the host's directory before another thread entered a volume fails there, so mostly it is not gone to. */
 static int used;
 
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec / 1e9;
-}
-static void note(int what) {
-    if (!__atomic_fetch_add(failed + what, 1, __ATOMIC_RELAXED)) fprintf(stderr, "%d: %s\n", what, strerror(errno));
-}
 static void *looks(void *unused) {
     while (!ended) {
         char text[4200], letter;
@@ -122,7 +110,7 @@ int main(int count, char **arguments) {
     snprintf(name, sizeof name, "%s/f", host);
     unlink(name);
     rmdir(host);
-    for (int i = 0; i < 8; i++) if (failed[i]) printf("%d failed: %ld\n", i, failed[i]);
+    for (int i = 0; i < FAILURES; i++) if (failed[i]) printf("%d failed: %ld\n", i, failed[i]);
     printf("wrong: %ld, left: %ld\n", wrong, left);
     return 0;
 }
