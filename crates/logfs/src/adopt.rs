@@ -17,7 +17,7 @@ use crate::format::slot::Slot;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::log;
 use crate::ops::{for_each_backed_record, shared_error};
-use crate::places::{CONTROL_ADOPTIONS, CONTROL_EPOCH, Places};
+use crate::places::{CONTROL_ADOPTIONS, CONTROL_CHANGEABLE, CONTROL_EPOCH, Places};
 use crate::record::Record;
 use gannet_shm::{ArenaIdentity, Ordering, Session, Word};
 use gannet_vfs::{Error, Result};
@@ -46,6 +46,11 @@ impl<'s> LeftBehind<'s> {
         let disk = self.disk;
         let epoch = self.control(CONTROL_EPOCH)?.load(Ordering::Relaxed);
         Ok(disk.load(ARENA_AT)? == self.arena.0 && disk.load(CLEAN_AT)? == 0 && epoch == disk.epoch() as u64)
+    }
+
+    /// Whether the dead may have changed the volume: not if all who ever used this arena could only read.
+    pub(crate) fn were_writers(&self) -> Result<bool> {
+        Ok(self.control(CONTROL_CHANGEABLE)?.load(Ordering::Relaxed) != 0)
     }
 
     /// Whether the volume is as those left it who used it last in this arena. Costs a slot and the last page of the log for each

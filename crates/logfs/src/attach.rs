@@ -12,7 +12,7 @@ use crate::format::geometry::Geometry;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
-use crate::places::{CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
+use crate::places::{CONTROL_CHANGEABLE, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
 use crate::shares::Shares;
@@ -142,6 +142,7 @@ pub(crate) fn open_first(
         }
     };
     if !disk.medium().is_read_only() {
+        note_writer(core, session)?;
         let mut commit = disk.begin();
         commit.store(CLEAN_AT, 0)?;
         // Unnoticed [store, flush]: only who finds the volume open asks for it, and these tests are alone with theirs (`handover`
@@ -166,6 +167,12 @@ pub(crate) fn arena_of(session: &Session) -> ArenaIdentity {
 /// A number that no other opening of a volume has.
 fn opening_number(arena: u64) -> u64 {
     arena.rotate_left(32) ^ Time::now().0 as u64
+}
+
+/// Says, for who finds this arena when all its users were killed, that they may have changed the volume.
+fn note_writer(core: &Core, session: &Session) -> Result<()> {
+    session.word(core.places.control(CONTROL_CHANGEABLE)).map_err(shared_error)?.store(1, Ordering::Release);
+    Ok(())
 }
 
 fn epoch_word<'s>(core: &Core, session: &'s Session) -> Result<&'s gannet_shm::Word> {
@@ -211,6 +218,10 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     commit.store(ARENA_AT, 0)?;
     // With the word of `save`.
     let _ = commit.fence();
+    sync(disk)
+}
+
+fn sync(disk: &Disk) -> Result<()> {
     disk.medium().sync().map_err(|_| Error::because(Errno::IO, "the volume's file cannot be synced"))
 }
 
@@ -225,6 +236,7 @@ fn replaced(disk: &Disk) -> Error {
             commit.store(CLEAN_AT, 0)?; // Unmet: nobody but a test puts other bytes there.
             commit.store(ARENA_AT, 0)?; // Unmet: as above.
             let _ = commit.fence(); // Unmet: as above.
+            sync(disk)?;
         }
         Ok(())
     };
@@ -243,8 +255,8 @@ pub(crate) struct FileGuard {
     pub(crate) core: Option<Arc<Core>>,
     pub(crate) shared: Option<Arc<Shared>>,
     pub(crate) report: Option<RecoveryReport>,
-    /// Killed users left an arena that the volume, which says that it was closed, does not name: unless they were killed while they closed it, other
-    /// bytes were put there, and they may have stored into those.
+    /// Killed users who may have changed the volume left an arena that it does not name: unless they were killed while they opened or closed it,
+    /// other bytes were put there, and they may have stored into those.
     pub(crate) distrusts_maps: bool,
 }
 
@@ -282,7 +294,7 @@ impl FileGuard {
         let Some(disk) = &self.disk else { return Ok(false) };
         let left = LeftBehind::of(disk, session, arena)?;
         if !left.is_named()? {
-            self.distrusts_maps = true;
+            self.distrusts_maps = left.were_writers()?;
             return Ok(false);
         }
         recover::refuse_read_only(disk)?;
@@ -325,6 +337,7 @@ impl FileGuard {
         }
         if recorded == 0 && !core.disk.medium().is_read_only() {
             // All who have it open only read: from now on it is open for writing.
+            note_writer(&core, session)?;
             open_together(&core.disk, opening_number(arena.0))?;
             let mut commit = core.disk.begin();
             // Unmet: it takes another process that has the volume open for reading only, and a simulated medium is one process's. What

@@ -63,7 +63,9 @@ pub(crate) const CONTROL_FREE_SLOTS: u64 = 17;
 pub(crate) const CONTROL_ADOPTIONS: u64 = 18;
 /// Not 0 once a block was pinned, or is about to be, since the arena was made.
 pub(crate) const CONTROL_PINNED: u64 = 19;
-const CONTROL_LINES: u64 = 20;
+/// Not 0 once somebody who may change the volume had it open in this arena.
+pub(crate) const CONTROL_CHANGEABLE: u64 = 20;
+const CONTROL_LINES: u64 = 21;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of

@@ -216,6 +216,23 @@ fn who_joins_readers_to_write_says_that_the_volume_is_open() {
     volume.assert_closed("by who came after readers and a writer");
 }
 
+/// Who may not write cannot recover: a reader that was killed must not make that necessary.
+#[test]
+fn killed_readers_leave_the_volume_as_closed_as_it_was() {
+    let volume = Volume::new("killed-readers");
+    for _ in 0..2 {
+        let mut reader = volume.spawn("reader");
+        reader.kill().expect("kill");
+        reader.wait().expect("wait");
+        assert_eq!(volume.arenas().len(), 1);
+    }
+    let fs = volume.open();
+    assert!(fs.recovery().is_none(), "nobody could have changed anything");
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    volume.assert_closed("by who came after killed readers");
+}
+
 #[test]
 fn the_survivor_of_an_idle_process_closes_cleanly() {
     let volume = Volume::new("survivor");
