@@ -107,7 +107,7 @@ pub(crate) fn text() -> *const c_char {
                     }
                 }
                 text += &error.to_string();
-                if let Some(hint) = hint(error.errno()) {
+                if let Some(hint) = hint(&error) {
                     text = format!("{text}; {hint}");
                 }
             }
@@ -119,8 +119,8 @@ pub(crate) fn text() -> *const c_char {
 }
 
 /// What can be done about it.
-fn hint(errno: Errno) -> Option<&'static str> {
-    Some(match errno {
+fn hint(error: &Error) -> Option<&'static str> {
+    Some(match error.errno() {
         Errno::NOSPC => "remove files or make a larger volume",
         Errno::ROFS => "the volume is attached read-only: attach it without GANNET_ATTACH_READ_ONLY",
         Errno::UCLEAN => "the volume is damaged here: detach it and run `gannet fsck`",
@@ -129,7 +129,9 @@ fn hint(errno: Errno) -> Option<&'static str> {
         Errno::NFILE => "close descriptors in the processes that have the volume open",
         Errno::MFILE => "close descriptors of this handle",
         Errno::NOLCK => "release record locks in the processes that have the volume open",
-        Errno::ACCESS => "the permission bits do not allow it to the user set for this handle",
+        Errno::ACCESS if error.what().is_empty() => {
+            "the permission bits do not allow it to the user set for this handle"
+        }
         _ => return None,
     })
 }

@@ -105,6 +105,11 @@ fn nodes_of_every_type_are_made() {
         let found = stat_at(&volume, GANNET_AT_ROOT, name, 0).unwrap();
         let told = if device > 5 { device } else { 0 };
         assert_eq!((found.mode, found.special_device), (expected | 0o600, told), "{name}");
+        if device > 5 {
+            fails!(EACCES, gannet_open, volume, c(name).as_ptr(), libc::O_RDONLY, 0);
+            let text = error_text();
+            assert!(text.contains("devices are not opened") && !text.contains("permission bits"), "{text}");
+        }
     }
     fails!(EPERM, gannet_mknodat, volume, GANNET_AT_ROOT, c("x").as_ptr(), libc::S_IFDIR | 0o600, 0);
     fails!(EINVAL, gannet_mknodat, volume, GANNET_AT_ROOT, c("x").as_ptr(), libc::S_IFLNK | 0o600, 0);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::error::OpenError;
-use crate::medium::{Backing, Medium, MediumKind, PersistMode};
+use crate::medium::{Backing, Medium, MediumKind, PersistMode, survives_in};
 use crate::offset::MediumOffset;
 use crate::open::{MAP_ALIGNMENT_BYTES, device_alignment, reserve, system};
 
@@ -39,6 +39,8 @@ pub struct Member {
     pub path: PathBuf,
     /// What it is.
     pub kind: MediumKind,
+    /// What acknowledged operations on it survive, in words for people.
+    pub survives: &'static str,
     /// Where on the medium it begins.
     pub start: u64,
     /// Bytes of it that the medium has.
@@ -197,14 +199,19 @@ impl Medium {
     /// The files, in order: one, or those that the medium was joined of.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
+        let first = self.backing.file.as_ref();
         let joined = |member: &Joined| Member {
             path: member.path.clone(),
             kind: member.kind,
+            survives: survives_in(member.kind, member.file.as_ref().or(first)),
             start: member.start,
             length: member.length,
         };
         match &self.backing.members[..] {
-            [] => vec![Member { path: PathBuf::new(), kind: self.kind(), start: 0, length: self.length() }],
+            [] => {
+                let (kind, survives) = (self.kind(), self.survives());
+                vec![Member { path: PathBuf::new(), kind, survives, start: 0, length: self.length() }]
+            }
             members => members.iter().map(joined).collect(),
         }
     }

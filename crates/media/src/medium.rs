@@ -73,6 +73,16 @@ impl MediumKind {
     }
 }
 
+/// What memory without a name survives.
+const WHILE_OPEN: &str = "as long as somebody has it open or mapped";
+
+/// What acknowledged operations on a file of this kind survive.
+pub(crate) fn survives_in(kind: MediumKind, file: Option<&File>) -> &'static str {
+    let is_memory = matches!(kind, MediumKind::Memory | MediumKind::HugeMemory);
+    let is_nameless = || file.and_then(|file| rustix::fs::fstat(file).ok()).is_some_and(|status| status.st_nlink == 0);
+    if is_memory && is_nameless() { WHILE_OPEN } else { kind.survives() }
+}
+
 /// The map and the file, shared by all clones of a handle.
 #[derive(Debug)]
 pub(crate) struct Backing {
@@ -166,12 +176,8 @@ impl Medium {
     /// What acknowledged operations survive, in words for people: as its kind does, but for memory that has no name (a memfd).
     #[must_use]
     pub fn survives(&self) -> &'static str {
-        let is_nameless = |file| rustix::fs::fstat(file).is_ok_and(|status| status.st_nlink == 0);
-        let is_memory = matches!(self.kind(), MediumKind::Memory | MediumKind::HugeMemory);
-        if is_memory && self.descriptors().any(is_nameless) {
-            return "as long as somebody has it open or mapped";
-        }
-        self.kind().survives()
+        let mut all = self.files().map(|(file, kind, _)| survives_in(kind, Some(file)));
+        all.find(|&said| said == WHILE_OPEN).unwrap_or(self.kind().survives())
     }
 
     /// How stores are made durable.

@@ -51,7 +51,7 @@ fn facts(name: &str, path: &Path, kind: Gannet, how: &str) -> Result<PeerFacts, 
         about: format!("Gannet {how}{aged}"),
         data: if kind.copy_on_write { "copy-on-write" } else { "in place" }.into(),
         medium: format!("{on}{pages}{emulated}"),
-        survives: medium.kind().survives().into(),
+        survives: medium.survives().into(),
     })
 }
 

@@ -234,7 +234,7 @@ fn media_json(path: &Path, medium: &Medium) -> Vec<Value> {
         json!({
             "file": file.display().to_string(),
             "kind": member.kind.name(),
-            "survives": member.kind.survives(),
+            "survives": member.survives,
             "start_bytes": member.start,
             "size_bytes": member.length,
             "numa_node": node,

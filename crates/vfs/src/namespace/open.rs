@@ -21,6 +21,9 @@ pub struct Opened {
     pub created: bool,
 }
 
+/// A volume is mounted `nodev`.
+const NO_DEVICES: Error = Error::because(Errno::ACCESS, "devices are not opened on a volume");
+
 const fn fail<T>(errno: Errno) -> Result<T> {
     Err(Error::new(errno))
 }
@@ -145,8 +148,7 @@ impl Namespace<'_, '_> {
         match file_type {
             FileType::Symlink => return fail(Errno::LOOP),
             FileType::Directory if access.contains(Access::WRITE) => return fail(Errno::ISDIR),
-            // A volume is mounted `nodev`.
-            FileType::CharacterDevice | FileType::BlockDevice => return fail(Errno::ACCESS),
+            FileType::CharacterDevice | FileType::BlockDevice => return Err(NO_DEVICES),
             _ => {}
         }
         let known = self.fs.permissions(node)?;

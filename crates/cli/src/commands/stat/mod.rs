@@ -27,11 +27,14 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     let medium = volume::open(&arguments.volume, true)?;
     let about = gannet_logfs::describe(&medium).map_err(|error| volume::failure(&arguments.volume, error))?;
-    if !volume::is_in_use(&medium)? {
+    let nobody = || {
         let shown = arguments.volume.display();
-        let message =
-            format!("{shown}: nobody has it open, so nothing is being done on it (`gannet info` says what it is)");
-        return Err(Failure::new(message));
+        Failure::new(format_args!(
+            "{shown}: nobody has it open, so nothing is being done on it (`gannet info` says what it is)"
+        ))
+    };
+    if !volume::is_in_use(&medium)? {
+        return Err(nobody());
     }
     let kind = crate::commands::mkfs::kind_text(&medium);
     let media = volume::media(&medium);
@@ -40,6 +43,10 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     let look =
         || Look::at(&volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())));
     let now = look()?;
+    if now.users.is_empty() {
+        // The last one has left meanwhile, and what it counted went with it.
+        return Err(nobody());
+    }
     match (arguments.watch, arguments.json) {
         (false, true) => {
             let text = serde_json::to_string_pretty(&text::as_json(&now)).map_err(Failure::new)?;
