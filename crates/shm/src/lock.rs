@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 /// How long a waiter spins before it looks at the owner and sleeps.
 const SPIN: Duration = Duration::from_micros(20);
-/// How long it sleeps at most before it looks again: wakers die, a releaser that checks for sleepers
+/// How long a waiter sleeps at most before it looks again: wakers die, a releaser that checks for sleepers
 /// without a full fence can miss one, and older kernels do not wake who waits for a dead owner.
-const SLEEP_NS: u64 = 1_000_000;
+pub const SLEEP_MAX: Duration = Duration::from_millis(1);
 
 /// A lock held by the calling thread. Dropped: released; if the thread is panicking the lock
 /// stays and the slot counts as dead, so that what it left half done is settled by the next to come.
@@ -274,13 +274,13 @@ fn sleep_on(words: &[(&AtomicU32, u32)]) -> bool {
     futex::wait(word, futex::Flags::empty(), value, Some(&timeout)) == Err(Errno::TIMEDOUT)
 }
 
-/// [`SLEEP_NS`], or what a test wants.
+/// [`SLEEP_MAX`] in nanoseconds, or what a test wants.
 fn sleep_ns() -> u64 {
     #[cfg(any(test, feature = "abandon"))]
     if let Some(sleep_ns) = crate::testing::sleep_ns() {
         return sleep_ns;
     }
-    SLEEP_NS
+    SLEEP_MAX.as_nanos() as u64
 }
 
 impl<'s> Guard<'s> {

@@ -5,6 +5,7 @@
 use crate::operations::bytes;
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
+use gannet_shm::SLEEP_MAX;
 use gannet_vfs::{NodeId, RenameFlags, WritePosition};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,9 +15,6 @@ use std::time::{Duration, Instant};
 
 /// What nobody who is killed may make others wait.
 pub(crate) const PROMISED: Duration = Duration::from_millis(10);
-
-/// How long one who waits sleeps at most, though the lock is free or its owner dead.
-const LATE_WAKE: Duration = Duration::from_millis(1);
 
 /// How long the longest operation took, in four ways.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,7 +76,7 @@ impl Bystander {
             operation();
             let (wall, processor) = (began.elapsed(), processor_time() - used);
             let net = wall.saturating_sub(waited.get() - before);
-            let ours = processor + LATE_WAKE * (late_wakes() - late) as u32;
+            let ours = processor + SLEEP_MAX * (late_wakes() - late) as u32;
             self.ours_ns.fetch_max(ours.as_nanos() as u64, Ordering::Relaxed);
             self.wall_ns.fetch_max(wall.as_nanos() as u64, Ordering::Relaxed);
             self.net_ns.fetch_max(net.as_nanos() as u64, Ordering::Relaxed);
