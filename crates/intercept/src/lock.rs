@@ -85,6 +85,25 @@ impl Lock {
     pub fn release(&self) {
         self.0.store(FREE, Ordering::Release);
     }
+
+    /// Takes it, works, lets it go.
+    #[inline]
+    pub fn with<R>(&self, work: impl FnOnce() -> R) -> R {
+        self.take();
+        let result = work();
+        self.release();
+        result
+    }
+
+    /// Takes it so that a forked child finds it free and what it protects whole, or releases it.
+    #[inline]
+    pub fn around_fork(&self, before: bool) {
+        if before {
+            self.take();
+        } else {
+            self.release();
+        }
+    }
 }
 
 /// What is used under a lock, and stays whole if a child is killed that uses it.
@@ -134,11 +153,7 @@ impl<T: Clone + Default> Guarded<T> {
 
     /// Takes the lock so that a forked child finds it free, or releases it.
     pub(crate) fn around_fork(&self, before: bool) {
-        if before {
-            self.lock.take();
-        } else {
-            self.lock.release();
-        }
+        self.lock.around_fork(before);
     }
 }
 

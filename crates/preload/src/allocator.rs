@@ -49,11 +49,7 @@ fn class_of(size: usize) -> (usize, usize) {
 /// Called with `true` before a fork and `false` after it, in both processes.
 pub(crate) fn around_fork(before: bool) {
     for class in CLASSES.iter().chain([&CHUNK]) {
-        if before {
-            class.lock.take();
-        } else {
-            class.lock.release();
-        }
+        class.lock.around_fork(before);
     }
 }
 

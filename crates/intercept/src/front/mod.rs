@@ -144,13 +144,7 @@ static OPENING: Lock = Lock::new();
 
 /// Meanwhile no other thread changes which descriptors are ours ([`internal`]). A `vfork` child has some of its own.
 pub(crate) fn alone_with_descriptors<T>(in_child: bool, work: impl FnOnce() -> T) -> T {
-    if in_child || thread::is_alone() {
-        return work();
-    }
-    OPENING.take();
-    let result = work();
-    OPENING.release();
-    result
+    if in_child || thread::is_alone() { work() } else { OPENING.with(work) }
 }
 
 /// The state, if volumes are mounted.
@@ -261,12 +255,12 @@ impl Front {
     #[cold]
     #[inline(never)]
     fn open_now(&self, mount: &Mount, complains: bool) -> Result<&'static dyn FileSystem, Errno> {
-        OPENING.take();
-        let mut answer = mount.failed.load(Ordering::Acquire);
-        if mount.opened.load(Ordering::Acquire).is_null() && answer == 0 {
-            answer = self.attempt(mount, complains).map_or_else(|errno| errno.raw_os_error(), |()| 0);
-        }
-        OPENING.release();
+        let answer = OPENING.with(|| match mount.failed.load(Ordering::Acquire) {
+            0 if mount.opened.load(Ordering::Acquire).is_null() => {
+                self.attempt(mount, complains).map_or_else(|errno| errno.raw_os_error(), |()| 0)
+            }
+            answer => answer,
+        });
         let opened = mount.opened.load(Ordering::Acquire);
         // SAFETY: as above.
         if opened.is_null() { Err(Errno::from_raw_os_error(answer)) } else { Ok(unsafe { &**opened }) }

@@ -35,22 +35,12 @@ static MOVES: Lock = Lock::new();
 
 /// Nobody else moves the directory meanwhile. Not inside of itself.
 fn moving<T>(work: impl FnOnce() -> T) -> T {
-    if thread::is_alone() {
-        return work();
-    }
-    MOVES.take();
-    let result = work();
-    MOVES.release();
-    result
+    if thread::is_alone() { work() } else { MOVES.with(work) }
 }
 
 /// Takes the lock so that a forked child finds the table whole, or releases it.
 pub(super) fn around_fork(before: bool) {
-    if before {
-        MOVES.take();
-    } else {
-        MOVES.release();
-    }
+    MOVES.around_fork(before);
 }
 
 /// Whether it is this process that holds the directory, or tried to. In the child of a fork it is not.
