@@ -15,7 +15,7 @@ use crate::format::page::{self, LINES, LinePlace, Link, PageHeader};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::mapped::MAPPED_WRITABLY;
-use crate::ops::{Locked, Op};
+use crate::ops::{Locked, Need, Op};
 use crate::space::{Extent, Held};
 use crate::storage;
 use gannet_media::MediumOffset;
@@ -367,8 +367,13 @@ impl<'s> Op<'s> {
     fn try_allocate(&self, count: u32, goal: Option<u64>) -> Result<Held> {
         let space = self.core.space.blocks(self)?;
         let held = space.allocate(&self.thread, count, goal, false).map_err(storage::error)?;
-        let reserve = self.disk().geometry().reserve();
-        if !self.urgent.get() && space.free_near(held.extent().start) < reserve && space.free_blocks() < reserve {
+        let geometry = self.disk().geometry();
+        let leaves = match self.need.get() {
+            Need::Ordinary => geometry.reserve(),
+            Need::Removal => geometry.reserve_of_collection(),
+            Need::Freeing => 0,
+        };
+        if space.free_near(held.extent().start) < leaves && space.free_blocks() < leaves {
             space.release(&self.thread, held).map_err(storage::error)?;
             return Err(Error::because(Errno::NOSPC, "the volume is full"));
         }

@@ -52,8 +52,19 @@ pub(crate) struct Op<'s> {
     records: &'s [Word],
     nodes: &'s [Word],
     pub(crate) counters: &'s [Word],
-    /// The operation frees more than it takes: it may use the last blocks.
-    pub(crate) urgent: Cell<bool>,
+    /// Which of the last blocks the operation may use.
+    pub(crate) need: Cell<Need>,
+}
+
+/// What a block is needed for: how many of the last ones it must leave to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Need {
+    /// For what takes more than it frees: it leaves [`Geometry::reserve`](crate::format::geometry::Geometry::reserve).
+    Ordinary,
+    /// To say that a name goes, which by itself may free nothing: it leaves enough for the log to be collected.
+    Removal,
+    /// For what frees more than it takes: it may take the last.
+    Freeing,
 }
 
 /// An inode whose lock this operation holds, and whose record is loaded.
@@ -165,7 +176,7 @@ impl<'s> Op<'s> {
         let counters = thread.arena().words(places.counters_of(thread.slot()), COUNTER_WORDS);
         match (records, nodes, counters) {
             (Ok(records), Ok(nodes), Ok(counters)) => {
-                Ok(Self { core, thread, records, nodes, counters, urgent: Cell::new(false) })
+                Ok(Self { core, thread, records, nodes, counters, need: Cell::new(Need::Ordinary) })
             }
             (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(shared_error(error)),
         }

@@ -1,5 +1,6 @@
 //! Removing names, and freeing inodes that lost their last name and their last user.
 
+use crate::append::Prepared;
 use crate::attributes::permissions_of;
 use crate::create::WAS_NAMED;
 use crate::disk::Durable;
@@ -9,7 +10,7 @@ use crate::format::slot::{self, Identity};
 use crate::index::FileExtent;
 use crate::limbo::GivenUp;
 use crate::log::{self, Met};
-use crate::ops::{Locked, Op, index_error};
+use crate::ops::{Locked, Need, Op, index_error};
 use crate::record::Record;
 use crate::space::Extent;
 use crate::storage;
@@ -38,7 +39,7 @@ impl<'s> Op<'s> {
         kind: RemoveKind,
         may: Option<MayRemove<'_>>,
     ) -> Result<Option<Found>> {
-        self.urgent.set(true);
+        self.need.set(Need::Removal);
         for _ in 0..ATTEMPTS {
             let unchanged = self.sequence_of(directory)?;
             let seen = self.lookup_bound(directory, name)?;
@@ -101,9 +102,14 @@ impl<'s> Op<'s> {
             generation: target.state.generation,
         };
         let payload = Payload::Bind { first, second: None, birth: None, partner: None };
-        let prepared = self.prepare(&parent, payload.lines(), true)?;
         let links = if is_directory { 2 } else { target.record.links() };
         let links_after = if is_directory { 0 } else { links.saturating_sub(1) };
+        let prepared = match self.prepare(&parent, payload.lines(), true) {
+            Err(error) if error.errno() == Errno::NOSPC => {
+                self.prepare_in_need(&parent, &target, links_after, payload.lines())?
+            }
+            prepared => prepared?,
+        };
         let hand = match self.links_hand(target.inode, links, links_after) {
             Ok(hand) => hand,
             Err(error) => return Err(self.cancel_with(prepared, error)),
@@ -140,6 +146,24 @@ impl<'s> Op<'s> {
             self.collect_some(&parent);
         }
         Ok(())
+    }
+
+    /// As [`Op::prepare`] for an entry that takes away a name of `target`, on a volume without a block for it: the log may have one that it
+    /// does not need, and what frees its own block in turn may take the last.
+    #[cold]
+    #[inline(never)]
+    fn prepare_in_need(
+        &self,
+        parent: &Locked<'s>,
+        target: &Locked<'s>,
+        links_after: u64,
+        lines: u32,
+    ) -> Result<Prepared> {
+        self.collect_in_need(parent);
+        if links_after == 0 && target.record.log_use().0 != 0 && !self.in_use(target.node()) {
+            self.need.set(Need::Freeing);
+        }
+        self.prepare(parent, lines, true)
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the

@@ -7,7 +7,7 @@ use crate::format::slot::AT_TOUCHED;
 use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, IndexError, Mapping, Reservation};
-use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::ops::{Locked, Need, Op, index_error, shared_error};
 use crate::write::FILE_BYTES_MAX;
 use crate::write_entry::Displaced;
 use gannet_media::{DataHash, MediumOffset};
@@ -28,7 +28,7 @@ impl<'s> Op<'s> {
         if size_bytes > locked.record.size() {
             return self.extend(locked, size_bytes, with);
         }
-        self.urgent.set(true);
+        self.need.set(Need::Freeing);
         let (time, payload) = self.size_payload(locked, size_bytes, None, with)?;
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.publish_size(locked, size_bytes, time, with);
@@ -199,7 +199,7 @@ impl<'s> Op<'s> {
                     _ => locked.record.size(),
                 };
                 self.punch(&locked, offset, end)?;
-                self.urgent.set(false);
+                self.need.set(Need::Ordinary);
                 self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
                 self.grow_after(&locked, size)
             }
@@ -346,7 +346,7 @@ impl<'s> Op<'s> {
         if last <= first {
             return Ok(());
         }
-        self.urgent.set(true);
+        self.need.set(Need::Freeing);
         let extents = self.extents(locked.inode, &locked.record);
         let mut nodes = extents.reserve(first, last - first).map_err(index_error)?;
         let time = locked.now();

@@ -9,7 +9,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::slot::AT_TOUCHED;
 use crate::index::{self, Mapping};
 use crate::mapped::{MAPPED, MapsWord};
-use crate::ops::{Locked, Op, index_error, inode_number, shared_error};
+use crate::ops::{Locked, Need, Op, index_error, inode_number, shared_error};
 use crate::places::{STRIPE_BYTES, STRIPES};
 use crate::read::left_of;
 use crate::write_entry::Displaced;
@@ -401,12 +401,12 @@ impl<'s> Op<'s> {
         let size = locked.record.size();
         let end = end.min(at + left_of(count, at)).min(at + STRIPE_BYTES - at % STRIPE_BYTES);
         // The log's own room, which is bounded: sizes that were succeeded are collected.
-        let was_urgent = self.urgent.replace(true);
+        let needed = self.need.replace(Need::Freeing);
         let grown = self.resize(locked, end, None).and_then(|()| self.seal(locked));
         let outcome = grown.and_then(|()| self.overwrite_sealed(locked, at, from));
         let reached = outcome.as_ref().map_or(size, |&count| at + count as u64);
         let taken_back = if reached < locked.record.size() { self.resize(locked, reached, None) } else { Ok(()) };
-        self.urgent.set(was_urgent);
+        self.need.set(needed);
         taken_back.and(outcome)
     }
 

@@ -252,3 +252,48 @@ fn a_whiteout_without_room_leaves_nothing_in_hand() {
     drop(fs);
     assert_sound(&medium);
 }
+
+/// Names take room in their directory's log, and so does their removal, which frees nothing else while the file has other names.
+#[test]
+fn a_volume_that_is_full_of_names_can_be_emptied() {
+    for (length, has_data) in [(8, false), (240, false), (90, true)] {
+        for order in ["as they were made", "the latest first", "any"] {
+            let medium = volume(4 << 20);
+            let fs = attach(&medium);
+            let rig = Rig::new(&fs);
+            let (directory, file) = (rig.directory(rig.root, "names"), rig.file(rig.root, "file"));
+            let before = fs.statistics().expect("statistics");
+            let text = |number: u32| format!("{number:0>length$}");
+            let links_max = if has_data { 5_000 } else { u32::MAX };
+            let made = (0..links_max).find(|&number| match fs.link(file, directory, name(&text(number))) {
+                Ok(()) => false,
+                Err(error) => {
+                    assert_eq!(error.errno(), Errno::NOSPC);
+                    true
+                }
+            });
+            let mut names: Vec<u32> = (0..made.unwrap_or(links_max)).collect();
+            assert!(names.len() > 2_000, "{} names", names.len());
+            if has_data {
+                fill(&rig, "data", 1);
+            }
+            match order {
+                "any" => names.sort_by_key(|&number| number.wrapping_mul(0x9E37_79B1)),
+                "the latest first" => names.reverse(),
+                _ => {}
+            }
+            for (removed, &number) in names.iter().enumerate() {
+                if let Err(error) = rig.unlink(directory, &text(number)) {
+                    panic!("{removed} of {} names of {length} letters removed, {order}: {error}", names.len());
+                }
+            }
+            if !has_data {
+                let after = fs.statistics().expect("statistics");
+                assert!(after.blocks_free + 16 > before.blocks_free, "{before:?}, {after:?}");
+            }
+            assert!(fs.detach().expect("detach"));
+            drop(fs);
+            assert_sound(&medium);
+        }
+    }
+}

@@ -20,14 +20,14 @@ use self::again::Again;
 use self::page::Page;
 use crate::counters::Counter;
 use crate::format::BLOCK_BYTES;
-use crate::format::entry::{Binding, Entry, FileExtent, Glance, Payload, glance};
+use crate::format::entry::{Binding, Entry, FileExtent, Glance, NAME_LINES_MAX, Payload, glance};
 use crate::format::page::{AT_NEXT, ENTRY_LINES, LINES, LinePlace};
 use crate::format::slot::AT_HEAD;
 use crate::index::{self, IndexError, Mapping};
 use crate::limbo::GivenUp;
 use crate::log;
 use crate::mapped::SHIFTED;
-use crate::ops::{Locked, Op, index_error};
+use crate::ops::{Locked, Need, Op, index_error};
 use crate::record::Collection;
 use crate::replay::{NamePlace, TIMES_STAY, binding_key};
 use crate::space::Extent;
@@ -38,6 +38,10 @@ use std::ops::Range;
 const PAGES_MIN: u32 = 4;
 /// Pages emptied whenever a log grows by one while a pass is on.
 const PAGES_PER_STEP: u32 = 2;
+/// As many where nearly all of it must be dead: then pages go faster than the names that are left.
+const PAGES_PER_STEP_DEAD: u32 = 24;
+/// More pages are never owed.
+const OWED_MAX: u32 = 128;
 /// Names and extents of a page that one operation looks at, so that none waits long; with two pages owed for each that is
 /// added that is faster than any log grows.
 const LOOKS: u32 = 8;
@@ -47,6 +51,45 @@ const LOOKS_BEHIND: u32 = 64;
 const BLOCKS_PER_PAGE: u64 = 64;
 /// But not more than this: recovery reads them all.
 const PAGES_FREE_MAX: u64 = 1024;
+
+/// The most pages that what is live in the log of a directory can take, by its names. Of other logs nothing can be said.
+fn pages_of_names(locked: &Locked<'_>) -> u32 {
+    if locked.state.file_type != FileType::Directory || locked.record.xattrs() != 0 {
+        return u32::MAX;
+    }
+    let lines = locked.record.entries().saturating_mul(NAME_LINES_MAX.into());
+    u32::try_from(lines / u64::from(ENTRY_LINES)).map_or(u32::MAX, |pages| pages.saturating_add(2))
+}
+
+impl Collection {
+    /// The log has grown: more pages are owed. Begins a pass, if none is on.
+    fn goes_on(&mut self, pages: u32, locked: &Locked<'_>) {
+        if self.remaining == 0 {
+            (self.remaining, self.live_lines) = (pages, 0);
+        }
+        let is_dead = pages > pages_of_names(locked).saturating_mul(4);
+        let step = if is_dead { PAGES_PER_STEP_DEAD } else { PAGES_PER_STEP };
+        self.owed = (self.owed + step).min(self.remaining).min(OWED_MAX);
+    }
+
+    /// The oldest page went by. Behind the last one of a pass it is known from which length on the next is worth it.
+    fn went_by(&mut self) {
+        self.remaining -= 1;
+        self.owed = self.owed.saturating_sub(1);
+        if self.remaining == 0 {
+            self.owed = 0;
+            self.threshold = (2 * self.live_lines.div_ceil(ENTRY_LINES) + 2).max(PAGES_MIN);
+        }
+    }
+
+    /// Without room it waits; a damaged log is left alone.
+    fn failed(&mut self, error: &Error) {
+        self.owed = 0;
+        if !matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) {
+            (self.remaining, self.threshold) = (0, u32::MAX);
+        }
+    }
+}
 
 impl<'s> Op<'s> {
     /// Does a bounded piece of collection if this log needs any. Nothing that fails here is an error, since the operation that the log
@@ -66,6 +109,9 @@ impl<'s> Op<'s> {
     fn collect_due(&self, locked: &Locked<'s>) {
         let (pages, _) = locked.record.log_use();
         let pass = locked.record.collection();
+        if pages > pass.pages_seen && self.is_in_need() {
+            return self.collect_in_need(locked);
+        }
         let is_due = pass.owed != 0 || pages >= self.collection_threshold(locked, &pass);
         // By an index that was dropped everything in the log would be dead.
         if is_due && locked.record.state().is_some() {
@@ -73,11 +119,62 @@ impl<'s> Op<'s> {
         }
     }
 
+    /// Whether of the blocks that are kept for what frees others so few are left that logs must not grow any more.
+    fn is_in_need(&self) -> bool {
+        let enough = self.disk().geometry().reserve_in_need();
+        self.core.space.blocks(self).is_ok_and(|space| space.free_blocks() < enough)
+    }
+
+    /// Collects until the log is a page shorter, or all of it was looked at: on a volume so full that names which go, and free nothing
+    /// else, need the room that they had. In a large directory that is hardly emptied yet it can take milliseconds, once for as many
+    /// removals as have room in a page.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn collect_in_need(&self, locked: &Locked<'s>) {
+        let record = &locked.record;
+        let (pages, mut pass) = (record.log_use().0, record.collection());
+        if record.state().is_none() || locked.state.file_type == FileType::Symlink || pass.threshold == u32::MAX {
+            return;
+        }
+        let needed = self.need.replace(Need::Freeing);
+        let mut left = pages;
+        while left > 0 && record.log_use().0 >= pages {
+            if pass.remaining == 0 {
+                (pass.remaining, pass.live_lines) = (record.log_use().0, 0);
+            }
+            // A bounded piece would not do.
+            pass.owed = PAGES_PER_STEP + 1;
+            match self.collect_page(locked, &mut pass) {
+                Ok(true) => {
+                    left -= 1;
+                    pass.went_by();
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    pass.failed(&error);
+                    break;
+                }
+            }
+        }
+        self.need.set(needed);
+        let pages = record.log_use().0;
+        pass.owed = 0;
+        if pages >= self.collection_threshold(locked, &pass) {
+            // What is more than needed now is left to the operations that follow.
+            pass.goes_on(pages, locked);
+        }
+        pass.pages_seen = pages;
+        record.set_collection(pass);
+    }
+
     /// Pages from which on a log is collected: about twice what was live in it last time, but never less than costs a
     /// file's space and recovery next to nothing.
     fn collection_threshold(&self, locked: &Locked<'s>, pass: &Collection) -> u32 {
+        let free = (locked.record.blocks() / BLOCKS_PER_PAGE).min(PAGES_FREE_MAX) as u32;
         match pass.remaining {
-            0 => pass.threshold.max((locked.record.blocks() / BLOCKS_PER_PAGE).min(PAGES_FREE_MAX) as u32),
+            // Damaged.
+            0 if pass.threshold == u32::MAX => u32::MAX,
+            0 => pass.threshold.min(pages_of_names(locked).saturating_mul(2)).max(free).max(PAGES_MIN),
             _ => 0,
         }
     }
@@ -89,13 +186,9 @@ impl<'s> Op<'s> {
         if locked.state.file_type == FileType::Symlink {
             return self.collect_link(locked, pass, pages);
         }
-        if pass.remaining == 0 {
-            pass.remaining = pages;
-            pass.live_lines = 0;
-        }
         if pages > pass.pages_seen {
             let was_done = pass.owed == 0;
-            pass.owed = (pass.owed + PAGES_PER_STEP).min(pass.remaining);
+            pass.goes_on(pages, locked);
             if was_done {
                 // Whoever the log grew by has made a page: that is enough for one operation.
                 pass.pages_seen = pages;
@@ -103,30 +196,32 @@ impl<'s> Op<'s> {
                 return;
             }
         }
-        let was_urgent = self.urgent.replace(true);
-        match self.collect_page(locked, &mut pass) {
-            Ok(true) => {
-                pass.remaining -= 1;
-                pass.owed = pass.owed.saturating_sub(1);
+        let needed = self.need.replace(Need::Freeing);
+        // Where many are owed, one page for each operation: to begin with it is a piece of its own.
+        let pieces = if pass.owed > PAGES_PER_STEP { 2 } else { 1 };
+        for _ in 0..pieces {
+            match self.collect_page(locked, &mut pass) {
+                Ok(false) => {}
+                Ok(true) => {
+                    pass.went_by();
+                    break;
+                }
+                Err(error) => {
+                    pass.failed(&error);
+                    break;
+                }
             }
-            Ok(false) => {}
-            Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::NOMEM) => pass.owed = 0,
-            Err(_) => (pass.remaining, pass.owed, pass.threshold) = (0, 0, u32::MAX),
         }
-        self.urgent.set(was_urgent);
-        if pass.remaining == 0 && pass.threshold != u32::MAX {
-            pass.owed = 0;
-            pass.threshold = (2 * pass.live_lines.div_ceil(ENTRY_LINES) + 2).max(PAGES_MIN);
-        }
+        self.need.set(needed);
         pass.pages_seen = record.log_use().0;
         record.set_collection(pass);
     }
 
     /// A symbolic link's log is not collected page by page: see `renew`.
     fn collect_link(&self, locked: &Locked<'s>, mut pass: Collection, pages: u32) {
-        let was_urgent = self.urgent.replace(true);
+        let needed = self.need.replace(Need::Freeing);
         let renewed = self.renew_log(locked, pages);
-        self.urgent.set(was_urgent);
+        self.need.set(needed);
         match renewed {
             Ok(true) => return,
             Ok(false) => {}

@@ -154,6 +154,16 @@ impl Geometry {
         if self.blocks < 4096 { self.blocks / 64 } else { 64 }
     }
 
+    /// Of these, how many must be left for logs to be collected: removals of names may not take them, unless that frees others.
+    pub(crate) const fn reserve_of_collection(&self) -> u64 {
+        self.reserve() / 8
+    }
+
+    /// Of these, with fewer than how many logs are collected that would be left alone else.
+    pub(crate) const fn reserve_in_need(&self) -> u64 {
+        self.reserve() / 4 + 2
+    }
+
     /// The block of the superblock's replica: the last of the first medium.
     pub(crate) const fn replica(&self) -> u64 {
         if self.is_spanning() { self.further[0] as u64 - 1 } else { self.blocks - 1 }

@@ -51,6 +51,8 @@ pub(crate) const ENTRY_BYTES_MAX: usize = (ENTRY_LINES as u64 * LINE_BYTES) as u
 /// The longest entry of a directory: two names, a birth and a partner.
 pub(crate) const DIRECTORY_ENTRY_BYTES_MAX: usize =
     (AT_PAYLOAD + 2 * (BINDING_BYTES + NAME_BYTES_MAX + 1) + BIRTH_BYTES + PARTNER_BYTES).next_multiple_of(64);
+/// The most lines of an entry that says one name and nothing else.
+pub(crate) const NAME_LINES_MAX: u32 = (AT_PAYLOAD + BINDING_BYTES + NAME_BYTES_MAX + 1).div_ceil(64) as u32;
 /// How many extents one write entry can hold.
 pub(crate) const EXTENTS_MAX: usize = (ENTRY_BYTES_MAX - AT_PAYLOAD - 16) / EXTENT_BYTES;
 /// How many extents one remap entry can hold.
