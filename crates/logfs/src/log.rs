@@ -25,7 +25,7 @@ pub(crate) struct LogEnd {
     pub(crate) pages: u64,
     /// Number of lines that entries take, live or not.
     pub(crate) lines: u64,
-    /// The last page has a link that leads to no page of this log.
+    /// The last page has a link that leads to no page of this log; or the slot has, and there is no page.
     pub(crate) dangling: bool,
 }
 
@@ -145,7 +145,10 @@ pub(crate) fn walk_in(
     visit: &mut dyn FnMut(Met<'_>) -> Result<()>,
 ) -> Result<LogEnd> {
     let mut end = LogEnd { next_sequence: 1, ..LogEnd::default() };
-    let Some((mut link, mut header)) = first_page(disk, owned, head)? else { return Ok(end) };
+    let Some((mut link, mut header)) = first_page(disk, owned, head)? else {
+        end.dangling = head != 0;
+        return Ok(end);
+    };
     end.next_sequence = header.first_sequence;
     loop {
         if header.epoch > disk.epoch() {

@@ -298,3 +298,47 @@ pub(crate) fn refuse_read_only(disk: &Disk) -> Result<()> {
 }
 
 const _: () = assert!(BLOCK_BYTES.is_multiple_of(LINE_BYTES));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::tests::empty_volume;
+    use crate::format::slot::AT_HEAD;
+    use crate::{AttachOptions, LogFs, NoUsers};
+    use gannet_media::{Medium, MediumOffset};
+    use gannet_usermem::Source;
+    use gannet_vfs::{FileSystem, Name, NewNode, Owner, WriteFlags, WritePosition};
+
+    fn attach(medium: &Medium) -> LogFs {
+        let options = AttachOptions {
+            index_bytes_max: 16 << 20,
+            copy_on_write: None,
+            access_times: Default::default(),
+            threads: 1,
+            users: Box::new(NoUsers),
+        };
+        LogFs::open_private(medium.clone(), options).expect("attach")
+    }
+
+    /// A head and the page that it leads to become durable together or not: of a page that did not, the block is anybody's.
+    #[test]
+    fn a_head_that_leads_to_no_page_is_cleared() {
+        let medium = empty_volume(16 << 20);
+        let fs = attach(&medium);
+        let name = Name::new(b"file").expect("a name");
+        let node = fs.create(fs.root(), name, &NewNode::regular(0o600, Owner::default())).expect("made");
+        let mut bytes = Source::from_slice(&[7; 5000]);
+        fs.write(node, WritePosition::At(0), &mut bytes, WriteFlags::empty()).expect("written");
+        // Not detached: as a power loss leaves it.
+        drop(fs);
+        let disk = Disk::open(medium.clone()).expect("a volume");
+        let head_at = slot_of(&disk, node.number as u32).expect("a slot") + AT_HEAD;
+        let link = crate::format::page::Link::decode(disk.load(head_at).expect("readable")).expect("a page");
+        medium.write(MediumOffset(link.block * crate::format::BLOCK_BYTES), &[0; 64]).expect("writable");
+        let fs = attach(&medium);
+        assert!(fs.recovery().is_some());
+        assert_eq!(disk.load(head_at).expect("readable"), 0);
+        assert_eq!(fs.attributes(node).expect("the file").size_bytes, 0);
+        assert!(fs.detach().expect("detach"));
+    }
+}

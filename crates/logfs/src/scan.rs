@@ -9,7 +9,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Owned, Partner};
 use crate::format::geometry::SLOTS_PER_BLOCK;
 use crate::format::page::{AT_NEXT, LinePlace, Link};
-use crate::format::slot::{Birth, Slot};
+use crate::format::slot::{AT_HEAD, Birth, Slot};
 use crate::holders::Holders;
 use crate::log::{self, PageRoom};
 use crate::survey::{Change, Surveyed, Target};
@@ -137,8 +137,12 @@ impl<'d> Volume<'d> {
     /// Takes in an inode that has been read: its blocks, its names, and what is to be decided of it.
     pub(crate) fn take(&self, surveyed: &mut Surveyed, found: &mut Found) -> Result<()> {
         self.used.mark(surveyed);
-        if let Some(tail) = surveyed.end.tail.filter(|_| surveyed.end.dangling) {
-            found.dangling.push((surveyed.inode, tail.block * BLOCK_BYTES + AT_NEXT));
+        if surveyed.end.dangling {
+            let at = match surveyed.end.tail {
+                Some(tail) => tail.block * BLOCK_BYTES + AT_NEXT,
+                None => self.disk.slot_at(surveyed.inode)?.ok_or(Error::damaged("slot", 0))? + AT_HEAD,
+            };
+            found.dangling.push((surveyed.inode, at));
         }
         let Some(place) = surveyed.end.last else { return Ok(()) };
         if surveyed.last.torn_data {
