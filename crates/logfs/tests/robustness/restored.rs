@@ -170,6 +170,14 @@ fn what_is_put_back_under_a_user_does_not_count_as_closed() {
     assert!(!use_restored(&volume, &before, "another volume"));
 }
 
+#[test]
+fn what_was_cut_under_a_user_does_not_count_as_closed() {
+    let (volume, _) = populated("cut-under");
+    let fs = volume.open();
+    std::fs::File::options().write(true).open(&volume.0).and_then(|file| file.set_len(0)).expect("cut");
+    assert_eq!(fs.detach().expect_err("there is nothing to close").errno(), Errno::IO);
+}
+
 /// The copy was made in one moment, as file systems and virtual machines can, while processes had the volume open. Whatever
 /// changed afterwards is noticed; but for what is stored in place, to which nothing in the arena refers.
 #[test]
