@@ -20,6 +20,7 @@ use gannet_vfs::{
     MapToken, MappedExtent, MayRemove, Name, NewNode, NewNodeOf, NodeId, Permissions, RemoveKind, RenameFlags, Result,
     SeekTarget, Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -293,6 +294,10 @@ impl FileSystem for LogFs {
 
     fn is_read_only(&self) -> bool {
         self.core.disk.medium().is_read_only()
+    }
+
+    fn for_each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
+        self.core.disk.medium().descriptors().for_each(each);
     }
 
     fn permissions(&self, node: NodeId) -> Result<Permissions> {

@@ -13,6 +13,7 @@ use crate::{
     MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics,
     SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
+use std::os::fd::BorrowedFd;
 
 const fn not_supported<T>() -> Result<T> {
     Err(Error::new(Errno::OPNOTSUPP))
@@ -40,6 +41,9 @@ pub trait FileSystem: Send + Sync {
     fn is_read_only(&self) -> bool {
         false
     }
+
+    /// Calls `each` with every descriptor of this process that the file system needs as long as it is there.
+    fn for_each_descriptor(&self, _each: &mut dyn FnMut(BorrowedFd<'_>)) {}
 
     // ---- inodes ----
 

@@ -137,11 +137,28 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
     if call.number == DUP3 && (flags & !O_CLOEXEC != 0 || old == new) {
         return Err(Errno::INVAL);
     }
-    if call.is_internal(old) || call.is_internal(new) && (call.in_child || !call.front.make_way(new)) {
+    let takes_ours = call.is_internal(new);
+    if call.is_internal(old) || takes_ours && (call.in_child || !call.front.make_way(new)) {
         return Err(Errno::BADF);
     }
+    // What could not take the number leaves it free, as it was for the program.
+    let close_unless_taken = |result: isize| {
+        if takes_ours && is_error(result) {
+            // SAFETY: a number that was ours until now.
+            unsafe { syscall(CLOSE, [new]) };
+        }
+    };
     if !call.is_ours(old) && !call.is_ours(new) || new >= crate::entry::DESCRIPTOR_LIMIT {
-        return if call.is_ours(old) { Err(Errno::BADF) } else { Ok(Outcome::Pass) };
+        if call.is_ours(old) {
+            return Err(Errno::BADF);
+        }
+        if !takes_ours {
+            return Ok(Outcome::Pass);
+        }
+        // SAFETY: the program's call.
+        let result = unsafe { syscall6(call.number, call.arguments) };
+        close_unless_taken(result);
+        return Ok(Outcome::Done(result));
     }
     let table = call.table_to_change()?;
     let (result, before) = changes::change(call.in_child, || {
@@ -152,6 +169,7 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
         }
         // SAFETY: the program's call.
         let result = unsafe { syscall6(call.number, call.arguments) };
+        close_unless_taken(result);
         if is_error(result) || old == new {
             return (result, None);
         }

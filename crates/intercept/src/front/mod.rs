@@ -223,7 +223,8 @@ impl Front {
     }
 
     /// The program wants the template's number for itself: the template goes elsewhere. False if `number_wanted` is another of ours, or
-    /// there is no room. Who makes duplicates meanwhile looks whether they are of the template ([`placeholder`]).
+    /// there is no room. Who makes duplicates meanwhile looks whether they are of the template ([`placeholder`]). The number still stands for
+    /// the template's file: the program's call is to replace it. Another thread may have done so already, and what it has there is not closed.
     pub(crate) fn make_way(&self, number_wanted: usize) -> bool {
         alone_with_descriptors(false, || {
             if number_wanted != self.template() {
@@ -233,8 +234,6 @@ impl Front {
             let Some(moved) = inherit::another(number_wanted) else { return false };
             internal::replace(number_wanted as i32, moved);
             self.template.store(moved, Ordering::SeqCst);
-            // SAFETY: our own descriptor, which is the template no more.
-            unsafe { syscall(number::CLOSE, [number_wanted]) };
             true
         })
     }
@@ -269,10 +268,16 @@ impl Front {
     /// Opens a volume; under [`OPENING`]. What may be otherwise the next time is tried again then.
     fn attempt(&self, mount: &Mount, complains: bool) -> Result<(), Errno> {
         entry::note_use();
-        let before = internal::snapshot();
         let (answer, message) = match (self.open)(&mount.volume, &mount.manner) {
             Ok(fs) if !mount.is_another(&*fs) => {
-                internal::protect_new(before);
+                if !internal::protect_those_of(&*fs) {
+                    drop(fs);
+                    complain(&[
+                        &mount.volume,
+                        b": too many volumes are open to keep their descriptors from the program",
+                    ]);
+                    return Err(Errno::NFILE);
+                }
                 // So that a forked child need not look into the arena for it.
                 mount.expected.store(identity_of(&*fs), Ordering::Relaxed);
                 mount.opened.store(Box::into_raw(Box::new(fs)), Ordering::Release);

@@ -33,6 +33,37 @@ fn descriptors_of_the_interception_are_not_seen() {
     check(&with(volume.command("python3")), DESCRIPTORS, &wanted);
 }
 
+/// A medium's descriptor goes behind as many as the program has open when it first uses the volume.
+#[test]
+fn a_medium_stays_hidden_behind_any_number_of_descriptors() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(16);
+    let script = "python3 -c \"
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (2048, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+os.chdir('/')
+opened = [os.open('/dev/null', os.O_RDONLY) for _ in range(700)]
+open('/gannet/first', 'w').close()
+seen = {int(n) for n in os.listdir('/proc/self/fd')}
+reached = {n for n in range(2048) if os.path.exists('/proc/self/fd/%d' % n)}
+print(sorted(n for n in reached if n > max(opened)), len(seen - reached))\"";
+    // What is listed and not there is the listing's own.
+    let output = run(volume.command("bash").arg("-c").arg(script));
+    check(&output, script, "[] 1");
+}
+
+#[test]
+fn the_place_of_a_volume_is_as_busy_as_a_mount() {
+    let volume = Volume::new(16);
+    volume.script(
+        "echo kept > f; cd /; host=$(mktemp -d); mv /gannet $host/moved 2>&1 | sed \"s|$host|host|\"; mv -T $host /gannet 2>/dev/null; echo $?
+         rmdir /gannet 2>&1; mkdir /gannet 2>/dev/null; echo $?; cat /gannet/f; ls $host; rmdir $host",
+        "mv: cannot move '/gannet' to 'host/moved': Device or resource busy\n1\nrmdir: failed to remove '/gannet': Device or resource busy\n1\nkept",
+    );
+}
+
 #[test]
 fn the_place_of_a_volume_is_listed() {
     let volume = Volume::new(16);
