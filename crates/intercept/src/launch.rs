@@ -1,6 +1,7 @@
 //! Starting a command under interception, for `gannet run`.
 
 use crate::environment::{MANNER, SEPARATOR};
+use crate::front::programs::interpreter_of;
 use crate::pass_on;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -139,10 +140,9 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     let mut program = options.program.clone();
     let mut loads = true;
     let mut arguments = options.arguments.clone();
-    let inside = in_volume(Path::new(&program));
     let directory_inside = options.directory.as_deref().is_some_and(in_volume);
-    if inside || directory_inside {
-        // The kernel does not know that path: a shell under interception changes there and executes it.
+    if directory_inside || needs_interception(&program, in_volume) {
+        // The kernel does not know those paths: a shell under interception changes there and executes it.
         let directory = options.directory.clone().unwrap_or_else(|| PathBuf::from("."));
         let mut all = vec![
             OsString::from("-c"),
@@ -187,6 +187,26 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
         command.current_dir(directory);
     }
     Ok(command)
+}
+
+/// Whether a volume is needed to find a program, its libraries or its interpreter.
+fn needs_interception(program: &OsStr, in_volume: impl Fn(&Path) -> bool) -> bool {
+    let names_one = |list: &str| {
+        std::env::var_os(list).is_some_and(|list| std::env::split_paths(&list).any(|path| in_volume(&path)))
+    };
+    let is_path = program.as_bytes().contains(&b'/');
+    if !is_path && names_one("PATH") || names_one("LD_LIBRARY_PATH") {
+        return true;
+    }
+    let Some(path) = search(program) else { return false };
+    if in_volume(&path) {
+        return true;
+    }
+    match head_of(&path) {
+        Ok(head) => interpreter_of(&head).is_some_and(|(name, _)| in_volume(Path::new(OsStr::from_bytes(name)))),
+        // A link on the way that leads nowhere may lead into a volume.
+        Err(_) => path.ancestors().any(|part| part.is_symlink() && !part.exists()),
+    }
 }
 
 /// The list of volumes of the `gannet run` that this process is below. Its own environment has it no more, the kernel's copy has.

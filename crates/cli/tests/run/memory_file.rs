@@ -24,7 +24,8 @@ fn a_memory_file_holds_a_volume() {
     for told in [&told, &text(&made.stdout)] {
         assert!(told.contains("survives  as long as somebody has it open"), "{told}");
     }
-    let json = text(&run(&["info", &path, "--json"]).stdout);
+    let json = run(&["info", &path, "--json"]);
+    let json = text(&json.stdout);
     assert_eq!(json.matches("\"survives\": \"as long as somebody has it open").count(), 2, "{json}");
     assert!(text(&run(&["fsck", &path]).stdout).contains("sound; 1 files, 1 directories"));
     assert!(run(&["dump", &path, "/file"]).status.success());

@@ -29,6 +29,26 @@ fn below_another_run_its_volumes_are_added() {
     }
 }
 
+/// The first program is started by a process that sees no volume: what is needed of one to start it is there all the same.
+#[test]
+fn the_command_is_found_as_commands_below_are() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let (script, link) = (place.path("script"), place.path("link"));
+    std::fs::write(&script, "#!/gannet/bin/hello line\n").unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("/gannet/bin", &link).unwrap();
+    says(&["run", &volume, "--", "sh", "-c", "mkdir /gannet/bin; cp /bin/echo /gannet/bin/hello"], 0, "");
+    let script = script.to_str().unwrap();
+    says(&["run", &volume, "--", script, "more"], 0, &format!("line {script} more"));
+    says(&["run", &volume, "--", link.join("hello").to_str().unwrap(), "linked"], 0, "linked");
+    let path = format!("/gannet/bin:{}", std::env::var("PATH").unwrap());
+    let output =
+        Command::new(PROGRAM).args(["run", &volume, "--", "hello", "found"]).env("PATH", path).output().unwrap();
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), "found"), "{output:?}");
+    assert!(refuses(&["run", &volume, "--", "nothing-there"], 127).contains("nothing-there"));
+}
+
 #[test]
 fn a_limit_of_file_sizes_is_an_error_and_not_a_signal() {
     let place = Place::new();

@@ -63,7 +63,7 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
     let mut by_descriptor = None;
     if flags & AT_EMPTY_PATH != 0
         && let Some(file) = call.open_file(from_directory)
-        && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot))
+        && matches!(&from, Target::Place(_, place) if matches!(place.last, Last::Dot | Last::Root))
     {
         by_descriptor = Some(file);
     }

@@ -347,6 +347,13 @@ fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, 
     let (mount, from, to) = match (from, to) {
         (Target::Host, Target::Host) => return Ok(Outcome::Pass),
         (Target::Place(mount, from), Target::Place(other, to)) if mount == other => (mount, from, to),
+        // The place itself is in a directory of the host, and as busy as where something is mounted.
+        (Target::Place(_, place), Target::Host | Target::HostPath(_))
+        | (Target::Host | Target::HostPath(_), Target::Place(_, place))
+            if matches!(place.last, Last::Root) =>
+        {
+            return Err(Errno::BUSY);
+        }
         (Target::Place(mount, place), Target::Host) => {
             across::check_parent(call.front.file_system(mount)?, &place)?;
             across::check_host_parent(call, to_directory, to_path)?;

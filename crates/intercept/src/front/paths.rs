@@ -11,7 +11,7 @@ use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use core::sync::atomic::{AtomicBool, Ordering};
-use gannet_vfs::namespace::{Credentials, LastMode, PathBuffer, Place, Resolution, ResolveFlags, Walker};
+use gannet_vfs::namespace::{Credentials, Last, LastMode, PathBuffer, Place, Resolution, ResolveFlags, Walker};
 use gannet_vfs::{Errno, NodeId};
 
 /// The descriptor that stands for the working directory.
@@ -114,16 +114,19 @@ impl Front {
         let who = who();
         let empty_is_root = path.is_empty() && length != 0;
         let (host_room, walk_room): (*mut [u8; 8192], *mut PathBuffer) = (host_pointer, walk);
-        let mut current: Vec<u8> = Vec::new();
+        let (mut is_first, mut current) = (true, Vec::new());
         let mut links = 0;
         // Each round follows at least one `..` or link across the border; links are counted, `..` shortens the path.
         for _ in 0..64 {
             let fs = self.file_system(mount)?;
             let mut walker = Walker::new(fs, &who);
             walker.links = links;
-            let text: &'a [u8] = if current.is_empty() {
-                // Nothing behind the place of a mount: its root.
-                if path.is_empty() && empty_is_root { b"." } else { path }
+            // Nothing behind the place of a mount: its root.
+            let is_place = if is_first { path.is_empty() && empty_is_root } else { current.is_empty() };
+            let text: &'a [u8] = if is_place {
+                b"."
+            } else if is_first {
+                path
             } else {
                 // SAFETY: `host` is borrowed for 'a and nothing else refers to it now: `path` is used in the first round only.
                 unsafe {
@@ -135,6 +138,9 @@ impl Front {
             // SAFETY: borrowed for 'a; a result that refers to it either is returned at once or ends with this round.
             let room: &'a mut PathBuffer = unsafe { &mut *walk_room };
             let outside = match walker.resolve(node, text, mode, flags, room).map_err(|error| error.errno())? {
+                Resolution::Place(place) if is_place => {
+                    return Ok(Target::Place(mount, Place { last: Last::Root, ..place }));
+                }
                 Resolution::Place(place) => return Ok(Target::Place(mount, place)),
                 Resolution::Left(left) => {
                     links = left.links;
@@ -154,9 +160,7 @@ impl Front {
                     mount = next;
                     node = self.file_system(next)?.root();
                     current = normal[skip..].to_vec();
-                    if current.is_empty() {
-                        current.push(b'.');
-                    }
+                    is_first = false;
                 }
                 None => {
                     held::flush();
@@ -247,7 +251,7 @@ impl Front {
             let Some(other) = self.mounts.iter().enumerate().find_map(entered).filter(|_| at.starts_with(outer)) else {
                 continue;
             };
-            let rest = if behind == path.len() { &b"."[..] } else { &path[behind..] };
+            let rest = &path[behind..];
             host.get_mut(..rest.len())?.copy_from_slice(rest);
             return Some((other, rest.len()));
         }

@@ -17,6 +17,10 @@ use gannet_vfs::namespace::{Access, Last, Namespace, Place};
 use gannet_vfs::{Errno, FileType, NodeId};
 
 const HEAD_BYTES: usize = 4096;
+const AT_SYMLINK_NOFOLLOW: usize = 0x100;
+const AT_EMPTY_PATH: usize = 0x1000;
+/// Only whether the file may be executed is asked (Linux 6.14).
+const AT_EXECVE_CHECK: usize = 0x10000;
 /// Scripts whose interpreter is a script, as the kernel bounds them.
 const SCRIPTS_MAX: usize = 5;
 const ARGUMENTS_MAX: usize = 1 << 20;
@@ -48,8 +52,14 @@ fn prepare(
 ) -> Result<(), Errno> {
     let (directory, path, argument_position, flags) = match frame.rax {
         EXECVE => (CWD, frame.arguments[0], 1, 0),
-        _ => (frame.arguments[0], frame.arguments[1], 2, frame.arguments[4]),
+        // A C library may pass the low half only.
+        _ => (frame.arguments[0] as i32 as isize as usize, frame.arguments[1], 2, frame.arguments[4]),
     };
+    if flags & !(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_EXECVE_CHECK) != 0 {
+        // The kernel refuses it before any look at the path.
+        return Ok(());
+    }
+    let only_checks = flags & AT_EXECVE_CHECK != 0;
     record.exec_without_library = false;
     record.exec_nowhere = false;
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
@@ -66,7 +76,11 @@ fn prepare(
         Target::HostPath(path) => Program::Host(path[..path.len() - 1].to_vec()),
         Target::Place(mount, place) => {
             let node = place.existing().map_err(|error| error.errno())?.node;
-            Program::Volume(mount, node, path_of(&call, mount, &place, directory, &given))
+            let path = match call.open_file(directory).filter(|_| given.is_empty()) {
+                Some(file) => front.path_of(call.table(), directory, &file).unwrap_or_default(),
+                None => path_of(&call, mount, &place),
+            };
+            Program::Volume(mount, node, path)
         }
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
@@ -88,7 +102,8 @@ fn prepare(
     let mut changed = from_host_path;
     // A host path is followed into a volume once.
     let mut in_host_round = 0;
-    for _ in 0..SCRIPTS_MAX {
+    let mut scripts = 0;
+    loop {
         let mut head = vec![0u8; HEAD_BYTES];
         let length = match &program {
             Program::Host(path) => match read_host(path, &mut head) {
@@ -112,6 +127,10 @@ fn prepare(
             Program::Volume(mount, node, _) => read_volume(front, *mount, *node, &mut head)?,
         };
         head.truncate(length);
+        if only_checks {
+            // The file alone, whatever it takes to run it.
+            break;
+        }
         let interpreter = interpreter_of(&head);
         let in_volume = matches!(program, Program::Volume(..));
         match interpreter {
@@ -119,14 +138,16 @@ fn prepare(
                 return Err(Errno::NOENT);
             }
             // The kernel does it, unless the interpreter or the script is a volume's.
-            Some((name, _)) if !in_volume && !leads_inside(front, &call, name) => {
+            Some((name, _)) if !in_volume && !leads_inside(front, &call, name) && !is_host_script(name) => {
                 let mut head = vec![0u8; HEAD_BYTES];
                 if let Some(length) = read_host(name, &mut head) {
                     judge(&mut call, name, crate::launch::why_not(name, &head[..length]));
                 }
                 break;
             }
+            Some(_) if scripts == SCRIPTS_MAX => return Err(Errno::LOOP),
             Some((name, argument)) => {
+                scripts += 1;
                 let mut new = vec![name.to_vec()];
                 new.extend(argument.map(<[u8]>::to_vec));
                 new.push(script.clone());
@@ -155,7 +176,7 @@ fn prepare(
     let in_volume = call.table().directory().is_some();
     // No search path names no directory; an empty entry of one names the working directory.
     let searched = !search_path.is_empty() && libraries::concerns(front, &search_path, in_volume);
-    if matches!(program, Program::Volume(..)) || searched {
+    if !only_checks && (matches!(program, Program::Volume(..)) || searched) {
         // The program's own path: what it was called by, or the last interpreter.
         let path = &script;
         let origin = path.iter().rposition(|byte| *byte == b'/').map_or(&b"."[..], |slash| &path[..slash]);
@@ -173,17 +194,22 @@ fn prepare(
     let arguments = frame.arguments[argument_position];
     let new_arguments = put_arguments(call.record, &prefix, arguments, &program)?;
     match program {
-        Program::Host(_) => {
+        // A filter of system calls may know only the older call.
+        Program::Host(_) if flags & (AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK) == 0 => {
             frame.rax = EXECVE;
             frame.arguments = [new_arguments.path, new_arguments.list, environment, 0, 0, 0];
         }
+        Program::Host(_) => {
+            let flags = flags & (AT_SYMLINK_NOFOLLOW | AT_EXECVE_CHECK);
+            frame.rax = EXECVEAT;
+            frame.arguments = [CWD, new_arguments.path, new_arguments.list, environment, flags, 0];
+        }
         Program::Volume(mount, node, _) => {
-            const AT_EMPTY_PATH: usize = 0x1000;
             let descriptor = memory_file(front, mount, node, &super::running::begin(front, mount, node)?)?;
             call.record.exec_descriptor = (crate::process::process_id(), descriptor);
             frame.rax = EXECVEAT;
-            frame.arguments =
-                [descriptor as usize, new_arguments.path, new_arguments.list, environment, AT_EMPTY_PATH, 0];
+            let flags = AT_EMPTY_PATH | flags & AT_EXECVE_CHECK;
+            frame.arguments = [descriptor as usize, new_arguments.path, new_arguments.list, environment, flags, 0];
         }
     }
     Ok(())
@@ -202,49 +228,54 @@ fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut Pat
     match front.resolve(call.table(), super::paths::AT_FDCWD, text.as_ptr() as usize, follow, none, scratch)? {
         Target::Place(mount, place) => {
             let node = place.existing().map_err(|e| e.errno())?.node;
-            Ok(Program::Volume(mount, node, path_of(call, mount, &place, CWD, path)))
+            Ok(Program::Volume(mount, node, path_of(call, mount, &place)))
         }
         Target::HostPath(path) => Ok(Program::Host(path[..path.len() - 1].to_vec())),
         Target::Host | Target::Descriptor(_) => Ok(Program::Host(path.to_vec())),
     }
 }
 
-/// The path that a program of a volume is known by: as it was given, made absolute, unless it was given by a symbolic link's.
-fn path_of(call: &Call<'_>, mount: usize, place: &Place<'_>, directory: usize, given: &[u8]) -> Vec<u8> {
-    let given = given.strip_suffix(b"\0").unwrap_or(given);
-    let directory_path = |node| call.front.path_of_directory(mount, node).unwrap_or_default();
-    let last = given.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-    let mut whole = match place.last {
-        Last::Name(name) if name.bytes() != last => {
-            let mut path = directory_path(place.directory);
-            path.push(b'/');
-            path.extend_from_slice(name.bytes());
-            return path;
-        }
-        _ if given.first() == Some(&b'/') => Vec::new(),
-        _ if directory == CWD => call.table().directory().map_or_else(Vec::new, |(_, node)| directory_path(node)),
-        _ => call.open_file(directory).map_or_else(Vec::new, |file| directory_path(file.node)),
-    };
-    whole.push(b'/');
-    whole.extend_from_slice(given);
-    let mut normal = Vec::with_capacity(whole.len());
-    super::paths::normalise(&whole, &mut normal);
-    normal
+/// The path that a program of a volume is known by, without links on the way.
+fn path_of(call: &Call<'_>, mount: usize, place: &Place<'_>) -> Vec<u8> {
+    let mut path = call.front.path_of_directory(mount, place.directory).unwrap_or_default();
+    if let Last::Name(name) = place.last {
+        path.push(b'/');
+        path.extend_from_slice(name.bytes());
+    }
+    path
 }
 
-/// The interpreter and its argument that a `#!` line names.
-fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
-    const LINE_BYTES_MAX: usize = 256;
-    let line = head.strip_prefix(b"#!")?;
-    let line = &line[..line.len().min(LINE_BYTES_MAX)];
-    let line = &line[..line.iter().position(|byte| *byte == b'\n')?];
-    let line = line.trim_ascii();
-    if line.is_empty() {
-        return None;
-    }
-    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
-    let argument = line[end..].trim_ascii();
-    Some((&line[..end], (!argument.is_empty()).then_some(argument)))
+/// The interpreter and its argument that a `#!` line names, as the kernel reads it (`load_script` in `fs/binfmt_script.c`).
+pub(crate) fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    const LOOKED_AT_BYTES: usize = 256;
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let ends_word = |byte: &u8| matches!(byte, b' ' | b'\t' | 0);
+    let rest = head[..head.len().min(LOOKED_AT_BYTES)].strip_prefix(b"#!")?;
+    let line = match rest.iter().position(|&byte| byte == b'\n') {
+        Some(end) => &rest[..end],
+        // A short file ends the word.
+        None if head.len() < LOOKED_AT_BYTES => rest,
+        None => &rest[..rest.len() - 1],
+    };
+    let is_cut = line.len() + 3 == LOOKED_AT_BYTES;
+    let line = &line[line.iter().position(|byte| !is_blank(byte))?..];
+    let line = &line[..=line.iter().rposition(|byte| !is_blank(byte))?];
+    let end = match line.iter().position(ends_word) {
+        Some(end) => end,
+        // There may be more of the name.
+        None if is_cut && !rest.contains(&b'\n') => return None,
+        None => line.len(),
+    };
+    let name = Some(&line[..end]).filter(|name| !name.is_empty())?;
+    let behind = line[end..].split(|&byte| byte == 0).next()?;
+    let argument = behind.iter().position(|byte| !is_blank(byte)).map(|start| &behind[start..]);
+    Some((name, argument))
+}
+
+/// Whether a program of the host is a script, which may have its interpreter in a volume.
+fn is_host_script(path: &[u8]) -> bool {
+    let mut start = [0; 2];
+    read_host(path, &mut start).is_some_and(|_| start == *b"#!")
 }
 
 /// A program of the host that a search path in a volume concerns.
@@ -422,5 +453,8 @@ fn judge(call: &mut Call<'_>, path: &[u8], why: Option<&str>) {
     call.record.exec_without_library = crate::launch::cannot_load(why);
     call.record.exec_nowhere = call.table().directory().is_some();
     let sees = b": this program will not see the volume (`gannet mount` shows it to every program)";
-    complain(&[path, b": ", why.as_bytes(), sees]);
+    let is_redirected = (0..3).any(|descriptor| call.open_file(descriptor).is_some());
+    let loses: &[u8] =
+        if is_redirected { b"; what it writes to a file there that it was given open is lost" } else { b"" };
+    complain(&[path, b": ", why.as_bytes(), sees, loses]);
 }

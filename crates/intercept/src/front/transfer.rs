@@ -235,8 +235,11 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
             let wraps = (value as u64).checked_add(count as u64).is_none();
             let negative = if call.number == COPY_FILE_RANGE && wraps { Errno::OVERFLOW } else { Errno::INVAL };
             let offset = u64::try_from(value).map_err(|_| negative)?;
-            if call.number != COPY_FILE_RANGE && value.checked_add_unsigned(count as u64).is_none() {
-                return Err(Errno::INVAL);
+            match call.number {
+                COPY_FILE_RANGE if wraps => return Err(Errno::OVERFLOW),
+                COPY_FILE_RANGE => {}
+                _ if value.checked_add_unsigned(count as u64).is_none() => return Err(Errno::INVAL),
+                _ => {}
             }
             *slot = Some(offset);
         }

@@ -30,6 +30,76 @@ fn programs_and_scripts_of_the_volume() {
     volume.script("mkdir bin; cp /bin/true bin/mine; PATH=/gannet/bin:$PATH; mine && echo found; nothing-there 2>/dev/null; echo $?", "found\n127");
 }
 
+/// `#!` lines as the kernel reads them, and paths of programs as it gives them.
+#[test]
+fn lines_and_names_of_programs() {
+    let volume = Volume::new(64);
+    volume.script(
+        "cp /bin/echo e; printf '#!/gannet/e short' > short; printf '#!/gannet/e\\r\\n' > cr; printf '#!/gannet/e \\t a b \\t\\n' > blank
+         printf '#!/gannet/e %0300d\\n' 0 > long; printf '#!/gannet/%0300d\\n' 0 > name
+         ln -s /gannet/s5 s; for i in 1 2 3 4 5 6; do printf '#!/gannet/s%s\\n' $((i - 1)) > s$i; done; cp e s0; chmod +x *
+         ./short; ./cr 2>/dev/null; echo $?; ./blank; ./long | wc -c; ./name 2>/dev/null; echo $?
+         s/x 2>/dev/null; ./s5 | tr ' ' '\\n' | wc -l; ./s6 2>&1 | grep -o 'Too many levels'",
+        "short ./short\n127\na b ./blank\n251\n0\n5\nToo many levels",
+    );
+    volume.script(
+        "mkdir -p real/deep; ln -s real/deep dd; cp /usr/bin/readlink real/prog; dd/../prog /proc/self/exe; cd real; ./prog /proc/self/exe
+         host=$(mktemp -d); printf '#!/gannet/e inner\\n' > $host/inner; printf '#!%s\\n' $host/inner > $host/outer; chmod +x $host/*
+         $host/outer | sed \"s|$host|host|g\"; rm -r $host",
+        "/gannet/real/prog\n/gannet/real/prog\ninner host/inner host/outer",
+    );
+    if have("python3") {
+        volume.script(
+            "python3 -c \"
+import os
+os.execve(os.open('/gannet/real/prog', os.O_RDONLY), ['x', '/proc/self/exe'], {})\"",
+            "/gannet/real/prog",
+        );
+    }
+}
+
+/// `execveat` as glibc calls it, and its flags.
+#[test]
+fn programs_by_descriptor_and_flag() {
+    let volume = Volume::new(64);
+    volume.script(
+        "cat > x.c <<'END'
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void try(int directory, const char *path, int flags) {
+    char *arguments[] = {\"executed\", NULL}, *environment[] = {NULL};
+    fflush(stdout);
+    if (fork() == 0) {
+        int result = execveat(directory, path, arguments, environment, flags);
+        int checks = flags == 0x10000 && (result == 0 || errno == EINVAL);
+        printf(\"%s\\n\", checks ? \"checked\" : strerror(errno));
+        fflush(stdout);
+        _exit(0);
+    }
+    wait(NULL);
+}
+int main(void) {
+    try(AT_FDCWD, \"script\", 0);
+    try(AT_FDCWD, \"program\", 0);
+    try(open(\"program\", O_RDONLY), \"\", AT_EMPTY_PATH);
+    try(AT_FDCWD, \"program\", 0x10000);
+    try(AT_FDCWD, \"script\", 0x10000);
+    try(AT_FDCWD, \"program\", 1);
+    try(AT_FDCWD, \"x.c\", 0);
+    return 0;
+}
+END
+cc -o x x.c; cp /usr/bin/printf program; printf '#!/bin/sh\\necho \"$0\"\\n' > script; chmod +x script
+./x 2>&1 | sed 's/missing operand/no operand/; /Try/d'",
+        "script\nexecuted: no operand\nexecuted: no operand\nchecked\nchecked\nInvalid argument\nPermission denied",
+    );
+}
+
 #[test]
 fn record_locks_over_exec() {
     if !have("python3") {
