@@ -53,6 +53,9 @@ impl Prepared {
     }
 }
 
+/// What it takes at most to empty a page, before that page is free.
+const BLOCKS_TO_COLLECT: u64 = 2;
+
 impl<'s> Op<'s> {
     /// Makes sure that an entry of `lines` lines has room in the log. May allocate a page: before any store of the
     /// operation. `first_of_operation` says that the operation happened exactly if this entry did.
@@ -371,6 +374,7 @@ impl<'s> Op<'s> {
         let leaves = match self.need.get() {
             Need::Ordinary => geometry.reserve(),
             Need::Removal => geometry.reserve_of_collection(),
+            Need::LastRemoval => BLOCKS_TO_COLLECT.min(geometry.reserve_of_collection()),
             Need::Freeing => 0,
         };
         if space.free_near(held.extent().start) < leaves && space.free_blocks() < leaves {

@@ -63,6 +63,8 @@ pub(crate) enum Need {
     Ordinary,
     /// To say that a name goes, which by itself may free nothing: it leaves enough for the log to be collected.
     Removal,
+    /// Likewise where the log has nothing to collect: it leaves what it takes to empty one page.
+    LastRemoval,
     /// For what frees more than it takes: it may take the last.
     Freeing,
 }

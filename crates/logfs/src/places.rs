@@ -65,7 +65,9 @@ pub(crate) const CONTROL_ADOPTIONS: u64 = 18;
 pub(crate) const CONTROL_PINNED: u64 = 19;
 /// Not 0 once somebody who may change the volume had it open in this arena.
 pub(crate) const CONTROL_CHANGEABLE: u64 = 20;
-const CONTROL_LINES: u64 = 21;
+/// Taken while a log is collected because the volume is full; after inode locks.
+pub(crate) const CONTROL_NEED_LOCK: u64 = 21;
+const CONTROL_LINES: u64 = 22;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of
@@ -195,6 +197,7 @@ impl Places {
             Some(inode) => format!("inode {inode}"),
             None if within(&self.stripes) => "the data of a file".to_owned(),
             None if at == self.control(CONTROL_RENAME_LOCK) => "moving directories".to_owned(),
+            None if at == self.control(CONTROL_NEED_LOCK) => "collecting a log on a full volume".to_owned(),
             None if at == self.control(CONTROL_CHUNK_LOCK) => "making room for inodes".to_owned(),
             None => format!("shared state at {at}"),
         }

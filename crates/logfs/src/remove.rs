@@ -17,9 +17,14 @@ use crate::storage;
 use crate::write::coarse_now;
 use gannet_media::MediumOffset;
 use gannet_vfs::{Errno, Error, FileType, Found, MayRemove, Name, NodeId, RemoveKind, Result};
+use rustix::thread::Timespec;
 
 /// Attempts to find the same inode under a name before and after locking it.
 const ATTEMPTS: u32 = 1000;
+/// Attempts to get a block on a volume without any, while others have the last ones to collect with: a tenth of a second in all.
+const ATTEMPTS_IN_NEED: u32 = 100;
+/// How long between two.
+const PAUSE_IN_NEED: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 impl<'s> Op<'s> {
     /// Removes a name; returns the inode it named.
@@ -159,11 +164,22 @@ impl<'s> Op<'s> {
         links_after: u64,
         lines: u32,
     ) -> Result<Prepared> {
-        self.collect_in_need(parent);
-        if links_after == 0 && target.record.log_use().0 != 0 && !self.in_use(target.node()) {
-            self.need.set(Need::Freeing);
+        let frees = links_after == 0 && target.record.log_use().0 != 0 && !self.in_use(target.node());
+        let mut collects = true;
+        for attempt in 1.. {
+            collects = collects && self.collect_in_need(parent);
+            if !collects {
+                self.need.set(if frees { Need::Freeing } else { Need::LastRemoval });
+            }
+            match self.prepare(parent, lines, true) {
+                // Somebody else is in need, too, and gives back what it collects with.
+                Err(error) if error.errno() == Errno::NOSPC && attempt < ATTEMPTS_IN_NEED => {
+                    let _ = rustix::thread::nanosleep(&PAUSE_IN_NEED);
+                }
+                prepared => return prepared,
+            }
         }
-        self.prepare(parent, lines, true)
+        Err(Error::new(Errno::NOSPC))
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the

@@ -10,6 +10,7 @@ use gannet_vfs::{AttributeChange, Errno, FileSystem, MapAccess, NewNode, NodeId,
 use std::sync::{Barrier, mpsc};
 
 const BLOCK: usize = 4096;
+const ROUNDS: u32 = 15;
 
 fn assert_sound(medium: &Medium) {
     let report = check(medium, CheckOptions { repair: false, threads: 1 }, &mut |_| {}).expect("fsck");
@@ -296,4 +297,50 @@ fn a_volume_that_is_full_of_names_can_be_emptied() {
             assert_sound(&medium);
         }
     }
+}
+
+/// Two at once fill a volume with names in two directories, and take them away again.
+#[test]
+fn two_in_need_do_not_stand_in_each_others_way() {
+    let medium = volume(4 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    let (one, two) = (rig.directory(rig.root, "one"), rig.directory(rig.root, "two"));
+    let file = rig.file(rig.root, "file");
+    let work = |seed: u64| {
+        let mut random = seed;
+        let mut below = |limit: u64| {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (random >> 33) % limit
+        };
+        let mut made = Vec::new();
+        let mut next = 0_u64;
+        for _ in 0..ROUNDS {
+            let length = [8, 60, 240][below(3) as usize];
+            loop {
+                let (directory, text) = ([one, two][below(2) as usize], format!("{seed}-{next:0>length$}"));
+                next += 1;
+                match fs.link(file, directory, name(&text)) {
+                    Ok(()) => made.push((directory, text)),
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::NOSPC);
+                        break;
+                    }
+                }
+            }
+            for _ in 0..below(made.len() as u64 + 1) {
+                let (directory, text) = made.swap_remove(below(made.len() as u64) as usize);
+                if let Err(error) = Rig::new(&fs).unlink(directory, &text) {
+                    panic!("{text} cannot be removed: {error}; {:?}", fs.statistics());
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(1));
+        scope.spawn(|| work(2));
+    });
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
 }

@@ -28,6 +28,7 @@ use crate::limbo::GivenUp;
 use crate::log;
 use crate::mapped::SHIFTED;
 use crate::ops::{Locked, Need, Op, index_error};
+use crate::places::CONTROL_NEED_LOCK;
 use crate::record::Collection;
 use crate::replay::{NamePlace, TIMES_STAY, binding_key};
 use crate::space::Extent;
@@ -110,7 +111,8 @@ impl<'s> Op<'s> {
         let (pages, _) = locked.record.log_use();
         let pass = locked.record.collection();
         if pages > pass.pages_seen && self.is_in_need() {
-            return self.collect_in_need(locked);
+            self.collect_in_need(locked);
+            return;
         }
         let is_due = pass.owed != 0 || pages >= self.collection_threshold(locked, &pass);
         // By an index that was dropped everything in the log would be dead.
@@ -127,18 +129,23 @@ impl<'s> Op<'s> {
 
     /// Collects until the log is a page shorter, or all of it was looked at: on a volume so full that names which go, and free nothing
     /// else, need the room that they had. In a large directory that is hardly emptied yet it can take milliseconds, once for as many
-    /// removals as have room in a page.
+    /// removals as have room in a page. Returns whether it is shorter, or there is no need any more.
     #[cold]
     #[inline(never)]
-    pub(crate) fn collect_in_need(&self, locked: &Locked<'s>) {
+    pub(crate) fn collect_in_need(&self, locked: &Locked<'s>) -> bool {
         let record = &locked.record;
         let (pages, mut pass) = (record.log_use().0, record.collection());
         if record.state().is_none() || locked.state.file_type == FileType::Symlink || pass.threshold == u32::MAX {
-            return;
+            return false;
+        }
+        // One at a time: a page that is half emptied has taken up to two blocks, and there are not many.
+        let Ok(turn) = self.thread.lock(self.core.places.control(CONTROL_NEED_LOCK)) else { return false };
+        if !self.is_in_need() {
+            return true;
         }
         let needed = self.need.replace(Need::Freeing);
-        let mut left = pages;
-        while left > 0 && record.log_use().0 >= pages {
+        let (before, mut left) = (pages, pages);
+        while left > 0 && record.log_use().0 >= before {
             if pass.remaining == 0 {
                 (pass.remaining, pass.live_lines) = (record.log_use().0, 0);
             }
@@ -165,6 +172,8 @@ impl<'s> Op<'s> {
         }
         pass.pages_seen = pages;
         record.set_collection(pass);
+        turn.unlock();
+        pages < before
     }
 
     /// Pages from which on a log is collected: about twice what was live in it last time, but never less than costs a
@@ -196,7 +205,8 @@ impl<'s> Op<'s> {
                 return;
             }
         }
-        let needed = self.need.replace(Need::Freeing);
+        // In need that is left to those whose turn it is.
+        let needed = self.need.replace(Need::Removal);
         // Where many are owed, one page for each operation: to begin with it is a piece of its own.
         let pieces = if pass.owed > PAGES_PER_STEP { 2 } else { 1 };
         for _ in 0..pieces {

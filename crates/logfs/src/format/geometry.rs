@@ -156,12 +156,12 @@ impl Geometry {
 
     /// Of these, how many must be left for logs to be collected: removals of names may not take them, unless that frees others.
     pub(crate) const fn reserve_of_collection(&self) -> u64 {
-        self.reserve() / 8
+        self.reserve() / 4
     }
 
     /// Of these, with fewer than how many logs are collected that would be left alone else.
     pub(crate) const fn reserve_in_need(&self) -> u64 {
-        self.reserve() / 4 + 2
+        self.reserve() / 2 + 2
     }
 
     /// The block of the superblock's replica: the last of the first medium.
