@@ -145,10 +145,9 @@ pub(crate) fn open_first(
         note_writer(core, session)?;
         let mut commit = disk.begin();
         commit.store(CLEAN_AT, 0)?;
-        // Unnoticed [store, flush]: only who finds the volume open asks for it, and these tests are alone with theirs (`handover`
-        // is not). What a power loss takes, it takes with the arena.
+        // Unnoticed [flush]: what a power loss takes, it takes with the arena.
         commit.store(ARENA_AT, arena.0)?;
-        // Unnoticed [store, flush]: as the line before it.
+        // Unnoticed [store, flush]: only who adopts the arena asks for it, and these tests are alone with theirs (`handover` is not).
         commit.store(ADOPTIONS_AT, 0)?;
         let _ = commit.fence();
     }

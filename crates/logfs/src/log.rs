@@ -25,8 +25,8 @@ pub(crate) struct LogEnd {
     pub(crate) pages: u64,
     /// Number of lines that entries take, live or not.
     pub(crate) lines: u64,
-    /// The last page has a link that leads to no page of this log; or the slot has, and there is no page.
-    pub(crate) dangling: bool,
+    /// The link of the last page, if it leads to no page of this log; or of the slot, and there is no page. Else 0.
+    pub(crate) dangling: u64,
 }
 
 /// The end of a log's last page.
@@ -146,7 +146,7 @@ pub(crate) fn walk_in(
 ) -> Result<LogEnd> {
     let mut end = LogEnd { next_sequence: 1, ..LogEnd::default() };
     let Some((mut link, mut header)) = first_page(disk, owned, head)? else {
-        end.dangling = head != 0;
+        end.dangling = head;
         return Ok(end);
     };
     end.next_sequence = header.first_sequence;
@@ -178,7 +178,7 @@ pub(crate) fn walk_in(
         match next_page {
             Some((next_link, next_header)) => (link, header) = (next_link, next_header),
             None => {
-                end.dangling = next != 0;
+                end.dangling = next;
                 return Ok(end);
             }
         }

@@ -65,9 +65,12 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
     report.words_corrected = judged.corrections.len() as u64;
     report.orphans_freed = judged.orphans.len() as u64;
     let mut commit = disk.begin();
-    for &(_, at) in found.dangling.iter().filter(|(inode, _)| inodes.has(*inode as u64)) {
-        // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
-        commit.store(at, 0)?;
+    for &(_, at, link) in found.dangling.iter().filter(|(inode, ..)| inodes.has(*inode as u64)) {
+        // The link of a page that did not become whole; or what the block held before, behind a header that was torn. A slot that was stale
+        // has been completed since.
+        if disk.load(at)? == link {
+            commit.store(at, 0)?;
+        }
     }
     for &(at, word) in &judged.corrections {
         commit.store(at, word)?;
@@ -339,6 +342,27 @@ mod tests {
         assert!(fs.recovery().is_some());
         assert_eq!(disk.load(head_at).expect("readable"), 0);
         assert_eq!(fs.attributes(node).expect("the file").size_bytes, 0);
+        assert!(fs.detach().expect("detach"));
+    }
+
+    /// A slot can be new as far as its checksum reaches, and its head of the inode before: it is completed, not cleared.
+    #[test]
+    fn a_head_that_is_stale_is_what_the_birth_says() {
+        let medium = empty_volume(16 << 20);
+        let fs = attach(&medium);
+        let name = Name::new(b"link").expect("a name");
+        let new = NewNode { target: b"somewhere", ..NewNode::of_type(FileType::Symlink, 0o777, Owner::default()) };
+        let node = fs.create(fs.root(), name, &new).expect("made");
+        drop(fs);
+        let disk = Disk::open(medium.clone()).expect("a volume");
+        let head_at = slot_of(&disk, node.number as u32).expect("a slot") + AT_HEAD;
+        let stale = crate::format::page::Link { block: disk.geometry().end() - 1, epoch: disk.epoch() }.encode();
+        assert_ne!(disk.load(head_at).expect("readable"), 0);
+        medium.write(MediumOffset(head_at), &stale.to_le_bytes()).expect("writable");
+        let fs = attach(&medium);
+        let mut target = [0; 100];
+        let length = fs.read_link(node, &mut target).expect("a target");
+        assert_eq!(&target[..length], b"somewhere");
         assert!(fs.detach().expect("detach"));
     }
 }

@@ -42,8 +42,8 @@ pub(crate) struct Found {
     pub(crate) halves: Vec<Undecided>,
     /// Inodes that the last entry of a directory makes, and whose slot did not become whole: with the directory.
     pub(crate) unborn: Vec<(u32, Birth, Target)>,
-    /// Inodes whose last page has a link that leads to no page of theirs: with the link's place in bytes.
-    pub(crate) dangling: Vec<(u32, u64)>,
+    /// Inodes whose last page, or slot, has a link that leads to no page of theirs: with the link's place in bytes, and the link.
+    pub(crate) dangling: Vec<(u32, u64, u64)>,
 }
 
 /// A directory whose last entry is to be decided.
@@ -137,12 +137,12 @@ impl<'d> Volume<'d> {
     /// Takes in an inode that has been read: its blocks, its names, and what is to be decided of it.
     pub(crate) fn take(&self, surveyed: &mut Surveyed, found: &mut Found) -> Result<()> {
         self.used.mark(surveyed);
-        if surveyed.end.dangling {
+        if surveyed.end.dangling != 0 {
             let at = match surveyed.end.tail {
                 Some(tail) => tail.block * BLOCK_BYTES + AT_NEXT,
                 None => self.disk.slot_at(surveyed.inode)?.ok_or(Error::damaged("slot", 0))? + AT_HEAD,
             };
-            found.dangling.push((surveyed.inode, at));
+            found.dangling.push((surveyed.inode, at, surveyed.end.dangling));
         }
         let Some(place) = surveyed.end.last else { return Ok(()) };
         if surveyed.last.torn_data {
