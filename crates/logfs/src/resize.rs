@@ -321,9 +321,8 @@ impl<'s> Op<'s> {
         let stripe = self.thread.lock(self.core.places.stripe(locked.inode, from)).map_err(shared_error)?;
         let mut commit = self.disk().begin();
         commit.zero(block * BLOCK_BYTES + from % BLOCK_BYTES, to - from)?;
-        // Unnoticed [store, flush]: a time, for which the conformance suite asks; see below.
+        // Unnoticed [store]: a time, for which the conformance suite asks.
         commit.store(self.slot_word(locked.inode, AT_TOUCHED)?, locked.now() as u64)?;
-        // Unnoticed [fence]: who calls this fences again before it returns, but not within the stripe.
         let _ = commit.fence();
         stripe.unlock();
         Ok(())
