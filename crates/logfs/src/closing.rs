@@ -120,25 +120,14 @@ impl Closed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::empty_volume;
-    use crate::{AttachOptions, CheckOptions, LogFs, NoUsers, Outcome, check};
+    use crate::check::tests::{attach, empty_volume};
+    use crate::{CheckOptions, LogFs, Outcome, check};
     use gannet_media::Medium;
     use gannet_usermem::Source;
     use gannet_vfs::{AllocateMode, Errno, FileSystem, Name, NewNode, Owner, Result, WriteFlags, WritePosition};
 
     /// Blocks and inodes have four sections each, too many to be proved at once here.
     const BYTES: u64 = 256 << 20;
-
-    fn attach(medium: &Medium) -> LogFs {
-        let options = AttachOptions {
-            index_bytes_max: 16 << 20,
-            copy_on_write: None,
-            access_times: Default::default(),
-            threads: 1,
-            users: Box::new(NoUsers),
-        };
-        LogFs::open_private(medium.clone(), options).expect("attach")
-    }
 
     fn file(fs: &LogFs, text: &str, bytes: u64) -> Result<()> {
         let new = NewNode::regular(0o600, Owner::default());

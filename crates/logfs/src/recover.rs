@@ -305,23 +305,11 @@ const _: () = assert!(BLOCK_BYTES.is_multiple_of(LINE_BYTES));
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::check::tests::empty_volume;
+    use crate::check::tests::{attach, empty_volume};
     use crate::format::slot::AT_HEAD;
-    use crate::{AttachOptions, LogFs, NoUsers};
-    use gannet_media::{Medium, MediumOffset};
+    use gannet_media::MediumOffset;
     use gannet_usermem::Source;
     use gannet_vfs::{FileSystem, Name, NewNode, Owner, WriteFlags, WritePosition};
-
-    fn attach(medium: &Medium) -> LogFs {
-        let options = AttachOptions {
-            index_bytes_max: 16 << 20,
-            copy_on_write: None,
-            access_times: Default::default(),
-            threads: 1,
-            users: Box::new(NoUsers),
-        };
-        LogFs::open_private(medium.clone(), options).expect("attach")
-    }
 
     /// A head and the page that it leads to become durable together or not: of a page that did not, the block is anybody's.
     #[test]

@@ -166,20 +166,20 @@ impl<'s> Op<'s> {
     ) -> Result<Prepared> {
         let frees = links_after == 0 && target.record.log_use().0 != 0 && !self.in_use(target.node());
         let mut collects = true;
-        for attempt in 1.. {
+        for _ in 1..ATTEMPTS_IN_NEED {
             collects = collects && self.collect_in_need(parent);
             if !collects {
                 self.need.set(if frees { Need::Freeing } else { Need::LastRemoval });
             }
             match self.prepare(parent, lines, true) {
                 // Somebody else is in need, too, and gives back what it collects with.
-                Err(error) if error.errno() == Errno::NOSPC && attempt < ATTEMPTS_IN_NEED => {
+                Err(error) if error.errno() == Errno::NOSPC => {
                     let _ = rustix::thread::nanosleep(&PAUSE_IN_NEED);
                 }
                 prepared => return prepared,
             }
         }
-        Err(Error::new(Errno::NOSPC))
+        self.prepare(parent, lines, true)
     }
 
     /// Whether an inode that has just lost its last name can be freed. If somebody uses it, its slot is told now: with the

@@ -63,11 +63,16 @@ fn pages_of_names(locked: &Locked<'_>) -> u32 {
 }
 
 impl Collection {
-    /// The log has grown: more pages are owed. Begins a pass, if none is on.
-    fn goes_on(&mut self, pages: u32, locked: &Locked<'_>) {
+    /// Begins a pass through all pages, if none is on.
+    fn begin(&mut self, pages: u32) {
         if self.remaining == 0 {
             (self.remaining, self.live_lines) = (pages, 0);
         }
+    }
+
+    /// The log has grown: more pages are owed.
+    fn goes_on(&mut self, pages: u32, locked: &Locked<'_>) {
+        self.begin(pages);
         let is_dead = pages > pages_of_names(locked).saturating_mul(4);
         let step = if is_dead { PAGES_PER_STEP_DEAD } else { PAGES_PER_STEP };
         self.owed = (self.owed + step).min(self.remaining).min(OWED_MAX);
@@ -146,9 +151,7 @@ impl<'s> Op<'s> {
         let needed = self.need.replace(Need::Freeing);
         let (before, mut left) = (pages, pages);
         while left > 0 && record.log_use().0 >= before {
-            if pass.remaining == 0 {
-                (pass.remaining, pass.live_lines) = (record.log_use().0, 0);
-            }
+            pass.begin(record.log_use().0);
             // A bounded piece would not do.
             pass.owed = PAGES_PER_STEP + 1;
             match self.collect_page(locked, &mut pass) {
@@ -195,6 +198,8 @@ impl<'s> Op<'s> {
         if locked.state.file_type == FileType::Symlink {
             return self.collect_link(locked, pass, pages);
         }
+        // Also where the arena, which may be damaged, says that pages are owed without a pass.
+        pass.begin(pages);
         if pages > pass.pages_seen {
             let was_done = pass.owed == 0;
             pass.goes_on(pages, locked);

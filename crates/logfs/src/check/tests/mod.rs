@@ -15,6 +15,7 @@ mod unreadable;
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
 use crate::format::state::{CLEAN_AT, EPOCH_AT};
 use crate::mkfs::{MakeOptions, make};
+use crate::{AttachOptions, LogFs, NoUsers};
 use gannet_media::{CreateOptions, Medium, MediumOffset};
 use gannet_vfs::{Owner, Time};
 
@@ -42,6 +43,18 @@ pub(crate) fn medium_of(image: &[u8]) -> Medium {
     let medium = Medium::create_in_memory("gannet-check", image.len() as u64, options).unwrap();
     medium.write(MediumOffset(0), image).unwrap();
     medium
+}
+
+/// Opens a volume in this process alone. Dropped without a detach, it is as a power loss leaves it.
+pub(crate) fn attach(medium: &Medium) -> LogFs {
+    let options = AttachOptions {
+        index_bytes_max: 16 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
+    LogFs::open_private(medium.clone(), options).expect("attach")
 }
 
 pub(crate) fn empty_volume(length_bytes: u64) -> Medium {
