@@ -33,7 +33,7 @@ impl Description {
 bitflags::bitflags! {
     /// What a description was opened for; it never changes.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-    pub struct AccessMode: u64 {
+    pub struct AccessMode: u32 {
         /// Reading.
         const READ = 1;
         /// Writing.
@@ -100,8 +100,7 @@ impl Shared {
         let fill = || -> gannet_shm::Result<()> {
             let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
             set(at::NUMBER, node.number)?;
-            set(at::GENERATION, u64::from(node.generation))?;
-            set(at::ACCESS, access.bits())?;
+            set(at::GENERATION, u64::from(node.generation) | u64::from(access.bits()) << at::ACCESS_SHIFT)?;
             set(at::STATUS, u64::from(status))?;
             set(at::OFFSET, 0)?;
             set(at::EXTERNAL, 0)?;
@@ -141,7 +140,7 @@ impl Shared {
         let load = |at| thread.word(object.add(at)).map(|word| word.load(Ordering::Relaxed));
         let info = DescriptionInfo {
             node: self.tables.node(thread, object)?,
-            access: AccessMode::from_bits_retain(load(at::ACCESS)?),
+            access: at::access(load(at::GENERATION)?),
             status: load(at::STATUS)? as u32,
         };
         Ok(self.tables.descriptions.is_live(thread.arena(), which.0)?.then_some(info))
@@ -166,8 +165,8 @@ impl Shared {
             let guard = thread.lock(bucket.lock())?;
             let mut found = false;
             self.tables.walk(&thread, bucket, Chain::Descriptions, |_, object| {
-                let opened = thread.word(object.add(at::ACCESS))?.load(Ordering::Relaxed);
-                found = opened & access.bits() != 0
+                let opened = at::access(thread.word(object.add(at::GENERATION))?.load(Ordering::Relaxed));
+                found = opened.intersects(access)
                     && self.tables.node(&thread, object)? == node
                     && self.tables.is_used(&thread, object)?;
                 Ok(!found)

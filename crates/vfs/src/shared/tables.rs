@@ -1,8 +1,12 @@
 //! Where everything stands in the arena: buckets of inodes by hash, and in each the descriptions and the lock records of its
-//! inodes as singly linked chains of slab objects.
+//! inodes as chains of slab objects.
 //!
 //! A chain is changed under its bucket's lock, by one store for each step; so whoever takes the lock over from a dead thread
 //! finds it whole. An object that is not live (its maker or remover died) is unlinked by the reaper before it is freed.
+//!
+//! What leads on (`NEXT`) is the chain. What leads back (`BEFORE`) is where to look first, so that one of thousands that have a file open
+//! leaves without passing the others: a kill leaves it stale, never misleading. Whatever is in front of an object tells it after it has got
+//! there, and before it goes; so who is named by `BEFORE` and leads to the object stands in front of it.
 
 use std::sync::Arc;
 
@@ -18,14 +22,21 @@ use crate::NodeId;
 /// Words of a description before the column of its users.
 pub(super) mod description {
     pub(in super::super) const NUMBER: u64 = 0;
+    /// Low half; what it was opened for is the high one.
     pub(in super::super) const GENERATION: u64 = 8;
+    pub(in super::super) const ACCESS_SHIFT: u32 = 32;
     pub(in super::super) const NEXT: u64 = 16;
-    pub(in super::super) const ACCESS: u64 = 24;
+    pub(in super::super) const BEFORE: u64 = 24;
     pub(in super::super) const STATUS: u64 = 32;
     pub(in super::super) const OFFSET_LOCK: u64 = 40;
     pub(in super::super) const OFFSET: u64 = 48;
     pub(in super::super) const EXTERNAL: u64 = 56;
     pub(in super::super) const COLUMN: u64 = 64;
+
+    /// What it was opened for, of the word at `GENERATION`.
+    pub(in super::super) const fn access(word: u64) -> super::super::AccessMode {
+        super::super::AccessMode::from_bits_retain((word >> ACCESS_SHIFT) as u32)
+    }
 }
 
 /// Words of a lock record.
@@ -33,20 +44,23 @@ pub(super) mod record {
     pub(in super::super) const NUMBER: u64 = 0;
     pub(in super::super) const GENERATION: u64 = 8;
     pub(in super::super) const NEXT: u64 = 16;
-    pub(in super::super) const KIND: u64 = 24;
-    pub(in super::super) const OWNER: u64 = 32;
-    pub(in super::super) const OWNER_GENERATION: u64 = 40;
-    pub(in super::super) const START: u64 = 48;
-    pub(in super::super) const END: u64 = 56;
-    pub(in super::super) const SEQUENCE: u64 = 64;
-    pub(in super::super) const PROCESS: u64 = 72;
-    pub(in super::super) const SINCE: u64 = 80;
-    pub(in super::super) const BYTES: u64 = 88;
+    pub(in super::super) const BEFORE: u64 = 24;
+    pub(in super::super) const KIND: u64 = 32;
+    pub(in super::super) const OWNER: u64 = 40;
+    pub(in super::super) const OWNER_GENERATION: u64 = 48;
+    pub(in super::super) const START: u64 = 56;
+    pub(in super::super) const END: u64 = 64;
+    pub(in super::super) const SEQUENCE: u64 = 72;
+    pub(in super::super) const PROCESS: u64 = 80;
+    pub(in super::super) const SINCE: u64 = 88;
+    pub(in super::super) const BYTES: u64 = 96;
 }
 
 // Both chains are walked by the same code.
 const _: () = assert!(description::NUMBER == record::NUMBER && description::NEXT == record::NEXT);
+const _: () = assert!(description::BEFORE == record::BEFORE);
 const NEXT: u64 = description::NEXT;
+const BEFORE: u64 = description::BEFORE;
 
 /// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), sleepers (32 bits), mark of executed inodes.
 const BUCKET_BYTES: u64 = 64;
@@ -286,27 +300,60 @@ impl Tables {
         object: ArenaOffset,
     ) -> Result<()> {
         let head = thread.word(bucket.head(chain))?;
-        thread.word(object.add(NEXT))?.store(head.load(Ordering::Relaxed), Ordering::Relaxed);
+        let next = head.load(Ordering::Relaxed);
+        thread.word(object.add(NEXT))?.store(next, Ordering::Relaxed);
+        thread.word(object.add(BEFORE))?.store(0, Ordering::Relaxed);
         head.store(reference.word(), Ordering::Release);
-        Ok(())
+        self.tell_next(thread, chain, next, reference.word())
     }
 
     /// Takes an object out of a chain, if it is in it. Under the bucket's lock.
     pub(super) fn unlink(&self, thread: &Thread<'_>, bucket: Bucket, chain: Chain, reference: SlabRef) -> Result<()> {
-        let mut before = thread.word(bucket.head(chain))?;
-        let mut found = None;
-        self.walk(thread, bucket, chain, |at, object| {
-            let next = thread.word(object.add(NEXT))?;
+        let object = self.slab(chain).object(reference)?;
+        let Some(before) = self.before(thread, bucket, chain, reference, object)? else { return Ok(()) };
+        let next = thread.word(object.add(NEXT))?.load(Ordering::Relaxed);
+        self.tell_next(thread, chain, next, before)?;
+        self.leads_on(thread, bucket, chain, before)?.store(next, Ordering::Release);
+        Ok(())
+    }
+
+    /// What stands before an object in its chain: a reference, 0 for the head. `None` if the object is not in it.
+    fn before(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        chain: Chain,
+        reference: SlabRef,
+        object: ArenaOffset,
+    ) -> Result<Option<u64>> {
+        let told = thread.word(object.add(BEFORE))?.load(Ordering::Relaxed);
+        if self.leads_on(thread, bucket, chain, told)?.load(Ordering::Relaxed) == reference.word() {
+            return Ok(Some(told));
+        }
+        let (mut before, mut found) = (0, None);
+        self.walk(thread, bucket, chain, |at, _| {
             if at == reference {
-                found = Some(next.load(Ordering::Relaxed));
+                found = Some(before);
                 return Ok(false);
             }
-            before = next;
+            before = at.word();
             Ok(true)
         })?;
-        if let Some(next) = found {
-            before.store(next, Ordering::Release);
+        Ok(found)
+    }
+
+    /// The word that leads on from what stands `before` in a chain: of an object, or the head for 0.
+    fn leads_on<'s>(&self, thread: &Thread<'s>, bucket: Bucket, chain: Chain, before: u64) -> Result<&'s Word> {
+        match SlabRef::from_word(before) {
+            None => thread.word(bucket.head(chain)),
+            Some(before) => thread.word(self.slab(chain).object(before)?.add(NEXT)),
         }
+    }
+
+    /// Tells the object that is `next`, if one is, what stands before it: when nothing stored earlier can come later.
+    fn tell_next(&self, thread: &Thread<'_>, chain: Chain, next: u64, before: u64) -> Result<()> {
+        let Some(next) = SlabRef::from_word(next) else { return Ok(()) };
+        thread.word(self.slab(chain).object(next)?.add(BEFORE))?.store(before, Ordering::Release);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::{LIMITS, open, private, process, request};
 use gannet_memfs::MemoryFs;
 use gannet_shm::testing::{Outcome, after_every_store, run_abandoned};
 use gannet_vfs::NodeId;
-use gannet_vfs::shared::{Description, LockOwner, LockRange, Shared};
+use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, Shared};
 
 /// A state of locks that the operation under test begins from.
 fn prepared(shared: &Shared, fs: &MemoryFs, node: NodeId) -> Truth {
@@ -120,4 +120,61 @@ fn descriptions_survive_a_kill_after_every_store() {
     }
     println!("{stores} stores, each the last one once");
     assert!(stores > 100);
+}
+
+/// Opened and closed in any order, and killed at it now and then: each is found by what only it was opened for, which takes the walk
+/// from one to the next.
+#[test]
+fn the_open_ones_are_found_however_the_others_left() {
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut below = |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    let mut killed = 0;
+    for round in 0..150 {
+        let (shared, fs, nodes) = private();
+        let node = nodes[0];
+        let mut open: Vec<(AccessMode, Description)> = Vec::new();
+        let mut unused: Vec<_> = (0..32).map(|bit| AccessMode::from_bits_retain(1 << bit)).collect();
+        for step in 0..120 {
+            let stores = if below(3) == 0 { 1 + below(45) } else { u64::MAX };
+            let opens = !unused.is_empty() && (open.is_empty() || below(2) == 0);
+            if opens {
+                let access = unused.swap_remove(below(unused.len() as u64) as usize);
+                let work = || shared.open(&fs, node, access, 0).unwrap();
+                // Who died at it leaves it opened, and nobody who knows of it, or not opened.
+                match run_abandoned(&[shared.session()], stores, work) {
+                    Outcome::Completed(description) => open.push((access, description)),
+                    Outcome::Abandoned if !shared.is_open_for(node, access).unwrap() => unused.push(access),
+                    Outcome::Abandoned => killed += 1,
+                }
+                continue;
+            }
+            if open.is_empty() {
+                break;
+            }
+            let (access, description) =
+                open.remove(if below(2) == 0 { open.len() - 1 } else { below(open.len() as u64) as usize });
+            unused.push(access);
+            let outcome = run_abandoned(&[shared.session()], stores, || shared.close(&fs, description).unwrap());
+            if outcome == Outcome::Abandoned {
+                killed += 1;
+                if shared.is_open_for(node, access).unwrap() {
+                    shared.close(&fs, description).unwrap();
+                }
+                shared.reap(&fs).unwrap();
+            }
+            assert!(!shared.is_open_for(node, access).unwrap(), "round {round}, step {step}");
+            for (access, description) in &open {
+                assert!(shared.is_open_for(node, *access).unwrap(), "round {round}, step {step}");
+                assert_eq!(shared.info(*description).unwrap().access, *access);
+            }
+        }
+        shared.take_back(shared.session().participant()).unwrap();
+        shared.sweep(&fs).unwrap();
+        assert_eq!(shared.descriptions().unwrap(), 0, "round {round}");
+        assert!(!shared.in_use(node));
+    }
+    assert!(killed > 1000, "{killed}");
 }
