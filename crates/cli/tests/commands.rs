@@ -65,6 +65,10 @@ fn a_volume_is_made_described_checked_and_dumped() {
     }
     assert!(success(&["fsck", volume]).contains("sound; 0 files, 1 directories"));
     assert!(success(&["fsck", "--json", volume]).contains("\"outcome\": \"sound\""));
+    let unchecked = gannet(&["fsck", "--json", "/dev/null"]);
+    let said: serde_json::Value = serde_json::from_slice(&unchecked.stdout).unwrap();
+    assert_eq!((unchecked.status.code(), said["outcome"].as_str()), (Some(8), Some("unchecked")));
+    assert!(String::from_utf8(unchecked.stderr).unwrap().contains(said["error"].as_str().unwrap()), "{said}");
     assert!(success(&["dump", volume]).contains("label \"bench\""));
     assert!(success(&["dump", volume, "/"]).contains("slot of inode 1"));
     assert!(failure(&["dump", volume, "/missing"], 1).contains("there is no /missing on it"));

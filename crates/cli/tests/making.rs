@@ -236,6 +236,7 @@ fn odd_input_is_answered_with_one_line() {
     refused(&["mkfs", &new, "--size", "2M", "--label", &"ä".repeat(33)], 2, &["64 bytes", "66"]);
     refused(&["mkfs", &new, "--size", "2M", "--data", "journal"], 2, &["inplace, cow"]);
     refused(&["mkfs", &at("missing/new"), "--size", "2M"], 1, &["missing/new", "mkdir -p"]);
+    refused(&["mkfs", "/dev/fd/999", "--size", "2M"], 1, &["/dev/fd/999: cannot create the file: "]);
     refused(&["mkfs", &at("directory"), "--size", "2M", "--force"], 1, &["is a directory; name a file"]);
     refused(&["mkfs", &at(&"n".repeat(300)), "--size", "2M"], 1, &["File name too long"]);
     assert!(!Path::new(&new).exists());

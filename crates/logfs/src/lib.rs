@@ -15,12 +15,13 @@
 //! mapped            which files are mapped, and what stores through maps may have changed
 //! newborn, inode_table
 //!                   an inode in the making; the table of all inodes as it grows
-//! names, create, remove, rename, attributes, xattrs, read, write (write_entry, write_copy), resize, clone, map, sync
+//! names, create, remove, rename, attributes, xattrs, read, write (write_entry, write_copy), resize, clone, unshare, map, sync
 //!                   the operations
 //! collect, limbo    logs kept short; what is free after the next fence
 //! counters, samples what has been done, for people
-//! reap, attach, adopt
+//! reap, attach, volume_guard, adopt
 //!                   the dead settled; the volume opened and closed, or gone on with where all were killed
+//! opening           a volume's media opened, and why one cannot be
 //! file_system       all of it behind the trait
 //! ```
 
@@ -60,6 +61,7 @@ mod mapped;
 mod mkfs;
 mod names;
 mod newborn;
+mod opening;
 mod ops;
 mod places;
 mod read;
@@ -81,7 +83,9 @@ mod span;
 mod storage;
 mod survey;
 mod sync;
+mod unshare;
 mod used;
+mod volume_guard;
 mod write;
 mod write_copy;
 mod write_end;
@@ -92,8 +96,9 @@ pub use attach::{AccessTimes, AttachOptions, is_left_open, remove_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check, check_giving_up};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};
-pub use file_system::{LogFs, OpenError, SharedMemory, open_medium, open_medium_to_check};
+pub use file_system::{LogFs, SharedMemory};
 pub use mkfs::{FurtherOptions, MakeOptions, make, make_spanning};
+pub use opening::{OpenError, open_medium, open_medium_to_check};
 pub use ops::{NoUsers, Users};
 pub use recover::RecoveryReport;
 pub use samples::{Operation, OperationCounters};

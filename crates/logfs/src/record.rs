@@ -4,6 +4,9 @@
 //! Words are loaded beside writers: only what was validated against the lock's sequence counts. Stored only under the
 //! inode's lock, `LOCK` itself by `shm` alone.
 
+mod words;
+
+use self::words::*;
 use crate::format::entry::LoggedAttributes;
 use crate::format::page::LinePlace;
 use crate::log::LogEnd;
@@ -11,69 +14,6 @@ use crate::mapped::MapsWord;
 use crate::replay::{InodeState, owner_of, owner_word};
 use gannet_shm::{Ordering, Word};
 use gannet_vfs::{FileType, InodeFlags};
-
-// Word 0 is the lock, and the sequence that readers validate: its offset is the record's.
-/// Epoch of the index: raised to drop it. Survives reuse of the inode.
-const EPOCH: usize = 1;
-/// Generation, type, and whether the rest holds: one word.
-const STATE: usize = 2;
-const SIZE: usize = 3;
-const MODE: usize = 4;
-const OWNER: usize = 5;
-const DEVICE: usize = 6;
-/// Era of the node pool in which the index was last used: a hint that everybody stores, also without the lock.
-const USED: usize = 7;
-const MODIFIED: usize = 8;
-const CHANGED: usize = 9;
-const ACCESSED: usize = 10;
-/// Names of a file; directories in a directory.
-const LINKS: usize = 11;
-const PARENT: usize = 12;
-/// Place of the next log entry; 0 for a log without pages. Its line may be past the page.
-const TAIL: usize = 13;
-const SEQUENCE: usize = 14;
-/// Pages of the log in the high half, lines of live entries in the low.
-const LOG: usize = 15;
-const ROOT: usize = 16;
-/// Bytes of the file that the last entry's data hash covers: writing them in place needs a seal first.
-const UNSEALED_START: usize = 17;
-const UNSEALED_END: usize = 18;
-/// Blocks of data.
-const BLOCKS: usize = 19;
-/// Names in a directory.
-const ENTRIES: usize = 20;
-/// Extended attributes.
-const XATTRS: usize = 21;
-/// What maps did: see `mapped`. Changed by compare-and-swap, also without the lock.
-const MAPS: usize = 22;
-
-const STATE_LOADED: u64 = 1 << 40;
-const STATE_ACCESS_LIST: u64 = 1 << 41;
-/// Not loaded, but for where the log ended: generation, tail, sequence and pages still hold.
-const STATE_END_KNOWN: u64 = 1 << 42;
-
-/// Place of the entry that holds a symbolic link's target.
-const TARGET: usize = 23;
-
-/// Collection of the log: threshold in the high half, pages left of the pass in the low.
-const COLLECT: usize = 24;
-/// Pages seen in the high half, live lines of the pass in the low.
-const COLLECT_SEEN: usize = 25;
-
-/// Birth.
-const CREATED: usize = 26;
-/// Low halves of two sequence numbers: of the last entry that says the times, and for a file the size; above it, of the
-/// last with all attributes that a collection wrote. 0 if that is not known.
-const LAST_SAID: usize = 27;
-/// Since when the logged time of modification holds: a write in place that is not earlier counts instead.
-const MODIFIED_SINCE: usize = 28;
-/// The same for the time of access.
-const ACCESSED_SINCE: usize = 29;
-/// Until when an access need not move the time of access; 0 if that has to be looked at.
-const ACCESS_FRESH: usize = 30;
-/// Of an inode in use, in the high half: how far collection has come in the oldest page (owed:8, line:8, item:16). Of a free
-/// one, in the low half: the generation that its next user gets, where that is known without a look at the slot.
-const COLLECT_AT: usize = 31;
 
 /// How far the collection of a log has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,11 +7,11 @@
 //! May touch: files by the paths that the superblock says, for reading until they have proved themselves.
 
 use crate::disk::{Disk, access_error, read_superblock};
-use crate::file_system::OpenError;
 use crate::format::member::{AT_OPENING, MemberHeader};
 use crate::format::state::{OPENING_AT, OPENING_NEXT_AT};
 use crate::format::superblock::Superblock;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::opening::OpenError;
 use gannet_media::{Medium, MediumOffset, OpenOptions, is_dax_device};
 use gannet_vfs::{Errno, Error, Result};
 use rustix::fs::{FileType, Stat};

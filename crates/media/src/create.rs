@@ -117,7 +117,9 @@ impl Creation {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let file = rustix::fs::open(&making, flags, mode).map_err(|error| match error {
             Errno::EXIST => OpenError::Exists { path: making.clone() },
-            Errno::NOENT => system(path, "create the file; make its directory first (mkdir -p)", error),
+            Errno::NOENT if !directory_of(path).is_dir() => {
+                system(path, "create the file; make its directory first (mkdir -p)", error)
+            }
             Errno::ACCESS => system(path, "create the file; its directory must be one that you may write to", error),
             error => system(path, "create the file", error),
         })?;

@@ -41,7 +41,18 @@ impl Checked {
 
 /// Checks a volume.
 pub(crate) fn run(arguments: &Fsck) -> Result<u8, Failure> {
-    check_volume(arguments).map_err(|failure| failure.with_code(OPERATIONAL))
+    check_volume(arguments).map_err(|failure| {
+        if arguments.json {
+            // Whoever reads it gets an object in any case; where even that cannot be printed, the failure is told all the same.
+            let unchecked = json!({
+                "volume": arguments.volume.display().to_string(),
+                "outcome": "unchecked",
+                "error": failure.message,
+            });
+            let _ = print(&format!("{unchecked:#}\n"));
+        }
+        failure.with_code(OPERATIONAL)
+    })
 }
 
 fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {

@@ -346,7 +346,9 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 /// The inode that a path leads to.
 fn resolve(disk: &Disk, path: &[u8]) -> Result<u32> {
     let mut inode = ROOT;
-    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
+    // As everywhere, a slash at the end says that it is a directory.
+    let end: &[u8] = if path.ends_with(b"/") { b"." } else { b"" };
+    for name in path.split(|&byte| byte == b'/').chain([end]).filter(|name| !name.is_empty()) {
         inode = find(disk, inode, name)?;
     }
     Ok(inode)
@@ -359,6 +361,9 @@ fn find(disk: &Disk, directory: u32, name: &[u8]) -> Result<u32> {
     };
     if birth.file_type != FileType::Directory {
         return Err(Error::new(Errno::NOTDIR));
+    }
+    if name == b"." {
+        return Ok(directory);
     }
     if name == b".." {
         return u32::try_from(parent).map_err(|_| Error::new(Errno::NOENT));

@@ -68,6 +68,7 @@ fn everything_is_shown() {
     let file = text(&medium, Target::Path(b"/here"));
     assert!(file.contains("attribute \"user.colour\" = \"red\""), "{file}");
     assert_eq!(file, text(&medium, Target::Path(b"directory/../here")));
+    assert_eq!(text(&medium, Target::Path(b"/directory")), text(&medium, Target::Path(b"/./directory//")));
 }
 
 #[test]
@@ -76,6 +77,8 @@ fn what_is_not_there_is_said() {
     for (target, errno) in [
         (Target::Path(b"/directory/file"), Errno::NOENT),
         (Target::Path(b"/here/x"), Errno::NOTDIR),
+        (Target::Path(b"/here/"), Errno::NOTDIR),
+        (Target::Path(b"/here/."), Errno::NOTDIR),
         (Target::Inode(u64::MAX), Errno::NOENT),
     ] {
         assert_eq!(dump(&medium, target, &mut Vec::new()).unwrap_err().errno(), errno, "{target:?}");

@@ -13,6 +13,7 @@
 mod check;
 mod edit;
 mod extents;
+mod file_extent;
 mod node;
 mod pool;
 mod shift;
@@ -24,7 +25,8 @@ mod tests;
 
 pub use check::TreeShape;
 pub use edit::PIECES_MAX;
-pub use extents::{EXTENT_BLOCKS_MAX, Extents, FILE_BLOCK_LIMIT, FileExtent, Mapping};
+pub use extents::Extents;
+pub use file_extent::{EXTENT_BLOCKS_MAX, FILE_BLOCK_LIMIT, FileExtent, Mapping};
 pub use pool::{NODE_WORDS, NodePool, PoolHost, Reservation};
 pub use spot::Spot;
 pub use tree::Tree;

@@ -6,7 +6,8 @@
 use super::IndexError;
 #[cfg(doc)]
 use super::PIECES_MAX;
-use super::extents::{Extents, FILE_BLOCK_LIMIT, FileExtent, check_range};
+use super::extents::Extents;
+use super::file_extent::{FILE_BLOCK_LIMIT, FileExtent, check_range};
 use super::node::ENTRIES_MAX;
 use super::pool::Reservation;
 use super::tree::Step;
