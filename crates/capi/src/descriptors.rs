@@ -39,13 +39,19 @@ impl Volume {
             return Err(Error::because(Errno::INVAL, "RESOLVE_BENEATH and RESOLVE_IN_ROOT contradict each other"));
         }
         let who = self.who.get().effective();
-        self.at_as(&who, directory, path, walk, resolve | rules, |namespace, place| {
-            self.install(&namespace.open(place, flags, mode & 0o7777)?, flags)
-        })
+        // What is not there to be had is said before a file is made or cut.
+        let number = self.table.reserve()?;
+        if flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNC | OpenFlags::TMPFILE) {
+            self.fs().shared().check_room()?;
+        }
+        let file = self.at_as(&who, directory, path, walk, resolve | rules, |namespace, place| {
+            self.describe(&namespace.open(place, flags, mode & 0o7777)?, flags)
+        })?;
+        Ok(i64::from(number.fill(&file)))
     }
 
-    /// Makes a descriptor for what was opened.
-    fn install(&self, opened: &Opened, flags: OpenFlags) -> Result<i64> {
+    /// Makes an open file description of what was opened. `ESTALE` if somebody removed it in between.
+    fn describe(&self, opened: &Opened, flags: OpenFlags) -> Result<OpenFile> {
         let by_name_only = flags.contains(OpenFlags::PATH);
         if opened.file_type == FileType::Fifo && !by_name_only {
             return Err(Error::because(Errno::OPNOTSUPP, "a pipe is only a name here, to be opened with O_PATH"));
@@ -60,24 +66,13 @@ impl Volume {
         let access = if unlinkable { access | AccessMode::UNLINKABLE } else { access };
         let (fs, node) = (self.fs(), opened.node);
         let shared = fs.shared();
-        let description =
-            shared.open(fs, node, access, flags.bits() & STATUS_FLAGS).map_err(|error| match error.errno() {
-                // Somebody removed it in between.
-                Errno::STALE => Error::new(Errno::NOENT),
-                _ => {
-                    // One made without a name would have nobody to free it.
-                    let _ = fs.retire(node);
-                    error
-                }
-            })?;
-        let file = OpenFile { description, node, file_type: opened.file_type, flags: flags.bits() & FIXED_FLAGS };
-        match self.table.insert(&file) {
-            Ok(descriptor) => Ok(i64::from(descriptor)),
-            Err(error) => {
-                shared.close(fs, description)?;
-                Err(error)
+        let description = shared.open(fs, node, access, flags.bits() & STATUS_FLAGS).inspect_err(|error| {
+            if error.errno() != Errno::STALE {
+                // One made without a name would have nobody to free it.
+                let _ = fs.retire(node);
             }
-        }
+        })?;
+        Ok(OpenFile { description, node, file_type: opened.file_type, flags: flags.bits() & FIXED_FLAGS })
     }
 }
 

@@ -92,14 +92,23 @@ impl Volume {
             }
             let length = length.next_multiple_of(PAGE_BYTES);
             let access = if writable { MapAccess::Write } else { MapAccess::Read };
-            let mut extents = Vec::new();
-            let token = self.fs().map(file.node, access, offset, length, &mut |extent| extents.push(*extent)).map_err(
-                |error| match error.errno() {
+            let (mut extents, mut has_room) = (Vec::new(), true);
+            let mut take = |extent: &MappedExtent| {
+                has_room = has_room && extents.try_reserve(1).is_ok();
+                if has_room {
+                    extents.push(*extent);
+                }
+            };
+            let token =
+                self.fs().map(file.node, access, offset, length, &mut take).map_err(|error| match error.errno() {
                     Errno::NODEV => Error::because(Errno::NODEV, "this volume has no medium that could be mapped"),
                     _ => error,
-                },
-            )?;
+                })?;
             let pinned = Pinned { token, node: file.node, offset, extents, length };
+            if !has_room {
+                self.unpin(pinned)?;
+                return Err(Error::because(Errno::NOMEM, "no memory for a list of the range's pieces"));
+            }
             if writable && pinned.extents.iter().any(|extent| extent.descriptor.is_none()) {
                 self.unpin(pinned)?;
                 return Err(Error::because(Errno::NXIO, "the range ends behind the end of the file: extend it first"));

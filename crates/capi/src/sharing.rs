@@ -164,6 +164,11 @@ pub unsafe extern "C" fn gannet_dedupe_range(
     let dedupe = |volume: &Volume| {
         let source = volume.with_open(from, |file| file.check_readable().map(|()| file.node))?;
         let target = volume.with_open(to, |file| Ok(file.node))?;
+        let beyond = Error::because(Errno::INVAL, "the range begins behind the end of the source");
+        let length = match length {
+            0 => volume.fs().attributes(source)?.size_bytes.checked_sub(from_offset).ok_or(beyond)?,
+            length => length,
+        };
         volume.namespace().dedupe_range(source, from_offset, target, to_offset, length).map(i64::from)
     };
     // SAFETY: the caller's promise.

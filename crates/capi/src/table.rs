@@ -47,6 +47,35 @@ pub(crate) struct State {
     more: HashMap<u64, u32>,
 }
 
+impl State {
+    fn free_number(&mut self, descriptor: i32) {
+        if let Some(word) = self.used.get_mut(descriptor as usize / 64) {
+            *word &= !(1 << (descriptor as usize % 64));
+        }
+    }
+}
+
+/// A number that was taken for what is about to be opened; it is free again if that fails.
+#[must_use]
+pub(crate) struct Reserved<'t> {
+    table: &'t Table,
+    descriptor: i32,
+}
+
+impl Reserved<'_> {
+    /// It stands for a file, which has no other descriptor, from now on.
+    pub(crate) fn fill(self, file: &OpenFile) -> i32 {
+        self.table.put(self.descriptor, file);
+        std::mem::ManuallyDrop::new(self).descriptor
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.table.lock().free_number(self.descriptor);
+    }
+}
+
 /// The descriptors of a handle.
 pub(crate) struct Table {
     chunks: Box<[OnceLock<Box<Chunk>>]>,
@@ -95,8 +124,8 @@ impl Table {
         Ok(OpenFile { description, node, file_type, flags: generation_and_flags as u32 })
     }
 
-    /// Gives an open file the lowest free number. `EMFILE` when there is none. The caller holds the table's lock.
-    fn add(&self, state: &mut State, file: &OpenFile) -> Result<i32> {
+    /// Takes the lowest free number, which stands for nothing yet. `EMFILE` when there is none. The caller holds the table's lock.
+    fn take_number(&self, state: &mut State) -> Result<i32> {
         let full = state.used.iter().position(|word| *word != u64::MAX);
         let index = full.unwrap_or(state.used.len());
         if index * 64 >= DESCRIPTORS_MAX {
@@ -106,10 +135,14 @@ impl Table {
             state.used.push(0);
         }
         let bit = state.used[index].trailing_ones() as usize;
-        let descriptor = index * 64 + bit;
-        let chunk =
-            self.chunks[descriptor / CHUNK_ENTRIES].get_or_init(|| Box::new(std::array::from_fn(|_| Entry::default())));
-        let entry = &chunk[descriptor % CHUNK_ENTRIES];
+        state.used[index] |= 1 << bit;
+        Ok((index * 64 + bit) as i32)
+    }
+
+    /// Makes a number that was taken stand for an open file.
+    fn put(&self, descriptor: i32, file: &OpenFile) {
+        let (chunk, at) = (descriptor as usize / CHUNK_ENTRIES, descriptor as usize % CHUNK_ENTRIES);
+        let entry = &self.chunks[chunk].get_or_init(|| Box::new(std::array::from_fn(|_| Entry::default())))[at];
         entry.description.store(0, Ordering::Relaxed);
         fence(Ordering::Release);
         entry.number.store(file.node.number, Ordering::Relaxed);
@@ -117,20 +150,19 @@ impl Table {
         entry.generation_and_flags.store(generation_and_flags, Ordering::Relaxed);
         entry.file_type.store(file.file_type as u64, Ordering::Relaxed);
         entry.description.store(file.description.word(), Ordering::Release);
-        state.used[index] |= 1 << bit;
-        Ok(descriptor as i32)
     }
 
-    /// Makes a descriptor for a description that has none yet.
-    pub(crate) fn insert(&self, file: &OpenFile) -> Result<i32> {
-        self.add(&mut self.lock(), file)
+    /// Takes the lowest free number for a description that has none yet. `EMFILE` when there is none.
+    pub(crate) fn reserve(&self) -> Result<Reserved<'_>> {
+        self.take_number(&mut self.lock()).map(|descriptor| Reserved { table: self, descriptor })
     }
 
     /// Makes another descriptor for what `descriptor` stands for.
     pub(crate) fn duplicate(&self, descriptor: i32) -> Result<i32> {
         let mut state = self.lock();
         let file = self.get(descriptor)?;
-        let new = self.add(&mut state, &file)?;
+        let new = self.take_number(&mut state)?;
+        self.put(new, &file);
         *state.more.entry(file.description.word()).or_insert(0) += 1;
         Ok(new)
     }
@@ -142,9 +174,7 @@ impl Table {
         if let Some(entry) = self.entry(descriptor) {
             entry.description.store(0, Ordering::Release);
         }
-        if let Some(word) = state.used.get_mut(descriptor as usize / 64) {
-            *word &= !(1 << (descriptor as usize % 64));
-        }
+        state.free_number(descriptor);
         let word = file.description.word();
         let last = match state.more.get_mut(&word) {
             None => true,
@@ -180,11 +210,15 @@ mod tests {
         OpenFile { description, node: NodeId::new(number, 7), file_type: FileType::Regular, flags: 2 }
     }
 
+    fn insert(table: &Table, number: u64) -> Result<i32> {
+        table.reserve().map(|reserved| reserved.fill(&file(number)))
+    }
+
     #[test]
     fn numbers_are_the_lowest_free_ones_and_the_last_descriptor_is_known() {
         let table = Table::new();
         for number in 0..1000 {
-            assert_eq!(table.insert(&file(number as u64 + 1)), Ok(number));
+            assert_eq!(insert(&table, number as u64 + 1), Ok(number));
         }
         assert_eq!(table.get(998).expect("open").node.number, 999);
         assert_eq!(table.remove(5), Ok((file(6), true)));
@@ -198,24 +232,29 @@ mod tests {
             assert_eq!(table.remove(bad).unwrap_err().errno(), Errno::BADF, "{bad}");
         }
         assert_eq!(table.descriptors(&table.lock()).len(), 998);
+        // What was not filled is free again.
+        let reserved = table.reserve().expect("room");
+        assert_eq!((reserved.descriptor, table.get(5).unwrap_err().errno()), (5, Errno::BADF));
+        drop(reserved);
+        assert_eq!(insert(&table, 1 << 20), Ok(5));
     }
 
     #[test]
     fn a_full_table_says_so() {
         let table = Table::new();
         for number in 0..DESCRIPTORS_MAX {
-            assert_eq!(table.insert(&file(number as u64 + 1)), Ok(number as i32));
+            assert_eq!(insert(&table, number as u64 + 1), Ok(number as i32));
         }
-        assert_eq!(table.insert(&file(1 << 20)).unwrap_err().errno(), Errno::MFILE);
+        assert_eq!(insert(&table, 1 << 20).unwrap_err().errno(), Errno::MFILE);
         assert_eq!(table.remove(77).map(|(_, last)| last), Ok(true));
-        assert_eq!(table.insert(&file(1 << 20)), Ok(77));
+        assert_eq!(insert(&table, 1 << 20), Ok(77));
     }
 
     /// Readers beside a thread that closes and opens other files under the same number see one of them whole, or none.
     #[test]
     fn readers_never_see_parts_of_two_files() {
         let table = Table::new();
-        table.insert(&file(1)).expect("room");
+        insert(&table, 1).expect("room");
         std::thread::scope(|scope| {
             let reader = || {
                 let mut seen = 0;
@@ -230,7 +269,7 @@ mod tests {
             let mut word = 2;
             while !threads.iter().all(|thread| thread.is_finished()) {
                 table.remove(0).expect("open");
-                table.insert(&file(word)).expect("room");
+                insert(&table, word).expect("room");
                 word += 1;
             }
         });

@@ -76,8 +76,10 @@ impl Volume {
 
     /// Closes a descriptor.
     pub(crate) fn close(&self, descriptor: i32) -> Result<()> {
-        let (file, last) = self.table.remove(descriptor)?;
         let shared = self.fs.shared();
+        // A thread that has no place among the volume's could not end the file's use, and nobody would later.
+        shared.check_thread()?;
+        let (file, last) = self.table.remove(descriptor)?;
         // As POSIX has it, whichever descriptor of the file it was.
         let unlocked = if self.has_locks.load(Ordering::Relaxed) { shared.unlock_process(file.node) } else { Ok(()) };
         if last {

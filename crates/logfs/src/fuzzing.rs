@@ -7,11 +7,11 @@
 use crate::attach::AttachOptions;
 use crate::check::tests::{build, fuzz, medium_of};
 use crate::file_map::FileMap;
-use crate::file_system::LogFs;
 use crate::format::entry::{self, ENTRY_BYTES_MAX, Entry, Owned, claimed_lines};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, get_u64, put_u64};
 use crate::ops::NoUsers;
 use crate::survey::Values;
+use crate::volume::LogFs;
 use gannet_media::{Medium, MediumOffset};
 use gannet_shm::{ArenaOffset, Ordering, Region};
 use std::sync::OnceLock;

@@ -22,7 +22,8 @@
 //! reap, attach, volume_guard, adopt
 //!                   the dead settled; the volume opened and closed, or gone on with where all were killed
 //! opening           a volume's media opened, and why one cannot be
-//! file_system       all of it behind the trait
+//! volume, file_system
+//!                   a volume that is open; all of it behind the trait
 //! ```
 
 #![forbid(unsafe_code)]
@@ -85,6 +86,7 @@ mod survey;
 mod sync;
 mod unshare;
 mod used;
+mod volume;
 mod volume_guard;
 mod write;
 mod write_copy;
@@ -96,10 +98,10 @@ pub use attach::{AccessTimes, AttachOptions, is_left_open, remove_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check, check_giving_up};
 pub use counters::VolumeCounters;
 pub use dump::{Description, Target as DumpTarget, describe, dump};
-pub use file_system::{LogFs, SharedMemory};
 pub use mkfs::{FurtherOptions, MakeOptions, make, make_spanning};
 pub use opening::{OpenError, open_medium, open_medium_to_check};
 pub use ops::{NoUsers, Users};
 pub use recover::RecoveryReport;
 pub use samples::{Operation, OperationCounters};
 pub use span::holds;
+pub use volume::{LogFs, SharedMemory};

@@ -8,6 +8,7 @@ use crate::create::WAS_NAMED;
 use crate::format::entry::{Entry, LoggedAttributes, Owned, Payload, XattrValue};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
+use crate::index::IndexError;
 use crate::index::{Extents, FileExtent, Tree};
 use crate::log::{self, Met};
 use crate::mapped::{MapsWord, SHIFTED};
@@ -118,7 +119,7 @@ impl<'s> Op<'s> {
 
     fn index_entry(&self, tree: &Tree<'_>, place: LinePlace, entry: &Entry<'_>, counts: &mut Counts) -> Result<()> {
         let key = self.disk().key();
-        let mut nodes = tree.no_reservation().map_err(index_error)?;
+        let mut nodes = tree.no_reservation().map_err(|error| entry_error(error, place))?;
         match entry.payload {
             Payload::Bind { first, second, .. } => {
                 for (index, binding) in [Some(first), second].into_iter().enumerate() {
@@ -129,9 +130,9 @@ impl<'s> Op<'s> {
                             counts.entries += 1;
                             counts.directories += u64::from(file_type == FileType::Directory);
                             let value = NamePlace { place, second: index == 1, file_type }.encode();
-                            tree.insert(at, value, &mut nodes).map_err(index_error)?
+                            tree.insert(at, value, &mut nodes).map_err(|error| entry_error(error, place))?
                         }
-                        None => tree.remove(at).map_err(index_error)?,
+                        None => tree.remove(at).map_err(|error| entry_error(error, place))?,
                     };
                     if let Some(old) = old.and_then(NamePlace::decode) {
                         counts.entries -= 1;
@@ -159,7 +160,7 @@ impl<'s> Op<'s> {
                             gone += old.count;
                         },
                     )
-                    .map_err(index_error)?;
+                    .map_err(|error| entry_error(error, place))?;
                     counts.blocks = counts.blocks + extent.count as u64 - gone;
                 }
             }
@@ -183,18 +184,18 @@ impl<'s> Op<'s> {
                     self.unindex(tree, start, distance, counts)?;
                 }
                 let delta = if down { -distance_signed } else { distance_signed };
-                map.shift(file_block, delta, &mut nodes).map_err(index_error)?;
+                map.shift(file_block, delta, &mut nodes).map_err(|error| entry_error(error, place))?;
             }
             Payload::Xattr { name, .. } | Payload::LargeXattr { name, .. } => {
                 let at = self.xattr_place(tree, name)?;
                 let is_set = !matches!(entry.payload, Payload::Xattr { value: None, .. });
                 match (is_set, at) {
                     (true, (at, found)) => {
-                        tree.insert(at, place.0, &mut nodes).map_err(index_error)?;
+                        tree.insert(at, place.0, &mut nodes).map_err(|error| entry_error(error, place))?;
                         counts.xattrs += u64::from(!found);
                     }
                     (false, (at, true)) => {
-                        tree.remove(at).map_err(index_error)?;
+                        tree.remove(at).map_err(|error| entry_error(error, place))?;
                         counts.xattrs -= 1;
                     }
                     (false, (_, false)) => {}
@@ -255,5 +256,13 @@ impl<'s> Op<'s> {
             Some((name, value)) => Ok(take(name, value)),
             None => Err(damaged),
         }
+    }
+}
+
+/// An error of the index in which an entry of a log was to be entered: what no index can hold, no operation writes.
+fn entry_error(error: IndexError, place: LinePlace) -> Error {
+    match error {
+        IndexError::Invalid => Error::damaged("log entry: beyond the largest file", place.offset_bytes()),
+        error => index_error(error),
     }
 }

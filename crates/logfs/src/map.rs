@@ -5,7 +5,7 @@
 //! to write back.
 
 use crate::format::BLOCK_BYTES;
-use crate::index::{FileExtent, Mapping};
+use crate::index::{EXTENT_BLOCKS_MAX, FileExtent, Mapping};
 use crate::mapped::{MAPPED, MAPPED_WRITABLY, MOVED, MapEntry, MapTable, SHIFTED};
 use crate::ops::{Locked, Op, shared_error};
 use crate::places::{CONTROL_LEFT_BY_MAPS, CONTROL_PINNED};
@@ -14,10 +14,14 @@ use crate::space::{Extent as SpaceExtent, PinOwner};
 use crate::storage;
 use gannet_media::MediumOffset;
 use gannet_vfs::{Errno, Error, Extent, ExtentKind, MapAccess, MapToken, MappedExtent, NodeId, Result};
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
+const TOKEN_MASK: u64 = (1 << PinOwner::TOKEN_BITS) - 1;
+// A token of the trait's says which entry of the table the map has, too.
+const _: () = assert!(crate::mapped::ENTRIES_MAX <= 1 << (64 - PinOwner::TOKEN_BITS));
 
 impl<'s> Op<'s> {
     /// See `FileSystem::map`.
@@ -59,32 +63,54 @@ impl<'s> Op<'s> {
         }
         let owner = PinOwner {
             participant: self.thread.session().participant().index,
-            token: NEXT_TOKEN.fetch_add(1, Ordering::Relaxed) as u32,
+            token: NEXT_TOKEN.fetch_add(1, Ordering::Relaxed) & TOKEN_MASK,
         };
-        let space = self.core.space.blocks(self)?;
         let pinned = self.thread.word(self.core.places.control(CONTROL_PINNED)).map_err(shared_error)?;
         if pinned.load(gannet_shm::Ordering::Relaxed) == 0 {
             pinned.store(1, gannet_shm::Ordering::Release);
         }
-        let mut at = offset;
+        let node = (locked.inode, locked.state.generation);
+        let blocks = offset / BLOCK_BYTES..end / BLOCK_BYTES;
+        let told = self.pin_and_tell(&locked, owner, offset..end, sink);
+        let added = told.and_then(|()| self.map_table()?.add(owner, node, &blocks, writable));
+        let index = match added {
+            Ok(index) => index,
+            Err(error) => {
+                self.core.space.blocks(self)?.unpin(&self.thread, owner).map_err(storage::error)?;
+                return Err(error);
+            }
+        };
+        locked.guard.unlock();
+        Ok(MapToken(index << PinOwner::TOKEN_BITS | owner.token))
+    }
+
+    /// Pins the blocks of a range of bytes and tells where they are; what was pinned before an error stays so.
+    fn pin_and_tell(
+        &self,
+        locked: &Locked<'s>,
+        owner: PinOwner,
+        range: Range<u64>,
+        sink: &mut dyn FnMut(&MappedExtent),
+    ) -> Result<()> {
+        let (medium, space) = (self.disk().medium(), self.core.space.blocks(self)?);
+        let size_end = locked.record.size().next_multiple_of(BLOCK_BYTES);
+        let Range { start: mut at, end } = range;
         while at < end {
-            let (count, block) = match self.mapping(locked.inode, record, at)? {
-                Mapping::Blocks { block, count, .. } => (count, Some(block)),
+            let (count, block) = match self.mapping(locked.inode, &locked.record, at)? {
+                // No more than one pin can have; a hole is one piece, however long it is.
+                Mapping::Blocks { block, count, .. } => (count.min(EXTENT_BLOCKS_MAX), Some(block)),
                 Mapping::Hole { count } => (count, None),
             };
             // Blocks behind the end may exist (fallocate); pages there are holes to a map, as they hold nothing.
             let limit = if at < size_end { size_end.min(end) } else { end };
-            let count = count.min((limit - at) / BLOCK_BYTES).min((1 << 24) - 1);
+            let count = count.min((limit - at) / BLOCK_BYTES);
             let block = block.filter(|_| at < size_end);
             let source = block.and_then(|block| medium.source(MediumOffset(block * BLOCK_BYTES)));
             // What one descriptor has; the rest comes next.
             let count = source.map_or(count, |source| count.min(source.length / BLOCK_BYTES));
             if let Some(block) = block {
                 let extent = SpaceExtent { start: block, count: count as u32 };
-                if let Err(error) = space.pin(&self.thread, owner, extent) {
-                    space.unpin(&self.thread, owner).map_err(storage::error)?;
-                    return Err(storage::error(error));
-                }
+                space.pin(&self.thread, owner, extent).map_err(storage::error)?;
             }
             sink(&MappedExtent {
                 file_offset_bytes: at,
@@ -94,14 +120,7 @@ impl<'s> Op<'s> {
             });
             at += count * BLOCK_BYTES;
         }
-        let node = (locked.inode, locked.state.generation);
-        let blocks = offset / BLOCK_BYTES..end / BLOCK_BYTES;
-        if let Err(error) = self.map_table()?.add(owner, node, &blocks, writable) {
-            space.unpin(&self.thread, owner).map_err(storage::error)?;
-            return Err(error);
-        }
-        locked.guard.unlock();
-        Ok(MapToken(owner.token as u64))
+        Ok(())
     }
 
     /// What the last block holds behind the end of the file becomes zeros: a map shows it.
@@ -127,10 +146,13 @@ impl<'s> Op<'s> {
 
     /// Gives a pin back; nothing is mapped there any more.
     pub(crate) fn unmap(&self, token: MapToken) -> Result<()> {
-        let owner = PinOwner { participant: self.thread.session().participant().index, token: token.0 as u32 };
+        let (index, token) = (token.0 >> PinOwner::TOKEN_BITS, token.0 & TOKEN_MASK);
+        let owner = PinOwner { participant: self.thread.session().participant().index, token };
         let table = self.map_table()?;
         let space = self.core.space.blocks(self)?;
-        let Some(entry) = table.find(owner) else { return space.unpin(&self.thread, owner).map_err(storage::error) };
+        let Some(entry) = table.find(owner, index) else {
+            return space.unpin(&self.thread, owner).map_err(storage::error);
+        };
         // An inode that has no name nor user left is not locked: nothing is to be known of it.
         let locked = self.lock(NodeId::new(entry.inode as u64, entry.generation)).ok();
         self.leave_map(&table, &entry)?;
@@ -165,7 +187,8 @@ impl<'s> Op<'s> {
         table.for_each(&mut |entry| {
             if entry.owner.participant == parent && outcome.is_ok() {
                 let owner = PinOwner { participant: child, token: entry.owner.token };
-                outcome = table.add(owner, (entry.inode, entry.generation), &entry.blocks, entry.writable);
+                let node = (entry.inode, entry.generation);
+                outcome = table.add(owner, node, &entry.blocks, entry.writable).map(drop);
             }
         });
         outcome?;

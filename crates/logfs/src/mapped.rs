@@ -20,13 +20,15 @@ use gannet_vfs::{Errno, Error, Result};
 use std::ops::Range;
 
 /// Entries that the table can hold.
-const ENTRIES_MAX: u64 = 1 << 18;
+pub(crate) const ENTRIES_MAX: u64 = 1 << 18;
 const ENTRY_WORDS: u64 = 4;
 /// Entries that get memory together: 16 KiB.
 const BACKED_TOGETHER: u64 = 512;
+/// A word in front of the entries for each that get memory together: no more of them are in use. Who was killed in between leaves it too high.
+const COUNT_WORDS: u64 = ENTRIES_MAX / BACKED_TOGETHER;
 const HEAD_WORDS: u64 = 8;
 /// Bytes of the table, for the arena's layout.
-pub(crate) const TABLE_BYTES: u64 = ENTRIES_MAX * ENTRY_WORDS * 8;
+pub(crate) const TABLE_BYTES: u64 = (COUNT_WORDS + ENTRIES_MAX * ENTRY_WORDS) * 8;
 /// Bytes of its head.
 pub(crate) const HEAD_BYTES: u64 = HEAD_WORDS * 8;
 
@@ -39,7 +41,7 @@ const BACKED: usize = 1;
 const UNUSED_FROM: usize = 2;
 
 // Words of an entry.
-/// Participant + 1 in the high half, its token in the low; 0 if unused.
+/// Participant + 1 and its token, packed as pins' owners are; 0 if unused.
 const OWNER: usize = 0;
 /// Inode and generation. Stored last and taken away first: the rest counts while this is not 0.
 const NODE: usize = 1;
@@ -136,7 +138,11 @@ pub(crate) struct MapTable<'s> {
 }
 
 const fn owner_word(owner: PinOwner) -> u64 {
-    (owner.participant as u64 + 1) << 32 | owner.token as u64
+    PinOwner { participant: owner.participant + 1, ..owner }.pack()
+}
+
+const fn node_word((inode, generation): (u32, u32)) -> u64 {
+    (inode as u64) << 32 | generation as u64
 }
 
 impl<'s> MapTable<'s> {
@@ -151,7 +157,7 @@ impl<'s> MapTable<'s> {
     }
 
     fn entry(&self, index: u64) -> &'s [Word] {
-        let at = (index * ENTRY_WORDS) as usize;
+        let at = (COUNT_WORDS + index * ENTRY_WORDS) as usize;
         &self.words[at..at + ENTRY_WORDS as usize]
     }
 
@@ -160,22 +166,43 @@ impl<'s> MapTable<'s> {
         self.head(USED).load(Ordering::Acquire).min(backed)
     }
 
-    /// Adds a map. `ENOMEM` if there is no room for it.
-    pub(crate) fn add(&self, owner: PinOwner, node: (u32, u32), blocks: &Range<u64>, writable: bool) -> Result<()> {
+    /// The count of an entry and those beside it.
+    fn count(&self, index: u64) -> &'s Word {
+        &self.words[(index / BACKED_TOGETHER) as usize]
+    }
+
+    /// The entries that may be in use.
+    fn indexes(&self) -> impl Iterator<Item = u64> + '_ {
+        let used = self.used();
+        let firsts = (0..used).step_by(BACKED_TOGETHER as usize);
+        let firsts = firsts.filter(|first| self.count(*first).load(Ordering::Acquire) != 0);
+        firsts.flat_map(move |first| first..(first + BACKED_TOGETHER).min(used))
+    }
+
+    /// Adds a map; returns which entry it has. `ENOMEM` if there is no room for it.
+    pub(crate) fn add(&self, owner: PinOwner, node: (u32, u32), blocks: &Range<u64>, writable: bool) -> Result<u64> {
         let index = self.claim(owner_word(owner))?;
         let entry = self.entry(index);
         entry[START].store(blocks.start | if writable { WRITABLE } else { 0 }, Ordering::Relaxed);
         entry[BLOCKS].store(blocks.end.saturating_sub(blocks.start), Ordering::Relaxed);
-        entry[NODE].store((node.0 as u64) << 32 | node.1 as u64, Ordering::Release);
-        Ok(())
+        entry[NODE].store(node_word(node), Ordering::Release);
+        Ok(index)
     }
 
     /// Takes an entry that nobody has.
     fn claim(&self, owner: u64) -> Result<u64> {
         let take = |index: &u64| {
             let word = &self.entry(*index)[OWNER];
-            word.load(Ordering::Relaxed) == 0
-                && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            if word.load(Ordering::Relaxed) != 0 {
+                return false;
+            }
+            // It counts before it is there.
+            self.count(*index).fetch_add(1, Ordering::AcqRel);
+            let taken = word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            if !taken {
+                self.count(*index).fetch_sub(1, Ordering::AcqRel);
+            }
+            taken
         };
         let mut from = self.head(UNUSED_FROM).load(Ordering::Relaxed);
         loop {
@@ -194,8 +221,9 @@ impl<'s> MapTable<'s> {
             } else if backed == ENTRIES_MAX {
                 return Err(Error::because(Errno::NOMEM, "too many mapped ranges"));
             } else {
-                let at = self.start.add(backed * ENTRY_WORDS * 8);
-                self.arena.reserve(at, BACKED_TOGETHER * ENTRY_WORDS * 8).map_err(shared_error)?;
+                let first = if backed == 0 { 0 } else { COUNT_WORDS + backed * ENTRY_WORDS };
+                let end = COUNT_WORDS + (backed + BACKED_TOGETHER) * ENTRY_WORDS;
+                self.arena.reserve(self.start.add(first * 8), (end - first) * 8).map_err(shared_error)?;
                 self.head(BACKED).fetch_max(backed + BACKED_TOGETHER, Ordering::AcqRel);
                 from = backed;
             }
@@ -204,64 +232,68 @@ impl<'s> MapTable<'s> {
 
     /// Calls `visit` with all maps.
     pub(crate) fn for_each(&self, visit: &mut dyn FnMut(MapEntry)) {
-        for index in 0..self.used() {
-            let entry = self.entry(index);
-            let node = entry[NODE].load(Ordering::Acquire);
-            if node == 0 {
-                continue;
-            }
-            let (owner, start) = (entry[OWNER].load(Ordering::Relaxed), entry[START].load(Ordering::Relaxed));
-            let first = start & !WRITABLE;
-            let Some(participant) = ((owner >> 32) as u32).checked_sub(1) else { continue };
-            visit(MapEntry {
-                index,
-                owner: PinOwner { participant, token: owner as u32 },
-                inode: (node >> 32) as u32,
-                generation: node as u32,
-                blocks: first..first.saturating_add(entry[BLOCKS].load(Ordering::Relaxed)),
-                writable: start & WRITABLE != 0,
-            });
-        }
+        self.indexes().filter_map(|index| self.read(index)).for_each(visit);
     }
 
-    /// The map that a participant knows by a token.
-    pub(crate) fn find(&self, owner: PinOwner) -> Option<MapEntry> {
-        let mut found = None;
-        self.for_each(&mut |entry| {
-            if entry.owner == owner {
-                found = Some(entry);
-            }
-        });
-        found
+    /// What stands in an entry; `None` if nothing does.
+    fn read(&self, index: u64) -> Option<MapEntry> {
+        let entry = self.entry(index);
+        let node = entry[NODE].load(Ordering::Acquire);
+        if node == 0 {
+            return None;
+        }
+        let (owner, start) = (entry[OWNER].load(Ordering::Relaxed), entry[START].load(Ordering::Relaxed));
+        let first = start & !WRITABLE;
+        let owner = PinOwner::unpack(owner);
+        Some(MapEntry {
+            index,
+            owner: PinOwner { participant: owner.participant.checked_sub(1)?, ..owner },
+            inode: (node >> 32) as u32,
+            generation: node as u32,
+            blocks: first..first.saturating_add(entry[BLOCKS].load(Ordering::Relaxed)),
+            writable: start & WRITABLE != 0,
+        })
+    }
+
+    /// The map that a participant knows by a token: in the entry that was told when it was made, or, of an inherited one, in any.
+    pub(crate) fn find(&self, owner: PinOwner, told: u64) -> Option<MapEntry> {
+        let word = owner_word(owner);
+        let has = |index: &u64| self.entry(*index)[OWNER].load(Ordering::Relaxed) == word;
+        let index = Some(told).filter(|told| *told < self.used()).filter(has).or_else(|| self.indexes().find(has));
+        self.read(index?)
     }
 
     /// Whether somebody has the inode mapped.
     pub(crate) fn is_mapped(&self, inode: u32, generation: u32) -> bool {
-        let mut found = false;
-        self.for_each(&mut |entry| found |= (entry.inode, entry.generation) == (inode, generation));
-        found
+        let word = node_word((inode, generation));
+        self.indexes().any(|index| self.entry(index)[NODE].load(Ordering::Acquire) == word)
     }
 
     /// Takes an entry out: by who made it, or for a process that is gone.
     pub(crate) fn remove(&self, entry: &MapEntry) {
-        let words = self.entry(entry.index);
-        words[NODE].store(0, Ordering::Release);
-        words[OWNER].store(0, Ordering::Release);
+        self.clear(entry.index);
         let from = self.head(UNUSED_FROM);
         if from.load(Ordering::Relaxed) > entry.index {
             from.store(entry.index, Ordering::Relaxed);
         }
     }
 
+    fn clear(&self, index: u64) {
+        let words = self.entry(index);
+        words[NODE].store(0, Ordering::Release);
+        // Of several that settle the dead one takes it out.
+        if words[OWNER].swap(0, Ordering::AcqRel) != 0 {
+            self.count(index).fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
     /// Takes out what a process that is gone left half done.
     pub(crate) fn forget(&self, participant: u32) {
-        for index in 0..self.used() {
-            let entry = self.entry(index);
-            if entry[OWNER].load(Ordering::Relaxed) >> 32 == participant as u64 + 1 {
-                entry[NODE].store(0, Ordering::Release);
-                entry[OWNER].store(0, Ordering::Release);
-            }
-        }
+        let is_theirs = |index: &u64| {
+            let owner = self.entry(*index)[OWNER].load(Ordering::Relaxed);
+            PinOwner::unpack(owner).participant == participant + 1
+        };
+        self.indexes().filter(is_theirs).for_each(|index| self.clear(index));
     }
 }
 

@@ -81,7 +81,7 @@ pub(crate) const LIMBO_WORDS: u64 = 16;
 pub(crate) const THREADS: u32 = 4096;
 /// How many of their counters get memory with the arena: others with their slots.
 const THREADS_AT_ONCE: u32 = 64;
-const PARTICIPANTS: u32 = 1024;
+pub(crate) const PARTICIPANTS: u32 = 1024;
 
 /// Words of the bits that say which records have memory: whole pages.
 fn backed_words(inodes: u64) -> u64 {

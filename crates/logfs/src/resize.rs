@@ -396,6 +396,8 @@ impl<'s> Op<'s> {
         }
         let (first, distance) = (offset / BLOCK_BYTES, length / BLOCK_BYTES);
         let extents = self.extents(locked.inode, record);
+        // There may be blocks far behind the end (fallocate). Before the entry: behind it there is no way back.
+        extents.check_room(first, distance).map_err(index_error)?;
         let mut nodes = extents.reserve(first, 1).map_err(index_error)?;
         let time = locked.now();
         let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };

@@ -280,3 +280,27 @@ fn a_killed_process_maps_nothing_any_more() {
     assert!(synced(&fs, node) <= 7 * LINES);
     assert_eq!(synced(&fs, node), 0, "nobody has it mapped");
 }
+
+#[test]
+fn of_thousands_of_maps_each_is_given_back_by_its_token() {
+    const MAPS: u64 = 1700;
+    let fs = LogFs::open_private(volume(), options()).expect("attach");
+    let node = file(&fs);
+    for round in 0..3 {
+        let mut tokens: Vec<_> =
+            (0..MAPS).map(|index| map(&fs, node, MapAccess::Write, index % FILE_BLOCKS, 1).0).collect();
+        assert_eq!(synced(&fs, node), FILE_BLOCKS * LINES);
+        let last = tokens.swap_remove(round * 700);
+        for (at, token) in tokens.iter().enumerate() {
+            fs.unmap(*token).expect("unmap");
+            if at % 500 == 0 {
+                assert_eq!(synced(&fs, node), FILE_BLOCKS * LINES, "most are mapped still");
+            }
+        }
+        synced(&fs, node);
+        assert_eq!(synced(&fs, node), LINES, "one is left");
+        fs.unmap(last).expect("unmap");
+        synced(&fs, node);
+        assert_eq!(synced(&fs, node), 0);
+    }
+}

@@ -129,6 +129,14 @@ const RECENT: usize = 16;
 #[derive(Debug, Default)]
 pub struct Recent([std::sync::atomic::AtomicU64; RECENT]);
 
+impl Recent {
+    /// Whether one is remembered for a thread: most likely it is free.
+    #[inline]
+    pub fn has(&self, thread: &Thread<'_>) -> bool {
+        self.0[thread.slot() as usize % RECENT].load(std::sync::atomic::Ordering::Relaxed) != 0
+    }
+}
+
 fn group_bytes(object_bytes: u64) -> u64 {
     align_up(OBJECTS_IN_GROUP + GROUP * object_bytes, 64)
 }

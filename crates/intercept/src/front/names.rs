@@ -80,6 +80,9 @@ fn open_once(
         Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
             let fs = call.front.file_system(mount)?;
+            if changes_something(flags) {
+                fs.shared().check_room().map_err(|error| error.errno())?;
+            }
             reserved = Reserved::before(call, flags)?;
             let writes = flags.bits() & 3 != 0 || flags.contains(OpenFlags::TRUNC);
             if let Some(found) = place.found.filter(|_| writes && !flags.contains(OpenFlags::PATH)) {
@@ -165,15 +168,19 @@ pub(crate) fn open_node(
     install(call, mount, &opened, None, None, flags)
 }
 
+/// Whether an open may make or cut a file.
+fn changes_something(flags: OpenFlags) -> bool {
+    let changes = OpenFlags::CREATE | OpenFlags::TRUNC | OpenFlags::TMPFILE & !OpenFlags::DIRECTORY;
+    flags.intersects(changes) && !flags.contains(OpenFlags::PATH)
+}
+
 /// A placeholder made before anything is changed: an open that finds no free number makes and cuts no file.
 struct Reserved(usize);
 
 impl Reserved {
     /// One for an open that may change something, if none is kept for it.
     fn before(call: &Call<'_>, flags: OpenFlags) -> Result<Option<Reserved>, Errno> {
-        let changes =
-            flags.intersects(OpenFlags::CREATE | OpenFlags::TRUNC | OpenFlags::TMPFILE & !OpenFlags::DIRECTORY);
-        if !changes || flags.contains(OpenFlags::PATH) || !call.in_child && held::any() {
+        if !changes_something(flags) || !call.in_child && held::any() {
             return Ok(None);
         }
         Reserved::new(call, flags).map(Some)

@@ -2,9 +2,9 @@
 
 use super::{Target, describe, dump};
 use crate::attach::AttachOptions;
-use crate::file_system::LogFs;
 use crate::mkfs::{MakeOptions, make};
 use crate::ops::NoUsers;
+use crate::volume::LogFs;
 use gannet_media::{CreateOptions, Medium, MediumOffset};
 use gannet_vfs::{Errno, FileSystem, Name, NewNode, Owner, RenameFlags, Time, XattrMode};
 

@@ -349,14 +349,26 @@ impl<'a> Extents<'a> {
                 Mapping::Hole { count } if count >= distance => {}
                 _ => return Err(Invalid),
             }
-        } else if let Some(last) = self.floor(FILE_BLOCK_LIMIT - 1)?
-            && last.end() > first
-            && last.end().checked_add(distance).is_none_or(|end| end > FILE_BLOCK_LIMIT)
-        {
-            return Err(Invalid);
+        } else {
+            self.check_room(first, distance)?;
         }
         self.split(first, nodes)?;
         self.tree.shift_keys(first..FILE_BLOCK_LIMIT, delta)
+    }
+
+    /// Whether what stands from `first` on can move up by `distance` blocks.
+    ///
+    /// # Errors
+    /// [`IndexError::Invalid`] if its end would pass [`FILE_BLOCK_LIMIT`]; [`IndexError::Torn`].
+    pub fn check_room(&self, first: u64, distance: u64) -> Result<(), IndexError> {
+        match self.floor(FILE_BLOCK_LIMIT - 1)? {
+            Some(last)
+                if last.end() > first && last.end().checked_add(distance).is_none_or(|end| end > FILE_BLOCK_LIMIT) =>
+            {
+                Err(Invalid)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Calls `visit` with every extent that holds `first` or begins after it, in ascending order, until it returns

@@ -18,15 +18,28 @@ use super::{Extent, GROUP_BLOCKS, Space, SpaceError};
 pub struct PinOwner {
     /// The participant's index: its pins go when it dies.
     pub participant: u32,
-    /// What the participant knows it by, a mapping for instance.
-    pub token: u32,
+    /// What the participant knows it by, a mapping for instance; below 2^[`PinOwner::TOKEN_BITS`].
+    pub token: u64,
 }
 
 impl PinOwner {
-    fn pack(self) -> u64 {
-        u64::from(self.participant) << 32 | u64::from(self.token)
+    /// So many that a process which maps ten thousand times a second comes to their end after two hundred years; the rest of a word is the
+    /// participant's.
+    pub const TOKEN_BITS: u32 = 46;
+
+    /// In a word.
+    pub(crate) const fn pack(self) -> u64 {
+        (self.participant as u64) << Self::TOKEN_BITS | self.token
+    }
+
+    /// From a word.
+    pub(crate) const fn unpack(word: u64) -> Self {
+        Self { participant: (word >> Self::TOKEN_BITS) as u32, token: word & ((1 << Self::TOKEN_BITS) - 1) }
     }
 }
+
+// Of 16 bits, and a word that says one more has room, too.
+const _: () = assert!(crate::places::PARTICIPANTS < 1 << 16 && PinOwner::TOKEN_BITS < 48);
 
 impl Pool<'_> {
     fn pins_used(&self) -> usize {
@@ -184,16 +197,15 @@ impl Pool<'_> {
         Ok(())
     }
 
-    /// Removes the pins that `which` names by owner, and frees what was deferred for them.
-    fn remove_pins(&self, which: &dyn Fn(PinOwner) -> bool) {
+    /// Removes the pins that `which` names by their owner's word, and frees what was deferred for them.
+    fn remove_pins(&self, which: impl Fn(u64) -> bool) {
         // What they covered, to be swept once: a kill before that leaves it to the repair.
         let (mut from, mut to) = (u64::MAX, 0);
         for index in 0..self.pins_used() {
-            let Some(extent) = self.pin_extent(index) else { continue };
-            let owner = self.pins[index * PIN_WORDS].load(Relaxed);
-            if !which(PinOwner { participant: (owner >> 32) as u32, token: owner as u32 }) {
+            if !which(self.pins[index * PIN_WORDS].load(Relaxed)) {
                 continue;
             }
+            let Some(extent) = self.pin_extent(index) else { continue };
             self.pins[index * PIN_WORDS + 1].store(0, Relaxed);
             let count = &self.control[PINS];
             count.store(self.pin_count().saturating_sub(1), Relaxed);
@@ -207,8 +219,10 @@ impl Pool<'_> {
         if from < to {
             self.sweep(from, to - from);
         }
-        if self.control[PINS].load(Relaxed) == 0 {
-            self.control[PINS_USED].store(0, Relaxed);
+        if from < to {
+            // As far as pins are looked for.
+            let used = (0..self.pins_used()).rev().find(|&index| self.pin_extent(index).is_some());
+            self.control[PINS_USED].store(used.map_or(0, |last| last as u64 + 1), Relaxed);
         }
     }
 }
@@ -282,11 +296,11 @@ impl<'a> Space<'a> {
         Ok(backed)
     }
 
-    fn remove_pins(&self, thread: &Thread<'_>, which: &dyn Fn(PinOwner) -> bool) -> Result<(), SpaceError> {
+    fn remove_pins(&self, thread: &Thread<'_>, which: impl Fn(u64) -> bool) -> Result<(), SpaceError> {
         for index in 0..self.layout.pools() {
             if self.pool(index).control[PINS].load(Relaxed) != 0 {
                 let (guard, pool) = self.lock_pool(thread, index)?;
-                pool.remove_pins(which);
+                pool.remove_pins(&which);
                 guard.unlock();
             }
         }
@@ -298,7 +312,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// [`SpaceError::Shared`].
     pub fn unpin(&self, thread: &Thread<'_>, owner: PinOwner) -> Result<(), SpaceError> {
-        self.remove_pins(thread, &|other| other == owner)
+        self.remove_pins(thread, |word| word == owner.pack())
     }
 
     /// Removes all pins of a participant that is gone. Can be repeated.
@@ -306,7 +320,7 @@ impl<'a> Space<'a> {
     /// # Errors
     /// [`SpaceError::Shared`].
     pub fn drop_pins_of(&self, thread: &Thread<'_>, participant: u32) -> Result<(), SpaceError> {
-        self.remove_pins(thread, &|other| other.participant == participant)
+        self.remove_pins(thread, |word| PinOwner::unpack(word).participant == participant)
     }
 
     /// Gives `to` a copy of every pin of `from`, with the same tokens: what a forked child inherits.
@@ -324,10 +338,11 @@ impl<'a> Space<'a> {
                 let mut copied = Ok(());
                 while next < pool.pins_used() && copied.is_ok() {
                     let owner = pool.pins[next * PIN_WORDS].load(Relaxed);
+                    let owner = PinOwner::unpack(owner);
                     if let Some(extent) = pool.pin_extent(next)
-                        && (owner >> 32) as u32 == from
+                        && owner.participant == from
                     {
-                        copied = pool.add_pin(PinOwner { participant: to, token: owner as u32 }, extent);
+                        copied = pool.add_pin(PinOwner { participant: to, ..owner }, extent);
                     }
                     next += usize::from(copied.is_ok());
                 }

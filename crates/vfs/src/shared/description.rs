@@ -66,6 +66,14 @@ enum Dropped {
     Last(NodeId, Held),
 }
 
+/// `ENFILE` for a table without room.
+fn no_room(error: gannet_shm::Error) -> Error {
+    match error {
+        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, "too many open file descriptions"),
+        error => error_of(error),
+    }
+}
+
 /// `EBADF`: not, or no longer, a description.
 const GONE: Error = Error::because(Errno::BADF, "the open file description is gone");
 
@@ -74,10 +82,7 @@ impl Shared {
     pub fn open(&self, fs: &dyn FileSystem, node: NodeId, access: AccessMode, status: u32) -> Result<Description> {
         let thread = self.thread()?;
         self.housekeep(&thread, fs)?;
-        let description = self.link_new(&thread, node, access, status).map_err(|error| match error {
-            gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, "too many open file descriptions"),
-            error => error_of(error),
-        })?;
+        let description = self.link_new(&thread, node, access, status).map_err(no_room)?;
         match fs.exists(node) {
             Ok(()) => Ok(description),
             Err(error) => {
@@ -85,6 +90,17 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+
+    /// `ENFILE` if there is no room for another description: to be asked before an open that makes or cuts a file. Others may take it in the next
+    /// moment.
+    pub fn check_room(&self) -> Result<()> {
+        let (thread, slab) = (self.thread()?, &self.tables.descriptions);
+        if self.recent.has(&thread) {
+            return Ok(());
+        }
+        let tried = slab.allocate(&thread).and_then(|held| slab.free_to(&thread, &self.recent, held));
+        tried.map_err(no_room)
     }
 
     fn link_new(

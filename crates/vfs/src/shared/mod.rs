@@ -115,6 +115,11 @@ impl Shared {
         &self.session
     }
 
+    /// Whether the calling thread has a place among those that use the file system, or gets one now: `ENOMEM` where all are taken.
+    pub fn check_thread(&self) -> Result<()> {
+        self.thread().map(drop)
+    }
+
     #[inline]
     pub(crate) fn thread(&self) -> Result<Thread<'_>> {
         self.session.thread().map_err(error_of)

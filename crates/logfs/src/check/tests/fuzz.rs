@@ -6,13 +6,13 @@ use super::{check, medium_of, run};
 use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
 use crate::disk::Disk;
-use crate::file_system::LogFs;
 use crate::format::entry::{Extents, FileExtent, LargeValue, LoggedAttributes, Payload, claimed_lines};
 use crate::format::page::PageHeader;
 use crate::format::slot::{SLOT_BYTES, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
 use crate::fuzzing::Choices;
 use crate::ops::NoUsers;
+use crate::volume::LogFs;
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{

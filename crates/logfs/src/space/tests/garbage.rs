@@ -41,7 +41,7 @@ fn garbage_is_survived() {
         for _ in 0..40 {
             spoil(&session, &rig, &mut random);
             let some = Extent { start: random.below(BLOCKS - 300), count: 1 + random.below(300) as u32 };
-            let owner = PinOwner { participant: random.below(4) as u32, token: random.below(4) as u32 };
+            let owner = PinOwner { participant: random.below(4) as u32, token: random.below(4) };
             let want = 1 + random.below(3000) as u32;
             match space.allocate(&thread, want, Some(random.below(BLOCKS)), random.below(4) == 0) {
                 Ok(held) => {

@@ -26,7 +26,7 @@ fn free(space: &Space<'_>, thread: &Thread<'_>, extent: Extent) {
     space.release(thread, held).unwrap();
 }
 
-fn owner(participant: u32, token: u32) -> PinOwner {
+fn owner(participant: u32, token: u64) -> PinOwner {
     PinOwner { participant, token }
 }
 
@@ -80,7 +80,7 @@ fn pins_agree_with_the_oracle() {
                     }
                 }
                 2 if pins.len() < 12 && range.clone().all(|block| used[block]) => {
-                    let owner = owner(random.below(3) as u32, random.below(3) as u32);
+                    let owner = owner(random.below(3) as u32, random.below(3));
                     space.pin(&thread, owner, extent).unwrap();
                     pins.push((owner, extent));
                 }
@@ -94,7 +94,7 @@ fn pins_agree_with_the_oracle() {
                     }
                 }
                 _ => {
-                    let gone = owner(random.below(3) as u32, random.below(3) as u32);
+                    let gone = owner(random.below(3) as u32, random.below(3));
                     if random.below(4) == 0 {
                         space.drop_pins_of(&thread, gone.participant).unwrap();
                         pins.retain(|pin| pin.0.participant != gone.participant);
@@ -155,7 +155,7 @@ fn a_child_inherits_thousands_of_pins() {
     let whole = Extent { start: 0, count: 6000 };
     take(&space, &thread, whole);
     for start in 0..6000 {
-        space.pin(&thread, owner(1, start as u32 / 3), Extent { start, count: 1 }).unwrap();
+        space.pin(&thread, owner(1, start / 3), Extent { start, count: 1 }).unwrap();
     }
     space.copy_pins(&thread, 1, 2).unwrap();
     assert_eq!(space.pinned().0, 12_000);

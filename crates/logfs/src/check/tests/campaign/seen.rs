@@ -1,6 +1,6 @@
 //! What is on a volume as the engine shows it, by inode number, and what of it may be missing after a repair.
 
-use crate::file_system::LogFs;
+use crate::volume::LogFs;
 use gannet_fstest::Rig;
 use gannet_vfs::{FileSystem, FileType, Name, NodeId};
 use std::collections::BTreeMap;

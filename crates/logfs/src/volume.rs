@@ -1,0 +1,223 @@
+//! [`LogFs`]: a volume that this process has open: opened and closed, its counters, and how operations are run. `file_system` has its operations.
+
+use crate::attach::{self, AttachOptions};
+use crate::counters::{Counter, VolumeCounters};
+use crate::disk::Disk;
+use crate::opening::OpenError;
+use crate::ops::{Core, Op, shared_error};
+use crate::places::CONTROL_TAKEOVERS;
+use crate::recover::RecoveryReport;
+use crate::samples::{Operation, OperationCounters};
+use crate::span::{self, Demand};
+use crate::volume_guard::FileGuard;
+use gannet_media::Medium;
+use gannet_shm::{Detached, Session};
+use gannet_vfs::shared::Shared;
+use gannet_vfs::usermem::Source;
+use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result, WriteFlags, WritePosition, Written};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// A volume, open in this process.
+pub struct LogFs {
+    pub(crate) core: Arc<Core>,
+    pub(crate) session: Arc<Session>,
+    pub(crate) shared: Arc<Shared>,
+    guard: Mutex<Option<FileGuard>>,
+    report: Option<RecoveryReport>,
+    /// When this process last settled what killed users left because it found no space, by the coarse monotonic clock; 0 for never.
+    reclaimed_ms: AtomicU64,
+}
+
+/// How long nobody settles the dead for want of space after somebody did.
+const RECLAIM_PAUSE_MS: u64 = 100;
+
+/// Memory that the state shared by all processes of a volume takes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// All of it, as the system counts; 0 for a volume that one process has alone.
+    pub bytes: u64,
+    /// For indexes.
+    pub index_bytes: u64,
+    /// The bound on that.
+    pub index_bytes_max: u64,
+    /// How many indexes were dropped to make room for others.
+    pub indexes_dropped: u64,
+}
+
+impl LogFs {
+    /// Opens the volume at `path`, joining whoever has it open.
+    pub fn open(path: &Path, read_only: bool, options: AttachOptions) -> std::result::Result<Self, OpenError> {
+        let text = path.display().to_string();
+        let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
+        let (medium, superblock) = span::open(path, read_only, Demand::Sound)?;
+        let disk = superblock.and_then(|superblock| Disk::with_superblock(medium, superblock));
+        let disk = disk.map_err(volume_error)?.in_its_mode();
+        let identity = attach::identity(&disk).map_err(volume_error)?;
+        let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
+        let (disk, options) = (Some(disk), Some(options));
+        let mut guard = FileGuard { disk, options, core: None, shared: None, report: None, distrusts_maps: false };
+        let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
+            gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
+            error => OpenError::Shared { path: text.clone(), error },
+        })?;
+        let incomplete = || volume_error(Error::because(Errno::IO, "attaching did not complete"));
+        let core = guard.core.clone().ok_or_else(incomplete)?;
+        let shared = guard.shared.clone().ok_or_else(incomplete)?;
+        let report = guard.report;
+        Ok(Self { core, session, shared, guard: Mutex::new(Some(guard)), report, reclaimed_ms: AtomicU64::new(0) })
+    }
+
+    /// Opens a volume on a medium that this process alone has: a simulated one, or memory. Nothing is saved at the end
+    /// unless [`LogFs::detach`] is called.
+    pub fn open_private(medium: Medium, options: AttachOptions) -> Result<Self> {
+        let disk = Disk::open(medium)?;
+        let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
+        let session = Session::private(&layout).map_err(shared_error)?;
+        let threads = options.threads;
+        let (core, shared) = attach::assemble(disk, &session, options)?;
+        let report = attach::open_first(&core, &session, attach::arena_of(&session), threads, true)?;
+        Ok(Self { core, session, shared, guard: Mutex::new(None), report, reclaimed_ms: AtomicU64::new(0) })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> (&Core, &Session) {
+        (&self.core, &self.session)
+    }
+
+    /// What crash recovery did when this process opened the volume; `None` if there was none.
+    pub fn recovery(&self) -> Option<RecoveryReport> {
+        self.report
+    }
+
+    /// The session, for those who keep objects in its arena.
+    pub fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    /// How many dead threads were settled since the volume was opened.
+    pub fn takeovers(&self) -> Result<u64> {
+        self.op()?.control(CONTROL_TAKEOVERS)
+    }
+
+    /// Leaves the volume; the last to leave saves the maps of free space and marks it clean. Idempotent.
+    pub fn detach(&self) -> Result<bool> {
+        let mut slot = self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        match slot.take() {
+            Some(mut guard) => match self.session.detach(&mut guard).map_err(shared_error)? {
+                Detached::Last => Ok(true),
+                Detached::OthersRemain => Ok(false),
+            },
+            None if self.session.path().is_none() => {
+                attach::close_last(&self.core, &self.session, Some(&self.shared)).map(|()| true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// What all processes have done on the volume since the first of them opened it.
+    pub fn counters(&self) -> Result<VolumeCounters> {
+        self.op()?.counters()
+    }
+
+    /// The same by operation, with how long calls took.
+    pub fn operations(&self) -> Result<Vec<OperationCounters>> {
+        self.op()?.operations()
+    }
+
+    /// What a lock that somebody waits for protects, for people.
+    pub fn lock_text(&self, lock: gannet_shm::ArenaOffset) -> String {
+        self.core.places.lock_text(lock)
+    }
+
+    /// What the state shared by all processes takes.
+    pub fn memory(&self) -> Result<SharedMemory> {
+        let op = self.op()?;
+        let pool = op.node_pool();
+        let (backed, indexes_dropped) = pool.usage();
+        let node_bytes = crate::index::NODE_WORDS as u64 * 8;
+        Ok(SharedMemory {
+            bytes: self.session.arena().memory_bytes(),
+            index_bytes: backed * node_bytes,
+            index_bytes_max: pool.capacity() * node_bytes,
+            indexes_dropped,
+        })
+    }
+
+    /// Runs an operation that changes something, and counts it. One that finds no space is tried again if killed users may have left some.
+    #[inline]
+    pub(crate) fn change<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
+        match self.change_once(operation, &run) {
+            Err(error) if error.errno() == Errno::NOSPC && self.reclaim() => self.change_once(operation, &run),
+            outcome => outcome,
+        }
+    }
+
+    #[inline]
+    fn change_once<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
+        let op = self.op()?;
+        let before = gannet_media::counters_thread();
+        let outcome = op.counted(operation, run);
+        op.count(Counter::Changes, 1);
+        op.count_medium(before);
+        outcome
+    }
+
+    /// Settles what killed users have left, which may be files without names that only they had open. Returns whether that was done now: it was
+    /// not if it was done a moment ago. The caller holds no lock.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reclaim(&self) -> bool {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let last_ms = self.reclaimed_ms.load(Ordering::Relaxed);
+        let is_due = last_ms == 0 || now_ms.saturating_sub(last_ms) >= RECLAIM_PAUSE_MS;
+        // One thread, and not again from in here.
+        is_due
+            && !self.is_read_only()
+            && self.reclaimed_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && self.shared.reap(self).is_ok()
+    }
+
+    /// Runs an operation that changes nothing, and counts it.
+    #[inline(always)]
+    pub(crate) fn look<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+        self.op()?.counted(operation, run)
+    }
+
+    #[inline]
+    pub(crate) fn write_once(
+        &self,
+        node: NodeId,
+        position: WritePosition,
+        from: &mut Source<'_>,
+        flags: WriteFlags,
+    ) -> Result<Written> {
+        let op = self.op()?;
+        let before = gannet_media::counters_thread();
+        let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
+        op.count(Counter::Writes, 1);
+        op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
+        op.count_medium(before);
+        outcome
+    }
+
+    #[inline(always)]
+    pub(crate) fn op(&self) -> Result<Op<'_>> {
+        match self.session.thread() {
+            Ok(thread) => Op::begin(&self.core, thread),
+            Err(error) => Err(shared_error(error)),
+        }
+    }
+}
+
+impl Drop for LogFs {
+    fn drop(&mut self) {
+        let open = self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_some();
+        if open {
+            // A failure leaves the volume unclean: the next attach recovers it.
+            let _ = self.detach();
+        }
+    }
+}
