@@ -11,6 +11,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
+struct timespec;
 
 /**
  * Nothing may change.
@@ -417,7 +418,8 @@ int gannet_setfl(struct gannet_volume *volume,
 
 /**
  * Closes a descriptor. As POSIX has it, the process's record locks on the file go as well. With the last user of a removed
- * file its space is free. Also when it returns an error other than -EBADF the descriptor is closed.
+ * file its space is free. Also when it returns an error the descriptor is closed, unless that is -EBADF, or -ENOMEM, which says that the
+ * calling thread has no place among the 4096 that can use a volume at once: another one has to close it.
  *
  * Requires:
  * `volume` is attached or NULL.
@@ -1147,6 +1149,9 @@ int gannet_flock(struct gannet_volume *volume, int descriptor, int operation);
 /**
  * Locks, unlocks or asks about a range of a file, as `fcntl(2)` does: for the process (`F_SETLK`, `F_SETLKW`, `F_GETLK`) or
  * the open file description (`F_OFD_SETLK`, `F_OFD_SETLKW`, `F_OFD_GETLK`). A signal does not end the wait.
+ *
+ * A process that has attached the volume twice is two processes to record locks: those made by one handle are in the way of the other,
+ * and who waits for itself like that waits for ever.
  *
  * Returns 0. -EAGAIN if another's lock is in the way, -EDEADLK if processes would wait for each other, -ENOLCK.
  *

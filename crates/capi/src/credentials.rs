@@ -5,6 +5,7 @@
 
 use gannet_vfs::Errno;
 use gannet_vfs::namespace::{Capabilities, Credentials};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -16,7 +17,7 @@ const ROOT_CAPABILITIES: u64 = Capabilities::all().bits();
 const UMASK_USUAL: u32 = 0o022;
 
 /// Who asks, owned.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Known {
     pub(crate) user: u32,
     pub(crate) group: u32,
@@ -84,8 +85,7 @@ fn umask() -> Option<u32> {
 pub(crate) struct Who {
     current: AtomicPtr<Known>,
     /// All that ever were; never taken out, and boxed, so that they stay where they are.
-    #[allow(clippy::vec_box)]
-    all: Mutex<Vec<Box<Known>>>,
+    all: Mutex<HashSet<Box<Known>>>,
 }
 
 impl Who {
@@ -106,10 +106,15 @@ impl Who {
     /// Replaces them.
     pub(crate) fn set(&self, known: Known) {
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = all.iter().position(|other| **other == known).unwrap_or_else(|| {
-            all.push(Box::new(known));
-            all.len() - 1
-        });
-        self.current.store((&raw const *all[index]).cast_mut(), Ordering::Release);
+        let place = match all.get(&known) {
+            Some(same) => &raw const **same,
+            None => {
+                let new = Box::new(known);
+                let place = &raw const *new;
+                all.insert(new);
+                place
+            }
+        };
+        self.current.store(place.cast_mut(), Ordering::Release);
     }
 }

@@ -165,7 +165,8 @@ pub unsafe extern "C" fn gannet_setfl(volume: *mut Volume, descriptor: c_int, fl
 }
 
 /// Closes a descriptor. As POSIX has it, the process's record locks on the file go as well. With the last user of a removed
-/// file its space is free. Also when it returns an error other than -EBADF the descriptor is closed.
+/// file its space is free. Also when it returns an error the descriptor is closed, unless that is -EBADF, or -ENOMEM, which says that the
+/// calling thread has no place among the 4096 that can use a volume at once: another one has to close it.
 ///
 /// # Safety
 /// `volume` is attached or NULL.

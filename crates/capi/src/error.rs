@@ -125,7 +125,13 @@ fn hint(error: &Error) -> Option<&'static str> {
         Errno::ROFS => "the volume is attached read-only: attach it without GANNET_ATTACH_READ_ONLY",
         Errno::UCLEAN => "the volume is damaged here: detach it and run `gannet fsck`",
         Errno::STALE => "the file was removed: open it again",
-        Errno::NOMEM => "attach with a larger index_bytes_max, or with fewer processes",
+        // Memory is short for other reasons, too, which that would not help.
+        Errno::NOMEM if error.what().ends_with("index node") => {
+            "attach with a larger index_bytes_max, or with fewer processes"
+        }
+        Errno::NOMEM if error.what().starts_with("thread") => {
+            "end some: 4096 of all processes can use a volume at once"
+        }
         Errno::NFILE => "close descriptors in the processes that have the volume open",
         Errno::MFILE => "close descriptors of this handle",
         Errno::NOLCK => "release record locks in the processes that have the volume open",

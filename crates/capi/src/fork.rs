@@ -38,7 +38,7 @@ struct HeldVolume {
     volume: &'static Volume,
     ticket: Option<ForkTicket<'static>>,
     maps: MutexGuard<'static, Maps>,
-    _state: MutexGuard<'static, State>,
+    state: MutexGuard<'static, State>,
 }
 
 thread_local! {
@@ -91,7 +91,7 @@ extern "C" fn before() {
             .prepare_fork()
             .ok()
             .filter(|ticket| shared.give(ticket.participant(), &mut descriptions.iter().copied()).is_ok());
-        HeldVolume { volume, ticket, maps, _state: state }
+        HeldVolume { volume, ticket, maps, state }
     };
     let volumes = list.iter().map(hold).collect();
     let _ = HELD.try_with(|held| *held.borrow_mut() = Some(Held { volumes, _list: list }));
@@ -121,6 +121,7 @@ extern "C" fn in_child() {
         }
         // Maps are their maker's: the pages were not inherited, nor are pins or record locks.
         volume.maps.forget_all();
+        volume.volume.table.free_reserved(&mut volume.state);
         volume.volume.has_locks.store(false, Ordering::Relaxed);
     }
 }

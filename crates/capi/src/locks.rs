@@ -110,6 +110,9 @@ pub unsafe extern "C" fn gannet_flock(volume: *mut Volume, descriptor: c_int, op
 /// Locks, unlocks or asks about a range of a file, as `fcntl(2)` does: for the process (`F_SETLK`, `F_SETLKW`, `F_GETLK`) or
 /// the open file description (`F_OFD_SETLK`, `F_OFD_SETLKW`, `F_OFD_GETLK`). A signal does not end the wait.
 ///
+/// A process that has attached the volume twice is two processes to record locks: those made by one handle are in the way of the other,
+/// and who waits for itself like that waits for ever.
+///
 /// Returns 0. -EAGAIN if another's lock is in the way, -EDEADLK if processes would wait for each other, -ENOLCK.
 ///
 /// # Safety

@@ -184,7 +184,11 @@ impl Volume {
         if let Err(error) = map() {
             // SAFETY: the reservation made above, which nobody knows of.
             unsafe { munmap(base, length) }?;
-            return Err(error);
+            let many = Error::because(
+                Errno::NOMEM,
+                "the range has more pieces than the kernel maps for a process (vm.max_map_count)",
+            );
+            return Err(if error.errno() == Errno::NOMEM { many } else { error });
         }
         Ok(base.addr())
     }

@@ -190,12 +190,23 @@ impl Table {
         Ok((file, last))
     }
 
-    /// The numbers in use.
+    /// In a forked child: numbers that other threads of the parent had taken, and will not fill here, are free.
+    pub(crate) fn free_reserved(&self, state: &mut State) {
+        let open = self.descriptors(state);
+        state.used.iter_mut().for_each(|word| *word = 0);
+        for descriptor in open {
+            if let Some(word) = state.used.get_mut(descriptor as usize / 64) {
+                *word |= 1 << (descriptor as usize % 64);
+            }
+        }
+    }
+
+    /// The numbers that stand for something.
     pub(crate) fn descriptors(&self, state: &State) -> Vec<i32> {
         let bits = state.used.iter().enumerate().flat_map(|(index, word)| {
             (0..64).filter(move |bit| word & 1 << bit != 0).map(move |bit| (index * 64 + bit) as i32)
         });
-        bits.collect()
+        bits.filter(|descriptor| self.get(*descriptor).is_ok()).collect()
     }
 }
 

@@ -367,3 +367,68 @@ fn threads_share_a_handle() {
         assert_eq!(records, ROUNDS);
     }
 }
+
+/// What is put in a file's place by `rename`, again and again, is always there to be opened.
+#[test]
+fn a_name_that_is_replaced_is_never_missing() {
+    let file = make_volume(false);
+    let volume = attach(&file);
+    // The whole handle is shared, not the pointer in it.
+    let handle = &volume;
+    let make = |name: &str| {
+        let volume: &common::Attached = handle;
+        let fd = good!(gannet_open, volume, c(name).as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+        good!(gannet_close, volume, fd);
+    };
+    make("file");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let volume: &common::Attached = handle;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                make("new");
+                good!(gannet_rename, volume, c("new").as_ptr(), c("file").as_ptr(), 0);
+            }
+        });
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..40_000 {
+                let flags = if round % 2 == 0 { O_RDONLY } else { O_RDWR | O_CREAT };
+                let fd = good!(gannet_open, volume, c("file").as_ptr(), flags, 0o600) as i32;
+                good!(gannet_close, volume, fd);
+            }
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcome.expect("it is always there");
+    });
+}
+
+#[test]
+fn an_open_without_a_number_left_makes_and_cuts_nothing() {
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let fd = good!(gannet_open, volume, c("precious").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+    good!(gannet_write, volume, fd, b"content".as_ptr().cast(), 7);
+    while call!(gannet_dup, volume, fd) >= 0 {}
+    let refused = -i64::from(libc::EMFILE);
+    assert_eq!(call!(gannet_open, volume, c("precious").as_ptr(), O_RDWR | O_TRUNC, 0), refused);
+    assert_eq!(stat(&volume, "precious").size, 7);
+    assert_eq!(call!(gannet_open, volume, c("new").as_ptr(), O_RDWR | O_CREAT | O_EXCL, 0o600), refused);
+    assert_eq!(call!(gannet_access, volume, c("new").as_ptr(), libc::F_OK), -i64::from(libc::ENOENT));
+    good!(gannet_close, volume, 1000);
+    assert_eq!(call!(gannet_open, volume, c("new").as_ptr(), O_RDWR | O_CREAT | O_EXCL, 0o600), 1000);
+}
+
+#[test]
+fn deduplication_up_to_the_end_compares() {
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let [one, two] = ["one", "two"].map(|name| {
+        let fd = good!(gannet_open, volume, c(name).as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+        good!(gannet_pwrite, volume, fd, [0x42u8; 10_000].as_ptr().cast(), 10_000, 0);
+        fd
+    });
+    assert_eq!(call!(gannet_dedupe_range, volume, one, 0, two, 0, 0), 1);
+    good!(gannet_pwrite, volume, two, b"x".as_ptr().cast(), 1, 9_999);
+    assert_eq!(call!(gannet_dedupe_range, volume, one, 0, two, 0, 0), 0);
+    assert_eq!(call!(gannet_dedupe_range, volume, one, 20_000, two, 0, 0), -i64::from(libc::EINVAL));
+}

@@ -243,3 +243,31 @@ fn one_process_attaches_twice() {
     drop(one);
     good!(gannet_mkdir, two, c("d/e").as_ptr(), 0o755);
 }
+
+/// What only a killed process had, a file without a name that filled the volume, is free for who finds no space next, though nobody opens
+/// anything.
+#[test]
+fn space_that_a_killed_process_had_is_found() {
+    let _one = FORKING.lock();
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let log = good!(gannet_open, volume, c("log").as_ptr(), O_WRONLY | O_CREAT, 0o600) as i32;
+    for _ in 0..3 {
+        let child = fork(|| {
+            let big = good!(gannet_open, volume, c("big").as_ptr(), O_WRONLY | O_CREAT, 0o600) as i32;
+            let bytes = vec![7u8; 1 << 20];
+            while call!(gannet_write, volume, big, bytes.as_ptr().cast(), bytes.len()) > 0 {}
+            good!(gannet_unlink, volume, c("big").as_ptr());
+            // SAFETY: ends this process.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        });
+        assert_eq!(wait(child), libc::SIGKILL);
+        let bytes = [1u8; 100_000];
+        // For a moment after they were looked for the dead are not looked for again.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let mut left = bytes.len();
+        while left > 0 {
+            left -= good!(gannet_write, volume, log, bytes.as_ptr().cast(), left) as usize;
+        }
+    }
+}

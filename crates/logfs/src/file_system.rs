@@ -184,9 +184,7 @@ impl FileSystem for LogFs {
         flags: WriteFlags,
     ) -> Result<Written> {
         match self.write_once(node, position, from, flags) {
-            Err(error) if error.errno() == Errno::NOSPC && self.reclaim() => {
-                self.write_once(node, position, from, flags)
-            }
+            Err(error) if error.errno() == Errno::NOSPC => self.write_again(node, position, from, flags, error),
             outcome => outcome,
         }
     }

@@ -31,7 +31,7 @@ pub struct LogFs {
 }
 
 /// How long nobody settles the dead for want of space after somebody did.
-const RECLAIM_PAUSE_MS: u64 = 100;
+const RECLAIM_PAUSE_MS: u64 = 10;
 
 /// Memory that the state shared by all processes of a volume takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,9 +149,15 @@ impl LogFs {
     #[inline]
     pub(crate) fn change<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
         match self.change_once(operation, &run) {
-            Err(error) if error.errno() == Errno::NOSPC && self.reclaim() => self.change_once(operation, &run),
+            Err(error) if error.errno() == Errno::NOSPC => self.change_again(operation, &run, error),
             outcome => outcome,
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_again<T>(&self, operation: Operation, run: &dyn Fn(&Op<'_>) -> Result<T>, error: Error) -> Result<T> {
+        if self.reclaim() { self.change_once(operation, run) } else { Err(error) }
     }
 
     #[inline]
@@ -184,6 +190,20 @@ impl LogFs {
     #[inline(always)]
     pub(crate) fn look<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
         self.op()?.counted(operation, run)
+    }
+
+    /// A write that found no space, once more if killed users may have left some.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn write_again(
+        &self,
+        node: NodeId,
+        position: WritePosition,
+        from: &mut Source<'_>,
+        flags: WriteFlags,
+        error: Error,
+    ) -> Result<Written> {
+        if self.reclaim() { self.write_once(node, position, from, flags) } else { Err(error) }
     }
 
     #[inline]

@@ -50,6 +50,8 @@ impl<'s> Op<'s> {
         from: &mut Source<'_>,
         flags: WriteFlags,
     ) -> Result<Written> {
+        // Nobody waits for a lock of ours while the caller's memory comes from wherever it is.
+        from.fault_in();
         if flags.contains(WriteFlags::DROP_SET_ID) && from.remaining() > 0 {
             self.drop_set_id(node)?;
         }

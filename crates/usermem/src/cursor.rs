@@ -10,6 +10,9 @@ use std::mem::MaybeUninit;
 use crate::copy::{self, Fault};
 use crate::slice::UserSlice;
 
+/// Of a page that comes as a whole.
+const PAGE_BYTES: usize = 4096;
+
 /// The part that both directions share.
 #[derive(Clone, Copy, Debug)]
 struct Cursor<'a> {
@@ -177,6 +180,27 @@ impl<'a> Source<'a> {
         // bit pattern of it is a valid UserSlice. The bytes are borrowed for at least `'a`.
         let segments = unsafe { std::slice::from_raw_parts(slices.as_ptr().cast::<UserSlice>(), slices.len()) };
         Some(Source { cursor: Cursor::list(segments)?, borrowed: PhantomData })
+    }
+
+    /// Touches each page of what is left, so that it is there when it is copied, most likely. Ends at the first that cannot be read: the copy says so.
+    #[inline]
+    pub fn fault_in(&self) {
+        let mut left = self.cursor;
+        while left.remaining > 0 {
+            let piece = left.contiguous();
+            let mut at = piece.address();
+            loop {
+                // SAFETY: whoever made this said that it may be read where it is mapped.
+                if unsafe { copy::load_u8(at) }.is_err() {
+                    return;
+                }
+                match (at | (PAGE_BYTES - 1)).checked_add(1) {
+                    Some(next) if next - piece.address() < piece.length() => at = next,
+                    _ => break,
+                }
+            }
+            left.advance(piece.length());
+        }
     }
 
     /// Fills `bytes` from the cursor and advances past them.

@@ -3,7 +3,7 @@
 use std::ptr;
 
 use gannet_usermem::{CStringError, Destination, Fault, Source, UserSlice, copy, install_fault_handler};
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -309,4 +309,39 @@ fn other_faults_reach_the_previous_handler() {
         assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "status {status:#x}");
     }
+}
+
+/// Pages of a memory file that nobody has touched come when a source over them is faulted in, exactly those; what cannot be read ends it.
+#[test]
+fn each_page_of_a_source_is_faulted_in() {
+    install_fault_handler().unwrap();
+    const PAGES: usize = 9;
+    let file = rustix::fs::memfd_create("pages", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, (PAGES * PAGE_BYTES) as u64).unwrap();
+    let there = || rustix::fs::fstat(&file).unwrap().st_blocks as usize * 512 / PAGE_BYTES;
+    let flags = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new map of a file of this test's own.
+    let base = unsafe { mmap(ptr::null_mut(), PAGES * PAGE_BYTES, flags, MapFlags::SHARED, &file, 0).unwrap() };
+    let at = |page: usize, byte: usize| base.addr() + page * PAGE_BYTES + byte;
+    let segments = [
+        UserSlice::new(at(1, PAGE_BYTES - 1), 2 * PAGE_BYTES),
+        UserSlice::new(at(0, 0), 0),
+        UserSlice::new(at(5, 0), PAGE_BYTES),
+    ];
+    // SAFETY: nobody uses the map exclusively.
+    let source = unsafe { Source::from_user_segments(&segments) }.unwrap();
+    assert_eq!(there(), 0);
+    source.fault_in();
+    assert_eq!((there(), source.remaining()), (4, 3 * PAGE_BYTES));
+    // SAFETY: our own map; its second half goes.
+    unsafe { munmap(base.byte_add(7 * PAGE_BYTES), 2 * PAGE_BYTES).unwrap() };
+    // SAFETY: as above.
+    let source = unsafe { Source::from_user(UserSlice::new(at(6, 5), 3 * PAGE_BYTES)) };
+    source.fault_in();
+    assert_eq!(there(), 5);
+    // SAFETY: as above.
+    unsafe { Source::from_user(UserSlice::new(usize::MAX - 1, 1)).fault_in() };
+    Source::empty().fault_in();
+    // SAFETY: our own map, no longer used.
+    unsafe { munmap(base, 7 * PAGE_BYTES).unwrap() };
 }
