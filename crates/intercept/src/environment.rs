@@ -13,6 +13,7 @@
 //! `GANNET_RUN_VOLUMES` may be empty: then everything passes. The program itself sees none of these.
 
 use crate::front::libraries;
+use crate::library::{self, Root};
 use crate::plan::cache::CachePath;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     descriptors: Vec<u8>,
     program: Vec<u8>,
     cache: Option<CachePath>,
+    root: Root,
 }
 
 /// Written once, at start.
@@ -45,6 +47,10 @@ impl Settings {
     /// Directory of the plans, if there is one.
     pub(crate) fn cache(&self) -> Option<&CachePath> {
         self.cache.as_ref()
+    }
+    /// The root that this process began with.
+    pub(crate) fn root(&self) -> Root {
+        self.root
     }
     /// What was inherited through `execve`.
     pub(crate) fn descriptors(&self) -> &[u8] {
@@ -208,6 +214,7 @@ pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
         program: value("GANNET_RUN_PROGRAM").unwrap_or_default(),
         // SAFETY: the caller's promise.
         cache: CachePath::directory(|name| unsafe { variable(environment, name) }),
+        root: library::root(),
     };
     SETTINGS.store(Box::into_raw(Box::new(settings)), Ordering::Release);
     true

@@ -10,7 +10,7 @@ use crate::memory;
 use crate::number::{EXECVE, MMAP, MUNMAP, NANOSLEEP};
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
-use crate::{environment, front, signal};
+use crate::{environment, front, library, signal};
 use core::sync::atomic::{AtomicI32, Ordering};
 use environment::SEPARATOR;
 
@@ -217,9 +217,13 @@ pub(crate) fn return_to_program(frame: &mut Frame, record: &mut Record) -> Outco
 }
 
 fn prepare(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    record.exec_unseeing = false;
     match front::before_exec(frame, record, in_child) {
         Outcome::Pass => {}
         done => return done,
+    }
+    if let Some(error) = library::refusal(record) {
+        return Outcome::Done(error);
     }
     // Which of the two calls it is may have changed.
     let position = if frame.rax == EXECVE { 2 } else { 3 };

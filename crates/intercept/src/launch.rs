@@ -24,7 +24,8 @@ pub struct MountedAt {
 /// What [`launch`] starts.
 #[derive(Clone, Debug)]
 pub struct LaunchOptions {
-    /// Path of `libgannet_preload.so`; [`find_library`] knows the usual places.
+    /// Path of `libgannet_preload.so`, which the loader must understand ([`can_be_preloaded`](crate::can_be_preloaded)); [`find_library`] knows the
+    /// usual places.
     pub library: PathBuf,
     /// The volumes; none: the command runs intercepted and everything passes.
     pub mounts: Vec<MountedAt>,
@@ -40,7 +41,9 @@ pub struct LaunchOptions {
 pub fn find_library() -> Option<PathBuf> {
     const NAME: &str = "libgannet_preload.so";
     if let Some(path) = std::env::var_os("GANNET_LIBRARY") {
-        return Some(PathBuf::from(path));
+        let path = PathBuf::from(path);
+        // The programs that are started have other working directories. A link stays one: its user may have made it for its name.
+        return Some(std::path::absolute(&path).unwrap_or(path));
     }
     let executable = std::env::current_exe().ok()?;
     let directory = executable.parent()?;

@@ -13,7 +13,7 @@
 //! | `entry`, `thread`, `signal`, `process`, `exec`, `lock` | the machinery around an operation |
 //! | `front` | descriptors and paths of volumes |
 //! | `raw`, `interruptible` | calls of the kernel's |
-//! | `environment`, `start`, `load_order` | how a process learns what it is part of, and where the library stands in it |
+//! | `environment`, `start`, `load_order`, `library` | how a process learns what it is part of, and where the library is and stands in it |
 //!
 //! Invariants: code that runs inside an operation makes system calls only through [`raw`] and [`interruptible`] (or with instructions of its own) and
 //! never uses the program's allocator or locks; nothing is thread-local but the block in [`entry`].
@@ -27,6 +27,7 @@ mod exec;
 mod front;
 mod interruptible;
 mod launch;
+mod library;
 mod load_order;
 mod lock;
 mod memory;
@@ -45,6 +46,7 @@ mod thread;
 
 pub use front::ends::set_thread_exit_hook;
 pub use launch::{LaunchOptions, MountedAt, die_as, exit_code, find_library, launch, replace};
+pub use library::can_be_preloaded;
 pub use load_order::c_library_function;
 pub use lock::Lock;
 pub use process::set_fork_hook;

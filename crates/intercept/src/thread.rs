@@ -61,7 +61,9 @@ pub(crate) struct Record {
     pub(crate) preloads: [i32; PRELOADS_MAX],
     /// Process and descriptor of a program of a volume that it may have failed to execute; 0: none.
     pub(crate) exec_descriptor: (i32, i32),
-    /// The program about to be executed is not to get the injected library.
+    /// The program about to be executed will not see the volumes, which has been said.
+    pub(crate) exec_unseeing: bool,
+    /// It is not to get the injected library.
     pub(crate) exec_without_library: bool,
     /// It will not see the volume in which its working directory is.
     pub(crate) exec_nowhere: bool,

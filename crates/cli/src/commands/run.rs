@@ -41,6 +41,13 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
             library.display()
         )));
     }
+    if !gannet_intercept::can_be_preloaded(&library) {
+        return Err(Failure::new(format_args!(
+            "{}: the dynamic loader cannot preload a library whose path has a space, a colon or a dollar sign; set \
+             GANNET_LIBRARY to a copy of it, or a link to it, elsewhere",
+            library.display()
+        )));
+    }
     // Kept open until the program ends: the processes that it starts then find the volumes open, and opening one is an
     // attach instead of a scan. It also says at once what is wrong with a volume.
     let volumes = mounts

@@ -3,6 +3,7 @@
 mod data;
 #[path = "../injected/mod.rs"]
 mod injected;
+mod library;
 mod memory_file;
 mod nested;
 mod terminal;

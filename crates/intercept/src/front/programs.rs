@@ -450,6 +450,7 @@ fn put_arguments(
 /// A program that could not even start with the injected library does not get it.
 fn judge(call: &mut Call<'_>, path: &[u8], why: Option<&str>) {
     let Some(why) = why else { return };
+    call.record.exec_unseeing = true;
     call.record.exec_without_library = crate::launch::cannot_load(why);
     call.record.exec_nowhere = call.table().directory().is_some();
     let sees = b": this program will not see the volume (`gannet mount` shows it to every program)";
