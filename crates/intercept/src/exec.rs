@@ -13,6 +13,7 @@ use crate::thread::Record;
 use crate::{environment, front, library, signal};
 use core::sync::atomic::{AtomicI32, Ordering};
 use environment::SEPARATOR;
+use gannet_usermem::CStringError;
 
 const EFAULT: isize = -14;
 const E2BIG: isize = -7;
@@ -296,10 +297,11 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     }
     let mut preload_value = Vec::new();
     if let Some(entry) = preload_entry {
-        preload_value = vec![0u8; 16 * 1024];
-        let length = memory::read_string(entry + b"LD_PRELOAD=".len(), &mut preload_value).map_err(|_| EFAULT)?.len();
-        preload_value.truncate(length);
-        kept_bytes = length;
+        preload_value = memory::read_long_string(entry + b"LD_PRELOAD=".len()).map_err(|error| match error {
+            CStringError::TooLong => E2BIG,
+            CStringError::Fault => EFAULT,
+        })?;
+        kept_bytes = preload_value.len();
     }
     let descriptors = front::inheritance(record, in_child).map_err(|errno| -(errno.raw_os_error() as isize))?;
     let (address, length) = core::mem::take(&mut record.exec_path);
@@ -391,7 +393,7 @@ fn wider_list(address: usize, known: &[u8]) -> Vec<u8> {
 /// The first bytes of the string at `address`.
 fn head_of(address: usize, buffer: &mut [u8; 16]) -> Result<&[u8], isize> {
     match memory::read_string(address, buffer) {
-        Ok(_) | Err(gannet_usermem::CStringError::TooLong) => Ok(&buffer[..]),
+        Ok(_) | Err(CStringError::TooLong) => Ok(&buffer[..]),
         Err(_) => Err(EFAULT),
     }
 }

@@ -32,6 +32,20 @@ pub(crate) fn read_string(address: usize, buffer: &mut [u8]) -> Result<&[u8], CS
     unsafe { copy::read_c_string(address, buffer) }
 }
 
+/// Reads the string at `address` without its zero byte, however long the kernel lets one of an environment be.
+pub(crate) fn read_long_string(address: usize) -> Result<Vec<u8>, CStringError> {
+    /// As most are shorter.
+    const SHORT_BYTES: usize = 4096;
+    const STRING_BYTES_MAX: usize = 128 << 10;
+    let mut buffer = vec![0u8; SHORT_BYTES];
+    if read_string(address, &mut buffer) == Err(CStringError::TooLong) {
+        buffer = vec![0u8; STRING_BYTES_MAX];
+    }
+    let length = read_string(address, &mut buffer)?.len();
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
 /// Types of which any bytes are a value, without padding.
 ///
 /// # Safety

@@ -236,7 +236,6 @@ fn linkage_of(bytes: &[u8]) -> Option<Linkage> {
 /// The value of a variable in the environment at `environment` in the program's memory.
 pub(crate) fn variable(environment: usize, name: &[u8]) -> Option<Vec<u8>> {
     const ENTRIES_MAX: usize = 1 << 16;
-    const VALUE_BYTES_MAX: usize = 16 * 1024;
     if environment == 0 {
         return None;
     }
@@ -253,10 +252,7 @@ pub(crate) fn variable(environment: usize, name: &[u8]) -> Option<Vec<u8>> {
             continue;
         }
         if &head[..name.len()] == name && head[name.len()] == b'=' {
-            let mut value = vec![0u8; VALUE_BYTES_MAX];
-            let length = memory::read_string(entry + head_length, &mut value).ok()?.len();
-            value.truncate(length);
-            return Some(value);
+            return memory::read_long_string(entry + head_length).ok();
         }
     }
     None

@@ -15,6 +15,19 @@ fn shared_libraries_of_the_volume() {
 }
 
 #[test]
+fn long_lists_of_libraries() {
+    let volume = Volume::new(64);
+    volume.script(
+        "colons() { printf \"%0$1d\" 0 | tr 0 :; }; LD_PRELOAD=$(colons 20000) echo builtin; LD_PRELOAD=$(colons 20000) /bin/echo short of the limit
+        LD_PRELOAD=$(colons 120000) /bin/echo shorter; (LD_PRELOAD=$(colons 200000) exec /bin/echo too long) 2>&1 | grep -o 'Argument list too long'
+        echo 'int inner(void) { return 42; }' > i.c; cc -shared -fPIC -Wl,-soname,libinner.so -o libinner.so i.c
+        printf '#include <stdio.h>\\nint inner(void);\\nint main(void) { printf(\"%%d\\\\n\", inner()); return 0; }\\n' > m.c; cc -o m m.c -L. -linner
+        LD_LIBRARY_PATH=$(colons 20000)/gannet ./m",
+        "builtin\nshort of the limit\nshorter\nArgument list too long\n42",
+    );
+}
+
+#[test]
 fn programs_and_scripts_of_the_volume() {
     let volume = Volume::new(64);
     volume.script("cp /bin/echo e; ./e program; printf '#!/bin/sh\\necho script \"$0\" \"$@\"\\n' > s; chmod +x s; ./s 1 '2 3'; /gannet/s; env -i ./s",
