@@ -6,7 +6,7 @@
 //! a mount's place ends where the kernel ends it.
 
 use super::table::Table;
-use super::{Front, credentials, held, internal};
+use super::{Front, credentials, held, internal, running};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
@@ -76,7 +76,8 @@ impl Front {
         let is_absolute = given.first() == Some(&b'/');
         // There the root is where the walk begins.
         let path = if is_absolute && flags.contains(ResolveFlags::IN_ROOT) { below_root(given) } else { given };
-        let start = self.start_of(table, directory, path)?;
+        let magic = ResolveFlags::NO_MAGICLINKS.union(ResolveFlags::NO_SYMLINKS);
+        let start = self.start_of(table, directory, path, mode == LastMode::Follow && !flags.intersects(magic))?;
         let leaves_host = |mount| match path.first() == Some(&b'/') && flags.contains(ResolveFlags::NO_XDEV) {
             // The host's root is another file system.
             true => Err(Errno::XDEV),
@@ -180,7 +181,8 @@ impl Front {
     }
 
     /// Where a path starts, by its text and the starting directory.
-    fn start_of(&self, table: &Table, directory: i32, path: &[u8]) -> Result<Start, Errno> {
+    /// `follows`: a link of `/proc` that it ends with is followed.
+    fn start_of(&self, table: &Table, directory: i32, path: &[u8], follows: bool) -> Result<Start, Errno> {
         if path.first() == Some(&b'/') {
             if let Some((mount, skip)) = self.mount_of(path) {
                 return Ok(Start::Volume { mount, node: self.file_system(mount)?.root(), skip });
@@ -198,36 +200,43 @@ impl Front {
                 let slashes = path[length..].iter().take_while(|byte| **byte == b'/').count();
                 return Ok(Start::Volume { mount: file.mount, node: file.node, skip: length + slashes });
             }
-            if let Some(rest) = path.strip_prefix(b"/proc/self/cwd/")
-                && let Some((mount, node)) = table.directory()
-            {
-                return Ok(Start::Volume { mount, node, skip: path.len() - rest.len() });
-            }
-            return Ok(Start::Host);
-        }
-        if directory == AT_FDCWD {
-            return Ok(match table.directory() {
-                Some((mount, node)) => {
-                    self.hold_directory(table, mount, node);
-                    Start::Volume { mount, node, skip: 0 }
-                }
+            return Ok(match running::own_directory_bytes(path, follows) {
+                Some(skip) => self.start_in_directory(table, skip),
                 None => Start::Host,
             });
+        }
+        if directory == AT_FDCWD {
+            return Ok(self.start_in_directory(table, 0));
         }
         let Some(file) = usize::try_from(directory).ok().and_then(|descriptor| table.get(descriptor)) else {
             if internal::is_internal(directory) {
                 return Err(Errno::BADF);
             }
-            let is_listing = || {
+            let place = || {
                 let mut place = Vec::new();
-                place_of_descriptor(directory, &mut place) && is_own_descriptor_directory(&place)
+                place_of_descriptor(directory, &mut place);
+                place
             };
+            if path.starts_with(b"cwd") && table.directory().is_some() {
+                let whole = [&place()[..], b"/", path].concat();
+                if let Some(bytes) = running::own_directory_bytes(&whole, follows) {
+                    return Ok(self.start_in_directory(table, bytes - (whole.len() - path.len())));
+                }
+            }
+            let is_listing = || is_own_descriptor_directory(&place());
             return Ok(match parse_number(path).filter(|&named| table.get(named).is_some()) {
                 Some(named) if is_listing() => Start::Descriptor(named),
                 _ => Start::Host,
             });
         };
         Ok(Start::Volume { mount: file.mount, node: file.node, skip: 0 })
+    }
+
+    /// A path that starts in the working directory, of which `skip` bytes lead there.
+    fn start_in_directory(&self, table: &Table, skip: usize) -> Start {
+        let Some((mount, node)) = table.directory() else { return Start::Host };
+        self.hold_directory(table, mount, node);
+        Start::Volume { mount, node, skip }
     }
 
     /// Where a path that starts in one volume leads, as text, into another whose place is below: that mount, and how many bytes
@@ -406,19 +415,7 @@ fn named_descriptor(path: &[u8]) -> Option<(usize, usize)> {
             _ => rest.strip_prefix(b"fd/")?,
         }
     } else {
-        let rest = path.strip_prefix(b"/proc/")?;
-        let slash = rest.iter().position(|byte| *byte == b'/')?;
-        let who = &rest[..slash];
-        if who != b"self" && who != b"thread-self" && parse_number(who)? != crate::process::process_id() as usize {
-            return None;
-        }
-        let rest = &rest[slash + 1..];
-        // What `/proc/thread-self` is a link to.
-        let of_thread = rest.strip_prefix(b"task/").and_then(|rest| {
-            let end = rest.iter().position(|byte| *byte == b'/')?;
-            parse_number(&rest[..end]).map(|_| &rest[end + 1..])
-        });
-        of_thread.unwrap_or(rest).strip_prefix(b"fd/")?
+        running::own_entry(path)?.strip_prefix(b"fd/")?
     };
     let end = digits.iter().position(|byte| *byte == b'/').unwrap_or(digits.len());
     Some((parse_number(&digits[..end])?, path.len() - digits.len() + end))

@@ -7,6 +7,7 @@
 //! the arena knows ([`Shared::may_be_executed`](gannet_vfs::shared::Shared::may_be_executed)).
 
 use super::Front;
+use super::paths::parse_number;
 use crate::environment;
 use crate::memory;
 use crate::number::*;
@@ -122,16 +123,32 @@ fn look_at(process: &[u8], look: &mut impl FnMut(&[u8]) -> bool) -> bool {
 /// Whether the path at `address` names the link of this process's working directory in `/proc`.
 pub(crate) fn is_own_directory_link(address: usize) -> bool {
     let mut path = [0u8; 64];
-    memory::read_string(address, &mut path).is_ok_and(|path| is_own(path, b"/cwd"))
+    memory::read_string(address, &mut path).is_ok_and(|path| own_entry(path) == Some(b"cwd"))
 }
 
-/// Whether a path names a link of this process in `/proc`.
-fn is_own(path: &[u8], link: &[u8]) -> bool {
-    let Some(rest) = path.strip_prefix(b"/proc/") else { return false };
-    let Some(who) = rest.strip_suffix(link) else { return false };
-    who == b"self"
-        || who == b"thread-self"
-        || super::paths::parse_number(who) == usize::try_from(crate::process::process_id()).ok()
+/// What a path names in the directory of this process, or of a thread of it, in `/proc`.
+pub(crate) fn own_entry(path: &[u8]) -> Option<&[u8]> {
+    let rest = path.strip_prefix(b"/proc/")?;
+    let slash = rest.iter().position(|byte| *byte == b'/')?;
+    let who = &rest[..slash];
+    if who != b"self" && who != b"thread-self" && parse_number(who)? != crate::process::process_id() as usize {
+        return None;
+    }
+    let rest = &rest[slash + 1..];
+    // What `/proc/thread-self` is a link to.
+    let of_thread = rest.strip_prefix(b"task/").and_then(|rest| {
+        let end = rest.iter().position(|byte| *byte == b'/')?;
+        parse_number(&rest[..end]).map(|_| &rest[end + 1..])
+    });
+    Some(of_thread.unwrap_or(rest))
+}
+
+/// How much of a path leads to this process's working directory by its link in `/proc`, the slashes behind it included. `follows`: also a link that
+/// the path ends with is followed.
+pub(crate) fn own_directory_bytes(path: &[u8], follows: bool) -> Option<usize> {
+    let behind = own_entry(path)?.strip_prefix(b"cwd")?;
+    let slashes = behind.iter().take_while(|byte| **byte == b'/').count();
+    (slashes > 0 || behind.is_empty() && follows).then_some(path.len() - behind.len() + slashes)
 }
 
 /// The path of the program that this process runs, if that is a volume's and `path` asks for it.
@@ -142,5 +159,5 @@ pub(crate) fn own_path(address: usize) -> Option<&'static [u8]> {
     }
     let mut path = [0u8; 64];
     let path = memory::read_string(address, &mut path).ok()?;
-    is_own(path, b"/exe").then_some(program)
+    (own_entry(path) == Some(b"exe")).then_some(program)
 }

@@ -194,3 +194,51 @@ for name, flags in (('f', os.O_RDWR), ('d', os.O_RDONLY)):
         std::process::Command::new("python3").arg(&path).current_dir(directory.path()).output().expect("python3");
     volume.script(&format!("python3 {}", path.display()), &String::from_utf8_lossy(&host.stdout));
 }
+
+/// The working directory by its link in `/proc`, however the process is named there: nothing of it is to happen in the host's root.
+#[test]
+fn the_working_directory_by_its_link() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    let script = r#"
+import os, errno, stat, threading
+os.makedirs('d/e'); os.chdir('d')
+root = set(os.listdir('/'))
+def told(what, call, *arguments, **named):
+    try: result = call(*arguments, **named); print(what, 'ok' if result is None else result)
+    except OSError as error: print(what, errno.errorcode[error.errno])
+def put(path, **named):
+    with open(path, 'w', **named) as file: file.write('x')
+def opened(path, flags):
+    file = os.open(path, flags); result = stat.S_IFMT(os.fstat(file).st_mode), os.readlink('/proc/self/fd/%d' % file) == os.getcwd(); os.close(file); return result
+def look():
+    own, thread = os.getpid(), threading.get_native_id()
+    for place in ('/proc/self', '/proc/thread-self', '/proc/%d' % own, '/proc/self/task/%d' % thread, '/proc/%d/task/%d' % (own, thread)):
+        link = place + '/cwd'
+        print(os.path.samefile(link, '.'), os.path.samefile(link + '/', '.'), os.path.islink(link), os.readlink(link) == os.getcwd(), sorted(os.listdir(link)))
+        told('put', put, link + '/made'); print(os.path.exists('made')); told('unlink', os.unlink, link + '/made')
+        told('mkdir', os.mkdir, link + '//new'); told('rmdir', os.rmdir, 'new'); told('up', os.stat, link + '/../none')
+        print(os.path.samefile(link + '/..', '..'), os.path.isdir(link + '/e'))
+        told('mkdir it', os.mkdir, link); told('unlink it', os.unlink, link); told('create it', os.open, link, os.O_CREAT | os.O_RDWR); told('anew', os.open, link, os.O_CREAT | os.O_EXCL)
+        told('open', opened, link, os.O_RDONLY); told('path', opened, link, os.O_PATH); told('no link', os.open, link, os.O_NOFOLLOW); print(opened(link, os.O_PATH | os.O_NOFOLLOW)[0])
+        told('nobody', os.stat, place + '/cwdx'); told('chmod', os.chmod, link, 0o755); told('access', os.access, link, os.W_OK)
+        at = os.open(place, os.O_RDONLY)
+        print(stat.S_IFMT(os.stat('cwd', dir_fd=at, follow_symlinks=False).st_mode), os.path.sameopenfile(os.open('cwd', os.O_RDONLY, dir_fd=at), os.open('.', os.O_RDONLY)))
+        told('put', put, 'cwd/made', opener=lambda path, flags: os.open(path, flags, dir_fd=at)); told('unlink', os.unlink, 'cwd/made', dir_fd=at); told('none', os.stat, 'cwd/none', dir_fd=at)
+        os.chdir('e'); os.chdir(link + '/..'); os.chdir(link); print(os.path.basename(os.getcwd()))
+look()
+thread = threading.Thread(target=look); thread.start(); thread.join()
+if os.fork() == 0: look(); os._exit(0)
+os.wait()
+print(set(os.listdir('/')) - root)
+"#;
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let path = directory.path().join("script");
+    std::fs::write(&path, script).expect("the script");
+    let host =
+        std::process::Command::new("python3").arg(&path).current_dir(directory.path()).output().expect("python3");
+    assert!(host.status.success(), "{host:?}");
+    volume.script(&format!("python3 {}", path.display()), &String::from_utf8_lossy(&host.stdout));
+}
