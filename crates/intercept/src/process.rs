@@ -6,6 +6,7 @@
 use crate::dispatch::Outcome;
 use crate::entry::{self, Frame};
 use crate::front;
+use crate::front::own_tables::CLONE_FILES;
 use crate::lock;
 use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
@@ -14,7 +15,7 @@ use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 const CLONE_VM: usize = 0x100;
-const CLONE_FILES: usize = 0x400;
+const CLONE_SIGHAND: usize = 0x800;
 const CLONE_VFORK: usize = 0x4000;
 const CLONE_PARENT: usize = 0x8000;
 const CLONE_SETTLS: usize = 0x80000;
@@ -22,6 +23,7 @@ const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_THREAD: usize = 0x10000;
 const SIGCHLD: usize = 17;
 const CLONE3_SIZE_MAX: usize = 128;
+const EPERM: isize = -1;
 
 /// Called with `true` before a fork and `false` after it in both processes, for locks of the injected library itself.
 static FORK_HOOK: AtomicUsize = AtomicUsize::new(0);
@@ -137,6 +139,9 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             record.vfork_shares_descriptors = flags & CLONE_FILES != 0;
             record.vfork_clears = flags & CLONE_CHILD_CLEARTID != 0;
             record.vfork_parent = process_id();
+        } else if flags & CLONE_THREAD != 0 && flags & (CLONE_FILES | CLONE_SIGHAND) == CLONE_SIGHAND {
+            // A thread with descriptors of its own, see [`front::own_tables`]. Without common handlers the kernel makes none at all.
+            return Outcome::Done(EPERM);
         } else {
             front::held::stop();
             thread::note_thread();

@@ -3,7 +3,7 @@
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
 use super::table::CREATED;
-use super::{changes, credentials, flags, held, listing, locks, sharing};
+use super::{changes, credentials, flags, held, listing, locks, own_tables, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -48,6 +48,9 @@ pub(crate) fn close_range(call: &mut Call<'_>) -> Answer {
     let (first, last, flags) = (first as u32, last as u32, flags as u32);
     if flags & !(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC) != 0 || first > last {
         return Ok(Outcome::Pass);
+    }
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        own_tables::refuse_if_shared(call.in_child, call.record)?;
     }
     if !call.in_child {
         if flags & CLOSE_RANGE_CLOEXEC == 0 {

@@ -41,6 +41,7 @@ pub(crate) mod names;
 pub(crate) mod nowhere;
 pub(crate) mod open_names;
 pub(crate) mod over_exec;
+pub(crate) mod own_tables;
 pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod placeholder;

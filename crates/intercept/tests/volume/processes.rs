@@ -308,3 +308,23 @@ fn who_may_not_open_a_volume_is_told_so() {
         "1",
     );
 }
+
+#[test]
+fn threads_have_their_descriptors_in_common() {
+    let (directory, program) = compile("tables");
+    let host = directory.path().join("host");
+    Volume::new(16).script(
+        &format!("{} {host}; cat {host} first second", program.display(), host = host.display()),
+        "unshare alone: done
+close_range alone: done
+unshare in a thread: Operation not permitted
+close_range in a thread: Operation not permitted
+unshare of something else: done
+unshare once the thread has ended: done
+a thread with descriptors of its own: Operation not permitted
+unshare in a forked child: done
+host
+first
+volume",
+    );
+}
