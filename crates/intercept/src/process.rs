@@ -21,6 +21,8 @@ const CLONE_PARENT: usize = 0x8000;
 const CLONE_SETTLS: usize = 0x80000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 const CLONE_THREAD: usize = 0x10000;
+/// Of `clone3` alone.
+const CLONE_CLEAR_SIGHAND: u64 = 1 << 32;
 const SIGCHLD: usize = 17;
 const CLONE3_SIZE_MAX: usize = 128;
 const EPERM: isize = -1;
@@ -194,6 +196,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         signal::before_fork();
         run_fork_hook(true);
     }
+    let clears_handlers = number == CLONE3 && arguments[0] & CLONE_CLEAR_SIGHAND != 0;
     // SAFETY: a process of its own memory: the child has a copy of this stack and goes on here as the parent does.
     let result = unsafe { crate::raw::syscall6(number, call) };
     if !alone {
@@ -204,6 +207,9 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         front::ends::fork_is_over();
     }
     if result == 0 {
+        if clears_handlers {
+            signal::after_handlers_were_cleared();
+        }
         front::ends::not_in_child();
         crate::exec::after_fork_in_child();
         thread::note_fork_in_child();

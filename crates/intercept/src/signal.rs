@@ -110,15 +110,35 @@ pub(crate) fn return_address() -> usize {
 #[unsafe(link_section = ".text.hot.gannet")]
 pub(crate) fn initialise() {
     for signal in [SIGSEGV, SIGBUS] {
-        let mut old = KernelAction::default();
-        let ours = KernelAction {
-            handler: gannet_signal_wrapper as *const () as usize,
-            flags: SA_RESTORER | SA_SIGINFO | SA_ONSTACK | SA_NODEFER,
-            restorer: gannet_signal_return as *const () as usize,
-            mask: 0,
-        };
-        if !is_error(kernel_action(signal, Some(&ours), Some(&mut old))) && old.handler != SIG_DFL {
-            ACTIONS[signal].handler.store(old.handler, Ordering::Relaxed);
+        let before = take_over(signal);
+        if before != SIG_DFL {
+            ACTIONS[signal].handler.store(before, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Installs the wrapper where the program has no handler; what the kernel did before.
+#[unsafe(link_section = ".text.hot.gannet")]
+fn take_over(signal: usize) -> usize {
+    let mut old = KernelAction::default();
+    let ours = KernelAction {
+        handler: gannet_signal_wrapper as *const () as usize,
+        flags: SA_RESTORER | SA_SIGINFO | SA_ONSTACK | SA_NODEFER,
+        restorer: gannet_signal_return as *const () as usize,
+        mask: 0,
+    };
+    if is_error(kernel_action(signal, Some(&ours), Some(&mut old))) { SIG_DFL } else { old.handler }
+}
+
+/// In a forked child whose handlers the kernel has taken away (CLONE_CLEAR_SIGHAND): so it is for the program, whose signals that are ignored stay so,
+/// and what is always ours is ours again. It is the only thread.
+pub(crate) fn after_handlers_were_cleared() {
+    for (signal, action) in ACTIONS.iter().enumerate().skip(1) {
+        if action.handler.load(Ordering::Relaxed) != SIG_IGN {
+            publish(signal, &KernelAction::default());
+        }
+        if matches!(signal, SIGSEGV | SIGBUS) {
+            take_over(signal);
         }
     }
 }

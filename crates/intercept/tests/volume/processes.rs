@@ -310,6 +310,20 @@ fn who_may_not_open_a_volume_is_told_so() {
 }
 
 #[test]
+fn a_child_without_its_parents_handlers() {
+    let (_directory, program) = compile("cleared");
+    let program = program.display().to_string();
+    let host = tempfile::Builder::new().prefix("gannet-cleared-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let plain = run(on_host(&program).current_dir(host.path()));
+    if plain.status.code() == Some(2) {
+        eprintln!("left out: this kernel has no CLONE_CLEAR_SIGHAND");
+        return;
+    }
+    assert!(plain.status.success(), "on the host: {plain:?}");
+    Volume::new(16).script(&program, &String::from_utf8_lossy(&plain.stdout));
+}
+
+#[test]
 fn threads_have_their_descriptors_in_common() {
     let (directory, program) = compile("tables");
     let host = directory.path().join("host");
