@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Volume, nothing_is_left, random};
+use common::{Volume, compile, nothing_is_left, random};
 
 #[test]
 fn random_maps_show_what_the_kernel_shows() {
@@ -13,6 +13,12 @@ fn random_maps_show_what_the_kernel_shows() {
 #[test]
 fn random_maps_of_files_whose_blocks_move_with_each_write_show_what_the_kernel_shows() {
     play(Volume::copy_on_write(64), (2, 200));
+}
+
+#[test]
+fn what_many_maps_cost_is_in_proportion_to_their_number() {
+    let (_directory, program) = compile("manymaps");
+    Volume::new(128).script(&program.display().to_string(), "in proportion");
 }
 
 #[track_caller]

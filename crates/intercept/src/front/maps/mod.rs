@@ -13,10 +13,12 @@
 //! | [`pins`] | what keeps the file and its blocks |
 //! | [`place`] | where a map lies, if the program does not say |
 //! | [`regions`] | what is mapped where |
+//! | [`list`] | the list of that |
 
 mod advice;
 mod behind;
 mod change;
+mod list;
 mod pins;
 mod place;
 mod regions;

@@ -14,6 +14,7 @@ use crate::front::call::Call;
 use crate::front::table::{self, OpenFile, Table};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{Errno, FileSystem, MapAccess, MapToken, MappedExtent, NodeId};
+use std::collections::BTreeMap;
 
 /// What one map, or what is left of it, keeps.
 #[derive(Clone, Copy)]
@@ -22,19 +23,33 @@ pub(super) struct Pin {
     pub(super) description: Description,
     /// Of its blocks; none yet, or none could be had.
     pub(super) token: Option<MapToken>,
+    /// How many pieces of the map are in the list.
+    pieces: usize,
+}
+
+impl Pin {
+    /// That of a map in the making.
+    pub(super) fn new(mount: usize, description: Description) -> Self {
+        Self { mount, description, token: None, pieces: 0 }
+    }
 }
 
 /// All pins; regions name them by their places.
 #[derive(Clone, Default)]
 pub(super) struct Pins {
     list: Vec<Option<Pin>>,
+    /// Places in the list that are free.
+    free: Vec<usize>,
+    /// How many there are of each description, by mount and word.
+    of_each: BTreeMap<(usize, u64), usize>,
     /// How many are of maps in the making.
     pub(super) in_the_making: usize,
 }
 
 impl Pins {
     pub(super) fn put(&mut self, pin: Pin) -> usize {
-        let index = self.list.iter().position(Option::is_none).unwrap_or(self.list.len());
+        *self.of_each.entry((pin.mount, pin.description.word())).or_default() += 1;
+        let index = self.free.pop().unwrap_or(self.list.len());
         if index == self.list.len() {
             self.list.push(None);
         }
@@ -43,7 +58,42 @@ impl Pins {
     }
 
     pub(super) fn take(&mut self, index: usize) -> Option<Pin> {
-        self.list.get_mut(index)?.take()
+        let pin = self.list.get_mut(index)?.take()?;
+        self.free.push(index);
+        let of_it = (pin.mount, pin.description.word());
+        match self.of_each.get_mut(&of_it) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => drop(self.of_each.remove(&of_it)),
+        }
+        Some(pin)
+    }
+
+    /// All of them; nothing keeps anything any more.
+    fn take_all(&mut self) -> impl Iterator<Item = Pin> + use<> {
+        self.free = Vec::new();
+        self.of_each = BTreeMap::new();
+        core::mem::take(&mut self.list).into_iter().flatten()
+    }
+
+    /// A piece more of its map is in the list.
+    pub(super) fn add_piece(&mut self, index: usize) {
+        if let Some(Some(pin)) = self.list.get_mut(index) {
+            pin.pieces += 1;
+        }
+    }
+
+    /// A piece is taken from the list; true if there is no other.
+    pub(super) fn take_piece(&mut self, index: usize) -> bool {
+        let Some(Some(pin)) = self.list.get_mut(index) else { return false };
+        pin.pieces = pin.pieces.saturating_sub(1);
+        pin.pieces == 0
+    }
+
+    /// Those that nothing in the list has, out of it.
+    fn take_unused(&mut self) -> Vec<Pin> {
+        let is_unused = |pin: &Option<Pin>| pin.is_some_and(|pin| pin.pieces == 0);
+        let unused: Vec<usize> = (0..self.list.len()).filter(|&index| is_unused(&self.list[index])).collect();
+        unused.into_iter().filter_map(|index| self.take(index)).collect()
     }
 
     /// All of them, with their places.
@@ -53,7 +103,7 @@ impl Pins {
 
     /// Whether any is of this description.
     pub(super) fn hold(&self, mount: usize, description: Description) -> bool {
-        self.iter().any(|(_, pin)| pin.mount == mount && pin.description == description)
+        self.of_each.contains_key(&(mount, description.word()))
     }
 }
 
@@ -90,7 +140,7 @@ impl Hold {
         let index = locked(|maps| {
             condition(&maps.pins).then(|| {
                 maps.pins.in_the_making += 1;
-                maps.pins.put(Pin { mount, description, token: None })
+                maps.pins.put(Pin::new(mount, description))
             })
         })?;
         Some(Self { front: call.front, table: call.table(), index, mount, description })
@@ -116,7 +166,7 @@ impl Hold {
         let replaced = locked(|maps| {
             maps.pins.in_the_making -= 1;
             let replaced = maps.take_out(region.start, region.end);
-            maps.regions.push(Region { pin: self.index, ..region });
+            maps.add(Region { pin: self.index, ..region });
             replaced
         });
         core::mem::forget(self);
@@ -167,8 +217,7 @@ pub(crate) fn end(front: &Front) {
     if !regions::any() {
         return;
     }
-    let pins = locked(|maps| core::mem::take(&mut maps.pins.list));
-    for pin in pins.into_iter().flatten() {
+    for pin in locked(|maps| maps.pins.take_all()) {
         front.end_use(table::of_process(), pin.mount, pin.description);
     }
 }
@@ -183,23 +232,15 @@ pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
     locked(|maps| {
         // What other threads of the parent were making is nobody's here.
         maps.pins.in_the_making = 0;
-        for index in 0..maps.pins.list.len() {
-            if maps.regions.iter().any(|region| region.pin == index) {
-                continue;
-            }
-            abandoned.extend(maps.pins.take(index).filter(|pin| given.contains(&pin.mount)));
-        }
+        abandoned.extend(maps.pins.take_unused().into_iter().filter(|pin| given.contains(&pin.mount)));
         for pin in maps.pins.list.iter_mut().flatten().filter(|pin| !given.contains(&pin.mount)) {
             pin.token = None;
             if let Ok(fs) = front.file_system(pin.mount) {
                 let _ = fs.shared().adopt(pin.description);
             }
         }
-        for index in 0..maps.regions.len() {
-            let region = maps.regions[index];
-            if given.contains(&region.mount) {
-                continue;
-            }
+        let others: Vec<Region> = maps.iter().filter(|region| !given.contains(&region.mount)).copied().collect();
+        for region in others {
             let length = (region.end - region.start) as u64;
             let access = if region.is_writable() { MapAccess::Inherited } else { MapAccess::Read };
             let pinned = front.file_system(region.mount).and_then(|fs| {
@@ -207,13 +248,10 @@ pub(crate) fn after_fork_in_child(front: &Front, given: &[usize]) {
             });
             // Pieces of one map get a pin each.
             let Region { mount, description, .. } = region;
-            maps.regions[index].pin = maps.pins.put(Pin { mount, description, token: pinned.ok() });
+            maps.change_pin(region.start, Pin { token: pinned.ok(), ..Pin::new(mount, description) });
         }
-        for index in 0..maps.pins.list.len() {
-            if !maps.regions.iter().any(|region| region.pin == index) {
-                maps.pins.take(index);
-            }
-        }
+        // They are the parent's.
+        maps.pins.take_unused();
     });
     for pin in abandoned {
         give_back(front, table::of_process(), &pin);
