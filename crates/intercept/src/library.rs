@@ -2,9 +2,10 @@
 //!
 //! A loader that cannot preload it says so on standard error and starts the program all the same, which then works on the host's files
 //! where a volume's are meant. So what it could not find is refused: by `gannet run` a path that is more than a path in `LD_PRELOAD`, at an
-//! `execve` a library that is gone. Makes system calls of its own only; at an `execve` two, to open the library and to close it.
+//! `execve` a library that is gone. A user who may not read it gets programs that do not see the volume, and are said not to. Makes system calls
+//! of its own only; at an `execve` twice two, to open the library and to close it.
 
-use crate::environment;
+use crate::environment::{self, Settings};
 use crate::front::complain;
 use crate::number::{CLOSE, OPENAT, STAT};
 use crate::raw::{is_error, syscall};
@@ -30,16 +31,12 @@ pub(crate) fn root() -> Root {
     if is_error(result) { (0, 0) } else { (status[0], status[1]) }
 }
 
-/// Before a program is executed that is to get the library: `EIO`, and why on standard error, if its loader would not find it or may not read
-/// it. Who has another root since it was started (`chroot`, `setns`) means programs of that, which are none of the volumes' users.
-pub(crate) fn refusal(record: &Record) -> Option<isize> {
-    const EIO: isize = -5;
+/// With what error the library cannot be opened, if so. Who has another root since it was started (`chroot`, `setns`) means programs of that,
+/// which are none of the volumes' users.
+fn error_of_opening(settings: &Settings) -> Option<isize> {
     const O_CLOEXEC: usize = 0o2000000;
     const AT_FDCWD: usize = -100isize as usize;
-    /// ENOENT, EACCES, ENOTDIR, ELOOP. Whatever else there may be, a want of descriptors or a filter of system calls, is not the library's.
-    const GONE: [isize; 4] = [-2, -13, -20, -40];
-    let settings = environment::settings()?;
-    if record.exec_unseeing || settings.volumes().is_empty() {
+    if settings.volumes().is_empty() {
         return None;
     }
     let mut path = settings.library().to_vec();
@@ -51,12 +48,28 @@ pub(crate) fn refusal(record: &Record) -> Option<isize> {
         unsafe { syscall(CLOSE, [opened as usize]) };
         return None;
     }
-    if !GONE.contains(&opened) || root() != settings.root() {
+    (root() == settings.root()).then_some(opened)
+}
+
+/// Why a program that is executed will not get the library, whatever it is: its user may not read it.
+pub(crate) fn why_not() -> Option<&'static str> {
+    const EACCES: isize = -13;
+    let error = error_of_opening(environment::settings()?)?;
+    (error == EACCES).then_some("runs as a user who may not read the injected library")
+}
+
+/// Before a program is executed that is to get the library: `EIO`, and why on standard error, if its loader would not find it.
+pub(crate) fn refusal(record: &Record) -> Option<isize> {
+    const EIO: isize = -5;
+    /// ENOENT, ENOTDIR, ELOOP. Whatever else there may be, a want of descriptors or a filter of system calls, is not the library's.
+    const GONE: [isize; 3] = [-2, -20, -40];
+    let settings = environment::settings()?;
+    if record.exec_unseeing || !GONE.contains(&error_of_opening(settings)?) {
         return None;
     }
     complain(&[
         settings.library(),
-        b": the injected library cannot be read any more; no program is started, as it would not see the volume",
+        b": the injected library is not there any more; no program is started, as it would not see the volume",
     ]);
     Some(EIO)
 }

@@ -69,9 +69,28 @@ fn nothing_is_started_without_the_library() {
     // The second `mv` is not started any more either.
     let (out, err) = (text(&output.stdout), text(&output.stderr));
     assert!(out.starts_with("126\n126\n") && out.ends_with("\n126"), "{output:?}");
-    assert!(err.contains(&format!("gannet: {}: the injected library cannot be read", library.display())), "{err}");
+    assert!(err.contains(&format!("gannet: {}: the injected library is not there", library.display())), "{err}");
     assert_eq!(std::fs::read_dir(&inside).unwrap().count(), 0, "nothing is on the host");
     std::fs::rename(place.path("moved"), place.path("gone")).unwrap();
     let output = script(&place, &library, &volume, "cat inside/f; ls inside");
     assert_eq!(text(&output.stdout), "before\nafter\nf", "{output:?}");
+}
+
+/// A server that gives up its rights goes on with helpers that do not see the volume, and are said not to.
+#[test]
+fn a_user_who_may_not_read_the_library_starts_programs_that_do_not_see_the_volume() {
+    use std::os::unix::fs::PermissionsExt;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: only root can become another user");
+        return;
+    }
+    let place = Place::new();
+    let library = copy(&place, "private");
+    std::fs::set_permissions(place.path("private"), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let drop = "import os; os.setgroups([]); os.setresgid(*[65534] * 3); os.setresuid(*[65534] * 3)";
+    let helper = "os.execv('/bin/sh', ['sh', '-c', 'echo runs; ls /gannet; echo \\$?'])";
+    let output = script(&place, &library, &place.volume("volume"), &format!("python3 -c \"{drop}; {helper}\""));
+    let said = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "runs\n2", "{output:?}");
+    assert!(said.contains("runs as a user who may not read the injected library: this program will not see"), "{said}");
 }

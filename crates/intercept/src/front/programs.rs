@@ -8,6 +8,7 @@ use super::{Front, complain, credentials, libraries};
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
 use crate::exec::Scratch;
+use crate::library;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -141,7 +142,7 @@ fn prepare(
             Some((name, _)) if !in_volume && !leads_inside(front, &call, name) && !is_host_script(name) => {
                 let mut head = vec![0u8; HEAD_BYTES];
                 if let Some(length) = read_host(name, &mut head) {
-                    judge(&mut call, name, crate::launch::why_not(name, &head[..length]));
+                    judge(&mut call, name, crate::launch::why_not(name, &head[..length]).or_else(library::why_not));
                 }
                 break;
             }
@@ -164,8 +165,12 @@ fn prepare(
             }
             None => {
                 match &program {
-                    Program::Host(path) => judge(&mut call, path, crate::launch::why_not(path, &head)),
-                    Program::Volume(_, _, path) => judge(&mut call, path, crate::launch::why_not_itself(path, &head)),
+                    Program::Host(path) => {
+                        judge(&mut call, path, crate::launch::why_not(path, &head).or_else(library::why_not));
+                    }
+                    Program::Volume(_, _, path) => {
+                        judge(&mut call, path, crate::launch::why_not_itself(path, &head).or_else(library::why_not));
+                    }
                 }
                 break;
             }
