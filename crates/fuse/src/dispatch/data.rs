@@ -94,13 +94,9 @@ impl Dispatcher {
                 return Err(UNCHANGEABLE);
             }
         }
-        // On a shared volume the kernel's idea of the end may be old. A later piece of one large write may overtake an
-        // earlier one; it lies beyond the end then, and keeps its place.
-        if open_flags & O_APPEND != 0
-            && !from_page_cache
-            && !self.exclusive()
-            && offset_bytes <= self.file_system.attributes(node)?.size_bytes
-        {
+        // On a shared volume the kernel's idea of the end may be old. The pieces of a large write come one after the other
+        // (no ASYNC_DIO), so each belongs at the end.
+        if open_flags & O_APPEND != 0 && !from_page_cache && !self.exclusive() {
             position = WritePosition::Append;
         }
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
@@ -112,8 +108,8 @@ impl Dispatcher {
         let mut from = Source::from_slice(data);
         let mut written = self.file_system.write(node, position, &mut from, flags)?;
         if !from.is_empty() && position != WritePosition::Append {
-            // The kernel takes pages that it writes back for written, whatever count it is told, and a short count of a direct
-            // write to a cached file for an I/O error: only an error says that there was no room for the rest.
+            // The kernel takes pages that it writes back for written, whatever count it is told, and on an exclusive mount a
+            // short count of a direct write (ASYNC_DIO) for an I/O error: only an error says that there was no room for the rest.
             let all = from_page_cache || (open_flags & O_DIRECT != 0 && self.exclusive());
             match self.write_rest(node, &mut written, from, flags) {
                 Err(error) if all => return Err(error),

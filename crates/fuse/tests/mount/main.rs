@@ -4,6 +4,7 @@
 //! server runs in a process of its own (this program again, `--serve`), as in life, and can be killed.
 //! `cargo test -p gannet-fuse --test mount [FILTER]`; `GANNET_LONG=1` runs longer loads.
 
+mod appends;
 mod files;
 mod idmapped;
 mod life;
@@ -207,10 +208,11 @@ fn main() -> ExitCode {
         _ => {}
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
-    let tests: Vec<&Test> = [files::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS, idmapped::TESTS]
-        .into_iter()
-        .flatten()
-        .collect();
+    let tests: Vec<&Test> =
+        [files::TESTS, appends::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS, idmapped::TESTS]
+            .into_iter()
+            .flatten()
+            .collect();
     apart();
     let ways = match ways() {
         Ok(ways) => ways,
