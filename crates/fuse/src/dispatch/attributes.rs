@@ -13,9 +13,11 @@ use crate::protocol::reply;
 use crate::protocol::request::{Header, IoctlInput, SetAttrRequest};
 use crate::protocol::wire::FixedReply;
 
-/// `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS`, and as 32-bit programs and the kernel itself call them.
+/// `FS_IOC_GETFLAGS`, and as 32-bit programs call it.
 const GET_FLAGS: [u32; 2] = [0x8008_6601, 0x8004_6601];
-const SET_FLAGS: [u32; 2] = [0x4008_6602, 0x4004_6602];
+/// `FS_IOC_SETFLAGS`. The kernel makes it of what 32-bit programs call, and looks then who may; the number that they use it passes on
+/// without a look if a 64-bit program says it.
+const SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR`: the same flags in another structure.
 const GET_EXTENDED_FLAGS: u32 = 0x801c_581f;
 const SET_EXTENDED_FLAGS: u32 = 0x401c_5820;
@@ -138,7 +140,7 @@ impl Dispatcher {
             let flags = u64::from(self.file_system.permissions(node)?.flags.bits());
             output[..8].copy_from_slice(&flags.to_le_bytes());
             8
-        } else if SET_FLAGS.contains(&command) {
+        } else if command == SET_FLAGS {
             let [a, b, c, d, ..] = input.bytes;
             let wanted = u32::from_le_bytes([a, b, c, d]);
             self.set_flags(node, self.file_system.permissions(node)?.flags.with_bits(wanted)?)?;

@@ -10,8 +10,11 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, R
 
 use super::{Notes, Scenario, errno, io};
 
-pub(super) const SCENARIOS: &[Scenario] =
-    &[("unchangeable_files", unchangeable_files), ("unchangeable_directories", unchangeable_directories)];
+pub(super) const SCENARIOS: &[Scenario] = &[
+    ("unchangeable_files", unchangeable_files),
+    ("unchangeable_directories", unchangeable_directories),
+    ("flags_of_others", flags_of_others),
+];
 
 const FLAGS: [(&str, IFlags); 2] = [("immutable", IFlags::IMMUTABLE), ("append-only", IFlags::APPEND)];
 
@@ -199,4 +202,34 @@ fn unchangeable_directories(at: &Path, notes: &mut Notes) {
             }
         }
     }
+}
+
+/// Who does not own a file changes no flag of it, whatever number the call has; nor does anybody by that of 32-bit programs.
+fn flags_of_others(at: &Path, notes: &mut Notes) {
+    // FS_IOC_SETFLAGS, FS_IOC_FSSETXATTR, and FS_IOC32_SETFLAGS.
+    const CALLS: [u32; 3] = [0x4008_6602, 0x401c_5820, 0x4004_6602];
+    let path = at.join("file");
+    fs::write(&path, "root's").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let set = |call: u32| {
+        let file = File::open(&path).unwrap();
+        // Append-only.
+        let mut argument = [if call == 0x401c_5820 { 0x10u64 } else { 0x20 }, 0, 0, 0];
+        // SAFETY: the argument is longer than what any of these commands takes.
+        match unsafe { libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&file), call as _, argument.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => io(Err::<(), _>(std::io::Error::last_os_error())),
+        }
+    };
+    for call in CALLS {
+        notes.note(format!("{call:x}"), super::as_user(65_534, 65_534, || set(call)));
+        notes.note(format!("appends only after {call:x}"), has_append(&path));
+    }
+    notes.note("the owner by the number of 32-bit programs", set(CALLS[2]));
+    notes.note("appends only after that", has_append(&path));
+    let _ = flag(&path, IFlags::empty());
+}
+
+fn has_append(path: &Path) -> bool {
+    rustix::fs::ioctl_getflags(File::open(path).unwrap()).is_ok_and(|flags| flags.contains(IFlags::APPEND))
 }
