@@ -16,4 +16,4 @@ mod transport;
 
 pub use dispatch::CachePolicy;
 pub use mount::{MountError, MountOptions, Mounted, serve};
-pub use transport::{RingHindrance, Transport, enable_ring, ring_offered};
+pub use transport::{RingHindrance, Transport, enable_ring, panic_costs_one_request, ring_offered};

@@ -16,7 +16,7 @@ use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequ
 use gannet_vfs::{Errno, Error, NodeId, Result};
 
 use super::closing::{Closing, Patience};
-use super::waiting::{Blocker, Waiters, Waiting, WaitsFor};
+use super::waiting::{Blocker, Seats, Waiters, Waiting, WaitsFor};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
 use crate::protocol::reply;
@@ -44,7 +44,20 @@ pub(super) struct Locks {
     /// How many owners there are: closing a file asks nothing else while there are none.
     count: AtomicUsize,
     pub(super) waiters: Mutex<Waiters>,
+    pub(super) seats: Seats,
     pub(super) closing: Closing,
+}
+
+#[cfg(test)]
+impl Locks {
+    /// How many owners there are, and of how many files some are remembered.
+    pub(super) fn owners_known(&self) -> usize {
+        lock(&self.owners).values().map(Vec::len).sum()
+    }
+
+    pub(super) fn files_known(&self) -> usize {
+        lock(&self.owners).len()
+    }
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -72,8 +85,8 @@ impl Dispatcher {
         takes: bool,
     ) -> Result<Option<Description>> {
         let mut owners = lock(&self.locks.owners);
-        let of_file = owners.entry(file).or_default();
-        if let Some(owner) = of_file.iter_mut().find(|owner| owner.word == request.owner) {
+        let of_file = owners.get_mut(&file);
+        if let Some(owner) = of_file.and_then(|all| all.iter_mut().find(|owner| owner.word == request.owner)) {
             owner.waiting += usize::from(takes);
             if takes && !owner.handles.contains(&request.handle) {
                 owner.handles.push(request.handle);
@@ -87,7 +100,12 @@ impl Dispatcher {
         let access = AccessMode::READ | AccessMode::WRITE;
         let description = file_system.shared().open(file_system, node, access, 0)?;
         let waiting = usize::from(takes);
-        of_file.push(Owner { word: request.owner, handles: vec![request.handle], description, waiting });
+        owners.entry(file).or_default().push(Owner {
+            word: request.owner,
+            handles: vec![request.handle],
+            description,
+            waiting,
+        });
         self.locks.count.fetch_add(1, Ordering::Relaxed);
         Ok(Some(description))
     }
@@ -195,6 +213,7 @@ impl Dispatcher {
                     return Err(Error::new(Errno::DEADLK));
                 }
                 waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner: of_owner, request });
+                drop(waiters);
                 Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: false }))
             }
             Err(error) => {

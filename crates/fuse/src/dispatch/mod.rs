@@ -16,6 +16,8 @@
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
+//! | `waiting.rs` | locks that are waited for |
+//! | `signals.rs` | signals to who waits, where the kernel does not tell |
 //! | `closing.rs` | locks that a close is about to drop |
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
@@ -35,6 +37,7 @@ mod names;
 mod nodes;
 mod room;
 mod set_id;
+mod signals;
 mod users;
 mod waiting;
 mod xattr;

@@ -58,7 +58,7 @@ fn is_member(header: &Header, group: u32) -> bool {
 }
 
 /// What the kernel says about the thread that calls; nothing if that cannot be had.
-fn status(header: &Header) -> String {
+pub(super) fn status(header: &Header) -> String {
     std::fs::read_to_string(format!("/proc/{}/status", header.process)).unwrap_or_default()
 }
 

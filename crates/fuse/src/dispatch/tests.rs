@@ -1,5 +1,7 @@
 //! Requests without a kernel: random ones must neither panic nor leave anything behind.
 
+mod waiting;
+
 use std::sync::Arc;
 
 use gannet_memfs::{Limits, MemoryFs};

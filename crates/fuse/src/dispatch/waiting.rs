@@ -4,13 +4,14 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gannet_vfs::shared::{LockOwner, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Result};
 
 use super::closing::Patience;
 use super::locks::lock;
+use super::signals::Signals;
 use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
 
@@ -18,6 +19,9 @@ use crate::protocol::request::{Header, LockRequest};
 const EARLY_MAX: usize = 64;
 /// Owners that are followed to find a circle of waiters.
 const DEADLOCK_OWNERS_MAX: usize = 64;
+
+/// Requests of one mount that may wait at a time. Each has a thread, and over the ring an entry; any user of the mount can make one.
+pub(super) const WAITERS_MAX: usize = 1024;
 
 /// A request that waits.
 pub(super) struct Waiting {
@@ -37,10 +41,30 @@ pub(super) struct Waiters {
 
 /// A request that has to wait.
 pub(crate) struct Wait {
-    dispatcher: Arc<Dispatcher>,
+    seat: Seat,
     header: Header,
     what_for: WaitsFor,
 }
+
+/// One of those that may wait.
+struct Seat(Arc<Dispatcher>);
+
+impl Seat {
+    /// Also above the limit, with `false`.
+    fn take(dispatcher: &Arc<Dispatcher>) -> (Self, bool) {
+        let before = dispatcher.locks.seats.fetch_add(1, Ordering::Relaxed);
+        (Self(Arc::clone(dispatcher)), before < WAITERS_MAX)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.locks.seats.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// How many wait.
+pub(super) type Seats = AtomicUsize;
 
 /// What a request waits for.
 pub(super) enum WaitsFor {
@@ -64,19 +88,18 @@ pub(super) enum Blocker {
 impl Wait {
     /// Waits: to be called on a thread made for it.
     pub(crate) fn outcome(self) -> Outcome {
-        let Self { dispatcher, header, what_for } = self;
+        let Self { seat, header, what_for } = self;
+        let dispatcher = &seat.0;
         match what_for {
             WaitsFor::Lock { owner, request, stop, impatient } => {
                 let file_system = &*dispatcher.file_system;
-                let mut stop = || stop.load(Ordering::Relaxed);
+                let mut signals = Signals::of(dispatcher, &header);
+                let mut stop = || stop.load(Ordering::Relaxed) || signals.wait();
                 let locked = match impatient {
-                    true => dispatcher.lock_after_close(&request, &stop),
+                    true => dispatcher.lock_after_close(&request, &mut stop),
                     false => file_system.shared().lock(file_system, &request, &mut stop),
                 };
-                if let Some(owner) = owner {
-                    dispatcher.leave_owner(header.node, owner);
-                }
-                lock(&dispatcher.locks.waiters).by_request.remove(&header.unique);
+                dispatcher.waits_no_more(&header, owner);
                 match locked {
                     Ok(()) => Outcome::Reply(0),
                     Err(error) => Outcome::Error(error.errno()),
@@ -92,11 +115,32 @@ impl Wait {
             }
         }
     }
+
+    /// It cannot wait: nothing was locked, and nothing of it is left.
+    pub(crate) fn refuse(self) -> Outcome {
+        match self.what_for {
+            WaitsFor::Lock { owner, impatient, .. } => {
+                self.seat.0.waits_no_more(&self.header, owner);
+                Outcome::Error(if impatient { Errno::AGAIN } else { Errno::NOLCK })
+            }
+            WaitsFor::Predecessor { .. } => Outcome::Error(Errno::NOLCK),
+        }
+    }
 }
 
 impl Dispatcher {
     pub(super) fn waits(self: &Arc<Self>, header: &Header, what_for: WaitsFor) -> Outcome {
-        Outcome::Waits(Box::new(Wait { dispatcher: Arc::clone(self), header: *header, what_for }))
+        let (seat, free) = Seat::take(self);
+        let wait = Wait { seat, header: *header, what_for };
+        if free { Outcome::Waits(Box::new(wait)) } else { wait.refuse() }
+    }
+
+    /// The end of a wait for a lock.
+    fn waits_no_more(&self, header: &Header, owner: Option<u64>) {
+        if let Some(owner) = owner {
+            self.leave_owner(header.node, owner);
+        }
+        lock(&self.locks.waiters).by_request.remove(&header.unique);
     }
 
     /// What is in the way of `request`, and whether a close may be about to take it away.
@@ -126,7 +170,7 @@ impl Dispatcher {
     }
 
     /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
-    fn lock_after_close(&self, request: &SharedRequest, stop: &dyn Fn() -> bool) -> Result<()> {
+    fn lock_after_close(&self, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut patience = Patience::new();
         loop {
             let outcome = self.file_system.shared().try_lock(&*self.file_system, request);

@@ -16,10 +16,11 @@ mod ring;
 mod thread_stat;
 mod watch;
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -275,20 +276,40 @@ fn handshake(device: &Arc<OwnedFd>, dispatcher: &Dispatcher, ring: bool) -> Resu
     }
 }
 
-/// Runs a dispatch. A panic in a file system costs the one request, not the mount.
-fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
-    catch_unwind(AssertUnwindSafe(dispatch)).unwrap_or(Outcome::Error(Errno::IO))
+thread_local!(static AT_REQUEST: Cell<bool> = const { Cell::new(false) });
+
+/// Whether the calling thread is at a request, and a panic costs that one only. For a panic hook: one that ends the process must not
+/// do so then.
+pub fn panic_costs_one_request() -> bool {
+    AT_REQUEST.get()
 }
 
-/// Has a request wait on a thread made for it, and calls `done` there with the outcome.
+/// Runs a dispatch. A panic in a file system costs the one request, not the mount.
+fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
+    AT_REQUEST.set(true);
+    let outcome = catch_unwind(AssertUnwindSafe(dispatch));
+    AT_REQUEST.set(false);
+    outcome.unwrap_or(Outcome::Error(Errno::IO))
+}
+
+/// Has a request wait on a thread made for it, and calls `done` there with the outcome. Where no thread can be made, it is refused at once:
+/// its caller could not even be killed before it has an answer.
 fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
+    let task = Arc::new(Mutex::new(Some((wait, done))));
+    let take = |task: &Mutex<Option<_>>| task.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let theirs = Arc::clone(&task);
     let body = move || {
         hand_off::be_ordinary();
-        done(wait.outcome());
+        if let Some((wait, done)) = take(&theirs) {
+            done(guarded(|| wait.outcome()));
+        }
     };
-    // Without memory for a thread nobody would ever answer: the process is about to end anyway.
     let spawned = Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
-    debug_assert!(spawned.is_ok());
+    if spawned.is_err()
+        && let Some((wait, done)) = take(&task)
+    {
+        done(wait.refuse());
+    }
 }
 
 /// The header of an outcome's reply and how many payload bytes follow it; `None` where nothing is sent.
@@ -297,5 +318,20 @@ fn reply_header(unique: u64, outcome: &Outcome) -> Option<([u8; OUT_HEADER_BYTES
         Outcome::Reply(payload_bytes) => Some((out_header(unique, 0, payload_bytes), payload_bytes)),
         Outcome::Error(errno) => Some((out_header(unique, errno.raw_os_error(), 0), 0)),
         Outcome::Silent | Outcome::Waits(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_costs_one_request() {
+        assert!(!panic_costs_one_request());
+        let outcome = guarded(|| {
+            assert!(panic_costs_one_request());
+            panic!("on purpose");
+        });
+        assert!(matches!(outcome, Outcome::Error(Errno::IO)) && !panic_costs_one_request());
     }
 }

@@ -34,6 +34,7 @@ pub(crate) fn child(arguments: &[String]) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Errno::AGAIN | Errno::ACCESS) => ExitCode::from(11),
+        Err(Errno::NOLCK) => ExitCode::from(37),
         Err(errno) => panic!("{errno}"),
     }
 }
@@ -97,7 +98,7 @@ fn who_waits_for_each_other_is_told(way: &str) -> Outcome {
     Ok(())
 }
 
-fn second_process(role: &str, path: &Path) -> Command {
+pub(crate) fn second_process(role: &str, path: &Path) -> Command {
     let mut command = Command::new(crate::program());
     command.arg("--child").arg(role).arg(path).stdin(Stdio::null());
     command

@@ -11,6 +11,7 @@ mod life;
 mod locks;
 mod oracle;
 mod programs;
+mod signals;
 mod special;
 
 use std::io::{BufRead, BufReader, Read};
@@ -77,6 +78,11 @@ impl Server {
         }
         assert!(greeting.starts_with("ready"), "the server said {greeting:?}");
         Ok(Self { child, directory, greeting })
+    }
+
+    /// The process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where it is mounted.
@@ -208,11 +214,19 @@ fn main() -> ExitCode {
         _ => {}
     }
     let filter = arguments.iter().find(|argument| !argument.starts_with('-')).cloned().unwrap_or_default();
-    let tests: Vec<&Test> =
-        [files::TESTS, appends::TESTS, programs::TESTS, special::TESTS, locks::TESTS, life::TESTS, idmapped::TESTS]
-            .into_iter()
-            .flatten()
-            .collect();
+    let tests: Vec<&Test> = [
+        files::TESTS,
+        appends::TESTS,
+        programs::TESTS,
+        special::TESTS,
+        locks::TESTS,
+        signals::TESTS,
+        life::TESTS,
+        idmapped::TESTS,
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     apart();
     let ways = match ways() {
         Ok(ways) => ways,
