@@ -208,9 +208,11 @@ impl Dispatcher {
         if now.flags.contains(InodeFlags::IMMUTABLE) {
             return Err(UNCHANGEABLE);
         }
-        self.drop_set_id_for(header, to, &now)?;
-        self.drop_capabilities(to);
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
+        if count_bytes > 0 {
+            self.drop_set_id_for(header, to, &now)?;
+            self.drop_capabilities(to);
+        }
         if !wide {
             count_bytes = count_bytes.min(CLONE_BYTES_MAX);
         }
