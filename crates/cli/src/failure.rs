@@ -48,14 +48,27 @@ fn shown(letter: char) -> impl Iterator<Item = char> {
     plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
-/// Turns a panic into one line and exit code 70.
+/// Turns a panic into one line and exit code 70. One in the midst of a request to a mount costs that request only.
 pub(crate) fn report_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let text = panic.payload();
         let text = text.downcast_ref::<&str>().copied().or_else(|| text.downcast_ref::<String>().map(String::as_str));
         let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
         let text = text.unwrap_or("unknown").replace('\n', " ");
-        print(&format!("this is a bug, please report it: {text} ({place})"));
+        let message = format!("this is a bug, please report it: {text} ({place})");
+        print(&message);
+        if gannet_fuse::panic_costs_one_request() {
+            return log(&message);
+        }
         std::process::exit(BUG as i32);
     }));
+}
+
+/// Tells the system's log, as well as that goes: nobody reads what a server in the background prints.
+fn log(message: &str) {
+    // An error of a user's program (`<11>`), as syslog(3) says it.
+    let line = format!("<11>gannet[{}]: {message}", std::process::id());
+    if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {
+        let _ = socket.set_nonblocking(true).and_then(|()| socket.send_to(line.as_bytes(), "/dev/log"));
+    }
 }
