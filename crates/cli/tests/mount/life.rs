@@ -12,14 +12,14 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-fn words(path: &Path) -> String {
+pub(crate) fn words(path: &Path) -> String {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap();
     let line = table.lines().find(|line| line.split(' ').nth(1) == path.to_str());
     line.and_then(|line| line.split(' ').nth(3)).unwrap_or_default().to_owned()
 }
 
 /// Calls the program as mount(8) does.
-fn helper(bench: &Bench, volume: &Path, more: &[&str]) -> Output {
+pub(crate) fn helper(bench: &Bench, volume: &Path, more: &[&str]) -> Output {
     let link = bench.directory.path().join("mount.fuse.gannet");
     if !link.exists() {
         let option = format!("--install-helper={}", bench.directory.path().display());
@@ -29,11 +29,11 @@ fn helper(bench: &Bench, volume: &Path, more: &[&str]) -> Output {
     Command::new(link).arg(volume).arg(bench.at()).args(more).output().unwrap()
 }
 
-fn unmount(path: &Path) {
+pub(crate) fn unmount(path: &Path) {
     eventually("unmounted", || rustix::mount::unmount(path, rustix::mount::UnmountFlags::empty()).is_ok());
 }
 
-fn one_line(output: &Output) -> String {
+pub(crate) fn one_line(output: &Output) -> String {
     let text = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(!output.status.success() && text.lines().count() == 1 && text.starts_with("gannet: "), "{output:?}");
     text

@@ -5,6 +5,7 @@
 mod caching;
 mod coherence;
 mod differ;
+mod flags;
 mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]

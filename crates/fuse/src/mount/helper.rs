@@ -31,6 +31,7 @@ fn words(kind: &str, options: &MountOptions) -> String {
         (options.allow_other, "allow_other"),
         (options.no_access_time, "noatime"),
         (options.no_execute, "noexec"),
+        (options.no_links, "nosymfollow"),
         (options.allow_set_user_id, "suid"),
         (options.allow_devices, "dev"),
     ] {

@@ -10,6 +10,9 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use super::{MountError, MountOptions};
 
+/// `MS_NOSYMFOLLOW`, of Linux 5.10 and newer; older ones heed it not.
+const NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(0x100);
+
 /// Mounts, and returns the descriptor of `/dev/fuse` behind the mount.
 pub(super) fn mount(target: &Path, kind: &str, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = match rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()) {
@@ -29,6 +32,7 @@ pub(super) fn mount(target: &Path, kind: &str, options: &MountOptions) -> Result
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.no_access_time);
     flags.set(MountFlags::NOEXEC, options.no_execute);
+    flags.set(NOSYMFOLLOW, options.no_links);
     flags.set(MountFlags::NOSUID, !options.allow_set_user_id);
     flags.set(MountFlags::NODEV, !options.allow_devices);
     let source = if options.source.is_empty() { kind } else { &options.source };
@@ -47,7 +51,7 @@ pub(super) fn mount(target: &Path, kind: &str, options: &MountOptions) -> Result
 /// Unmounts.
 pub(super) fn unmount(target: &Path, lazily: bool) -> Result<(), MountError> {
     let flags = if lazily { UnmountFlags::DETACH } else { UnmountFlags::empty() };
-    match rustix::mount::unmount(target, flags) {
+    match rustix::mount::unmount(target, flags | UnmountFlags::NOFOLLOW) {
         // EINVAL: it is not mounted (any more), which is what was wanted.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(errno) => Err(MountError::Unmount(target.into(), errno)),

@@ -20,14 +20,18 @@ const IGNORED: &[&str] = &[
     "group",
     "group_id",
     "helper",
+    "iversion",
     "lazytime",
     "loud",
+    "mand",
     "max_read",
     "noauto",
     "nodiratime",
     "nofail",
     "nogroup",
+    "noiversion",
     "nolazytime",
+    "nomand",
     "nonempty",
     "noowner",
     "nouser",
@@ -59,6 +63,8 @@ pub struct MountOptions {
     pub strict_access_time: bool,
     /// No program can be run from it.
     pub no_execute: bool,
+    /// No symbolic link on it is followed; they can be read.
+    pub no_links: bool,
     /// Set-user-id bits and file capabilities count. Only root may say so, and only for a volume that only root can write:
     /// an image someone else wrote could hold a root shell.
     pub allow_set_user_id: bool,
@@ -108,6 +114,8 @@ impl MountOptions {
                 "norelatime" | "nostrictatime" => self.strict_access_time = false,
                 "noexec" => self.no_execute = true,
                 "exec" => self.no_execute = false,
+                "nosymfollow" => self.no_links = true,
+                "symfollow" => self.no_links = false,
                 // mount(8) keeps `suid` and `dev` to itself, and passes on only their opposites.
                 "suid" | "allow_suid" => self.allow_set_user_id = true,
                 "nosuid" => self.allow_set_user_id = false,
@@ -211,7 +219,10 @@ mod tests {
         assert!(!options.strict_access_time);
         // What the kernel shows for a mount is repeated by remounting.
         options.parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=131072").unwrap();
-        options.parse("allow_suid,allow_dev,subtype=").unwrap();
+        options.parse("nosymfollow,mand,nomand,iversion,noiversion").unwrap();
+        assert!(options.no_links);
+        options.parse("allow_suid,allow_dev,subtype=,symfollow").unwrap();
+        assert!(!options.no_links);
         assert_eq!(options.subtype(), "");
         assert!(options.allow_set_user_id && options.allow_devices);
     }

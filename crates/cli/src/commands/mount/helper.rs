@@ -108,24 +108,40 @@ pub(super) fn without_remount<'a>(words: impl Iterator<Item = &'a str>) -> Strin
     words.filter(|word| *word != "remount").collect::<Vec<_>>().join(",")
 }
 
-/// Changes the flags of a mount that is there: read-only, access times, and what may be executed.
+/// `ST_NOSYMFOLLOW` and `MS_NOSYMFOLLOW`, of Linux 5.10 and newer.
+const SHOWN_NOSYMFOLLOW: u64 = 0x2000;
+const NOSYMFOLLOW: u32 = 0x100;
+
+/// Changes the flags of a mount that is there: read-only, what may be executed, links. What no word names stays as it is.
 pub(super) fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
+    use rustix::fs::StatVfsMountFlags as Shown;
     use rustix::mount::MountFlags;
-    let mut options = MountOptions::default();
-    options.parse(words).map_err(Failure::new)?;
-    let mut flags = MountFlags::empty();
-    flags.set(MountFlags::RDONLY, options.read_only);
-    flags.set(MountFlags::NOATIME, options.no_access_time);
-    flags.set(MountFlags::NOEXEC, options.no_execute);
-    // What was not allowed when it was mounted is not allowed later; what was, stays so unless it is forbidden now.
-    let shown = mounted_flags(directory);
-    let forbidden = |word: &str| shown.iter().any(|now| now == word) || words.split(',').any(|wanted| wanted == word);
-    flags.set(MountFlags::NOSUID, forbidden("nosuid"));
-    flags.set(MountFlags::NODEV, forbidden("nodev"));
+    MountOptions::default().parse(words).map_err(Failure::new)?;
     let failed = |errno| Failure::new(format_args!("{}: remounting failed: {errno}", directory.display()));
-    let was_read_only = shown.iter().any(|word| word == "ro");
+    let shown = rustix::fs::statvfs(directory).map_err(failed)?.f_flag;
+    let named = |word: &str, opposites: &[&str]| {
+        let named = |&given: &&str| given == word || opposites.contains(&given);
+        words.split(',').rfind(named).map(|given| given == word)
+    };
+    let no_access_time = shown.contains(Shown::NOATIME);
+    // The server keeps these times, as it was told when it began.
+    if named("noatime", &["atime", "relatime", "strictatime"]).is_some_and(|wanted| wanted != no_access_time) {
+        let why = "whether access times are kept is said when it is mounted: unmount it and mount it again";
+        return Err(Failure::new(format_args!("{}: {why}", directory.display())));
+    }
+    let shown_nosymfollow = shown.bits() & SHOWN_NOSYMFOLLOW != 0;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, named("ro", &["rw"]).unwrap_or(shown.contains(Shown::RDONLY)));
+    flags.set(MountFlags::NOEXEC, named("noexec", &["exec"]).unwrap_or(shown.contains(Shown::NOEXEC)));
+    let no_links = named("nosymfollow", &["symfollow"]).unwrap_or(shown_nosymfollow);
+    flags.set(MountFlags::from_bits_retain(NOSYMFOLLOW), no_links);
+    // What was not allowed when it was mounted is not allowed later; what was, stays so unless it is forbidden now.
+    flags.set(MountFlags::NOSUID, shown.contains(Shown::NOSUID) || named("nosuid", &["suid"]) == Some(true));
+    flags.set(MountFlags::NODEV, shown.contains(Shown::NODEV) || named("nodev", &["dev"]) == Some(true));
+    let was_read_only = shown.contains(Shown::RDONLY);
+    // Without a word about access times the kernel leaves those alone.
     rustix::mount::mount_remount(directory, flags, c"").map_err(failed)?;
-    if was_read_only && !options.read_only && !server_writes(directory) {
+    if was_read_only && !flags.contains(MountFlags::RDONLY) && !server_writes(directory) {
         rustix::mount::mount_remount(directory, flags | MountFlags::RDONLY, c"").map_err(failed)?;
         return Err(Failure::new(format_args!(
             "{}: its server opened the volume read-only and cannot write: unmount it and mount it again",
@@ -143,15 +159,6 @@ fn server_writes(directory: &Path) -> bool {
     let tried = rustix::fs::open(directory, flags, Mode::empty())
         .and_then(|opened| rustix::fs::ioctl_setflags(&opened, rustix::fs::ioctl_getflags(&opened)?));
     tried != Err(rustix::io::Errno::ROFS)
-}
-
-/// The words that the kernel shows for the mount on a directory.
-fn mounted_flags(directory: &Path) -> Vec<String> {
-    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    let full =
-        directory.canonicalize().unwrap_or_else(|_| directory.into()).display().to_string().replace(' ', "\\040");
-    let line = table.lines().rfind(|line| line.split(' ').nth(1) == Some(&full)).unwrap_or_default();
-    line.split(' ').nth(3).unwrap_or_default().split(',').map(str::to_owned).collect()
 }
 
 /// Makes this program the helper: a link to it in the directory where mount(8) looks.
