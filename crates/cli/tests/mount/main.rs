@@ -5,6 +5,7 @@
 mod caching;
 mod coherence;
 mod differ;
+mod ends;
 mod flags;
 mod library;
 mod life;

@@ -6,6 +6,7 @@
 mod helper;
 mod kernel;
 mod options;
+mod place;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use crate::dispatch::{CachePolicy, Dispatcher, Policy};
 use crate::transport::{Session, StartError, Transport, enable_ring};
 pub use options::MountOptions;
+use place::Place;
 
 /// How long whoever opens a volume waits for a mount to stop caching, unless an option says otherwise. No shorter than what the
 /// kernel remembers may last.
@@ -54,6 +56,10 @@ pub enum MountError {
     Session(String),
     #[error("{target}: {1}", target = .0.display())]
     Unmount(PathBuf, Errno),
+    #[error("{}: something else is mounted over it", .0.display())]
+    Hidden(PathBuf),
+    #[error("{0}; {target} stays mounted and dead: fusermount3 -u {target}", target = .1.display())]
+    LeftBehind(String, PathBuf),
 }
 
 impl From<StartError> for MountError {
@@ -64,8 +70,7 @@ impl From<StartError> for MountError {
 
 /// A mounted file system. Dropping it unmounts, lazily if programs still use it.
 pub struct Mounted {
-    target: PathBuf,
-    by_helper: bool,
+    place: Place,
     session: Mutex<Option<Session>>,
     transport: Transport,
     dispatcher: Arc<Dispatcher>,
@@ -76,7 +81,7 @@ pub struct Mounted {
 /// answers. The process must not fork afterwards without exec.
 ///
 /// # Errors
-/// See [`MountError`]; nothing stays mounted.
+/// See [`MountError`]; nothing stays mounted, but for [`MountError::LeftBehind`].
 pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOptions) -> Result<Mounted, MountError> {
     let mut notices = Vec::new();
     let target = prepare_target(target, &mut notices)?;
@@ -98,6 +103,7 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         }
         outcome => (outcome?, false),
     };
+    let place = Place::new(target, by_helper);
     let policy = Policy {
         cache,
         user: options.user,
@@ -111,14 +117,30 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     let session = match start(device, &dispatcher, options.transport, threads) {
         Ok(session) => session,
         Err(error) => {
-            let _ = unmount(&target, by_helper, true);
-            return Err(error.into());
+            return Err(undo(&place, error));
         }
     };
     let transport = session.transport();
     claim.keep();
-    Ok(Mounted { target, by_helper, session: Mutex::new(Some(session)), transport, dispatcher, notices })
+    Ok(Mounted { place, session: Mutex::new(Some(session)), transport, dispatcher, notices })
 }
+
+/// Unmounts what could not be served: what failed for want of a process may leave none for the helper that unmounts, either, until the
+/// threads that did start have ended.
+fn undo(place: &Place, error: StartError) -> MountError {
+    let _ = place.abort();
+    let began = Instant::now();
+    while place.unmount(true).is_err() {
+        if began.elapsed() > UNDO_PATIENCE {
+            return MountError::LeftBehind(error.to_string(), place.target().into());
+        }
+        std::thread::sleep(UNDO_PAUSE);
+    }
+    error.into()
+}
+
+const UNDO_PATIENCE: Duration = Duration::from_secs(2);
+const UNDO_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long others who have the volume open are waited for: the server of a mount closes it when `umount` has returned, and what it
 /// had not written back yet is written.
@@ -177,7 +199,10 @@ fn prepare_target(target: &Path, notices: &mut Vec<String>) -> Result<PathBuf, M
         let metadata = match rustix::fs::stat(target) {
             Ok(metadata) => metadata,
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
-                unmount(target, !rustix::process::geteuid().is_root(), true)?;
+                match rustix::process::geteuid().is_root() {
+                    true => kernel::unmount(target, true)?,
+                    false => helper::unmount(target, true)?,
+                }
                 notices.push(format!("{}: the server of an earlier mount is dead; it was unmounted", target.display()));
                 continue;
             }
@@ -199,14 +224,10 @@ fn prepare_target(target: &Path, notices: &mut Vec<String>) -> Result<PathBuf, M
     Err(MountError::Target(target.into(), Errno::NOTCONN))
 }
 
-fn unmount(target: &Path, by_helper: bool, lazily: bool) -> Result<(), MountError> {
-    if by_helper { helper::unmount(target, lazily) } else { kernel::unmount(target, lazily) }
-}
-
 impl Mounted {
-    /// Where it is mounted: an absolute path.
+    /// Where it was mounted: an absolute path.
     pub fn target(&self) -> &Path {
-        &self.target
+        self.place.target()
     }
 
     /// Which way requests take.
@@ -232,12 +253,12 @@ impl Mounted {
         }
     }
 
-    /// Unmounts and waits for the end of the session. `EBUSY` if programs use it, and nothing happens then.
+    /// Unmounts, wherever it was moved, and waits for the end of the session. `EBUSY` if programs use it, and nothing happens then.
     ///
     /// # Errors
-    /// [`MountError::Unmount`], [`MountError::Helper`].
+    /// [`MountError::Unmount`], [`MountError::Helper`], [`MountError::Hidden`].
     pub fn unmount(&self) -> Result<(), MountError> {
-        unmount(&self.target, self.by_helper, false)?;
+        self.place.unmount(false)?;
         self.wait();
         Ok(())
     }
@@ -245,17 +266,25 @@ impl Mounted {
     /// Takes it out of the tree now; it ends when the last program lets go, which this does not wait for.
     ///
     /// # Errors
-    /// [`MountError::Unmount`], [`MountError::Helper`].
+    /// [`MountError::Unmount`], [`MountError::Helper`], [`MountError::Hidden`].
     pub fn unmount_lazily(&self) -> Result<(), MountError> {
-        unmount(&self.target, self.by_helper, true)
+        self.place.unmount(true)
+    }
+
+    /// Ends it where it cannot be unmounted: every call through it fails from now on, as if the server had been killed.
+    ///
+    /// # Errors
+    /// [`MountError::Unmount`] where the kernel's list of connections (`/sys/fs/fuse/connections`) is not mounted.
+    pub fn abort(&self) -> Result<(), MountError> {
+        self.place.abort()
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         let serving = self.session.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if serving && unmount(&self.target, self.by_helper, false).is_err() {
-            let _ = unmount(&self.target, self.by_helper, true);
+        if serving && self.place.unmount(false).is_err() {
+            let _ = self.place.unmount(true);
         }
     }
 }

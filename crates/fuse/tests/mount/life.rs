@@ -21,6 +21,8 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "files_can_seem_to_be_anyones", body: files_can_seem_to_be_anyones, every_way: true },
     Test { name: "errors_say_what_is_wrong", body: errors_say_what_is_wrong, every_way: false },
     Test { name: "a_process_can_unmount_its_own", body: a_process_can_unmount_its_own, every_way: true },
+    Test { name: "mounts_of_others_are_left_alone", body: mounts_of_others_are_left_alone, every_way: false },
+    Test { name: "a_mount_is_found_where_it_is", body: a_mount_is_found_where_it_is, every_way: false },
 ];
 
 fn a_killed_server_means_errors_at_once(way: &str) -> Outcome {
@@ -182,5 +184,59 @@ fn a_process_can_unmount_its_own(way: &str) -> Outcome {
     drop(mounted);
     assert!(!directory.path().join("file").exists());
     drop(busy);
+    Ok(())
+}
+
+fn mounts_of_others_are_left_alone(_: &str) -> Outcome {
+    let directory = tempfile::tempdir().unwrap();
+    let serve = || gannet_fuse::serve(memory(), directory.path(), &MountOptions::default()).unwrap();
+    let below = serve();
+    let above = serve();
+    fs::write(directory.path().join("file"), "kept").unwrap();
+    assert!(matches!(below.unmount(), Err(MountError::Hidden(_))));
+    assert!(matches!(below.unmount_lazily(), Err(MountError::Hidden(_))));
+    assert_eq!(content(&directory.path().join("file")), b"kept");
+    above.unmount().unwrap();
+    assert!(!directory.path().join("file").exists());
+    fs::write(directory.path().join("below"), "there").unwrap();
+    below.unmount().unwrap();
+    assert!(!directory.path().join("below").exists());
+    // Nor is anything done where it is mounted no more.
+    let other = serve();
+    below.unmount().unwrap();
+    below.unmount_lazily().unwrap();
+    fs::write(directory.path().join("other"), "there").unwrap();
+    other.unmount().unwrap();
+    Ok(())
+}
+
+fn a_mount_is_found_where_it_is(_: &str) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Skipped("only root moves mounts".into()));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let serve = || gannet_fuse::serve(memory(), &at("above/mnt"), &MountOptions::default()).unwrap();
+    fs::create_dir_all(at("above/mnt")).unwrap();
+    let mounted = serve();
+    fs::write(at("above/mnt/file"), "x").unwrap();
+    fs::rename(at("above"), at("a\\ \nb")).unwrap();
+    assert!(at("a\\ \nb/mnt/file").exists());
+    // Where it was, a link leads to another's mount.
+    fs::create_dir_all(at("elsewhere/mnt")).unwrap();
+    let another = gannet_fuse::serve(memory(), &at("elsewhere/mnt"), &MountOptions::default()).unwrap();
+    fs::write(at("elsewhere/mnt/file"), "x").unwrap();
+    std::os::unix::fs::symlink(at("elsewhere"), at("above")).unwrap();
+    mounted.unmount().unwrap();
+    assert!(!at("a\\ \nb/mnt/file").exists() && at("elsewhere/mnt/file").exists());
+    another.unmount().unwrap();
+    fs::remove_file(at("above")).unwrap();
+    fs::rename(at("a\\ \nb"), at("above")).unwrap();
+    let mounted = serve();
+    fs::write(at("above/mnt/file"), "x").unwrap();
+    rustix::mount::mount_move(at("above/mnt"), at("elsewhere")).unwrap();
+    assert!(at("elsewhere/file").exists());
+    mounted.unmount().unwrap();
+    assert!(!at("elsewhere/file").exists());
     Ok(())
 }

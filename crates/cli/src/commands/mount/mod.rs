@@ -8,20 +8,22 @@
 //! | `mod` | mounting, in the foreground and in the background |
 //! | `helper` | being called by mount(8), and making that possible |
 //! | `trust` | whether set-user-id programs of a volume may count |
+//! | `inherited` | descriptors of whoever started the serving process |
 //! | `notify` | telling a service manager that the mount answers |
 
 pub(crate) mod helper;
+mod inherited;
 mod notify;
 mod trust;
 
 use crate::arguments::Mount;
-use crate::failure::{Failure, USAGE, print};
-use gannet_fuse::{MountOptions, serve};
+use crate::failure::{FAILED, Failure, USAGE, print};
+use gannet_fuse::{MountError, MountOptions, Mounted, serve};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 const READY: &[u8] = b"mounted\n";
 
@@ -66,6 +68,7 @@ pub(crate) fn run(arguments: &Mount) -> Result<u8, Failure> {
     if arguments.detached {
         // The terminal of whoever started this is not ours; failing means that there is none to lose.
         let _ = rustix::process::setsid();
+        inherited::close_all(&task.volume);
     }
     if arguments.foreground { in_foreground(&task) } else { in_background(&task) }
 }
@@ -86,19 +89,21 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
         index_bytes_max: task.index_bytes_max,
     };
     let volume = gannet_open::open(&task.volume, open).map_err(Failure::new)?;
-    let mounted = serve(volume, &task.directory, &task.options);
-    let mounted = Arc::new(mounted.map_err(Failure::new)?);
-    mounted.notices().iter().for_each(|notice| print(notice));
-    // Weak: the handler stays for ever, and the volume is closed when the last handle on it goes.
-    let at_signal = Arc::downgrade(&mounted);
-    let handled = ctrlc::set_handler(move || {
-        let Some(at_signal) = at_signal.upgrade() else { return };
-        if let Err(error) = at_signal.unmount() {
-            print(&format!("{error}; it will end when the last program lets go"));
-            let _ = at_signal.unmount_lazily();
-        }
+    // Weak: the handler stays for ever, and the volume is closed when the last handle on it goes. It is there before the mount is, for it
+    // takes a thread, and a mount that must be undone for want of one may need another.
+    let at_signal: Arc<OnceLock<Weak<Mounted>>> = Arc::default();
+    let mounted_later = Arc::clone(&at_signal);
+    let handled = ctrlc::set_handler(move || match at_signal.get().map(Weak::upgrade) {
+        Some(Some(mounted)) => end(&mounted),
+        Some(None) => {}
+        // Nothing was promised to anybody yet.
+        None => std::process::exit(FAILED.into()),
     });
     handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))?;
+    let mounted = serve(volume, &task.directory, &task.options);
+    let mounted = Arc::new(mounted.map_err(Failure::new)?);
+    let _ = mounted_later.set(Arc::downgrade(&mounted));
+    mounted.notices().iter().for_each(|notice| print(notice));
     // No directory is kept from being unmounted or removed by our standing in it.
     let _ = std::env::set_current_dir("/");
     // Whoever started this may not listen.
@@ -107,6 +112,23 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     notify::ready(&format!("{} on {}", task.options.source, mounted.target().display()));
     mounted.wait();
     Ok(0)
+}
+
+/// Ends a mount at a signal, whoever uses it.
+fn end(mounted: &Mounted) {
+    let Err(error) = mounted.unmount() else { return };
+    if !matches!(error, MountError::Hidden(_)) {
+        print(&format!("{error}; it will end when the last program lets go"));
+        if mounted.unmount_lazily().is_ok() {
+            return;
+        }
+    }
+    // What is mounted over it is somebody else's.
+    print(&format!("{}: cannot be unmounted, and stays without a server", mounted.target().display()));
+    if mounted.abort().is_err() {
+        // As if killed, which loses nothing that was acknowledged.
+        std::process::exit(FAILED.into());
+    }
 }
 
 /// Starts this program again, and waits until it says that the mount answers.
