@@ -70,6 +70,7 @@ fn a_remount_changes_what_it_names_and_nothing_else() {
         assert!(flags(&odd).contains(Flags::NOSUID | Flags::NODEV | Flags::RDONLY), "{name:?}: {:?}", flags(&odd));
         unmount(&odd);
     }
+    bench.check();
 }
 
 #[test]
@@ -89,6 +90,7 @@ fn access_times_are_what_they_were_mounted_with() {
         assert_eq!(flags(&bench.at()), before | Flags::RDONLY);
         unmount(&bench.at());
     }
+    bench.check();
 }
 
 #[test]
@@ -112,6 +114,7 @@ fn links_can_be_left_alone() {
     assert!(asks(&bench, &bench.at(), "remount,rw,symfollow").status.success());
     assert_eq!(open(), Ok(()));
     unmount(&bench.at());
+    bench.check();
 }
 
 #[test]
@@ -167,4 +170,5 @@ fn set_user_id_does_not_count_where_a_group_or_a_link_lets_others_in() {
     assert!(mounted.status.success(), "{mounted:?}");
     assert!(!flags(&bench.at()).contains(Flags::NOSUID));
     unmount(&bench.at());
+    bench.check();
 }
