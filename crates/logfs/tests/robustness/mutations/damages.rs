@@ -39,7 +39,7 @@ pub(crate) fn logs_and_slots(volume: &Volume) -> Vec<Damage> {
     let mut damages: Vec<Damage> = words.collect();
     damages.retain(|damage| repair(&damaged(volume, damage).0).is_ok_and(|report| is_repaired(&report)));
     let some = [root, vec![inverted], vec![other], vec![inverted, slot]];
-    some.into_iter().chain(parent(volume)).chain(damages).collect()
+    some.into_iter().chain(cached(volume)).chain(damages).collect()
 }
 
 /// All words that are neither nothing nor of the past, with their numbers.
@@ -95,13 +95,16 @@ fn slots(volume: &Volume) -> (Damage, (u64, u64)) {
     (zeroed(root), others.into_iter().find(is_file).expect("a file"))
 }
 
-/// What the slot of a directory says of its parent is another's number: damage where the volume was closed.
-fn parent(volume: &Volume) -> Option<Damage> {
-    let is_said =
-        |damage: &Damage| findings(&damaged(volume, damage).0).iter().any(|finding| finding.structure == "parent");
+/// What a slot says of the number of its names, and that of a directory of its parent, is another's number: damage where the volume was closed.
+fn cached(volume: &Volume) -> impl Iterator<Item = Damage> {
     let (root, _) = slots(volume);
-    let words = (1..31).map(|number| vec![(root[0].0 + number * SLOT_BYTES + AT_PARENT, 777)]);
-    words.into_iter().find(is_said)
+    let damage = move |(word, structure)| {
+        let is_said =
+            |damage: &Damage| findings(&damaged(volume, damage).0).iter().any(|finding| finding.structure == structure);
+        let mut words = (1..31).map(|number| vec![(root[0].0 + number * SLOT_BYTES + word, 777)]);
+        words.find(is_said)
+    };
+    [(AT_LINKS, "link count"), (AT_PARENT, "parent")].into_iter().filter_map(damage)
 }
 
 /// A directory with names that none other has, and so many files that there are two chunks of inodes.
@@ -148,4 +151,5 @@ const MAP_BLOCK: u64 = 2;
 const AT_NEXT: u64 = 32;
 const SLOT_BYTES: u64 = 128;
 const AT_CHECKSUM: u64 = 40;
+const AT_LINKS: u64 = 64;
 const AT_PARENT: u64 = 72;
