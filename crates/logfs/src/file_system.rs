@@ -183,10 +183,15 @@ impl FileSystem for LogFs {
         from: &mut Source<'_>,
         flags: WriteFlags,
     ) -> Result<Written> {
-        match self.write_once(node, position, from, flags) {
-            Err(error) if error.errno() == Errno::NOSPC => self.write_again(node, position, from, flags, error),
-            outcome => outcome,
-        }
+        self.with_space(|| {
+            let op = self.op()?;
+            let before = gannet_media::counters_thread();
+            let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
+            op.count(Counter::Writes, 1);
+            op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
+            op.count_medium(before);
+            outcome
+        })
     }
 
     fn note_access(&self, node: NodeId) {

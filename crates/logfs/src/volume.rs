@@ -13,8 +13,7 @@ use crate::volume_guard::FileGuard;
 use gannet_media::Medium;
 use gannet_shm::{Detached, Session};
 use gannet_vfs::shared::Shared;
-use gannet_vfs::usermem::Source;
-use gannet_vfs::{Errno, Error, FileSystem, NodeId, Result, WriteFlags, WritePosition, Written};
+use gannet_vfs::{Errno, Error, FileSystem, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -145,29 +144,32 @@ impl LogFs {
         })
     }
 
-    /// Runs an operation that changes something, and counts it. One that finds no space is tried again if killed users may have left some.
+    /// Runs an operation that changes something, and counts it.
     #[inline]
     pub(crate) fn change<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
-        match self.change_once(operation, &run) {
-            Err(error) if error.errno() == Errno::NOSPC => self.change_again(operation, &run, error),
+        self.with_space(|| {
+            let op = self.op()?;
+            let before = gannet_media::counters_thread();
+            let outcome = op.counted(operation, &run);
+            op.count(Counter::Changes, 1);
+            op.count_medium(before);
+            outcome
+        })
+    }
+
+    /// Makes an attempt, and where it finds no space another one if killed users may have left some.
+    #[inline]
+    pub(crate) fn with_space<T>(&self, mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+        match attempt() {
+            Err(error) if error.errno() == Errno::NOSPC => self.attempt_again(&mut attempt, error),
             outcome => outcome,
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn change_again<T>(&self, operation: Operation, run: &dyn Fn(&Op<'_>) -> Result<T>, error: Error) -> Result<T> {
-        if self.reclaim() { self.change_once(operation, run) } else { Err(error) }
-    }
-
-    #[inline]
-    fn change_once<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
-        let op = self.op()?;
-        let before = gannet_media::counters_thread();
-        let outcome = op.counted(operation, run);
-        op.count(Counter::Changes, 1);
-        op.count_medium(before);
-        outcome
+    fn attempt_again<T>(&self, attempt: &mut dyn FnMut() -> Result<T>, error: Error) -> Result<T> {
+        if self.reclaim() { attempt() } else { Err(error) }
     }
 
     /// Settles what killed users have left, which may be files without names that only they had open. Returns whether that was done now: it was
@@ -190,37 +192,6 @@ impl LogFs {
     #[inline(always)]
     pub(crate) fn look<T>(&self, operation: Operation, run: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
         self.op()?.counted(operation, run)
-    }
-
-    /// A write that found no space, once more if killed users may have left some.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn write_again(
-        &self,
-        node: NodeId,
-        position: WritePosition,
-        from: &mut Source<'_>,
-        flags: WriteFlags,
-        error: Error,
-    ) -> Result<Written> {
-        if self.reclaim() { self.write_once(node, position, from, flags) } else { Err(error) }
-    }
-
-    #[inline]
-    pub(crate) fn write_once(
-        &self,
-        node: NodeId,
-        position: WritePosition,
-        from: &mut Source<'_>,
-        flags: WriteFlags,
-    ) -> Result<Written> {
-        let op = self.op()?;
-        let before = gannet_media::counters_thread();
-        let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
-        op.count(Counter::Writes, 1);
-        op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
-        op.count_medium(before);
-        outcome
     }
 
     #[inline(always)]
