@@ -164,7 +164,7 @@ fn process_exits(record: &mut Record, in_child: bool) {
 }
 
 /// Whether this thread is the process's only one: then it has one link less in /proc/self/task, which is what this asks.
-fn is_single_threaded() -> bool {
+pub(crate) fn is_single_threaded() -> bool {
     let mut status = [0u64; 18];
     // SAFETY: struct stat is 144 bytes.
     let result = unsafe { syscall(number::STAT, [c"/proc/self/task".as_ptr() as usize, status.as_mut_ptr() as usize]) };

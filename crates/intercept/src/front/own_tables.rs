@@ -5,10 +5,11 @@
 //! would part threads. Where there is one thread they change nothing, and pass.
 
 use super::call::{Answer, Call};
+use super::ends;
 use crate::dispatch::Outcome;
-use crate::number::{NANOSLEEP, STAT};
+use crate::number::NANOSLEEP;
 use crate::process;
-use crate::raw::{is_error, syscall};
+use crate::raw::syscall;
 use crate::thread::{self, Record};
 use gannet_vfs::Errno;
 
@@ -37,20 +38,11 @@ pub(crate) fn refuse_if_shared(in_child: bool, record: &Record) -> Result<(), Er
 fn is_only_thread() -> bool {
     const TURNS: u32 = 50;
     const TURN_NANOSECONDS: u64 = 100_000;
-    /// Of a directory with one directory in it.
-    const LINKS: u64 = 3;
-    const LINKS_WORD: usize = 2;
     for _ in 0..TURNS {
-        let mut status = [0u64; 18];
-        let time = [0u64, TURN_NANOSECONDS];
-        // SAFETY: a path that ends in zero, and room for struct stat.
-        let result = unsafe { syscall(STAT, [c"/proc/self/task".as_ptr() as usize, status.as_mut_ptr() as usize]) };
-        if is_error(result) {
-            return false;
-        }
-        if status[LINKS_WORD] == LINKS {
+        if ends::is_single_threaded() {
             return true;
         }
+        let time = [0u64, TURN_NANOSECONDS];
         // SAFETY: a pointer to a timespec of ours.
         unsafe { syscall(NANOSLEEP, [time.as_ptr() as usize, 0]) };
     }
