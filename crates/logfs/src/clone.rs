@@ -18,6 +18,9 @@ use crate::write::FILE_BYTES_MAX;
 use gannet_vfs::{Errno, Error, NodeId, Result};
 use std::ops::Range;
 
+/// So much is compared, and shared, under one hold of both files' locks: others wait some milliseconds.
+const DEDUPE_BYTES_MAX: u64 = 16 << 20;
+
 /// What sharing is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sharing {
@@ -57,14 +60,15 @@ impl<'s> Op<'s> {
         Shares::of(&self.core.places, self.thread.arena())
     }
 
-    /// See `FileSystem::clone_range` and `FileSystem::dedupe_range`; returns whether the ranges share their blocks now.
+    /// See `FileSystem::clone_range` and `FileSystem::dedupe_range`; returns how many bytes from the beginning of the ranges share
+    /// their blocks now, or `None` if they do not hold the same bytes. What is compared ends at [`DEDUPE_BYTES_MAX`].
     pub(crate) fn share_range(
         &self,
         (from, from_offset): (NodeId, u64),
         (to, to_offset): (NodeId, u64),
         length: u64,
         sharing: Sharing,
-    ) -> Result<bool> {
+    ) -> Result<Option<u64>> {
         let (source, target) = match self.lock_all([Some(from), Some(to)])? {
             [Some(source), Some(target)] => (source, Some(target)),
             [Some(source), None] | [None, Some(source)] => (source, None),
@@ -87,8 +91,10 @@ impl<'s> Op<'s> {
             return Err(Error::new(Errno::FBIG));
         }
         if length == 0 {
-            return Ok(true);
+            return Ok(Some(0));
         }
+        let length = if sharing == Sharing::IfEqual { length.min(DEDUPE_BYTES_MAX) } else { length };
+        let to_end = to_offset + length;
         let ranges = Ranges {
             from: from_offset / BLOCK_BYTES,
             to: to_offset / BLOCK_BYTES,
@@ -105,7 +111,7 @@ impl<'s> Op<'s> {
             self.begin_sharing(&source, ranges.from, ranges.count)?;
             self.begin_sharing(to, ranges.to, ranges.count)?;
             if !self.are_equal(&source, from_offset, to, to_offset, length)? {
-                return Ok(false);
+                return Ok(None);
             }
         }
         self.need_feature(FEATURE_SHARED)?;
@@ -118,7 +124,7 @@ impl<'s> Op<'s> {
             done += self.clone_some(&source, to, rest, to_end, sharing)?;
         }
         self.collect_some(to);
-        Ok(true)
+        Ok(Some(length))
     }
 
     /// Marks blocks of a file as shared, and waits for those who write to them in place.

@@ -247,8 +247,17 @@ impl FileSystem for LogFs {
         to_offset_bytes: u64,
         length_bytes: u64,
     ) -> Result<bool> {
-        let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
-        self.change(Operation::Allocate, |op| op.share_range(from, to, length_bytes, Sharing::IfEqual))
+        let mut done = 0;
+        loop {
+            let (from, to) = ((from, from_offset_bytes + done), (to, to_offset_bytes + done));
+            let rest = length_bytes - done;
+            let shared = self.change(Operation::Allocate, |op| op.share_range(from, to, rest, Sharing::IfEqual))?;
+            let Some(shared) = shared else { return Ok(false) };
+            done += shared;
+            if done == length_bytes {
+                return Ok(true);
+            }
+        }
     }
 
     fn extents(

@@ -28,6 +28,7 @@ cases![
     clones_are_independent needs CLONE,
     clones_have_rules needs CLONE,
     equal_ranges_are_shared_and_others_are_not needs CLONE,
+    long_ranges_are_compared_to_their_end needs CLONE,
     shared_blocks_change_for_one_alone needs CLONE,
     sharing_takes_no_space needs SHARING,
     every_byte_read_was_written,
@@ -367,6 +368,22 @@ fn equal_ranges_are_shared_and_others_are_not(rig: &Rig<'_>) {
     fails!(rig.fs.dedupe_range(a, 0, b, 4 * block, block), INVAL);
     fails!(rig.fs.dedupe_range(a, 0, a, 0, block), INVAL);
     fails!(rig.fs.dedupe_range(rig.root, 0, b, 0, block), ISDIR);
+}
+
+/// More than a file system may want to compare at once.
+fn long_ranges_are_compared_to_their_end(rig: &Rig<'_>) {
+    let block = u64::from(rig.attributes(rig.root).block_bytes);
+    let bytes = pattern(15, (18 << 20) + 9);
+    let size = bytes.len() as u64;
+    let (a, b) = (rig.file(rig.root, "a"), rig.file(rig.root, "b"));
+    rig.write(a, 0, &bytes);
+    rig.write(b, 0, &bytes);
+    assert!(rig.fs.dedupe_range(a, block, b, block, size - block).unwrap());
+    assert!(rig.content(b) == bytes);
+    rig.write(b, size - 1, &[bytes[bytes.len() - 1] ^ 1]);
+    assert!(!rig.fs.dedupe_range(a, 0, b, 0, size).unwrap());
+    fails!(rig.fs.dedupe_range(a, 0, a, 1 << 20, 17 << 20), INVAL);
+    assert!(rig.content(a) == bytes);
 }
 
 /// What is shared is written to at every edge, by either side, and cut, and dropped: the others keep what they have.
