@@ -197,6 +197,8 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
             }
         }
         if has_handler && !in_child {
+            // Bad addresses, and what is mapped but not there yet, are noticed by them in handlers too.
+            installed.mask &= !(1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
             publish(signal, &wanted);
         }
         let result = kernel_action(signal, Some(&installed), Some(&mut kernel_old));

@@ -55,6 +55,8 @@ impl<'s> Op<'s> {
         let writable = access != MapAccess::Read;
         if access == MapAccess::Write {
             self.fill_holes(&locked, offset / BLOCK_BYTES, end.min(size_end) / BLOCK_BYTES)?;
+        }
+        if matches!(access, MapAccess::Write | MapAccess::WriteAroundHoles) {
             self.seal(&locked)?;
         }
         record.change_maps(|word| word.with(MAPPED | if writable { MAPPED_WRITABLY } else { 0 }));

@@ -187,6 +187,8 @@ pub enum MapAccess {
     Read,
     /// Store through a shared map: holes of the range are allocated first.
     Write,
+    /// Likewise, but holes stay and are told as such: the caller asks for what it is about to store to once more, with [`Self::Write`].
+    WriteAroundHoles,
     /// What a forked child has of its parent's shared writable map: it is there, and only has to be known of.
     Inherited,
 }

@@ -42,8 +42,10 @@ const MARK_WATCHED: u8 = 2;
 /// In a mark: the descriptor may be ours in a `vfork` child, which shares the marks but not the descriptors. Threads of its parent that
 /// close their own must not take it away; it stays, at the price of calls of the host's that the handler passes on.
 const MARK_OF_CHILD: u8 = 4;
+/// In a mark: the handler wants to know what memory calls name, whosever the descriptor is.
+const MARK_OF_MEMORY: u8 = 8;
 /// Any of them sends a call on the descriptor to the handler.
-pub(crate) const MARKS_OF_CALLS: u8 = MARK_OURS | MARK_OF_CHILD;
+pub(crate) const MARKS_OF_CALLS: u8 = MARK_OURS | MARK_OF_CHILD | MARK_OF_MEMORY;
 
 /// What the filter reads. Beside each other, so that it is one page as a rule, which a forked child has already.
 #[repr(C, align(4096))]
@@ -143,9 +145,17 @@ pub(crate) fn mark_descriptor_of_child(descriptor: usize) {
     change_mark(descriptor, MARK_OF_CHILD, 0);
 }
 
-/// Whether calls on `descriptor` go to the handler.
+/// Whether calls on `descriptor` go to the handler for what it is.
 pub(crate) fn is_marked(descriptor: usize) -> bool {
-    FILTER.marks.get(descriptor).is_some_and(|mark| mark.load(Ordering::Relaxed) & MARKS_OF_CALLS != 0)
+    let of_it = MARK_OURS | MARK_OF_CHILD;
+    FILTER.marks.get(descriptor).is_some_and(|mark| mark.load(Ordering::Relaxed) & of_it != 0)
+}
+
+/// Sends calls on all descriptors to the handler from now on, and for good.
+pub(crate) fn mark_all_descriptors() {
+    for mark in FILTER.marks.iter().filter(|mark| mark.load(Ordering::Relaxed) & MARK_OF_MEMORY == 0) {
+        mark.fetch_or(MARK_OF_MEMORY, Ordering::Relaxed);
+    }
 }
 
 /// Lets calls on `descriptor` pass from now on, where no `vfork` child may need them.

@@ -192,6 +192,9 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
     if held::any() && !call.in_child && could_tell(call) {
         held::flush();
     }
+    if maps::any_lazy() {
+        maps::fill_for(call);
+    }
     let [first, second] = &mut scratch.paths;
     match call.number {
         READ | PREAD64 | READV | PREADV | PREADV2 => data::read(call),

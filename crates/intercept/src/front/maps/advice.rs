@@ -2,7 +2,7 @@
 
 use super::pins::Hold;
 use super::regions::{any, first_of_any, has_any, placing, settled_part_at};
-use super::{MAP_FIXED, MAP_SHARED, PAGE_BYTES, Wish, establish};
+use super::{Holes, MAP_FIXED, MAP_SHARED, PAGE_BYTES, Wish, establish};
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
 use crate::front::extent::punch;
@@ -67,6 +67,7 @@ pub(crate) fn remap_pages(call: &Call<'_>) -> Answer {
         flags: MAP_SHARED | MAP_FIXED,
         offset: (page * PAGE_BYTES) as u64,
         writable: part.writable,
+        holes: Holes::Judge,
     };
     establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)?;
     done(0)

@@ -5,7 +5,7 @@
 //! A file that another process makes longer is seen at the first use: the signal's handler looks at the file once more.
 
 use super::regions::{containing, placing};
-use super::{MAP_SHARED, PAGE_BYTES, renew_part};
+use super::{MAP_SHARED, PAGE_BYTES, lazy, renew_part};
 use crate::front::call::Call;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -69,7 +69,7 @@ pub(super) fn reached(fs: &dyn FileSystem, node: gannet_vfs::NodeId, offset: u64
 /// A page was used that nothing was behind when it was mapped. True if the file reaches it by now: it is mapped then, and can be used.
 pub(crate) fn used(call: &Call<'_>, address: usize) -> bool {
     if containing(address).is_none() {
-        return false;
+        return lazy::used(call, address);
     }
     placing(|| {
         // Another thread may have made it anew meanwhile, or taken it away.

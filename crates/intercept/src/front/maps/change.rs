@@ -3,8 +3,8 @@
 use super::pins::Hold;
 use super::regions::{Part, any, first_behind, has_any, note_protection, placing, readable_at, settled_part_at};
 use super::{
-    Change, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, renew_part, replace,
-    take_away,
+    Change, Holes, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, renew_part,
+    replace, take_away,
 };
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};
@@ -77,7 +77,7 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     let place = |address, length, flags, skipped: usize| {
         let Part { protection, writable, .. } = part;
         let offset = part.offset + skipped as u64;
-        let wish = Wish { address, length, protection, flags: kind | flags, offset, writable };
+        let wish = Wish { address, length, protection, flags: kind | flags, offset, writable, holes: Holes::Judge };
         establish(call, fs, part.node, &wish, Hold::of_part(call, &part)?)
     };
     // Of a length of nothing another map is made, and the first stays.

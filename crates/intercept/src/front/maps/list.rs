@@ -32,6 +32,8 @@ pub(super) struct Region {
     pub(super) writable: bool,
     /// Some of it had no blocks: zeros that are nobody's.
     pub(super) holes: bool,
+    /// Some of it had no blocks and gets them when it is used: see [`lazy`](super::lazy).
+    pub(super) lazy: bool,
 }
 
 impl Region {
@@ -42,7 +44,7 @@ impl Region {
 
     /// What of it lies behind an address.
     pub(super) fn from(&self, address: usize) -> Part {
-        let Region { end, mount, node, description, shared, protection, stores, writable, .. } = *self;
+        let Region { end, mount, node, description, shared, protection, stores, writable, lazy, .. } = *self;
         let start = address.max(self.start);
         Part {
             start,
@@ -54,6 +56,7 @@ impl Region {
             protection,
             stores,
             writable,
+            lazy,
             offset: self.offset + (start - self.start) as u64,
         }
     }
@@ -70,6 +73,7 @@ pub(super) struct Part {
     pub(super) protection: usize,
     pub(super) stores: bool,
     pub(super) writable: bool,
+    pub(super) lazy: bool,
     pub(super) offset: u64,
 }
 
@@ -79,6 +83,8 @@ pub(super) struct Maps {
     regions: BTreeMap<usize, Region>,
     /// How many of them have holes.
     with_holes: usize,
+    /// And how many are filled when they are used.
+    lazy: usize,
     pub(super) pins: Pins,
 }
 
@@ -96,6 +102,11 @@ impl Maps {
     /// Whether a file that is written where it had no blocks can concern any.
     pub(super) fn have_holes(&self) -> bool {
         self.with_holes > 0
+    }
+
+    /// How many have holes that are filled when they are used.
+    pub(super) fn lazy(&self) -> usize {
+        self.lazy
     }
 
     /// What begins at an address.
@@ -119,6 +130,7 @@ impl Maps {
     pub(super) fn add(&mut self, region: Region) {
         self.pins.add_piece(region.pin);
         self.with_holes += usize::from(region.holes);
+        self.lazy += usize::from(region.lazy);
         self.regions.insert(region.start, region);
     }
 
@@ -126,6 +138,7 @@ impl Maps {
     fn take(&mut self, start: usize) -> Option<(Region, bool)> {
         let region = self.regions.remove(&start)?;
         self.with_holes -= usize::from(region.holes);
+        self.lazy -= usize::from(region.lazy);
         Some((region, self.pins.take_piece(region.pin)))
     }
 
@@ -213,6 +226,7 @@ mod tests {
                 stores,
                 writable,
                 holes,
+                lazy: false,
             });
         }
         maps

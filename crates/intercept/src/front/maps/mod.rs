@@ -10,6 +10,7 @@
 //! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
 //! | [`advice`] | `madvise`, `remap_file_pages` |
 //! | [`behind`] | what lies behind the end of a file |
+//! | [`lazy`] | holes that get blocks when they are used |
 //! | [`pins`] | what keeps the file and its blocks |
 //! | [`place`] | where a map lies, if the program does not say |
 //! | [`regions`] | what is mapped where |
@@ -18,6 +19,7 @@
 mod advice;
 mod behind;
 mod change;
+mod lazy;
 mod list;
 mod pins;
 mod place;
@@ -26,8 +28,9 @@ mod regions;
 pub(crate) use advice::{advise, advise_process, remap_pages};
 pub(crate) use behind::used;
 pub(crate) use change::{protect, remap, sync, unmap};
+pub(crate) use lazy::fill_for;
 pub(crate) use pins::{after_fork_in_child, end, held_of, hold};
-pub(crate) use regions::{any, any_of, around_fork};
+pub(crate) use regions::{any, any_lazy, any_of, around_fork};
 
 use super::call::{Answer, Call, done};
 use super::data;
@@ -109,7 +112,7 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
             return Err(Errno::ACCESS);
         }
     }
-    let wish = Wish { address, length, protection, flags, offset: offset as u64, writable };
+    let wish = Wish { address, length, protection, flags, offset: offset as u64, writable, holes: Holes::Judge };
     let hold = Hold::of_descriptor(call, descriptor, &file)?;
     done(establish(call, fs, file.node, &wish, hold)?)
 }
@@ -136,6 +139,18 @@ struct Wish {
     offset: u64,
     /// The descriptor is open for writing.
     writable: bool,
+    holes: Holes,
+}
+
+/// What becomes of holes that a map may store to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Holes {
+    /// They get blocks now.
+    Fill,
+    /// They get blocks when they are used, see [`lazy`].
+    Leave,
+    /// The one or the other.
+    Judge,
 }
 
 impl Wish {
@@ -153,6 +168,8 @@ impl Wish {
 struct Pinned {
     hold: Hold,
     extents: Vec<MappedExtent>,
+    /// What of it has no blocks gets them when it is used.
+    lazy: bool,
 }
 
 /// Makes a map of a file; where it is.
@@ -218,7 +235,7 @@ fn take_away(call: &Call<'_>, start: usize, length: usize) {
 fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinned) -> Result<(Hold, Region), Errno> {
     let Wish { length, protection, offset, .. } = *wish;
     let reached = behind::reached(fs, node, offset, length);
-    map_extents(base, reached, offset, protection, wish.is_shared(), &pinned.extents)?;
+    map_extents(base, reached, wish, &pinned)?;
     map_behind(base + reached, length - reached, protection)?;
     Ok(region_of(node, base, base + reached, wish, pinned))
 }
@@ -251,9 +268,10 @@ fn map_at_once(
 /// A map of a file's blocks that has been made at `base`, and what holds it. From `reached` on the file was not that long.
 fn region_of(node: NodeId, base: usize, reached: usize, wish: &Wish, pinned: Pinned) -> (Hold, Region) {
     let Wish { length, protection, offset, writable, .. } = *wish;
-    let Pinned { hold, extents } = pinned;
+    let Pinned { hold, extents, lazy } = pinned;
     let mapped: u64 =
         extents.iter().filter(|extent| extent.descriptor.is_some()).map(|extent| extent.length_bytes).sum();
+    let lazy = lazy && mapped < (reached - base) as u64;
     let region = Region {
         start: base,
         end: base + length,
@@ -267,7 +285,8 @@ fn region_of(node: NodeId, base: usize, reached: usize, wish: &Wish, pinned: Pin
         protection,
         stores: wish.writes(),
         writable,
-        holes: mapped < length as u64,
+        holes: if lazy { reached - base < length } else { mapped < length as u64 },
+        lazy,
     };
     (hold, region)
 }
@@ -321,9 +340,21 @@ fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, 
 /// Makes a part of a map anew, in place, so that other threads always find a map here, with this protection from now on. While [`placing`], in which
 /// it was found: what the file system says of it now holds until it is in the list.
 fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part, protection: usize) -> Result<(), Errno> {
+    let holes = if part.lazy { Holes::Leave } else { Holes::Judge };
+    renew_part_with(call, fs, part, protection, holes)
+}
+
+/// The same, with this becoming of holes.
+fn renew_part_with(
+    call: &Call<'_>,
+    fs: &dyn FileSystem,
+    part: &Part,
+    protection: usize,
+    holes: Holes,
+) -> Result<(), Errno> {
     let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
     let Part { start, end, writable, offset, .. } = *part;
-    let wish = Wish { address: start, length: end - start, protection, flags, offset, writable };
+    let wish = Wish { address: start, length: end - start, protection, flags, offset, writable, holes };
     let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
     let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
     hold.put(call, region);
@@ -366,17 +397,18 @@ fn map_behind(at: usize, length: usize, protection: usize) -> Result<(), Errno> 
 }
 
 /// Maps the extents that begin within `length` bytes, as far as that.
-fn map_extents(
-    base: usize,
-    length: usize,
-    offset: u64,
-    protection: usize,
-    shared: bool,
-    extents: &[MappedExtent],
-) -> Result<(), Errno> {
-    let kind = if shared { MAP_SHARED } else { MAP_PRIVATE };
+fn map_extents(base: usize, length: usize, wish: &Wish, pinned: &Pinned) -> Result<(), Errno> {
+    let Wish { protection, offset, .. } = *wish;
+    let kind = if wish.is_shared() { MAP_SHARED } else { MAP_PRIVATE };
+    let map_hole = |at: usize, length: usize| {
+        if pinned.lazy {
+            return if behind::put(at, length, protection) { Ok(at) } else { Err(Errno::NOMEM) };
+        }
+        // SAFETY: inside the reservation.
+        unsafe { map_zeros(at, length, protection) }
+    };
     let mut at = 0;
-    for extent in extents {
+    for extent in &pinned.extents {
         let start = extent.file_offset_bytes.checked_sub(offset).ok_or(Errno::IO)? as usize;
         if start >= length {
             break;
@@ -387,20 +419,17 @@ fn map_extents(
             return Err(Errno::IO);
         }
         at = start + piece;
-        // SAFETY: inside the reservation.
-        unsafe {
-            match extent.descriptor {
-                Some(descriptor) => {
-                    let from = extent.descriptor_offset_bytes as usize;
-                    map_memory(base + start, piece, protection, kind | MAP_FIXED, descriptor as usize, from)?
-                }
-                None => map_zeros(base + start, piece, protection)?,
+        match extent.descriptor {
+            Some(descriptor) => {
+                let from = extent.descriptor_offset_bytes as usize;
+                // SAFETY: inside the reservation.
+                unsafe { map_memory(base + start, piece, protection, kind | MAP_FIXED, descriptor as usize, from)? }
             }
+            None => map_hole(base + start, piece)?,
         };
     }
     if at < length {
-        // SAFETY: inside the reservation.
-        unsafe { map_zeros(base + at, length - at, protection)? };
+        map_hole(base + at, length - at)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! maps behind that, so that one of the two sees the other.
 
 use super::regions::{self, Part, Region, locked};
-use super::{Pinned, Wish};
+use super::{Holes, Pinned, Wish, lazy};
 use crate::front::Front;
 use crate::front::call::Call;
 use crate::front::table::{self, OpenFile, Table};
@@ -148,17 +148,34 @@ impl Hold {
 
     /// Pins what the map is to show.
     pub(super) fn pin(self, fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> Result<Pinned, Errno> {
-        let access = if wish.writes() { MapAccess::Write } else { MapAccess::Read };
         let mut extents: Vec<MappedExtent> = Vec::new();
-        let token = fs
-            .map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
-            .map_err(|error| error.errno())?;
+        let mut pinned = |access| {
+            extents.clear();
+            fs.map(node, access, wish.offset, wish.length as u64, &mut |extent| extents.push(*extent))
+                .map_err(|error| error.errno())
+        };
+        let lazy = match wish.holes {
+            Holes::Fill => false,
+            Holes::Leave => wish.writes(),
+            Holes::Judge => lazy::is_wanted(fs, node, wish),
+        };
+        let (token, lazy) = match lazy {
+            true => (pinned(MapAccess::WriteAroundHoles)?, true),
+            false if !wish.writes() => (pinned(MapAccess::Read)?, false),
+            false => match pinned(MapAccess::Write) {
+                // Where there is no room for all it may do for what is used.
+                Err(Errno::NOSPC) if wish.holes != Holes::Fill && lazy::begin() => {
+                    (pinned(MapAccess::WriteAroundHoles)?, true)
+                }
+                token => (token?, false),
+            },
+        };
         locked(|maps| {
             if let Some(Some(pin)) = maps.pins.list.get_mut(self.index) {
                 pin.token = Some(token);
             }
         });
-        Ok(Pinned { hold: self, extents })
+        Ok(Pinned { hold: self, extents, lazy })
     }
 
     /// The map is made: it takes the place of what was there, in one step, so that nobody finds nothing there in between.

@@ -6,7 +6,7 @@
 use super::list::Maps;
 pub(super) use super::list::{Part, Region};
 use super::pins::give_back;
-use super::{Change, PAGE_BYTES, PROT_WRITE};
+use super::{Change, PAGE_BYTES, PROT_WRITE, lazy};
 use crate::front::call::Call;
 use crate::lock::{Guarded, Lock};
 use crate::number::MSYNC;
@@ -18,6 +18,9 @@ use gannet_vfs::NodeId;
 pub(super) static MAPS: Guarded<Maps> = Guarded::new();
 /// Of regions and of maps in the making.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Of regions whose holes are filled when they are used.
+static LAZY: AtomicUsize = AtomicUsize::new(0);
 
 /// Held by who puts a map in the place of another, or takes one away.
 static PLACES: Lock = Lock::new();
@@ -48,6 +51,7 @@ pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
     MAPS.with(|maps| {
         let result = work(maps);
         COUNT.store(maps.len() + maps.pins.in_the_making, Ordering::Release);
+        LAZY.store(maps.lazy(), Ordering::Release);
         result
     })
 }
@@ -56,6 +60,12 @@ pub(super) fn locked<T>(work: impl FnOnce(&mut Maps) -> T) -> T {
 #[inline]
 pub(crate) fn any() -> bool {
     COUNT.load(Ordering::Acquire) != 0
+}
+
+/// Whether anything is mapped whose holes are filled when they are used.
+#[inline]
+pub(crate) fn any_lazy() -> bool {
+    LAZY.load(Ordering::Acquire) != 0
 }
 
 /// Takes the locks so that a forked child finds them free, or releases them.
@@ -153,6 +163,37 @@ pub(super) fn containing(address: usize) -> Option<Part> {
     locked(|maps| {
         let region = maps.within(address, address.saturating_add(1)).next()?;
         (region.reached <= address).then(|| region.from(region.reached))
+    })
+}
+
+/// The lowest address in a range that lies in a map whose holes are filled when they are used.
+pub(super) fn first_lazy(start: usize, end: usize) -> Option<usize> {
+    locked(|maps| {
+        let mut found =
+            maps.within(start, end).filter(|region| region.lazy && start.max(region.start) < region.reached);
+        found.next().map(|region| start.max(region.start))
+    })
+}
+
+/// The piece of such a map that is filled together with an address; `None` if that lies in none.
+pub(super) fn lazy_piece(address: usize) -> Option<Part> {
+    locked(|maps| {
+        let region = *maps.within(address, address.saturating_add(1)).next()?;
+        let limit = region.end.min(region.reached);
+        if !region.lazy || address >= limit {
+            return None;
+        }
+        // What was filled last, if this goes on there.
+        let before = maps.before(region.start).filter(|before| {
+            address - region.start < PAGE_BYTES
+                && before.end == region.start
+                && (before.mount, before.node, before.lazy) == (region.mount, region.node, false)
+        });
+        let last = before.map(|before| before.end - before.start);
+        let offset = region.offset + (address - region.start) as u64;
+        let (skipped, length) = lazy::piece(offset, last, maps.len());
+        let start = address.saturating_sub(skipped).max(region.start);
+        Some(Part { end: start.saturating_add(length).min(limit), ..region.from(start) })
     })
 }
 
