@@ -12,7 +12,6 @@ use crate::mapped::{MAPPED, MapsWord};
 use crate::ops::{Locked, Need, Op, index_error, inode_number, shared_error};
 use crate::places::{STRIPE_BYTES, STRIPES};
 use crate::read::left_of;
-use crate::write_entry::Displaced;
 use gannet_media::{AccessError, MediumOffset};
 use gannet_vfs::usermem::Source;
 use gannet_vfs::{
@@ -22,6 +21,8 @@ use gannet_vfs::{
 
 /// Most extents that one entry of a write gets, so that all of them fit the thread's hands, and one reservation of index nodes.
 const EXTENTS_MAX: usize = index::PIECES_MAX;
+/// So many extents that lose their place are freed from a list; if there are more they are looked for behind the fence.
+const DISPLACED_AT_ONCE: usize = 16;
 /// Most bytes that one entry makes visible: bounds what recovery must hash, and how long readers wait.
 const ENTRY_BYTES_MAX: u64 = 64 << 20;
 /// The largest file, in bytes.
@@ -328,7 +329,7 @@ impl<'s> Op<'s> {
         if at / BLOCK_BYTES == (end - 1) / BLOCK_BYTES {
             self.write_entry_data::<1, 1>(locked, at, end, from, copy_on_write)
         } else {
-            self.write_entry_data::<EXTENTS_MAX, { Displaced::MAX }>(locked, at, end, from, copy_on_write)
+            self.write_entry_data::<EXTENTS_MAX, DISPLACED_AT_ONCE>(locked, at, end, from, copy_on_write)
         }
     }
 

@@ -4,8 +4,9 @@
 use crate::disk::Durable;
 use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
 use crate::format::{BLOCK_BYTES, Tag};
-use crate::index::{self, Extents, Mapping, Spot};
+use crate::index::{self, Extents, Mapping, Reservation, Spot};
 use crate::ops::{Locked, Op, index_error};
+use crate::record::Record;
 use crate::space::Held;
 use crate::write_copy::Writer;
 use gannet_media::DataHash;
@@ -38,6 +39,11 @@ impl<'x, const N: usize> Fresh<'x, N> {
     fn list(&self) -> &[FileExtent] {
         &self.extents[..self.count]
     }
+}
+
+/// Where in the file the first of fresh blocks begins, in bytes; beyond all if there are none.
+fn first_block_of<const N: usize>(fresh: &Fresh<'_, N>) -> u64 {
+    fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES)
 }
 
 impl<'s> Op<'s> {
@@ -171,6 +177,8 @@ impl<'s> Op<'s> {
             _ => extents.tree().no_reservation(),
         }
         .map_err(index_error)?;
+        let is_long =
+            N > 1 && first_block_of(fresh) < size && self.displaces_more_than(locked, fresh.list(), DISPLACED)?;
         self.pass_edges(locked, fresh, at..end)?;
         let prepared = match tail {
             // Bytes of a block that somebody may have mapped.
@@ -197,38 +205,25 @@ impl<'s> Op<'s> {
         fresh.committed = true;
 
         // Nobody sees what follows before the lock is released: it is done while the stores are on their way.
-        let mut displaced_blocks = 0;
-        let mut added = 0;
-        let mut spot = fresh.spot.as_ref();
         let mut displaced = DisplacedBy::<DISPLACED>::new();
-        let mut followed = Ok(());
-        for extent in fresh.list() {
-            let count = extent.count as u64;
-            let mut displace = |old: index::FileExtent| {
-                displaced_blocks += old.count;
-                displaced.push(old);
-            };
-            followed = match spot.take() {
-                Some(spot) => extents.map_at(spot, extent.block, count, &mut nodes, &mut displace),
-                None => extents.map(extent.file_block, extent.block, count, &mut nodes, &mut displace),
-            }
-            .map_err(index_error);
-            if followed.is_err() {
-                break;
-            }
-            added += count;
-        }
-        drop(nodes);
-        record.set_blocks(record.blocks().wrapping_add(added).wrapping_sub(displaced_blocks));
+        let (mut followed, mut nodes) = if is_long {
+            (Ok(()), Some(nodes))
+        } else {
+            let followed = Self::map_fresh(&extents, record, fresh, &mut nodes, &mut displaced);
+            drop(nodes);
+            (followed, None)
+        };
         record.touch(time);
         self.advance_change(locked, &prepared);
-        let covered_from = fresh.list().first().map_or(u64::MAX, |extent| extent.file_block * BLOCK_BYTES);
-        record.set_unsealed_start(covered_from.min(if size_after > size { size } else { u64::MAX }));
+        record.set_unsealed_start(first_block_of(fresh).min(if size_after > size { size } else { u64::MAX }));
         record.set_unsealed_end(size_after);
         record.set_size(size_after);
         let durable = commit.fence();
 
         self.conclude(prepared, &durable);
+        if let Some(nodes) = &mut nodes {
+            followed = self.map_long(locked, fresh.list(), nodes, &durable);
+        }
         // What an index that is damaged says was displaced is not given to others.
         let is_known = followed.is_ok();
         if self.follows(locked, followed) && tail.is_some() {
@@ -238,6 +233,71 @@ impl<'s> Op<'s> {
             self.or_count_again(self.free_displaced(locked, &displaced, &durable));
         }
         Ok((end - at) as usize)
+    }
+
+    /// Puts fresh blocks into the file's map, and what they displace into the list.
+    fn map_fresh<const N: usize, const DISPLACED: usize>(
+        extents: &Extents<'_>,
+        record: &Record<'_>,
+        fresh: &Fresh<'_, N>,
+        nodes: &mut Reservation<'_>,
+        displaced: &mut DisplacedBy<DISPLACED>,
+    ) -> Result<()> {
+        let (mut added, mut displaced_blocks) = (0, 0);
+        let mut spot = fresh.spot.as_ref();
+        let mut followed = Ok(());
+        for extent in fresh.list() {
+            let count = extent.count as u64;
+            let mut displace = |old: index::FileExtent| {
+                displaced_blocks += old.count;
+                displaced.push(old);
+            };
+            followed = match spot.take() {
+                Some(spot) => extents.map_at(spot, extent.block, count, nodes, &mut displace),
+                None => extents.map(extent.file_block, extent.block, count, nodes, &mut displace),
+            }
+            .map_err(index_error);
+            if followed.is_err() {
+                break;
+            }
+            added += count;
+        }
+        record.set_blocks(record.blocks().wrapping_add(added).wrapping_sub(displaced_blocks));
+        followed
+    }
+
+    /// Whether blocks displace more extents of a file than that.
+    fn displaces_more_than(&self, locked: &Locked<'s>, fresh: &[FileExtent], most: usize) -> Result<bool> {
+        let [Some(first), Some(last)] = [fresh.first(), fresh.last()] else { return Ok(false) };
+        let end = last.file_block + last.count as u64;
+        let mut found = 0;
+        self.extents(locked.inode, &locked.record)
+            .for_each_from(first.file_block, &mut |extent| {
+                found += usize::from(extent.file_block < end);
+                extent.file_block < end && found <= most
+            })
+            .map_err(index_error)?;
+        Ok(found > most)
+    }
+
+    /// As [`Op::map_fresh`], behind the fence: what had those places is freed first, however many extents that are.
+    #[cold]
+    #[inline(never)]
+    fn map_long(
+        &self,
+        locked: &Locked<'s>,
+        fresh: &[FileExtent],
+        nodes: &mut Reservation<'_>,
+        durable: &Durable,
+    ) -> Result<()> {
+        let extents = self.extents(locked.inode, &locked.record);
+        for extent in fresh {
+            let (count, block) = (extent.count as u64, extent.block);
+            self.unmap_blocks(locked, extent.file_block, count, nodes, durable)?;
+            extents.map(extent.file_block, block, count, nodes, &mut |_| {}).map_err(index_error)?;
+            locked.record.set_blocks(locked.record.blocks().wrapping_add(count));
+        }
+        Ok(())
     }
 
     /// Waits for those who write in place to the blocks whose edges will be copied. New ones cannot come while the inode's
@@ -284,8 +344,6 @@ pub(crate) struct DisplacedBy<const N: usize> {
 }
 
 impl<const N: usize> DisplacedBy<N> {
-    pub(crate) const MAX: usize = N;
-
     pub(crate) const fn new() -> Self {
         Self { list: [index::FileExtent { file_block: 0, block: 0, count: 0, shared: false }; N], count: 0, lost: 0 }
     }

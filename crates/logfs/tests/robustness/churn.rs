@@ -49,6 +49,24 @@ fn data(rig: &Rig<'_>, index: usize, random: &mut Random) {
     };
 }
 
+/// Files grow in turn, so that each of their blocks is a piece by itself, and are written over: all of it, and from the middle on.
+fn pieces(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let file = |path| at(rig, path).expect("a file");
+    let text = bytes(index as u8, 24 * 4096);
+    match index % 56 {
+        round @ 0..50 => {
+            let path = if round % 2 == 0 { "/d1/f" } else { "/cut" };
+            rig.try_write(file(path), WritePosition::Append, &text[..4096]).expect("an append");
+        }
+        50..52 => drop(rig.try_write(file("/d1/f"), WritePosition::At(0), &text).expect("a write")),
+        52 => {
+            let from = random.below(12 * 4096) as u64;
+            rig.try_write(file("/d1/f"), WritePosition::At(from), &text[..18 * 4096]).expect("a write");
+        }
+        round => drop(rig.resize(file(if round % 2 == 0 { "/d1/f" } else { "/cut" }), 100)),
+    }
+}
+
 /// Attributes of one file change.
 fn attributes(rig: &Rig<'_>, index: usize, random: &mut Random) {
     let file = at(rig, "/a").expect("a file");
@@ -145,9 +163,10 @@ const fn of(text: &'static str, step: Step, steps: usize, looks: usize) -> Churn
 }
 
 /// All of them.
-pub(crate) const CHURNS: [Churn; 6] = [
+pub(crate) const CHURNS: [Churn; 7] = [
     of("names", names, 700, 60),
     Churn { whole: false, ..of("data", data, 700, 10) },
+    Churn { whole: false, ..of("pieces", pieces, 112, 2) },
     of("attributes", attributes, 250, 10),
     of("births", births, 160, 10),
     of("links", links, 400, 10),
@@ -237,6 +256,11 @@ fn directories_are_collected() {
 #[test]
 fn files_are_collected() {
     both("data");
+}
+
+#[test]
+fn what_is_written_over_in_many_pieces_is_free() {
+    both("pieces");
 }
 
 #[test]
