@@ -9,7 +9,8 @@
 //! Whoever comes to words that another thread left (the slot's next user, who closes the volume) writes those lines back
 //! itself and executes a fence: one of its own alone would not cover them. So does who finds no free block: before a volume
 //! counts as full, the runs of others are taken as well ([`Op::take_others_limbo`]), each by a compare-and-swap. A tag in
-//! its word tells a run from the same one given up again later.
+//! its word tells a run from the same one given up again later. Who finds no free number takes those of others first and makes them
+//! durably free then.
 //!
 //! May touch: the words of one's own slot; of any the runs, and all when nobody else is there. A kill between two stores here can lose
 //! what was being freed; that happens under an inode's lock, so the volume is counted anew (`reap`).
@@ -30,7 +31,7 @@ const TENURE: usize = 0;
 const FLUSHED: usize = 1;
 /// Inodes in whose slots the stores stand that set free what is here, one in each half.
 const SLOTS: usize = 2;
-/// Numbers of inodes, one in each half.
+/// Numbers of inodes, one in each half: those in whose slots it is said. Others take them all at once, and nothing else.
 const NUMBERS: usize = 3;
 /// Counts the runs that were given up.
 const TAG: usize = 4;
@@ -164,7 +165,11 @@ impl<'s> Op<'s> {
             }
         }
         if given_up.number {
-            add_half(&words[NUMBERS], given_up.slot);
+            // Others may take meanwhile what stands there: what is empty stays so.
+            let found = words[NUMBERS].load(Relaxed);
+            if halves(found).all(|half| half != given_up.slot) {
+                words[NUMBERS].fetch_or(in_empty_half(found, given_up.slot), AcqRel);
+            }
         }
         Ok(())
     }
@@ -191,10 +196,9 @@ impl<'s> Op<'s> {
                 space.release(&self.thread, held).map_err(storage::error)?;
             }
         }
-        let numbers = words[NUMBERS].load(Relaxed);
-        if numbers != 0 {
-            words[NUMBERS].store(0, Relaxed);
-            for number in halves(numbers) {
+        if words[NUMBERS].load(Relaxed) != 0 {
+            // Somebody in need may have been faster.
+            for number in halves(words[NUMBERS].swap(0, AcqRel)) {
                 if !make_ready(&words[READY], number) {
                     self.release_number(number)?;
                 }
@@ -224,8 +228,30 @@ impl<'s> Op<'s> {
     /// Gives the pool all numbers that are free but not in it, as far as one can; returns whether there was any.
     #[cold]
     pub(crate) fn release_numbers(&self) -> Result<bool> {
-        // What this thread has given up itself is free but for a fence.
-        Ok(self.empty_limbo()? | self.release_ready_numbers()?)
+        // What has been given up is free but for a fence.
+        Ok(self.empty_limbo()? | self.release_others_numbers()? | self.release_ready_numbers()?)
+    }
+
+    /// Gives the pool the numbers that other threads have given up, and returns whether there was any.
+    #[cold]
+    fn release_others_numbers(&self) -> Result<bool> {
+        let mut any = false;
+        for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            let numbers = &self.limbo_of(slot as u32)?[NUMBERS];
+            if slot as u32 == self.thread.slot() || numbers.load(Relaxed) == 0 {
+                continue;
+            }
+            // Nobody's for a moment, as in `free_limbo`.
+            let taken = numbers.swap(0, AcqRel);
+            let mut commit = self.disk().begin();
+            self.write_back_slots(&mut commit, taken)?;
+            let _ = commit.fence();
+            for number in halves(taken) {
+                self.release_number(number)?;
+                any = true;
+            }
+        }
+        Ok(any)
     }
 
     /// Gives the pool the numbers that all threads keep ready, and returns whether there was any.
@@ -342,9 +368,13 @@ fn has_half(word: u64, number: u32) -> bool {
 fn add_half(word: &Word, number: u32) {
     let found = word.load(Relaxed);
     if halves(found).all(|half| half != number) {
-        let added = if found as u32 == 0 { number as u64 } else { (number as u64) << 32 };
-        word.store(found | added, Release);
+        word.store(found | in_empty_half(found, number), Release);
     }
+}
+
+/// A number where a word has an empty half.
+fn in_empty_half(word: u64, number: u32) -> u64 {
+    if word as u32 == 0 { number as u64 } else { (number as u64) << 32 }
 }
 
 /// Adds a number to those that are ready; false if there is no room.
