@@ -20,6 +20,7 @@ mod layout;
 mod near;
 mod pins;
 mod pool;
+mod runs;
 mod saved;
 mod settle;
 mod unread;

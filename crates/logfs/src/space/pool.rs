@@ -9,7 +9,7 @@
 use gannet_shm::{Ordering::Relaxed, Word};
 
 use super::layout::{CONTROL_WORDS, GROUP_WORDS, PIN_WORDS, PINS_MAX};
-use super::{Extent, GROUP_BLOCKS, Space};
+use super::{Extent, GROUP_BLOCKS, Space, runs};
 
 // Words of a pool's control. Word 0 is the lock.
 pub(super) const FREE: usize = 1;
@@ -310,20 +310,19 @@ impl Pool<'_> {
     /// In one group the first free run of `want` blocks, or else the longest.
     fn best_in_group(&self, group: usize, want: u64) -> Option<(u64, u64)> {
         let first = group as u64 * GROUP_BLOCKS;
-        let end = (first + GROUP_BLOCKS).min(self.blocks);
-        let (mut at, mut best) = (first, None);
-        while at < end {
-            at += self.run(at, end - at, false);
-            let length = self.run(at, want.min(end.saturating_sub(at)), true);
-            if length > best.map_or(0, |run: (u64, u64)| run.1) {
-                best = Some((at, length));
-            }
-            if length == want || length == 0 {
-                break;
-            }
-            at += length;
+        let limit = self.blocks.checked_sub(first)?;
+        if want == 1 {
+            let used = self.run(first, limit.min(GROUP_BLOCKS), false);
+            return (used < limit.min(GROUP_BLOCKS)).then_some((first + used, 1));
         }
-        best
+        let words = self.bits.get(group * GROUP_WORDS..)?;
+        // The bits behind the end decide nothing, should they be damaged.
+        let bits = core::array::from_fn(|index| {
+            let inside = limit.saturating_sub(index as u64 * 64).min(64) as u32;
+            words.get(index).map_or(0, |word| word.load(Relaxed)) & u64::MAX.checked_shr(64 - inside).unwrap_or(0)
+        });
+        let (start, length) = runs::longest(&bits, want as usize)?;
+        Some((first + start as u64, length as u64))
     }
 }
 
