@@ -205,7 +205,8 @@ pub(super) fn may_concern(file: (usize, NodeId), bytes: Range<u64>, change: Chan
     locked(|maps| maps.pins.in_the_making > 0) || next_of_file(0, file, bytes, change).is_some()
 }
 
-/// What lies lowest, at `at` or above, of the maps of a file that a change of some of its bytes concerns.
+/// What lies lowest, at `at` or above, of the maps of a file that a change of some of its bytes concerns: the bytes themselves, or all that lies
+/// behind them where the file ends elsewhere.
 pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, change: Change) -> Option<Part> {
     let first_page = bytes.start & !(PAGE_BYTES as u64 - 1);
     locked(|maps| {
@@ -228,23 +229,33 @@ pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, 
                 let skipped = usize::try_from(from.saturating_sub(region.offset)).unwrap_or(usize::MAX);
                 let start = region.start.saturating_add(skipped).max(at);
                 let concerns = region.holes || change != Change::Written;
-                if !concerns || start >= region.end || region.offset + (start - region.start) as u64 >= bytes.end {
+                let offset = region.offset + (start - region.start) as u64;
+                if !concerns || start >= region.end || offset >= bytes.end {
                     return None;
                 }
-                Some(region.from(start))
+                let length = usize::try_from(bytes.end - offset).unwrap_or(usize::MAX);
+                let end = length.checked_next_multiple_of(PAGE_BYTES).and_then(|length| start.checked_add(length));
+                Some(Part { end: end.map_or(region.end, |end| end.min(region.end)), ..region.from(start) })
             });
         let mut part = found?;
-        // A file that grows piece by piece would make as many regions.
+        let goes_on = |region: &Region, part: &Part| {
+            (region.mount, region.description) == (part.mount, part.description)
+                && (region.shared, region.protection, region.writable) == (true, part.protection, part.writable)
+                && region.offset.wrapping_sub(part.offset) == (region.start as u64).wrapping_sub(part.start as u64)
+        };
+        // A file that is cut piece by piece, or grows so, would make as many regions.
+        while change == Change::Cut
+            && part.shared
+            && let Some(next) = maps.beginning_at(part.end).filter(|region| goes_on(region, &part))
+        {
+            (part.end, part.lazy) = (next.end, part.lazy || next.lazy);
+        }
         while maps.len() > PIECES_MAX && part.shared {
-            let before = maps.before(part.start).filter(|region| {
-                (region.mount, region.description) == (part.mount, part.description)
-                    && part.start <= region.end
-                    && region.start >= at
-                    && (region.shared, region.protection, region.writable) == (true, part.protection, part.writable)
-                    && region.offset + (part.start - region.start) as u64 == part.offset
-            });
+            let before = maps
+                .before(part.start)
+                .filter(|region| part.start <= region.end && region.start >= at && goes_on(region, &part));
             let Some(before) = before else { break };
-            (part.start, part.offset) = (before.start, before.offset);
+            (part.start, part.offset, part.lazy) = (before.start, before.offset, part.lazy || before.lazy);
         }
         Some(part)
     })
