@@ -245,6 +245,7 @@ pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answe
 
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
+const SHORT_VALUE_BYTES: usize = 512;
 const XATTR_LIST_MAX: usize = 65536;
 
 /// What the kernel looks at before path or descriptor: flags, name, size.
@@ -300,8 +301,18 @@ fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>
         }
         GETXATTR | LGETXATTR | FGETXATTR => {
             let (address, room) = (c, d.min(XATTR_SIZE_MAX));
-            let mut value = vec![0u8; room];
-            let length = namespace.xattr(node, name, &mut value).map_err(|error| error.errno())?;
+            // Most values are short, whatever room there is for them.
+            let (mut short, mut long) = ([0u8; SHORT_VALUE_BYTES], Vec::new());
+            let mut value = &mut short[..room.min(SHORT_VALUE_BYTES)];
+            let told = match namespace.xattr(node, name, value) {
+                Err(error) if error.errno() == Errno::RANGE && room > SHORT_VALUE_BYTES => {
+                    long.resize(room, 0);
+                    value = &mut long;
+                    namespace.xattr(node, name, value)
+                }
+                told => told,
+            };
+            let length = told.map_err(|error| error.errno())?;
             if room != 0 {
                 let value = value.get(..length).ok_or(Errno::RANGE)?;
                 memory::write_bytes(address, value).map_err(|_| Errno::FAULT)?;
