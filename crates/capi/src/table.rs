@@ -63,9 +63,10 @@ pub(crate) struct Reserved<'t> {
 }
 
 impl Reserved<'_> {
-    /// It stands for a file, which has no other descriptor, from now on.
+    /// It stands for a file, which has no other descriptor, from now on. Not between the moment when a fork counts what the child gets, and the
+    /// child: it would have a descriptor whose description it does not use.
     pub(crate) fn fill(self, file: &OpenFile) -> i32 {
-        self.table.put(self.descriptor, file);
+        self.table.put(&mut self.table.lock(), self.descriptor, file);
         std::mem::ManuallyDrop::new(self).descriptor
     }
 }
@@ -139,8 +140,8 @@ impl Table {
         Ok((index * 64 + bit) as i32)
     }
 
-    /// Makes a number that was taken stand for an open file.
-    fn put(&self, descriptor: i32, file: &OpenFile) {
+    /// Makes a number that was taken stand for an open file. The caller holds the table's lock.
+    fn put(&self, _state: &mut State, descriptor: i32, file: &OpenFile) {
         let (chunk, at) = (descriptor as usize / CHUNK_ENTRIES, descriptor as usize % CHUNK_ENTRIES);
         let entry = &self.chunks[chunk].get_or_init(|| Box::new(std::array::from_fn(|_| Entry::default())))[at];
         entry.description.store(0, Ordering::Relaxed);
@@ -162,7 +163,7 @@ impl Table {
         let mut state = self.lock();
         let file = self.get(descriptor)?;
         let new = self.take_number(&mut state)?;
-        self.put(new, &file);
+        self.put(&mut state, new, &file);
         *state.more.entry(file.description.word()).or_insert(0) += 1;
         Ok(new)
     }
@@ -190,7 +191,8 @@ impl Table {
         Ok((file, last))
     }
 
-    /// In a forked child: numbers that other threads of the parent had taken, and will not fill here, are free.
+    /// In a forked child: numbers that other threads of the parent had taken, and will not fill here, are free. What stands for something is
+    /// what was counted before the fork, since the lock was held from then on.
     pub(crate) fn free_reserved(&self, state: &mut State) {
         let open = self.descriptors(state);
         state.used.iter_mut().for_each(|word| *word = 0);

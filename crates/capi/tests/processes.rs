@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Attached, VolumeFile, attach, c, make_volume};
+use gannet::attach::gannet_detach;
 use gannet::attributes::*;
 use gannet::data::*;
 use gannet::descriptors::*;
@@ -144,7 +145,7 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Fork while other threads use the handle: neither side is left with somebody's lock.
+/// Fork while other threads use the handle: neither side is left with somebody's lock, and what the child finds open is wholly its own.
 #[test]
 fn forking_beside_busy_threads() {
     let _one = FORKING.lock();
@@ -153,7 +154,7 @@ fn forking_beside_busy_threads() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
-        for thread in 0..2 {
+        for thread in 0..3 {
             let (volume, stop) = (&volume, &stop);
             scope.spawn(move || {
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
@@ -166,13 +167,21 @@ fn forking_beside_busy_threads() {
                 }
             });
         }
-        for round in 0..30 {
+        for round in 0..200 {
             let child = fork(|| {
+                for fd in 0..10 {
+                    if call!(gannet_fstat, volume, fd, &mut Stat::default()) != -i64::from(libc::EBADF) {
+                        good!(gannet_getfl, volume, fd);
+                        good!(gannet_close, volume, fd);
+                    }
+                }
                 let path = c(&format!("child-{round}"));
                 let fd = good!(gannet_open, volume, path.as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
                 good!(gannet_write, volume, fd, [2u8; 64].as_ptr().cast(), 64);
                 good!(gannet_close, volume, fd);
                 good!(gannet_unlink, volume, path.as_ptr());
+                // SAFETY: the child's last use: it ends without dropping the handle.
+                assert_eq!(unsafe { gannet_detach(volume.0) }, 0, "{}", common::error_text());
             });
             assert_eq!(wait(child), 0, "round {round}");
         }
