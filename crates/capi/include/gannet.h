@@ -332,7 +332,10 @@ struct gannet_volume *gannet_attach(const char *path,
 
 /**
  * Ends a handle: unmaps and closes everything, and detaches the volume, which the last process leaves cleanly closed.
- * Also when it returns an error the handle is gone. NULL is allowed.
+ * Also when it returns an error the handle is gone and the volume detached. NULL is allowed.
+ *
+ * An error of the last process says that the volume could not be closed, and the next use recovers it: -EIO where its file was made
+ * shorter or could not be synced, -EUCLEAN where other content was put into it. `gannet fsck` says what there is.
  *
  * Requires:
  * `volume` is NULL or a handle of this process that no thread uses now or later.

@@ -107,7 +107,7 @@ pub(crate) fn text() -> *const c_char {
                     }
                 }
                 text += &error.to_string();
-                if let Some(hint) = hint(&error) {
+                if let Some(hint) = hint(last.call, &error) {
                     text = format!("{text}; {hint}");
                 }
             }
@@ -119,10 +119,11 @@ pub(crate) fn text() -> *const c_char {
 }
 
 /// What can be done about it.
-fn hint(error: &Error) -> Option<&'static str> {
+fn hint(call: &str, error: &Error) -> Option<&'static str> {
     Some(match error.errno() {
         Errno::NOSPC => "remove files or make a larger volume",
         Errno::ROFS => "the volume is attached read-only: attach it without GANNET_ATTACH_READ_ONLY",
+        Errno::UCLEAN if call == "gannet_detach" => "run `gannet fsck`",
         Errno::UCLEAN => "the volume is damaged here: detach it and run `gannet fsck`",
         Errno::STALE => "the file was removed: open it again",
         // Memory is short for other reasons, too, which that would not help.

@@ -88,7 +88,7 @@ impl Volume {
         unlocked
     }
 
-    /// Closes everything and gives the file system up.
+    /// Closes everything and gives the file system up, whatever fails meanwhile. The first failure is returned.
     pub(crate) fn end(self: Box<Self>) -> Result<()> {
         let mut result = fork::forget(&self);
         for map in self.maps().take_all() {
@@ -99,7 +99,9 @@ impl Volume {
         for descriptor in open {
             result = result.and(self.close(descriptor));
         }
-        result
+        // Last: nothing of the file system is called any more. Dropped without it, the volume would be closed as well, but could not say how.
+        let left = self.fs.leave();
+        result.and(left)
     }
 }
 

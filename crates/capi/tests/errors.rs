@@ -172,6 +172,34 @@ fn volumes_that_cannot_be_attached() {
     }
 }
 
+/// The last to detach is told that the volume could not be closed, and has left it all the same.
+#[test]
+fn a_volume_that_cannot_be_closed_is_said() {
+    // Not dropped: that expects no error.
+    let detach = |volume: common::Attached| {
+        let volume = std::mem::ManuallyDrop::new(volume);
+        // SAFETY: attached, and the last use.
+        i64::from(unsafe { gannet_detach(volume.0) })
+    };
+    let file = make_volume(false);
+    let (first, last) = (attach(&file), attach(&file));
+    good!(gannet_mkdir, last, c("d").as_ptr(), 0o700);
+    std::fs::OpenOptions::new().write(true).open(file.path()).and_then(|file| file.set_len(0)).expect("cut");
+    assert_eq!(detach(first), 0, "others have it open");
+    assert_eq!(detach(last), errno(libc::EIO));
+    assert!(error_text().starts_with("gannet_detach: the volume's file was made shorter"), "{}", error_text());
+
+    let file = make_volume(false);
+    let closed = std::fs::read(file.path()).expect("a copy");
+    let volume = attach(&file);
+    good!(gannet_mkdir, volume, c("d").as_ptr(), 0o700);
+    std::fs::write(file.path(), closed).expect("the copy, put back");
+    assert_eq!(detach(volume), errno(libc::EUCLEAN));
+    assert!(error_text().ends_with("run `gannet fsck`") && !error_text().contains("detach it"), "{}", error_text());
+    // Nobody has it any more.
+    drop(attach(&file));
+}
+
 #[test]
 fn a_read_only_volume_stays_as_it_is() {
     let file = make_volume(false);

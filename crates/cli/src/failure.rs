@@ -65,7 +65,7 @@ pub(crate) fn report_panics() {
 }
 
 /// Tells the system's log, as well as that goes: nobody reads what a server in the background prints.
-fn log(message: &str) {
+pub(crate) fn log(message: &str) {
     // An error of a user's program (`<11>`), as syslog(3) says it.
     let line = format!("<11>gannet[{}]: {message}", std::process::id());
     if let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() {

@@ -6,7 +6,7 @@ use gannet_logfs::{LogFs, open_medium, open_medium_to_check};
 use gannet_media::{Medium, Member};
 use gannet_open::OpenError;
 use gannet_shm::{claim_volume_first, volume_is_claimed};
-use gannet_vfs::Error;
+use gannet_vfs::{Error, FileSystem};
 use rustix::io::Errno;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +69,17 @@ pub(crate) fn join(path: &Path) -> Result<Arc<LogFs>, OpenError> {
         }
         opened => opened,
     }
+}
+
+/// Leaves a volume, and says where its last user could not close it. It is left all the same.
+pub(crate) fn leave(path: &Path, volume: &dyn FileSystem) -> Result<(), Failure> {
+    let why = |error| {
+        let shown = path.display();
+        Failure::new(format_args!(
+            "{shown}: could not be closed, and the next use recovers it: {error}; `gannet fsck` says more"
+        ))
+    };
+    volume.leave().map_err(why)
 }
 
 /// Whether somebody has the volume on a medium open.

@@ -96,9 +96,9 @@ impl FileSystem for LogFs {
         self.look(Operation::Lookup, |op| op.lookup(directory, name))
     }
 
-    fn leave(&self) {
+    fn leave(&self) -> Result<()> {
         // A failure leaves the volume unclean: the next attach recovers it.
-        let _ = self.detach();
+        self.detach().map(drop)
     }
 
     fn stamp(&self, directory: NodeId) -> Option<u64> {

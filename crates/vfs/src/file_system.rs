@@ -298,9 +298,12 @@ pub trait FileSystem: Send + Sync {
     /// ([`Shared::in_use`](crate::shared::Shared::in_use)) before it frees an inode without names.
     fn shared(&self) -> &crate::shared::Shared;
 
-    /// The process is about to end: leaves the volume in order, as dropping would, but lets memory be, which goes with the process.
-    /// Nothing else is called afterwards.
-    fn leave(&self) {}
+    /// Leaves the volume in order, as dropping would, and says what dropping cannot: that the volume, whose last user this is, could not be
+    /// closed. It is left all the same. Where the process is about to end this lets memory be, which goes with the process. Nothing else is
+    /// called afterwards.
+    fn leave(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Says that an inode's last user (open file description, working directory, front end's reference) is gone: an inode
     /// without names is freed now. Harmless for any other inode.

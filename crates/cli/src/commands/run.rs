@@ -1,7 +1,7 @@
 //! `gannet run`: a program, and what it starts, with a volume at a path.
 
 use crate::arguments::Run;
-use crate::failure::{Failure, USAGE};
+use crate::failure::{Failure, USAGE, print};
 use crate::output::size_text;
 use gannet_intercept::{LaunchOptions, MountedAt, die_as, exit_code, launch};
 use gannet_logfs::{LogFs, OperationCounters, VolumeCounters};
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
             let copy_on_write = gannet_open::copy_on_write_of(&mount.manner);
             let index_bytes_max = arguments.arena_max;
             let options = gannet_open::Options { copy_on_write, index_bytes_max, ..Default::default() };
-            gannet_open::open(Path::new(&mount.volume), options)
+            gannet_open::open(Path::new(&mount.volume), options).map(|volume| (mount.volume.clone(), volume))
         })
         .collect::<Result<Vec<_>, _>>()
         .map_err(Failure::new)?;
@@ -72,9 +72,14 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED };
         Failure::new(format_args!("{}: {error}", program.to_string_lossy())).with_code(code)
     })?;
-    accounts.iter().try_for_each(Account::tell)?;
+    let told = accounts.iter().try_for_each(Account::tell);
     drop(accounts);
-    drop(volumes);
+    for (name, volume) in &volumes {
+        // The exit code is the program's.
+        let left = crate::volume::leave(Path::new(name), &**volume);
+        left.unwrap_or_else(|failure| print(&failure.message));
+    }
+    told?;
     die_as(status);
     Ok(u8::try_from(exit_code(status)).unwrap_or(u8::MAX))
 }

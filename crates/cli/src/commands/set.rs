@@ -42,6 +42,7 @@ pub(crate) fn run(arguments: &Set) -> Result<u8, Failure> {
             }
         }
     }
+    volume::leave(path, &*volume)?;
     Ok(0)
 }
 

@@ -389,7 +389,12 @@ fn a_volume_that_is_cut_under_its_users_ends_none_of_them() {
     let cut = format!(
         "echo here > /gannet/file; exec 5< /gannet/file; truncate -s 0 {volume}; read line <&5 2> /dev/null; echo $? $line"
     );
-    says(&["run", &volume, "--", "bash", "-c", &cut], 0, "1");
+    let output = run(&["run", &volume, "--", "bash", "-c", &cut]);
+    assert_eq!((output.status.code(), text(&output.stdout).trim_end()), (Some(0), "1"), "{output:?}");
+    let errors = text(&output.stderr);
+    let told = errors.lines().last().unwrap_or_default();
+    let whole = told.contains(&volume) && told.contains("could not be closed") && told.contains("made shorter");
+    assert!(whole && told.contains("`gannet fsck`"), "{errors}");
 }
 
 #[test]

@@ -245,10 +245,11 @@ impl Mounted {
         self.dispatcher.nodes_held()
     }
 
-    /// Waits until it is unmounted, by whomever.
+    /// Waits until it is unmounted, by whomever, and nobody serves it any more.
     pub fn wait(&self) {
-        let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(session) = session {
+        // Held meanwhile: whoever else waits may close the volume then.
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(session) = session.take() {
             session.join();
         }
     }

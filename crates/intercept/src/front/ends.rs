@@ -1,11 +1,12 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{front, maps, over_exec, table};
+use super::{Mount, complain, front, maps, over_exec, table};
 use crate::number;
 use crate::process::is_shared;
 use crate::raw::syscall;
 use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use gannet_vfs::FileSystem;
 
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
@@ -25,8 +26,17 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
         if joined && (thread::is_alone() || is_single_threaded()) {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
             // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
-            drop(unsafe { Box::from_raw(opened) });
+            let opened = unsafe { Box::from_raw(opened) };
+            leave(mount, &**opened);
         }
+    }
+}
+
+/// Leaves a volume, and says where it could not be closed: `exit` and `execve` have no answer for that. Mostly the command is the last, which
+/// keeps the volumes open until its program has ended.
+fn leave(mount: &Mount, opened: &dyn FileSystem) {
+    if let Err(error) = opened.leave() {
+        complain(&[&mount.volume, b": could not be closed: ", error.to_string().as_bytes()]);
     }
 }
 
@@ -152,7 +162,7 @@ fn process_exits(record: &mut Record, in_child: bool) {
         if thread::is_alone() || is_single_threaded() {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
             // SAFETY: as above; never freed.
-            unsafe { (**opened).leave() };
+            leave(mount, unsafe { &**opened });
         } else {
             stays = true;
         }

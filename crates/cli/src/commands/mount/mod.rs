@@ -17,7 +17,7 @@ mod notify;
 mod trust;
 
 use crate::arguments::Mount;
-use crate::failure::{FAILED, Failure, USAGE, print};
+use crate::failure::{FAILED, Failure, USAGE, log, print};
 use gannet_fuse::{MountError, MountOptions, Mounted, serve};
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -100,7 +100,7 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
         None => std::process::exit(FAILED.into()),
     });
     handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))?;
-    let mounted = serve(volume, &task.directory, &task.options);
+    let mounted = serve(Arc::clone(&volume), &task.directory, &task.options);
     let mounted = Arc::new(mounted.map_err(Failure::new)?);
     let _ = mounted_later.set(Arc::downgrade(&mounted));
     mounted.notices().iter().for_each(|notice| print(notice));
@@ -111,7 +111,9 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     let _ = out.write_all(READY).and_then(|()| out.flush());
     notify::ready(&format!("{} on {}", task.options.source, mounted.target().display()));
     mounted.wait();
-    Ok(0)
+    // Nobody serves any more. Where it is served in the background, nobody reads what it prints.
+    let left = crate::volume::leave(&task.volume, &*volume);
+    left.inspect_err(|failure| log(&failure.message)).map(|()| 0)
 }
 
 /// Ends a mount at a signal, whoever uses it.
