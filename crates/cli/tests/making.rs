@@ -238,6 +238,10 @@ fn odd_input_is_answered_with_one_line() {
     refused(&["mkfs", &at("missing/new"), "--size", "2M"], 1, &["missing/new", "mkdir -p"]);
     refused(&["mkfs", "/dev/fd/999", "--size", "2M"], 1, &["/dev/fd/999: cannot create the file: "]);
     refused(&["mkfs", &at("directory"), "--size", "2M", "--force"], 1, &["is a directory; name a file"]);
+    refused(&["mkfs", &at("directory/"), "--size", "2M", "--force"], 1, &["is a directory; name a file"]);
+    for name in ["volume/", "nowhere/"] {
+        refused(&["mkfs", &at(name), "--size", "2M"], 1, &[name, "leave the slash at the end out"]);
+    }
     refused(&["mkfs", &at(&"n".repeat(300)), "--size", "2M"], 1, &["File name too long"]);
     assert!(!Path::new(&new).exists());
     // An odd size is rounded down.

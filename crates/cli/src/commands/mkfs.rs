@@ -214,8 +214,15 @@ fn is_device(path: &Path) -> bool {
 
 /// Refuses to replace what somebody may want to keep, or has open.
 fn refuse_to_overwrite(path: &Path, force: bool) -> Result<(), Failure> {
-    let Ok(status) = path.metadata() else { return Ok(()) };
     let shown = path.display();
+    let Ok(status) = path.metadata() else {
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(Failure::new(format_args!(
+                "{shown}: a volume is a file, no directory; leave the slash at the end out"
+            )));
+        }
+        return Ok(());
+    };
     if status.is_dir() {
         return Err(Failure::new(format_args!("{shown}: is a directory; name a file in it")));
     }
