@@ -249,6 +249,41 @@ fn odd_input_is_answered_with_one_line() {
     assert_eq!(fs::metadata(&new).unwrap().len(), 2_000_000 / 4096 * 4096);
 }
 
+/// A volume that replaces a file belongs to whom that belonged; to its maker alone, who says so, where that is not for him to give.
+#[test]
+fn a_volume_is_whose_the_file_was() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let home = directory();
+    let path = home.path().join("volume");
+    let volume = path.to_str().unwrap();
+    let access = || fs::metadata(&path).map(|is| (is.uid(), is.gid(), is.mode() & 0o7777)).unwrap();
+    for force in [&[][..], &["--force"]] {
+        let arguments = [&["mkfs", volume, "--size", "2M"], force].concat();
+        fs::write(&path, if force.is_empty() { "" } else { "something" }).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o664)).unwrap();
+        let owner = if is_root() { (65534, 65533) } else { (access().0, access().1) };
+        std::os::unix::fs::chown(&path, Some(owner.0), Some(owner.1)).unwrap();
+        let output = gannet(&arguments);
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(access(), (owner.0, owner.1, 0o664));
+    }
+    if !is_root() {
+        return;
+    }
+    fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = home.path().join("gannet");
+    assert!(Command::new("cp").arg(GANNET).arg(&program).status().unwrap().success());
+    std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&program);
+    let output = command.args(["mkfs", volume, "--size", "2M", "--force"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.lines().count() == 1, "{output:?}");
+    assert!(errors.contains("is yours now"), "{errors}");
+    assert_eq!(access(), (65534, 65534, 0o600));
+}
+
 /// As another user, who may do nothing: `setpriv` is part of util-linux.
 #[test]
 fn who_may_not_is_told_so() {

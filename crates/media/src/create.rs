@@ -2,12 +2,14 @@
 //! huge pages for it.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, fallocate, fstatfs, memfd_create};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, Gid, MemfdFlags, Mode, OFlags, Uid, fallocate, fchmod, fchown, fstatfs, memfd_create,
+};
 use rustix::io::Errno;
 
 use crate::error::OpenError;
@@ -58,6 +60,17 @@ pub struct Creation {
     file: File,
     way: Way,
     kind: Option<MediumKind>,
+    /// What it replaces.
+    present: Option<Metadata>,
+}
+
+/// Whose the file is when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Its owner's, group's and others' as of what was replaced, or of any new file.
+    Usual,
+    /// Only its maker's: it replaced a file of another user or group, to whom the maker may not give it.
+    Own,
 }
 
 /// How the file gets its name.
@@ -78,8 +91,9 @@ impl Creation {
     /// [`OpenError`].
     pub fn begin(path: &Path, length: u64, options: CreateOptions) -> Result<Creation, OpenError> {
         check_length(path, length)?;
-        let begun =
-            |path: &Path, file, way| Ok(Creation { path: path.to_owned(), length, options, file, way, kind: None });
+        let begun = |path: &Path, file, way, present| {
+            Ok(Creation { path: path.to_owned(), length, options, file, way, kind: None, present })
+        };
         // A symbolic link stays; what it leads to is replaced.
         let real = std::fs::canonicalize(path).ok();
         let resolved = real.clone().unwrap_or_else(|| path.to_owned());
@@ -89,7 +103,7 @@ impl Creation {
             Ok(_) if !options.force => return Err(OpenError::Exists { path: resolved }),
             Ok(present) => Some(present),
         };
-        if let Some(present) = present {
+        if let Some(present) = &present {
             let is_device = present.mode() & libc::S_IFMT == libc::S_IFCHR;
             if !is_device && !present.is_file() {
                 return Err(OpenError::WrongType { path: resolved, kind: "what stands there" });
@@ -101,7 +115,7 @@ impl Creation {
                 let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
                 let file = rustix::fs::open(path, flags, Mode::empty())
                     .map_err(|error| system(path, "open the medium", error))?;
-                return begun(path, File::from(file), Way::There);
+                return begun(path, File::from(file), Way::There, None);
             }
         }
         let path = resolved.as_path();
@@ -111,7 +125,7 @@ impl Creation {
             && let Ok(file) =
                 rustix::fs::open(directory_of(path), OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC, mode)
         {
-            return begun(path, File::from(file), Way::Unnamed);
+            return begun(path, File::from(file), Way::Unnamed, present);
         }
         let making = if options.force { beside(path) } else { path.to_owned() };
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -123,7 +137,7 @@ impl Creation {
             Errno::ACCESS => system(path, "create the file; its directory must be one that you may write to", error),
             error => system(path, "create the file", error),
         })?;
-        begun(path, File::from(file), Way::Named(making))
+        begun(path, File::from(file), Way::Named(making), present)
     }
 
     /// The name under which the file stands until it is finished, where it has one: to be removed by who ends before.
@@ -161,14 +175,19 @@ impl Creation {
         Ok(medium)
     }
 
-    /// Gives the file its name, in place of what had it if that was forced, and makes the name durable.
+    /// Gives the file its name, in place of what had it if that was forced, and makes the name durable. Owner, group and permissions become
+    /// those of what is replaced, if that is allowed.
     ///
     /// # Errors
     /// [`OpenError`]; nothing is left behind then.
-    pub fn finish(mut self) -> Result<(), OpenError> {
+    pub fn finish(mut self) -> Result<Access, OpenError> {
         let path = self.path.clone();
+        let access = match &self.present {
+            Some(present) if !give(&self.file, present) => Access::Own,
+            _ => Access::Usual,
+        };
         match &self.way {
-            Way::There => return Ok(()),
+            Way::There => return Ok(access),
             Way::Unnamed => {
                 let making = if self.options.force { beside(&path) } else { path.clone() };
                 let place = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -191,8 +210,16 @@ impl Creation {
             let synced = File::open(directory_of(&path)).and_then(|directory| directory.sync_all());
             synced.map_err(|source| OpenError::System { path, action: "make the file's name durable", source })?;
         }
-        Ok(())
+        Ok(access)
     }
+}
+
+/// Gives a file the owner, group and permissions of another, all or none: permissions are somebody's. False where that is not allowed.
+fn give(file: &File, of: &Metadata) -> bool {
+    let same = file.metadata().is_ok_and(|now| (now.uid(), now.gid()) == (of.uid(), of.gid()));
+    let (owner, group) = (Uid::from_raw(of.uid()), Gid::from_raw(of.gid()));
+    (same || fchown(file, Some(owner), Some(group)).is_ok())
+        && fchmod(file, Mode::from_raw_mode(of.mode() & 0o777)).is_ok()
 }
 
 impl Drop for Creation {

@@ -42,7 +42,7 @@ mod transfer;
 mod unreadable;
 
 pub use counters::{Counters, counters_reset, counters_thread};
-pub use create::{CreateOptions, CreateProgress, Creation};
+pub use create::{Access, CreateOptions, CreateProgress, Creation};
 pub use error::{AccessError, OpenError};
 pub use features::{Features as ProcessorFeatures, features as processor_features};
 pub use hash::DataHash;

@@ -1,11 +1,11 @@
 //! `gannet mkfs`: reserves the space, makes the volume, says what was got.
 
 use crate::arguments::{Data, Mkfs};
-use crate::failure::{Failure, USAGE};
+use crate::failure::{Failure, USAGE, print as print_error};
 use crate::output::{Progress, print, size_text};
 use crate::volume;
 use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_left_open};
-use gannet_media::{CreateOptions, Creation, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
+use gannet_media::{Access, CreateOptions, Creation, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
 use gannet_shm::volume_is_claimed;
 use gannet_vfs::{Owner, Time};
 use nix::sys::signal::{SigSet, Signal};
@@ -117,11 +117,20 @@ fn name(files: &[File<'_>], made: Vec<Creation>) -> Result<(), Failure> {
     let mut named = Vec::new();
     for (file, creation) in files.iter().zip(made).rev() {
         let is_new = !file.path.exists();
-        if let Err(error) = creation.finish() {
-            for path in named {
-                let _ = std::fs::remove_file(path);
+        match creation.finish() {
+            Ok(Access::Usual) => {}
+            Ok(Access::Own) => {
+                let path = file.path.display();
+                print_error(&format!(
+                    "{path}: is yours now, and nobody else's: you may not give it to whom the file belonged that was there"
+                ));
             }
-            return Err(Failure::new(error));
+            Err(error) => {
+                for path in named {
+                    let _ = std::fs::remove_file(path);
+                }
+                return Err(Failure::new(error));
+            }
         }
         named.extend(is_new.then_some(file.path));
     }
