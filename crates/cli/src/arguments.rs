@@ -1,6 +1,7 @@
 //! The command line: its words, their help, and nothing that is done with them.
 
 use crate::output::{parse_mebibytes, parse_size};
+use crate::words::{text, text_as};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint, value_parser};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -68,13 +69,13 @@ pub(crate) struct Mkfs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) volume: PathBuf,
     /// Size, with a suffix K, M, G or T (powers of 1024), rounded down to 4 KiB; a DAX device is used whole
-    #[arg(long, short, value_parser = parse_size, allow_negative_numbers = true)]
+    #[arg(long, short, value_parser = text_as(parse_size), allow_negative_numbers = true)]
     pub(crate) size: Option<u64>,
     /// A further file of the volume, or a DAX device, on another memory for instance; can be given up to seven times
-    #[arg(long, value_name = "FILE[:SIZE]", value_parser = parse_further, value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE[:SIZE]", value_parser = text_as(parse_further), value_hint = ValueHint::FilePath)]
     pub(crate) and: Vec<Further>,
     /// A name for people, up to 64 bytes
-    #[arg(long, short, default_value = "")]
+    #[arg(long, short, default_value = "", value_parser = text())]
     pub(crate) label: String,
     /// Replace a volume, or a file that is not empty
     #[arg(long, short)]
@@ -246,7 +247,7 @@ pub(crate) struct Run {
     #[arg(long, hide = true)]
     pub(crate) at: Option<PathBuf>,
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    #[arg(long, value_name = "SIZE", value_parser = text_as(parse_size), default_value = "1G")]
     pub(crate) arena_max: u64,
     /// How data is written where a file does not say otherwise, instead of as the volumes were made; for these programs alone
     #[arg(long, value_enum)]
@@ -283,17 +284,17 @@ pub(crate) struct Mount {
     /// mount to stop caching (2); locks=shared or local; transport=automatic, ring (FUSE over io_uring) or classic; enable_ring
     /// turns FUSE over io_uring on where the kernel has it off (root; it stays on until the machine boots); threads=N. What fstab
     /// adds for others (x-..., nofail, _netdev) is ignored.
-    #[arg(long, short)]
+    #[arg(long, short, value_parser = text())]
     pub(crate) options: Vec<String>,
     /// Bound on the shared memory for indexes, with a suffix K, M or G; whoever opens the volume first decides
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "1G")]
+    #[arg(long, value_name = "SIZE", value_parser = text_as(parse_size), default_value = "1G")]
     pub(crate) arena_max: u64,
     /// Do not go to the background
     #[arg(long, short)]
     pub(crate) foreground: bool,
     /// Mount an empty file system in memory, gone with the mount, of that size: MiB, or with a suffix K, M or G (1G)
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1G")]
-    #[arg(value_parser = parse_mebibytes)]
+    #[arg(value_parser = text_as(parse_mebibytes))]
     pub(crate) memory: Option<u64>,
     /// Make `mount -t fuse.gannet` and fstab work, by a link to this program in the directory where mount(8) looks
     #[arg(long, value_name = "DIRECTORY", num_args = 0..=1, require_equals = true, default_missing_value = "/sbin")]
@@ -330,10 +331,10 @@ pub(crate) struct Bench {
     pub(crate) summary: bool,
     /// Measure only these, separated by commas: gannet, gannet-pmem, gannet-pmem-cow, gannet-aged, gannet-dax, gannet-mount,
     /// gannet-mount-ring, gannet-mount-shared, tmpfs, libfuse, ext4-dax, xfs-dax, ext4, xfs, disk, or a name of --directory
-    #[arg(long, short, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, short, value_name = "NAMES", value_delimiter = ',', value_parser = text())]
     pub(crate) peers: Vec<String>,
     /// Measure a directory as well, for instance dax=/mnt/pmem
-    #[arg(long, value_name = "NAME=DIR", value_parser = name_and_directory)]
+    #[arg(long, value_name = "NAME=DIR", value_parser = text_as(name_and_directory))]
     pub(crate) directory: Vec<(String, PathBuf)>,
     /// Rounds, of which the median is taken (7)
     #[arg(long, value_parser = value_parser!(u32).range(1..))]
@@ -342,7 +343,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "COUNT", value_parser = value_parser!(u32).range(1..))]
     pub(crate) workers: Option<u32>,
     /// Size of each volume (2 GiB, or a tenth of the free memory if that is less)
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = text_as(parse_size))]
     pub(crate) volume_size: Option<u64>,
     /// Where volumes are made: a directory on persistent memory, for instance
     #[arg(long, value_name = "DIR", default_value = "/dev/shm", value_hint = ValueHint::DirPath)]

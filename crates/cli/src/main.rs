@@ -11,6 +11,7 @@
 //! | `output` | stdout, sizes and tables for people |
 //! | `volume` | opening media, locks against those who have a volume open |
 //! | `waiting` | who waits for whom on a volume |
+//! | `words` | values of options that must be text |
 //! | `commands` | one file each |
 
 #![forbid(unsafe_code)]
@@ -23,6 +24,7 @@ mod locked;
 mod output;
 mod volume;
 mod waiting;
+mod words;
 
 use arguments::{Arguments, Command};
 use clap::Parser;

@@ -249,6 +249,20 @@ fn odd_input_is_answered_with_one_line() {
     assert_eq!(fs::metadata(&new).unwrap().len(), 2_000_000 / 4096 * 4096);
 }
 
+/// What is no text is refused by the name of its option.
+#[test]
+fn values_that_are_no_text_are_named() {
+    use std::os::unix::ffi::OsStrExt;
+    let (home, none) = (directory(), std::ffi::OsStr::from_bytes(b"a\xffb"));
+    for (command, option) in [("mkfs", "--label"), ("mkfs", "--size"), ("mkfs", "--and"), ("mount", "--options")] {
+        let output =
+            Command::new(GANNET).arg(command).arg(home.path().join("v")).arg(option).arg(none).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), errors.lines().count()), (Some(2), 1), "{output:?}");
+        assert!(errors.contains(option) && errors.contains("not UTF-8"), "{errors}");
+    }
+}
+
 /// A volume that replaces a file belongs to whom that belonged; to its maker alone, who says so, where that is not for him to give.
 #[test]
 fn a_volume_is_whose_the_file_was() {
