@@ -32,6 +32,11 @@ pub(crate) fn run(arguments: &Dump) -> Result<u8, Failure> {
                 path.display()
             )));
         }
+        // The path is wrong, not the volume.
+        Err(error) if error.what().is_empty() && what.is_some() => {
+            let what = what.map(|what| what.to_string_lossy()).unwrap_or_default();
+            return Err(Failure::new(format_args!("{}: {what} on it: {}", path.display(), error.errno())));
+        }
         Err(error) => return Err(volume::failure(path, error)),
     }
     match out.flush() {

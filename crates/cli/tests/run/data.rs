@@ -92,3 +92,12 @@ fn chattr_and_set_speak_of_the_same_flag() {
     assert!(refuses(&["set", &volume], 2).contains("PATHS"));
     assert!(run(&["fsck", &volume]).status.success());
 }
+
+#[test]
+fn a_path_that_leads_through_a_file_is_named() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    says(&["run", &volume, "--", "touch", "/gannet/s"], 0, "");
+    let line = refuses(&["dump", &volume, "/s/x"], 1);
+    assert!(line.contains("volume: /s/x on it: Not a directory"), "{line}");
+}
