@@ -18,6 +18,8 @@ pub const BUILD: &str = env!("GANNET_BUILD");
 /// What a name of a volume means: `memory:` with an optional size in MiB is a file system in this process's memory (gone
 /// with it, not shared), everything else is the path of a volume's file or device.
 const MEMORY_PREFIX: &str = "memory:";
+/// What such a file system may hold where its name does not say it.
+const MEMORY_BYTES_USUAL: u64 = 1 << 30;
 
 /// How a volume is opened.
 #[derive(Clone, Copy, Debug)]
@@ -91,11 +93,44 @@ pub fn open_volume(path: &Path, options: Options) -> Result<Arc<LogFs>, OpenErro
 
 fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError> {
     let failed = |error: Error| OpenError::Volume { path: name.display().to_string(), error };
-    let invalid = Error::because(gannet_vfs::Errno::INVAL, "expected memory:SIZE with SIZE in MiB");
-    let mebibytes: u64 = if size.is_empty() { 1024 } else { size.parse().map_err(|_| failed(invalid))? };
-    let limits = Limits { data_bytes: mebibytes.saturating_mul(1 << 20), inodes: 1 << 20 };
+    let limits = Limits { data_bytes: memory_bytes(size).map_err(failed)?, inodes: 1 << 20 };
     // Whoever makes it owns it.
     let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let memory = MemoryFs::new(limits, 0o755, Owner { user, group }).map_err(failed)?;
     Ok(Arc::new(memory))
+}
+
+/// How much a file system in memory may hold: what its name says in MiB, not more than the machine has.
+fn memory_bytes(size: &str) -> gannet_vfs::Result<u64> {
+    let wrong = |why| Err(Error::because(gannet_vfs::Errno::INVAL, why));
+    if size.is_empty() {
+        return Ok(MEMORY_BYTES_USUAL);
+    }
+    if !size.bytes().all(|digit| digit.is_ascii_digit()) {
+        return wrong("expected memory:SIZE with SIZE in MiB");
+    }
+    let machine = rustix::system::sysinfo();
+    let machine_bytes = (machine.totalram as u64 + machine.totalswap as u64).saturating_mul(machine.mem_unit.into());
+    // More than 64 bits are more than any machine has.
+    match size.parse::<u64>().ok().and_then(|mebibytes| mebibytes.checked_mul(1 << 20)) {
+        Some(0) => wrong("a file system in memory has 1 MiB at least: memory:SIZE with SIZE in MiB"),
+        Some(bytes) if bytes <= machine_bytes => Ok(bytes),
+        _ => wrong("more than the memory of this machine: memory:SIZE with SIZE in MiB"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_file_systems_in_memory_are_possible_ones() {
+        assert_eq!(memory_bytes(""), Ok(1 << 30));
+        assert_eq!(memory_bytes("8"), Ok(8 << 20));
+        for wrong in ["0", "00", "+5", "-5", " 5", "lots", "5M", "99999999999999", "99999999999999999999999"] {
+            let error = open(Path::new(&format!("memory:{wrong}")), Options::default()).err().expect(wrong);
+            assert_eq!(error.errno(), gannet_vfs::Errno::INVAL, "{wrong}");
+            assert!(error.to_string().starts_with(&format!("memory:{wrong}: ")), "{error}");
+        }
+    }
 }

@@ -217,6 +217,10 @@ fn a_volume_in_memory() {
         0,
         "x",
     );
+    for size in ["0", "+5", "99999999999999"] {
+        let line = refuses(&["run", &format!("memory:{size}"), "--", "true"], 1);
+        assert!(line.contains(&format!("memory:{size}: ")) && line.contains("SIZE in MiB"), "{line}");
+    }
 }
 
 #[test]
