@@ -36,6 +36,10 @@ pub struct OpenOptions {
     pub persistent_cache: bool,
 }
 
+/// What cannot be done with a file below which nothing can be written.
+const READ_ONLY_BELOW: &str = "open the medium to write to it: the file system that it lies on is mounted read-only; mount that writable \
+    (mount -o remount,rw), copy the volume elsewhere, or look at it through gannet mount -o ro";
+
 /// Where the descriptors of media begin, if the process may have so many.
 const DESCRIPTOR_MIN: i32 = 512;
 
@@ -77,6 +81,7 @@ impl Medium {
                 Errno::NOENT if path.is_symlink() => crate::create::leads_nowhere(path),
                 Errno::NOENT => OpenError::NotThere { path: path.to_owned() },
                 Errno::ISDIR => OpenError::WrongType { path: path.to_owned(), kind: "a directory" },
+                Errno::ROFS => system(path, READ_ONLY_BELOW, error),
                 error => system(path, "open the medium", error),
             })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.

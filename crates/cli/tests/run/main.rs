@@ -382,6 +382,18 @@ fn volumes_that_cannot_be_opened_are_named() {
                 && line.contains("you may not read it; its owner can let you"),
             "{line}"
         );
+        // Nothing can be written below it.
+        let script = r#"mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && exec "$2" run "$3" -- true"#;
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh"]).arg(place.directory.path()).arg(env!("CARGO_BIN_EXE_gannet"));
+        let output = command.arg(&sound).output().unwrap();
+        let line = text(&output.stderr);
+        // Where not even root may mount, that is not tried.
+        let is_tried = !line.contains("mount: ") && !line.contains("unshare: ");
+        assert!(
+            !is_tried || line.contains("sound: ") && line.contains("mounted read-only; mount that writable"),
+            "{line}"
+        );
     }
 }
 
