@@ -13,6 +13,8 @@ pub(crate) struct Locked {
     lock: LockedBy,
     /// The name of the process, while it has the volume open.
     holder: Option<String>,
+    /// The process that took it has ended. Others have the same open file by inheritance, and with it the lock.
+    ended: bool,
     held_ms: u64,
 }
 
@@ -22,11 +24,19 @@ pub(crate) fn look(volume: &LogFs, participants: &[ParticipantInfo]) -> Result<V
     let name = |pid: u32| participants.iter().find(|one| one.pid == pid).map(|one| one.name.clone());
     let one = |(node, lock, since): (NodeId, LockedBy, Time)| {
         let held_ms = u64::try_from(now.0.saturating_sub(since.0) / 1_000_000).unwrap_or(0);
-        Locked { node, holder: name(lock.process), lock, held_ms }
+        Locked { node, holder: name(lock.process), ended: has_ended(lock.process, participants), lock, held_ms }
     };
     let mut all: Vec<Locked> = volume.shared().locks()?.into_iter().map(one).collect();
     all.sort_by_key(|one| core::cmp::Reverse(one.held_ms));
     Ok(all)
+}
+
+/// Whether the process that took a lock is gone, as far as that is known: not where processes use the volume whose numbers mean others here.
+pub(crate) fn has_ended(pid: u32, participants: &[ParticipantInfo]) -> bool {
+    let is_known = participants.iter().all(|one| one.same_namespace) && participants.iter().all(|one| one.pid != pid);
+    is_known
+        && rustix::process::Pid::from_raw(pid.cast_signed())
+            .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
 }
 
 impl Locked {
@@ -53,7 +63,11 @@ impl Locked {
         let how = if self.lock.exclusive { "exclusive" } else { "shared" };
         let holder = self.holder.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
         let (inode, kind, pid, held_ms) = (self.node.number, self.kind(), self.lock.process, self.held_ms);
-        format!("inode {inode}{bytes}: {how} {kind}, held for {held_ms} ms by {pid}{holder}")
+        let by = match self.ended {
+            true => format!("by what a process that has ended left open to others ({pid})"),
+            false => format!("by {pid}{holder}"),
+        };
+        format!("inode {inode}{bytes}: {how} {kind}, held for {held_ms} ms {by}")
     }
 
     /// For programs.
@@ -71,6 +85,7 @@ impl Locked {
             "held_ms": self.held_ms,
             "pid": self.lock.process,
             "name": self.holder,
+            "ended": self.ended,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! Who waits for whom on a volume: for `info` and `stat`, in words and as JSON. A stopped process that holds a lock is alive, and others
 //! wait for it; somebody must be able to see that.
 
+use crate::locked::has_ended;
 use gannet_logfs::LogFs;
 use gannet_shm::{ParticipantInfo, ThreadInfo};
 use gannet_vfs::{FileSystem, Time};
@@ -23,6 +24,8 @@ enum Holder {
         pid: u32,
         /// While it has the volume open.
         info: Option<ParticipantInfo>,
+        /// It has ended, and others have what it had open.
+        ended: bool,
     },
 }
 
@@ -44,7 +47,11 @@ pub(crate) fn look(volume: &LogFs) -> Vec<Waiting> {
             waiter: one.waiter,
             lock: format!("a lock on inode {}", one.inode),
             waited_ms: u64::try_from(now.0.saturating_sub(one.since.0) / 1_000_000).unwrap_or(0),
-            holder: Holder::Process { pid: one.holder, info: info(one.holder) },
+            holder: Holder::Process {
+                pid: one.holder,
+                info: info(one.holder),
+                ended: has_ended(one.holder, &participants),
+            },
         }));
     }
     all
@@ -73,8 +80,11 @@ impl Waiting {
         let waits = format!("{} waits {} ms for {}", name(&self.waiter), self.waited_ms, self.lock);
         match &self.holder {
             Holder::Thread(holder) => format!("{waits}, held by {}", name(holder)),
-            Holder::Process { pid, info: Some(process) } => format!("{waits}, held by {pid} {}", process.name),
-            Holder::Process { pid, info: None } => format!("{waits}, held by {pid}"),
+            Holder::Process { pid, ended: true, .. } => {
+                format!("{waits}, held by what a process that has ended left open to others ({pid})")
+            }
+            Holder::Process { pid, info: Some(process), .. } => format!("{waits}, held by {pid} {}", process.name),
+            Holder::Process { pid, info: None, .. } => format!("{waits}, held by {pid}"),
             Holder::Nobody => waits,
         }
     }
@@ -83,7 +93,7 @@ impl Waiting {
     pub(crate) fn as_json(&self) -> Value {
         let holder = match &self.holder {
             Holder::Thread(holder) => Some(thread_json(holder)),
-            Holder::Process { pid, info } => {
+            Holder::Process { pid, info, .. } => {
                 let name = info.as_ref().map(|process| process.name.clone());
                 Some(json!({ "thread": null, "pid": pid, "name": name, "stopped": null }))
             }

@@ -245,9 +245,31 @@ fn who_holds_locks_on_files_is_named() {
     for one in locked {
         let (is_flock, ms) = (one["kind"] == "flock", one["held_ms"].as_u64().unwrap());
         assert_eq!((&one["inode"], &one["pid"]), (&node.number.into(), &process.into()), "{one}");
+        assert_eq!(one["ended"], false, "{one}");
         assert_eq!((&one["exclusive"], one["last_byte"].is_null()), (&is_flock.into(), is_flock), "{one}");
         assert!(ms < 3_600_000, "since it was taken, not since 1970: {one}");
     }
+}
+
+/// A lock stays while somebody has the file open that took it, and that need not be the process that did.
+#[test]
+fn a_lock_whose_taker_has_ended_is_said() {
+    use gannet_vfs::shared::{AccessMode, LockOwner, LockRange, LockRequest};
+    use gannet_vfs::{FileSystem, Name};
+    let used = Used::new();
+    let volume = &*used._volume;
+    let node = volume.lookup(volume.root(), Name::new(b"file").unwrap()).unwrap().node;
+    let open = volume.shared().open(volume, node, AccessMode::READ | AccessMode::WRITE, 0).unwrap();
+    let mut ended = Command::new("true").spawn().unwrap();
+    ended.wait().unwrap();
+    let (owner, process) = (LockOwner::Flock(open), ended.id());
+    let request = LockRequest { node, owner, exclusive: Some(true), range: LockRange::ALL, process };
+    volume.shared().try_lock(volume, &request).unwrap();
+    let text = told(&used, &["info"]);
+    let wanted = format!(" ms by what a process that has ended left open to others ({process})");
+    assert!(text.lines().any(|line| line.trim_start().starts_with("locked") && line.ends_with(&wanted)), "{text}");
+    let figures: Value = serde_json::from_str(&told(&used, &["info", "--json"])).unwrap();
+    assert_eq!((&figures["locked"][0]["pid"], &figures["locked"][0]["ended"]), (&process.into(), &true.into()));
 }
 
 #[test]
