@@ -3,7 +3,7 @@
 
 use gannet_logfs::LogFs;
 use gannet_shm::ParticipantInfo;
-use gannet_vfs::shared::{LockKind, LockRange, LockedBy};
+use gannet_vfs::shared::{LockKind, LockOwner, LockRange, LockedBy};
 use gannet_vfs::{FileSystem, NodeId, Result, Time};
 use serde_json::{Value, json};
 
@@ -13,8 +13,10 @@ pub(crate) struct Locked {
     lock: LockedBy,
     /// The name of the process, while it has the volume open.
     holder: Option<String>,
-    /// The process that took it has ended. Others have the same open file by inheritance, and with it the lock.
+    /// The process that took it has ended.
     ended: bool,
+    /// Who has the open file that holds it, by inheritance for instance: it stays until the last of them closes that.
+    open_in: Vec<(u32, String)>,
     held_ms: u64,
 }
 
@@ -24,11 +26,26 @@ pub(crate) fn look(volume: &LogFs, participants: &[ParticipantInfo]) -> Result<V
     let name = |pid: u32| participants.iter().find(|one| one.pid == pid).map(|one| one.name.clone());
     let one = |(node, lock, since): (NodeId, LockedBy, Time)| {
         let held_ms = u64::try_from(now.0.saturating_sub(since.0) / 1_000_000).unwrap_or(0);
-        Locked { node, holder: name(lock.process), ended: has_ended(lock.process, participants), lock, held_ms }
+        let ended = has_ended(lock.process, participants);
+        Locked {
+            node,
+            holder: name(lock.process),
+            ended,
+            open_in: open_in(volume, participants, lock.owner),
+            lock,
+            held_ms,
+        }
     };
     let mut all: Vec<Locked> = volume.shared().locks()?.into_iter().map(one).collect();
     all.sort_by_key(|one| core::cmp::Reverse(one.held_ms));
     Ok(all)
+}
+
+/// The participants that have the open file which a lock belongs to; none where it is a process's own.
+fn open_in(volume: &LogFs, participants: &[ParticipantInfo], owner: LockOwner) -> Vec<(u32, String)> {
+    let (LockOwner::OpenFile(file) | LockOwner::Flock(file)) = owner else { return Vec::new() };
+    let has = |one: &&ParticipantInfo| volume.shared().has_open(one.id, file).unwrap_or(false);
+    participants.iter().filter(has).map(|one| (one.pid, one.name.clone())).collect()
 }
 
 /// Whether the process that took a lock is gone, as far as that is known: not where processes use the volume whose numbers mean others here.
@@ -63,11 +80,15 @@ impl Locked {
         let how = if self.lock.exclusive { "exclusive" } else { "shared" };
         let holder = self.holder.as_ref().map(|name| format!(" {name}")).unwrap_or_default();
         let (inode, kind, pid, held_ms) = (self.node.number, self.kind(), self.lock.process, self.held_ms);
-        let by = match self.ended {
-            true => format!("by what a process that has ended left open to others ({pid})"),
-            false => format!("by {pid}{holder}"),
-        };
-        format!("inode {inode}{bytes}: {how} {kind}, held for {held_ms} ms {by}")
+        let mut by = format!("{pid}{holder}");
+        if self.ended {
+            by += ", which has ended";
+            let others: Vec<String> = self.open_in.iter().map(|(pid, name)| format!("{pid} {name}")).collect();
+            if !others.is_empty() {
+                by += &format!("; the file that it had open is open in {}", others.join(", "));
+            }
+        }
+        format!("inode {inode}{bytes}: {how} {kind}, held for {held_ms} ms by {by}")
     }
 
     /// For programs.
@@ -86,6 +107,7 @@ impl Locked {
             "pid": self.lock.process,
             "name": self.holder,
             "ended": self.ended,
+            "open_in": self.open_in.iter().map(|(pid, name)| json!({ "pid": pid, "name": name })).collect::<Vec<_>>(),
         })
     }
 }

@@ -81,7 +81,7 @@ impl Waiting {
         match &self.holder {
             Holder::Thread(holder) => format!("{waits}, held by {}", name(holder)),
             Holder::Process { pid, ended: true, .. } => {
-                format!("{waits}, held by what a process that has ended left open to others ({pid})")
+                format!("{waits}, held by {pid}, which has ended (`gannet info` says who has its open file)")
             }
             Holder::Process { pid, info: Some(process), .. } => format!("{waits}, held by {pid} {}", process.name),
             Holder::Process { pid, info: None, .. } => format!("{waits}, held by {pid}"),

@@ -266,10 +266,13 @@ fn a_lock_whose_taker_has_ended_is_said() {
     let request = LockRequest { node, owner, exclusive: Some(true), range: LockRange::ALL, process };
     volume.shared().try_lock(volume, &request).unwrap();
     let text = told(&used, &["info"]);
-    let wanted = format!(" ms by what a process that has ended left open to others ({process})");
-    assert!(text.lines().any(|line| line.trim_start().starts_with("locked") && line.ends_with(&wanted)), "{text}");
+    let own = std::process::id();
+    let wanted = format!(" ms by {process}, which has ended; the file that it had open is open in {own} ");
+    assert!(text.lines().any(|line| line.trim_start().starts_with("locked") && line.contains(&wanted)), "{text}");
     let figures: Value = serde_json::from_str(&told(&used, &["info", "--json"])).unwrap();
     assert_eq!((&figures["locked"][0]["pid"], &figures["locked"][0]["ended"]), (&process.into(), &true.into()));
+    assert_eq!(figures["locked"][0]["open_in"].as_array().map(Vec::len), Some(1), "only it, and not who looks");
+    assert_eq!(figures["locked"][0]["open_in"][0]["pid"], own);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Who waits for a lock on a file: each thread says so in words of its own, for people who look. Nothing is decided by it.
+//! Who waits for a lock on a file: each thread says so in words of its own, for people who look; and who has the open file that holds one.
+//! Nothing is decided by it.
 //!
 //! | word | content |
 //! | --- | --- |
@@ -6,9 +7,9 @@
 //! | 1 | number of the inode |
 //! | 2 | process that a lock in the way was taken with |
 
-use super::{LockedBy, Shared, error_of};
+use super::{Description, LockedBy, Shared, error_of};
 use crate::{NodeId, Result, Time};
-use gannet_shm::{Ordering, Thread, ThreadInfo, Word};
+use gannet_shm::{Ordering, ParticipantId, Thread, ThreadInfo, Word};
 
 /// Words of each thread.
 pub(super) const WAIT_WORDS: u64 = 4;
@@ -66,5 +67,17 @@ impl Shared {
             }
         }
         Ok(waits)
+    }
+
+    /// Whether a participant has an open file. For reports: that may have changed when it returns, and one that is gone has none.
+    pub fn has_open(&self, who: ParticipantId, description: Description) -> Result<bool> {
+        let thread = self.thread()?;
+        let look = || {
+            let descriptions = &self.tables.descriptions;
+            let (word, bit) = self.tables.user(&thread, descriptions.object(description.0)?, who.index)?;
+            let has_bit = word.load(Ordering::Acquire) & bit != 0;
+            Ok(has_bit && descriptions.is_live(thread.arena(), description.0)?)
+        };
+        look().map_err(error_of)
     }
 }
