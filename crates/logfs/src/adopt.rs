@@ -17,7 +17,7 @@ use crate::format::slot::Slot;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::log;
 use crate::ops::{for_each_backed_record, shared_error};
-use crate::places::{CONTROL_ADOPTIONS, CONTROL_CHANGEABLE, CONTROL_EPOCH, Places};
+use crate::places::{CONTROL_ADOPTIONS, CONTROL_CHANGEABLE, CONTROL_CLOSED, CONTROL_EPOCH, Places};
 use crate::record::Record;
 use gannet_shm::{ArenaIdentity, Ordering, Session, Word};
 use gannet_vfs::{Error, Result};
@@ -51,6 +51,23 @@ impl<'s> LeftBehind<'s> {
     /// Whether the dead may have changed the volume: not if all who ever used this arena could only read.
     pub(crate) fn were_writers(&self) -> Result<bool> {
         Ok(self.control(CONTROL_CHANGEABLE)?.load(Ordering::Relaxed) != 0)
+    }
+
+    /// For who joins living users: whether the volume is still what they opened, as far as the words say that opening and closing change. From the
+    /// first who may write on it names this arena; as long as all of them only read it is closed just as the first of them found it.
+    pub(crate) fn is_as_opened(&self) -> Result<bool> {
+        if self.were_writers()? {
+            return self.is_named();
+        }
+        let (disk, known) = (self.disk, self.control(CONTROL_CLOSED)?.load(Ordering::Relaxed));
+        let (named, clean) = (disk.load(ARENA_AT)?, disk.load(CLEAN_AT)?);
+        let epoch = self.control(CONTROL_EPOCH)?.load(Ordering::Relaxed);
+        // Who was killed while it joined readers to write may have named the arena, and may have said that the volume is open.
+        let is_theirs = match named {
+            0 => clean == known,
+            _ => named == self.arena.0 && (clean == known || clean == 0),
+        };
+        Ok(is_theirs && epoch == disk.epoch() as u64)
     }
 
     /// Whether the volume is as those left it who used it last in this arena. Costs a slot and the last page of the log for each

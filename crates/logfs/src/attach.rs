@@ -12,7 +12,9 @@ use crate::format::geometry::Geometry;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
-use crate::places::{CONTROL_CHANGEABLE, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
+use crate::places::{
+    CONTROL_CHANGEABLE, CONTROL_CLOSED, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX,
+};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
 use crate::shares::Shares;
@@ -49,6 +51,10 @@ pub struct AttachOptions {
     /// Who has inodes open.
     pub users: Box<dyn Users>,
 }
+
+/// What is found in the volume's file is not what those opened who have the volume open.
+pub(crate) const OTHER_CONTENT: Error =
+    Error::because(Errno::UCLEAN, "other content was put into the volume's file while the volume was open");
 
 const NODE_BYTES: u64 = NODE_WORDS as u64 * 8;
 /// More than 512 GiB of indexes there cannot be: an arena has an end.
@@ -102,6 +108,8 @@ pub(crate) fn open_first(
     let closed = if trusts_maps { Closed::find(disk)? } else { None };
     let report = match closed {
         Some(closed) => {
+            let clean = closed.summary.clean_word(disk.key());
+            session.word(core.places.control(CONTROL_CLOSED)).map_err(shared_error)?.store(clean, Ordering::Relaxed);
             closed.leave(&blocks, &inodes);
             shares.load(&closed.shares)?;
             None
@@ -225,9 +233,7 @@ fn replaced(disk: &Disk) -> Error {
         Ok(())
     };
     match recovered_next() {
-        Ok(()) => {
-            Error::because(Errno::UCLEAN, "other content was put into the volume's file while the volume was open")
-        }
+        Ok(()) => OTHER_CONTENT,
         Err(error) => error,
     }
 }

@@ -67,7 +67,9 @@ pub(crate) const CONTROL_PINNED: u64 = 19;
 pub(crate) const CONTROL_CHANGEABLE: u64 = 20;
 /// Taken while a log is collected because the volume is full; after inode locks.
 pub(crate) const CONTROL_NEED_LOCK: u64 = 21;
-const CONTROL_LINES: u64 = 22;
+/// The clean word that the first participant found, 0 if it had to recover: as long as all only read, it is the volume's.
+pub(crate) const CONTROL_CLOSED: u64 = 22;
+const CONTROL_LINES: u64 = 23;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of

@@ -2,7 +2,7 @@
 //! callbacks of `shm`, and the claim on the volume itself.
 
 use crate::adopt::LeftBehind;
-use crate::attach::{AttachOptions, assemble, close_last, note_writer, open_first, opening_number};
+use crate::attach::{AttachOptions, OTHER_CONTENT, assemble, close_last, note_writer, open_first, opening_number};
 use crate::disk::Disk;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::ops::{Core, Users, shared_error};
@@ -22,6 +22,9 @@ const CLAIM_PATIENCE: Duration = Duration::from_secs(2);
 const CLAIM_PATIENCE_OPEN: Duration = Duration::from_secs(1);
 /// How long between two such questions.
 const CLAIM_PAUSE: Duration = Duration::from_millis(2);
+
+/// What a participant finds who has no access to the shared state of those who write.
+const OTHER_STATE: Error = Error::because(Errno::BUSY, "the volume is open with other shared state than is found here");
 
 /// Users that can be named again, should opening be begun anew.
 struct SameUsers(Arc<dyn Users>);
@@ -112,24 +115,29 @@ impl FileGuard {
     fn joined_others(&mut self, session: &Arc<Session>, arena: ArenaIdentity) -> Result<()> {
         let (core, _) = self.take_disk(session)?;
         core.disk.refresh_epoch()?;
-        let recorded = core.disk.load(ARENA_AT)?;
-        if recorded != 0 && recorded != arena.0 && !core.disk.medium().is_read_only() {
-            return Err(Error::because(Errno::BUSY, "the volume is open with other shared state than is found here"));
+        let found = LeftBehind::of(&core.disk, session, arena)?;
+        let were_writers = found.were_writers()?;
+        if !found.is_as_opened()? {
+            let recorded = core.disk.load(ARENA_AT)?;
+            // Nothing was stored to, and nothing is: who has it open elsewhere is left alone.
+            let is_elsewhere = !were_writers && recorded != 0 && recorded != arena.0;
+            return Err(if is_elsewhere { OTHER_STATE } else { OTHER_CONTENT });
         }
         if !claim(&core.disk, false)? {
             return Err(Error::because(Errno::BUSY, "the volume is being opened elsewhere"));
         }
-        if recorded == 0 && !core.disk.medium().is_read_only() {
-            // All who have it open only read: from now on it is open for writing.
-            note_writer(&core, session)?;
+        if !were_writers && !core.disk.medium().is_read_only() {
+            // All who have it open only read: from now on it is open for writing. Whoever is killed in between leaves it so that the next
+            // one finds it as it was opened, and does it again.
             open_together(&core.disk, opening_number(arena.0))?;
             let mut commit = core.disk.begin();
             // Unmet: it takes another process that has the volume open for reading only, and a simulated medium is one process's. What
             // stands here then, `handover` looks at.
-            commit.store(CLEAN_AT, 0)?;
-            commit.store(ADOPTIONS_AT, 0)?; // Unmet: as above.
+            commit.store(ADOPTIONS_AT, 0)?;
             commit.store(ARENA_AT, arena.0)?; // Unmet: as above.
+            commit.store(CLEAN_AT, 0)?; // Unmet: as above.
             let _ = commit.fence(); // Unmet: as above.
+            note_writer(&core, session)?;
         }
         self.core = Some(core);
         // Whoever was killed since the last attach is settled now, so that records and slots do not run out.

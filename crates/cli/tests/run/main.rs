@@ -414,6 +414,25 @@ fn a_volume_that_is_cut_under_its_users_ends_none_of_them() {
 }
 
 #[test]
+fn a_copy_that_is_put_back_under_programs_is_what_the_next_ones_find() {
+    let place = Place::new();
+    let (volume, copy) = (place.volume("v"), place.path("copy"));
+    says(&["run", &volume, "--", "sh", "-c", "head -c 300000 /dev/zero > /gannet/a; echo small > /gannet/c"], 0, "");
+    std::fs::copy(&volume, &copy).unwrap();
+    // What is started then must not take part.
+    let restore = format!("rm /gannet/a; cp {} {volume}; ls /gannet", copy.display());
+    let output = run(&["run", &volume, "--", "sh", "-c", &restore]);
+    assert!(text(&output.stdout).is_empty() && !output.status.success(), "{output:?}");
+    let fsck = run(&["fsck", &volume]);
+    assert!(fsck.status.success(), "{fsck:?}");
+    let append =
+        "head -c 400000 /dev/zero | tr '\\0' x >> /gannet/c; tr -d '\\0' < /gannet/a | wc -c; wc -c < /gannet/a";
+    says(&["run", &volume, "--", "sh", "-c", append], 0, "0\n300000");
+    let fsck = run(&["fsck", &volume]);
+    assert!(fsck.status.success(), "{fsck:?}");
+}
+
+#[test]
 fn a_volume_that_is_mounted_for_itself() {
     if !Path::new("/dev/fuse").exists() {
         eprintln!("left out: no /dev/fuse");

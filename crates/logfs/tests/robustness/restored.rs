@@ -170,6 +170,51 @@ fn what_is_put_back_under_a_user_does_not_count_as_closed() {
     assert!(!use_restored(&volume, &before, "another volume"));
 }
 
+/// Nor does anybody join its users: what they know of it is not true of what stands there, and who names their arena there makes it pass for theirs.
+#[test]
+fn nobody_joins_the_users_of_what_was_replaced() {
+    let (volume, before) = populated("joined");
+    let closed = bytes_of(&volume.0);
+    let is_refused = |read_only| {
+        let error = LogFs::open(&volume.0, read_only, options()).err().expect("refused");
+        assert!(error.errno() == Errno::UCLEAN && error.to_string().contains("other content was put"), "{error}");
+    };
+    let fs = volume.open();
+    let rig = Rig::new(&fs);
+    rig.unlink(rig.root, "a").expect("what populate made");
+    restore(&volume.0, &closed);
+    is_refused(false);
+    is_refused(true);
+    assert_eq!(bytes_of(&volume.0), closed, "nothing was stored");
+    assert_eq!(fs.detach().expect_err("it was not closed").errno(), Errno::UCLEAN);
+    drop(fs);
+    assert!(use_restored(&volume, &before, "put back under two"), "its maps were believed");
+    // Nor do those who write join readers of something else, whether it was closed at another time or not at all.
+    let others = [closed, {
+        volume.kill_one("look", Duration::ZERO);
+        bytes_of(&volume.0)
+    }];
+    drop(volume.open());
+    for other in others {
+        let now = bytes_of(&volume.0);
+        let mut reader = volume.spawn("reader");
+        restore(&volume.0, &other);
+        let error = LogFs::open(&volume.0, false, options()).err().expect("refused");
+        assert!([Errno::UCLEAN, Errno::BUSY].contains(&error.errno()), "{error}");
+        assert_eq!(bytes_of(&volume.0), other, "nothing was stored");
+        restore(&volume.0, &now);
+        let fs = volume.open();
+        assert!(fs.recovery().is_none() && !fs.detach().expect("detach"), "the reader is there");
+        let again = volume.open();
+        reader.kill().expect("kill");
+        reader.wait().expect("wait");
+        assert!(
+            again.recovery().is_none() && again.detach().expect("detach"),
+            "who wrote had left, and readers stayed"
+        );
+    }
+}
+
 #[test]
 fn what_was_cut_under_a_user_does_not_count_as_closed() {
     let (volume, _) = populated("cut-under");
