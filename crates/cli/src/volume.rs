@@ -27,12 +27,7 @@ pub(crate) fn check_failure(path: &Path, error: Error) -> Failure {
 }
 
 fn failure_with(path: &Path, error: Error, hint: &str) -> Failure {
-    let what = match (error.what(), error.place()) {
-        ("", _) => error.errno().to_string(),
-        (what, 0) => what.to_owned(),
-        (what, place) => format!("{what} (at {place:#x})"),
-    };
-    Failure::new(format_args!("{}: {what}{hint}", path.display()))
+    Failure::new(format_args!("{}: {}{hint}", path.display(), error.explanation()))
 }
 
 /// Opens a medium, or all media of a volume that spans several.

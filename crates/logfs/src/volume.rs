@@ -51,7 +51,8 @@ impl LogFs {
         let text = path.display().to_string();
         let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
         let (medium, superblock) = span::open(path, read_only, Demand::Sound)?;
-        let disk = superblock.and_then(|superblock| Disk::with_superblock(medium, superblock));
+        let disk =
+            superblock.and_then(|superblock| Disk::with_superblock(medium, superblock)).and_then(Disk::if_usable);
         let disk = disk.map_err(volume_error)?.in_its_mode();
         let identity = attach::identity(&disk).map_err(volume_error)?;
         let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
@@ -71,7 +72,7 @@ impl LogFs {
     /// Opens a volume on a medium that this process alone has: a simulated one, or memory. Nothing is saved at the end
     /// unless [`LogFs::detach`] is called.
     pub fn open_private(medium: Medium, options: AttachOptions) -> Result<Self> {
-        let disk = Disk::open(medium)?;
+        let disk = Disk::open(medium)?.if_usable()?;
         let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
         let session = Session::private(&layout).map_err(shared_error)?;
         let threads = options.threads;

@@ -71,7 +71,7 @@ impl FileGuard {
             Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::NOMEM | Errno::SHUTDOWN) => Err(error),
             _ => {
                 (self.core, self.shared) = (None, None);
-                self.disk = Some(Disk::open(medium)?);
+                self.disk = Some(Disk::open(medium)?.if_usable()?);
                 Ok(false)
             }
         }

@@ -32,7 +32,7 @@ impl Error {
         Self { errno: Errno::UCLEAN, what: structure, place: offset_bytes }
     }
 
-    /// This error, with the byte offset on the volume where it was met.
+    /// This error, with the byte offset on the volume where it was met; or with the number that `what` ends in a colon for.
     #[must_use]
     pub const fn at(self, offset_bytes: u64) -> Self {
         Self { place: offset_bytes, ..self }
@@ -48,9 +48,14 @@ impl Error {
         self.what
     }
 
-    /// The byte offset on the volume or the inode number that `what` speaks of; 0 where it speaks of none.
+    /// The byte offset on the volume or the number that `what` speaks of; 0 where it speaks of none.
     pub const fn place(&self) -> u64 {
         self.place
+    }
+
+    /// What was found and where, for people; without the errno, unless that is all there is.
+    pub const fn explanation(&self) -> Explanation {
+        Explanation(*self)
     }
 }
 
@@ -66,12 +71,26 @@ impl From<gannet_usermem::Fault> for Error {
     }
 }
 
+/// See [`Error::explanation`].
+#[derive(Clone, Copy)]
+pub struct Explanation(Error);
+
+impl core::fmt::Display for Explanation {
+    fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match (self.0.what, self.0.place) {
+            ("", _) => write!(out, "{}", self.0.errno),
+            (what, 0) => out.write_str(what),
+            (what, number) if what.ends_with(':') => write!(out, "{what} {number:#x}"),
+            (what, place) => write!(out, "{what} (at {place:#x})"),
+        }
+    }
+}
+
 impl core::fmt::Display for Error {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match (self.what, self.place) {
-            ("", _) => write!(out, "{}", self.errno),
-            (what, 0) => write!(out, "{what}: {}", self.errno),
-            (what, place) => write!(out, "{what} (at {place:#x}): {}", self.errno),
+        match self.what {
+            "" => write!(out, "{}", self.errno),
+            _ => write!(out, "{}: {}", self.explanation(), self.errno),
         }
     }
 }

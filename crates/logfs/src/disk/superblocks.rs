@@ -2,7 +2,9 @@
 
 use super::{Disk, access_error};
 use crate::format::member::MemberHeader;
-use crate::format::superblock::{AT_CHECKSUM, AT_FEATURES_INCOMPATIBLE, Superblock, SuperblockError};
+use crate::format::superblock::{
+    AT_CHECKSUM, AT_FEATURES_INCOMPATIBLE, FEATURES_READ_ONLY_KNOWN, Superblock, SuperblockError,
+};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use gannet_media::{Medium, MediumOffset};
 use gannet_vfs::{Errno, Error, Result};
@@ -16,7 +18,10 @@ pub(crate) fn superblock_error(error: SuperblockError) -> Error {
     match error {
         SuperblockError::NoMagic => Error::because(Errno::INVAL, "no Gannet volume; `gannet mkfs` makes one"),
         SuperblockError::Checksum => Error::damaged("superblock: checksum, also of its replica", 0),
-        SuperblockError::Incompatible(features) => Error::damaged("made by a newer Gannet: unknown features", features),
+        SuperblockError::Incompatible(features) => {
+            Error::because(Errno::OPNOTSUPP, "made by a newer Gannet, with features that are unknown here:")
+                .at(features)
+        }
         SuperblockError::Blocks(blocks) => Error::damaged("superblock: impossible number of blocks", blocks),
         SuperblockError::Media => MEDIA_IMPOSSIBLE,
     }
@@ -74,6 +79,17 @@ pub(crate) fn replica_that_counts(medium: &Medium, first: &Superblock) -> Result
 }
 
 impl Disk {
+    /// The volume, to be opened: for writing only if all features are known that writers must know.
+    pub(crate) fn if_usable(self) -> Result<Self> {
+        let unknown = self.superblock.features_read_only & !FEATURES_READ_ONLY_KNOWN;
+        if unknown != 0 && !self.medium.is_read_only() {
+            let what =
+                "made by a newer Gannet, and can be read only (attach it read-only), since features are unknown here:";
+            return Err(Error::because(Errno::ROFS, what).at(unknown));
+        }
+        Ok(self)
+    }
+
     /// Notes durably that the volume uses an incompatible feature: first in the superblock, then in its replica. The caller
     /// sees to it that nobody else does so at the same time.
     pub(crate) fn add_feature(&self, feature: u64) -> Result<()> {

@@ -45,6 +45,14 @@ pub(crate) fn medium_of(image: &[u8]) -> Medium {
     medium
 }
 
+/// All that is on a medium.
+#[cfg(test)]
+fn bytes_of(medium: &Medium) -> Vec<u8> {
+    let mut bytes = vec![0; medium.length() as usize];
+    medium.read(MediumOffset(0), &mut bytes).unwrap();
+    bytes
+}
+
 /// Opens a volume in this process alone. Dropped without a detach, it is as a power loss leaves it.
 pub(crate) fn attach(medium: &Medium) -> LogFs {
     let options = AttachOptions {
@@ -179,6 +187,59 @@ fn of_two_superblocks_the_one_that_stands_where_it_says_counts() {
     let smaller = Superblock { blocks: 256, uuid: [7; 16], key: Key(7), ..sound };
     medium.write(MediumOffset(0), &smaller.encode()[..]).unwrap();
     assert_eq!(read_superblock(&medium).unwrap(), smaller);
+}
+
+/// Features that are unknown here: of some a volume is used by who knows them alone, of others it can be read all the same.
+#[test]
+fn what_a_newer_gannet_made_is_used_as_far_as_its_features_allow() {
+    use crate::format::BLOCK_BYTES;
+    use crate::format::superblock::Superblock;
+    use gannet_vfs::{Errno, FileSystem, Name, NewNode};
+
+    let path = std::path::PathBuf::from(format!("/dev/shm/gannet-check-newer-{}", std::process::id()));
+    let options = CreateOptions { huge_pages: false, force: true, ..CreateOptions::default() };
+    let medium = Medium::create(&path, 4 << 20, options, &mut |_| {}).unwrap();
+    medium.write(MediumOffset(0), &bytes_of(&empty_volume(4 << 20))).unwrap();
+    let options = || AttachOptions {
+        index_bytes_max: 16 << 20,
+        copy_on_write: None,
+        access_times: Default::default(),
+        threads: 1,
+        users: Box::new(NoUsers),
+    };
+    let name = Name::new(b"file").unwrap();
+    let fs = LogFs::open(&path, false, options()).unwrap();
+    fs.create(fs.root(), name, &NewNode::regular(0o600, Owner::default())).unwrap();
+    assert!(fs.detach().unwrap());
+    let sound = crate::disk::read_superblock(&medium).unwrap();
+    let become_newer = |superblock: Superblock| {
+        for block in [0, superblock.blocks - 1] {
+            medium.write(MediumOffset(block * BLOCK_BYTES), &superblock.encode()[..]).unwrap();
+        }
+        bytes_of(&medium)
+    };
+    let before = become_newer(Superblock { features_read_only: 0x40, ..sound.clone() });
+    let refused = |read_only| LogFs::open(&path, read_only, options()).err().expect("refused");
+    let error = refused(false);
+    assert!(error.errno() == Errno::ROFS && error.to_string().contains("read-only"), "{error}");
+    assert!(error.to_string().contains("unknown here: 0x40: "), "{error}");
+    assert_eq!(LogFs::open_private(medium.clone(), options()).err().expect("refused").errno(), Errno::ROFS);
+    let fs = LogFs::open(&path, true, options()).unwrap();
+    assert!(fs.lookup(fs.root(), name).is_ok());
+    assert!(fs.detach().unwrap());
+    assert_eq!(bytes_of(&medium), before, "nothing was stored");
+    let before = become_newer(Superblock { features_incompatible: sound.features_incompatible | 1 << 40, ..sound });
+    for read_only in [false, true] {
+        let error = refused(read_only);
+        assert!(
+            error.errno() == Errno::OPNOTSUPP && error.to_string().contains("unknown here: 0x10000000000: "),
+            "{error}"
+        );
+    }
+    let error = check(&medium, CheckOptions { repair: true, threads: 1 }, &mut |_| {}).unwrap_err();
+    assert_eq!(error.errno(), Errno::OPNOTSUPP);
+    assert_eq!(bytes_of(&medium), before, "nothing was stored");
+    std::fs::remove_file(path).unwrap();
 }
 
 /// The largest volume there can be, of which a sparse file has the superblock alone, forged or not: what looks at it takes neither the
