@@ -76,7 +76,8 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
     let shared = Shared::new(session.clone(), &SharedLimits::default())?;
     let (users, other_users) = (shared.inode_users(), Arc::from(options.users));
     let access_times = options.access_times;
-    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times, users, other_users });
+    let writable = std::sync::OnceLock::new();
+    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times, users, other_users, writable });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
     Ok((core, shared))
 }

@@ -4,6 +4,7 @@ use crate::attributes;
 use crate::clone::Sharing;
 use crate::counters::Counter;
 use crate::create::Making;
+use crate::ops::{Op, shared_error};
 use crate::recover::ROOT;
 use crate::samples::Operation;
 use crate::volume::LogFs;
@@ -58,7 +59,10 @@ impl FileSystem for LogFs {
     }
 
     fn for_each_descriptor(&self, each: &mut dyn FnMut(BorrowedFd<'_>)) {
-        self.core.disk.medium().descriptors().for_each(each);
+        self.core.disk.medium().descriptors().for_each(&mut *each);
+        if let Some(core) = self.core.writable.get() {
+            core.disk.medium().descriptors().for_each(each);
+        }
     }
 
     fn permissions(&self, node: NodeId) -> Result<Permissions> {
@@ -297,6 +301,11 @@ impl FileSystem for LogFs {
         // Nearly always it has a name.
         if attributes::is_named(&self.core, self.session.arena(), node) {
             return Ok(());
+        }
+        if self.is_read_only() {
+            // Whoever may not write leaves it to the next full count.
+            let core = self.core.to_settle(self.session.arena()).unwrap_or(&self.core);
+            return Op::begin(core, self.session.thread().map_err(shared_error)?)?.retire(node);
         }
         self.change(Operation::Remove, |op| op.retire(node))
     }

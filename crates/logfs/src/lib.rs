@@ -77,6 +77,7 @@ mod replay;
 mod resize;
 mod samples;
 mod scan;
+mod settling;
 mod shares;
 #[doc(hidden)]
 pub mod space;

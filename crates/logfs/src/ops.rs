@@ -13,7 +13,7 @@ use gannet_shm::{Guard, Ordering, Thread, Word};
 use gannet_vfs::shared::InodeUsers;
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::cell::Cell;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Optimistic reads that fail so often are done under the lock.
 const READ_ATTEMPTS: u32 = 64;
@@ -28,6 +28,8 @@ pub(crate) struct Core {
     /// Who has inodes open: users of descriptions, and whom the options name.
     pub(crate) users: InodeUsers,
     pub(crate) other_users: Arc<dyn Users>,
+    /// For settling, where the medium is open for reading only: see [`Core::to_settle`].
+    pub(crate) writable: OnceLock<Box<Core>>,
 }
 
 /// Who has inodes open: decides whether an inode that lost its last name can be freed.

@@ -77,12 +77,14 @@ struct Settled {
 }
 
 fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
-    let op = Op::begin(core, dead.reaper())?;
-    let disk = &core.disk;
     let locked: Vec<u32> = dead.locks().filter_map(|at| core.places.inode_of_lock(at)).collect();
     let hands: Vec<_> = dead.hands().map(|(_, content)| content).collect();
     let ours = [HAND_COMMIT, HAND_LINKS, HAND_PARENT, HAND_INODES, HAND_BLOCKS];
-    if locked.is_empty() && !hands.iter().any(|hand| ours.contains(&hand.kind)) {
+    let is_idle = locked.is_empty() && !hands.iter().any(|hand| ours.contains(&hand.kind));
+    let core = if is_idle { core } else { core.to_settle(dead.reaper().arena())? };
+    let op = Op::begin(core, dead.reaper())?;
+    let disk = &core.disk;
+    if is_idle {
         // It was in no operation of the engine. It may have made a file without a name that it did not come to open.
         note_suspect(core, dead)?;
     } else {

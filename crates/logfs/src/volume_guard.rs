@@ -139,9 +139,13 @@ impl FileGuard {
             let _ = commit.fence(); // Unmet: as above.
             note_writer(&core, session)?;
         }
+        let is_read_only = core.disk.medium().is_read_only();
         self.core = Some(core);
-        // Whoever was killed since the last attach is settled now, so that records and slots do not run out.
-        session.reap_evidently_dead().map(drop).map_err(shared_error)
+        // Whoever was killed since the last attach is settled now, so that records and slots do not run out. Who only reads may not be able to.
+        session
+            .reap_evidently_dead()
+            .map(drop)
+            .or_else(|error| if is_read_only { Ok(()) } else { Err(shared_error(error)) })
     }
 }
 

@@ -18,6 +18,7 @@
 //! | `concurrency` | many threads at once |
 //! | `histories` | what several processes are told that use one tree at once |
 //! | `abandonment` | threads that end after any store |
+//! | `readers` | who only reads, beside a writer that is killed |
 //! | `remains` | what threads that ended, or operations that failed, leave where no name leads |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
@@ -49,6 +50,7 @@ mod kills;
 mod large;
 mod mutations;
 mod operations;
+mod readers;
 mod remains;
 mod remounts;
 mod restored;

@@ -292,7 +292,8 @@ impl Shared {
         drop: impl FnOnce(&Self, &Thread<'_>, ArenaOffset) -> gannet_shm::Result<()>,
     ) -> Result<()> {
         let thread = self.thread()?;
-        self.sweep_if_wanted(&thread, fs)?;
+        // For others, whose files may not be for this process to free.
+        let _ = self.sweep_if_wanted(&thread, fs);
         let (node, held) = match self.drop_locked(&thread, description, drop).map_err(error_of)? {
             Dropped::Gone => return Err(GONE),
             Dropped::OthersUseIt => return Ok(()),

@@ -134,6 +134,10 @@ pub(crate) fn error_of(error: gannet_shm::Error) -> Error {
         Shm::Corrupt { what, at } => Error::damaged(what, at),
         Shm::OutOfBounds { at, .. } => Error::damaged("an offset in the shared state", at),
         Shm::Full { .. } => Error::because(Errno::NOMEM, "the shared state is full"),
+        Shm::Owner(inner) => inner
+            .downcast_ref::<Error>()
+            .copied()
+            .unwrap_or(Error::because(Errno::IO, "an owner of shared state failed")),
         Shm::Detached => Error::because(Errno::NODEV, "the volume is no longer attached"),
         _ => Error::because(Errno::IO, "shared state"),
     }

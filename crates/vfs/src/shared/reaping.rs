@@ -123,7 +123,8 @@ impl Shared {
         self.sweep_if_wanted(&self.thread()?, fs)
     }
 
-    /// What is to be done now and then: a sweep if one is wanted, and a look for the dead once a second.
+    /// What is to be done now and then: a sweep if one is wanted, and a look for the dead once a second. What somebody else's owner cannot settle
+    /// is no reason to refuse what is asked for here: whoever wants what the dead had meets it.
     pub(super) fn housekeep(&self, thread: &Thread<'_>, fs: &dyn FileSystem) -> crate::Result<()> {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
@@ -131,9 +132,13 @@ impl Shared {
         if now_ns.saturating_sub(looked_at_ns) > LOOK_EVERY_NS {
             self.looked_at_ns.store(now_ns, std::sync::atomic::Ordering::Relaxed);
             if looked_at_ns != 0 {
-                self.session().reap_dead().map_err(error_of)?;
+                match self.session().reap_dead() {
+                    Ok(_) | Err(gannet_shm::Error::Owner(_)) => {}
+                    Err(error) => return Err(error_of(error)),
+                }
             }
         }
-        self.sweep_if_wanted(thread, fs)
+        let _ = self.sweep_if_wanted(thread, fs);
+        Ok(())
     }
 }
