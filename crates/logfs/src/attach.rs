@@ -202,8 +202,7 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     let op = Op::begin(core, session.thread().map_err(shared_error)?)?;
     op.write_back_left()?;
     op.empty_all_limbo()?;
-    let uncertain = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
-    if uncertain.load(Ordering::Relaxed) == 0 && abandoned.is_ok() {
+    if !is_uncertain(core, session)? && abandoned.is_ok() {
         closing::save(core, session)?;
     }
     let mut commit = disk.begin();
@@ -212,6 +211,12 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     // With the word of `save`.
     let _ = commit.fence();
     sync(disk)
+}
+
+/// Whether somebody died inside an operation since all was counted: something may be free that does not count as free.
+pub(crate) fn is_uncertain(core: &Core, session: &Session) -> Result<bool> {
+    let word = session.word(core.places.control(CONTROL_UNCERTAIN)).map_err(shared_error)?;
+    Ok(word.load(Ordering::Relaxed) != 0)
 }
 
 fn sync(disk: &Disk) -> Result<()> {

@@ -2,7 +2,9 @@
 //! callbacks of `shm`, and the claim on the volume itself.
 
 use crate::adopt::LeftBehind;
-use crate::attach::{AttachOptions, OTHER_CONTENT, assemble, close_last, note_writer, open_first, opening_number};
+use crate::attach::{
+    AttachOptions, OTHER_CONTENT, assemble, close_last, is_uncertain, note_writer, open_first, opening_number,
+};
 use crate::disk::Disk;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::ops::{Core, Users, shared_error};
@@ -97,6 +99,12 @@ impl FileGuard {
         let (core, _) = self.take_disk(session)?;
         if session.reap_dead().is_err() {
             // What they left cannot be settled: the medium alone counts.
+            return Ok(false);
+        }
+        // What they were freeing is free once all is counted. Where everybody is killed, nobody closes the volume, so it is done now; unless
+        // something waits here for who comes, which the medium does not know.
+        let is_waited_for = self.shared.as_ref().map_or(Ok(false), |shared| shared.is_used())?;
+        if is_uncertain(&core, session)? && !is_waited_for {
             return Ok(false);
         }
         self.core = Some(core);

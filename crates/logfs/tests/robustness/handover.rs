@@ -2,7 +2,7 @@
 //! volume is closed as if nothing had happened. Where the arena is not the volume's any more, recovery.
 
 use crate::volume::{assert_sound, options};
-use crate::{Random, damaged_arena, joining, kills, long, restored};
+use crate::{Random, damaged_arena, joining, kills, leaks, long, restored};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
@@ -156,7 +156,10 @@ fn child() {
             let file = fs.create_unnamed(rig.root, &new).expect("a file without a name");
             rig.write(file, 0, &[6; 50_000]);
         }
-        "work" => {
+        "work" | "work with a message" => {
+            if role != "work" {
+                leaks::send(&fs);
+            }
             let life = u64::from(std::process::id());
             let (own, shared) = kills::directories(&rig, life);
             ready();

@@ -22,6 +22,7 @@
 //! | `remains` | what threads that ended, or operations that failed, leave where no name leads |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
+//! | `leaks` | space that is lost with users that are killed |
 //! | `large` | directories of very many entries |
 //! | `bystander` | who goes on meanwhile, and how long that takes |
 //! | `eviction` | trees far larger than the memory for their indexes |
@@ -48,6 +49,7 @@ mod histories;
 mod joining;
 mod kills;
 mod large;
+mod leaks;
 mod mutations;
 mod operations;
 mod readers;

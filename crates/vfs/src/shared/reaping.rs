@@ -117,6 +117,19 @@ impl Shared {
         Ok(())
     }
 
+    /// Whether anybody uses any description. For who comes after all others were killed, and has settled what they left: whether one is in transit.
+    pub fn is_used(&self) -> crate::Result<bool> {
+        let thread = self.thread()?;
+        let tables = &self.tables;
+        for reference in tables.descriptions.live(thread.arena()).map_err(error_of)? {
+            let object = tables.descriptions.object(reference).map_err(error_of)?;
+            if tables.is_used(&thread, object).map_err(error_of)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Settles what dead processes and threads left, and frees what nobody uses any more.
     pub fn reap(&self, fs: &dyn FileSystem) -> crate::Result<()> {
         self.session().reap_dead().map_err(error_of)?;
