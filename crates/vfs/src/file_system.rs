@@ -99,9 +99,9 @@ pub trait FileSystem: Send + Sync {
     /// Finds `name` in `directory`. `ENOENT`, `ENOTDIR`.
     fn lookup(&self, directory: NodeId, name: Name<'_>) -> Result<Found>;
 
-    /// A number that is another one after every change of `directory`: of its entries, attributes, extended attributes, its life.
+    /// A number that is another one after every change of `node`: of a directory's entries, of attributes, extended attributes, its life.
     /// What was read of it between two calls with the same answer still holds. `None`: not known, or it is being changed.
-    fn stamp(&self, _directory: NodeId) -> Option<u64> {
+    fn stamp(&self, _node: NodeId) -> Option<u64> {
         None
     }
 

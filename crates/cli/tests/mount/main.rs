@@ -12,6 +12,7 @@ mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]
 mod oracle;
 mod remade;
+mod rights;
 mod system;
 mod volumes;
 

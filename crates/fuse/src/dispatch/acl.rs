@@ -1,8 +1,8 @@
-//! POSIX access control lists: inheritance at creation, agreement with the permission bits.
+//! POSIX access control lists: inheritance at creation.
 //!
-//! The kernel checks permissions; what it leaves to the server is what a file system in the kernel would do when a list is
-//! set, a file is made below a default list, or the mode of a file with a list is changed. Works on the bytes of
-//! `system.posix_acl_*` values only: version 2, then (tag, permissions, id) entries.
+//! The kernel checks permissions; what it leaves to the server is what a file system in the kernel would do when a file is made below a
+//! default list, and that lists and permission bits agree (`vfs` does that). Works on the bytes of `system.posix_acl_*` values only:
+//! version 2, then (tag, permissions, id) entries.
 
 use gannet_vfs::namespace::ACCESS_LIST_ENTRIES_MAX;
 use gannet_vfs::{Errno, Error, Result};
@@ -96,16 +96,6 @@ impl AccessList {
         self.0.iter().all(|entry| matches!(entry.tag, USER_OWNER | GROUP_OWNER | OTHER))
     }
 
-    /// Follows a change of the permission bits.
-    pub(crate) fn set_mode(&mut self, mode: u32) {
-        let group_tag = if self.permissions(MASK).is_some() { MASK } else { GROUP_OWNER };
-        for (tag, bits) in [(USER_OWNER, mode >> 6), (group_tag, mode >> 3), (OTHER, mode)] {
-            if let Some(permissions) = self.permissions_mut(tag) {
-                *permissions = bits as u16 & 7;
-            }
-        }
-    }
-
     /// A file is made with `mode` below this default list: its permission bits, and the access list it begins with unless
     /// the bits say it all.
     pub(crate) fn inherit(&self, mode: u32) -> (u32, Option<Self>) {
@@ -153,15 +143,10 @@ mod tests {
 
     #[test]
     fn the_mask_stands_for_the_group() {
-        let mut full = list(&[(1, 7, 0), (2, 6, 1000), (4, 5, 0), (0x10, 6, 0), (0x20, 1, 0)]);
+        let full = list(&[(1, 7, 0), (2, 6, 1000), (4, 5, 0), (0x10, 6, 0), (0x20, 1, 0)]);
         assert_eq!((full.mode(), full.is_minimal()), (0o761, false));
-        full.set_mode(0o640);
-        assert_eq!(full.mode(), 0o640);
-        assert_eq!(full.permissions(GROUP_OWNER), Some(5), "only the mask follows");
-        let mut minimal = list(&[(1, 7, 0), (4, 5, 0), (0x20, 1, 0)]);
+        let minimal = list(&[(1, 7, 0), (4, 5, 0), (0x20, 1, 0)]);
         assert_eq!((minimal.mode(), minimal.is_minimal()), (0o751, true));
-        minimal.set_mode(0o600);
-        assert_eq!(minimal.mode(), 0o600);
     }
 
     #[test]

@@ -5,7 +5,6 @@ use gannet_vfs::{
 };
 
 use super::Dispatcher;
-use super::acl::{self, AccessList};
 use super::names::UNCHANGEABLE;
 use super::set_id::{SET_ID, is_root};
 use crate::protocol::constants::{InitFlags, SetAttrValid};
@@ -103,14 +102,6 @@ impl Dispatcher {
             change.group = None;
         }
         let attributes = self.file_system.set_attributes(node, &change)?;
-        if let ModeChange::Set(mode) = change.mode
-            && now.has_access_list
-            && let Some(value) = self.xattr_value(node, acl::ACCESS)?
-        {
-            let mut list = AccessList::decode(&value)?;
-            list.set_mode(mode);
-            self.file_system.set_xattr(node, acl::ACCESS, &list.encode(), gannet_vfs::XattrMode::Any)?;
-        }
         if change.size_bytes.is_some() || owner_changes && now.file_type != FileType::Directory {
             self.drop_capabilities(node);
         }

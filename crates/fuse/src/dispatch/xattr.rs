@@ -1,6 +1,7 @@
 //! Extended attributes, and the rules that access control lists add.
 
-use gannet_vfs::{AttributeChange, Errno, Error, ModeChange, NodeId, Result, XattrMode};
+use gannet_vfs::namespace::AccessList as StoredList;
+use gannet_vfs::{Errno, Error, InodeFlags, NodeId, Result, XattrMode};
 
 use super::Dispatcher;
 use super::acl::{self, AccessList};
@@ -9,7 +10,6 @@ use super::set_id::is_root;
 use crate::protocol::constants::SETXATTR_ACL_KILL_SGID;
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
-use gannet_vfs::InodeFlags;
 
 /// `EOPNOTSUPP` for a name in no namespace that a file system here has, `EINVAL` for a namespace without a name. The kernel passes
 /// everything on.
@@ -68,6 +68,10 @@ impl Dispatcher {
             return put_length(length_bytes, out);
         }
         let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::RANGE))?;
+        if name == acl::ACCESS {
+            // What is stored may be older than the permission bits, by which the kernel goes for the owner only.
+            return StoredList::tell(&*self.file_system, node, room).map_err(absent_list);
+        }
         self.file_system.xattr(node, name, room).map_err(absent_list)
     }
 
@@ -120,7 +124,7 @@ impl Dispatcher {
             _ => return Err(Error::new(Errno::INVAL)),
         };
         if name == acl::ACCESS {
-            return self.set_access_list(node, value, mode, set_flags);
+            return self.set_access_list(node, value, set_flags);
         }
         if name == acl::DEFAULT {
             AccessList::decode(value)?;
@@ -129,24 +133,11 @@ impl Dispatcher {
         Ok(FixedReply::new())
     }
 
-    /// Sets the access list and the permission bits it implies; a list that says no more than the bits is not kept.
-    fn set_access_list(&self, node: NodeId, value: &[u8], mode: XattrMode, set_flags: u32) -> Result<FixedReply> {
-        let list = AccessList::decode(value)?;
-        if list.is_minimal() {
-            match self.file_system.remove_xattr(node, acl::ACCESS) {
-                Ok(()) => {}
-                Err(error) if matches!(error.errno(), Errno::NODATA | Errno::OPNOTSUPP) => {}
-                Err(error) => return Err(error),
-            }
-        } else {
-            self.file_system.set_xattr(node, acl::ACCESS, value, mode)?;
-        }
-        let mut bits = self.file_system.permissions(node)?.mode & !0o777 | list.mode();
-        if set_flags & SETXATTR_ACL_KILL_SGID != 0 {
-            bits &= !0o2000;
-        }
-        let change = AttributeChange { mode: ModeChange::Set(bits), ..AttributeChange::default() };
-        self.file_system.set_attributes(node, &change)?;
+    /// Sets the access list and the permission bits it implies.
+    fn set_access_list(&self, node: NodeId, value: &[u8], set_flags: u32) -> Result<FixedReply> {
+        let known = self.file_system.permissions(node)?;
+        let keeps_set_group_id = set_flags & SETXATTR_ACL_KILL_SGID == 0;
+        StoredList::store(&*self.file_system, node, &known, value, keeps_set_group_id)?;
         Ok(FixedReply::new())
     }
 

@@ -14,6 +14,7 @@
 //! | `path_cache.rs` | what a thread keeps of earlier walks |
 //! | `access.rs` | may they |
 //! | `access_list.rs` | POSIX ACLs: format, check, inheritance |
+//! | `stored_list.rs` | access lists of inodes and the permission bits that stand for them, told and set together |
 //! | `file_capability.rs` | capabilities of programs: format, and when they fall |
 //! | `open.rs`, `names.rs`, `attributes.rs`, `xattrs.rs`, `sharing.rs` | the operations |
 //!
@@ -29,6 +30,7 @@ mod names;
 mod open;
 mod path_cache;
 mod sharing;
+mod stored_list;
 mod walk;
 mod xattrs;
 

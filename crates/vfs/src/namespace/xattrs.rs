@@ -2,7 +2,7 @@
 
 use super::access_list::{ACCESS_NAME, AccessList, DEFAULT_NAME};
 use super::{Access, Capabilities, Namespace, file_capability};
-use crate::{AttributeChange, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, XattrMode};
+use crate::{Errno, Error, FileType, InodeFlags, NodeId, Permissions, Result, XattrMode};
 
 const fn fail<T>(errno: Errno) -> Result<T> {
     Err(Error::new(errno))
@@ -57,13 +57,7 @@ impl Namespace<'_, '_> {
             Space::AccessList | Space::DefaultList if known.file_type == FileType::Symlink => {
                 return fail(Errno::OPNOTSUPP);
             }
-            Space::AccessList if !value.is_empty() => {
-                let length = self.fs.xattr(node, name, value)?;
-                AccessList::new(&mut value[..length])
-                    .map_err(|_| Error::damaged("access control list of an inode", node.number))?
-                    .set_mode(known.mode);
-                return Ok(length);
-            }
+            Space::AccessList if !value.is_empty() => return AccessList::tell(self.fs, node, value),
             Space::AccessList | Space::DefaultList => {}
         }
         self.fs.xattr(node, name, value)
@@ -179,30 +173,9 @@ impl Namespace<'_, '_> {
         self.remove_named(space, node, name)
     }
 
-    /// Stores a list and the permission bits that stand for it. Between its steps less is granted than before or after.
     #[cold]
     fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8]) -> Result<()> {
-        let mut room = AccessList::ROOM;
-        let copy = room.get_mut(..value.len()).ok_or(Error::new(Errno::TOOBIG))?;
-        copy.copy_from_slice(value);
-        let list = AccessList::new(copy)?;
-        let kept = if self.keeps_set_group_id(known.owner.group) { 0o7000 } else { 0o5000 };
-        let bits = known.mode & kept | list.mode();
-        let set_mode = |mode| {
-            let change = AttributeChange { mode: ModeChange::Set(mode), ..Default::default() };
-            self.fs.set_attributes(node, &change).map(|_| ())
-        };
-        if list.is_minimal() && !known.has_access_list {
-            return set_mode(bits);
-        }
-        set_mode(bits & known.mode & !0o070 | known.mode & 0o7000 & kept)?;
-        let stored = if list.is_minimal() {
-            self.fs.remove_xattr(node, ACCESS_NAME)
-        } else {
-            self.fs.set_xattr(node, ACCESS_NAME, list.bytes(), XattrMode::Any)
-        };
-        set_mode(if stored.is_ok() { bits } else { known.mode })?;
-        stored
+        AccessList::store(self.fs, node, known, value, self.keeps_set_group_id(known.owner.group))
     }
 
     /// `removexattr`. Without its list an inode keeps its permission bits; a list that is not there counts as removed.
