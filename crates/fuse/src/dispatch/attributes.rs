@@ -27,6 +27,7 @@ impl Dispatcher {
     pub(super) fn shown(&self, mut attributes: Attributes) -> Attributes {
         attributes.owner.user = self.policy.user.unwrap_or(attributes.owner.user);
         attributes.owner.group = self.policy.group.unwrap_or(attributes.owner.group);
+        attributes.sectors = self.shown_sectors(&attributes);
         if let Some(umask) = self.policy.umask
             && attributes.file_type != FileType::Symlink
         {

@@ -8,6 +8,7 @@
 //!
 //! Replies that the kernel believes whatever happened since (of SETATTR and LINK) give attributes no time.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread::Thread;
@@ -41,7 +42,11 @@ pub(crate) trait Kernel: Send + Sync {
     /// Has the kernel forget the attributes of an inode. Waits for nothing.
     fn forget_attributes(&self, id: u64);
     /// Has the kernel write back and drop all pages of a file. May wait for requests that other threads serve.
-    fn drop_pages(&self, id: u64);
+    fn drop_pages(&self, id: u64) {
+        self.drop_range(id, 0..u64::MAX);
+    }
+    /// The same of a part of it.
+    fn drop_range(&self, id: u64, bytes: Range<u64>);
     /// Waits until all requests that are being served now have been answered; less if `give_up` says so.
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool);
 }

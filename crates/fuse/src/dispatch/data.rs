@@ -2,8 +2,7 @@
 
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
-    AllocateMode, Errno, Error, FileType, InodeFlags, NodeId, Result, SeekTarget, SyncScope, WriteFlags, WritePosition,
-    Written,
+    AllocateMode, Errno, Error, FileType, InodeFlags, NodeId, Result, SyncScope, WriteFlags, WritePosition, Written,
 };
 
 use super::names::UNCHANGEABLE;
@@ -33,6 +32,10 @@ impl Dispatcher {
             CachePolicy::Coherent => OpenMode::Direct,
             CachePolicy::Exclusive { .. } => OpenMode::Cached,
         };
+        if flags & O_ACCMODE != 0 && !self.exclusive() {
+            self.users.set_written(handle);
+            self.nodes.written(id);
+        }
         match mode {
             OpenMode::Cached => OpenReplyFlags::KEEP_CACHE,
             OpenMode::Direct => OpenReplyFlags::DIRECT_IO | OpenReplyFlags::PARALLEL_DIRECT_WRITES,
@@ -54,7 +57,12 @@ impl Dispatcher {
             }
         }
         let handle = self.open_handle(node, flags)?;
-        Ok(reply::opened(handle, self.note_handle(header.node, handle, flags)))
+        let how = self.note_handle(header.node, handle, flags);
+        if flags & O_ACCMODE != 0 && self.file_system.attributes(node).is_ok_and(|now| self.may_have_blocks(&now)) {
+            // It is shown otherwise from now on.
+            self.attributes_have_changed(header.node);
+        }
+        Ok(reply::opened(handle, how))
     }
 
     pub(super) fn read(
@@ -178,15 +186,6 @@ impl Dispatcher {
         self.drop_capabilities(node);
         self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
         Ok(FixedReply::new())
-    }
-
-    pub(super) fn seek(&self, header: &Header, offset_bytes: u64, whence: u32) -> Result<FixedReply> {
-        let target = match whence {
-            3 => SeekTarget::Data,
-            4 => SeekTarget::Hole,
-            _ => return Err(Error::new(Errno::INVAL)),
-        };
-        Ok(reply::position(self.file_system.seek(self.node(header.node)?, target, offset_bytes)?))
     }
 
     /// `copy_file_range`: shares blocks where it can, copies otherwise.

@@ -11,12 +11,13 @@
 //! | `moved.rs` | files that others move while a program here renames them |
 //! | `again.rs` | files that others replace while a program here opens them |
 //! | `attributes.rs` | stat, setattr, inode flags |
-//! | `data.rs` | open, read, write, allocate, seek, copy |
+//! | `data.rs` | open, read, write, allocate, copy |
+//! | `seek.rs` | data and holes |
 //! | `directory.rs` | readdir, readdirplus |
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
-//! | `waiting.rs` | locks that are waited for |
+//! | `waiting.rs` | requests that wait: for locks, and for what the kernel has yet to write back |
 //! | `signals.rs` | signals to who waits, where the kernel does not tell |
 //! | `closing.rs` | locks that a close is about to drop |
 //! | `users.rs` | open files, as others who share the volume see them |
@@ -36,6 +37,7 @@ mod moved;
 mod names;
 mod nodes;
 mod room;
+mod seek;
 mod set_id;
 mod signals;
 mod users;
@@ -105,6 +107,8 @@ pub(crate) enum Outcome {
     Reply(usize),
     /// Send an error.
     Error(Errno),
+    /// Send this reply, which has not been put into the buffer.
+    Late(Box<FixedReply>),
     /// Send nothing.
     Silent,
     /// Start the wait, and send its outcome when it ends.
@@ -316,7 +320,9 @@ impl Dispatcher {
             Operation::Allocate { offset_bytes, length_bytes, mode } => {
                 self.allocate(header, offset_bytes, length_bytes, mode)?
             }
-            Operation::Seek { offset_bytes, whence } => self.seek(header, offset_bytes, whence)?,
+            Operation::Seek { offset_bytes, whence } => {
+                return self.seek(header, offset_bytes, whence).map(FixedOutcome::Other);
+            }
             Operation::CopyRange { offset_bytes, to_node, to_offset_bytes, length_bytes, wide } => {
                 self.copy_range(header, offset_bytes, to_node, to_offset_bytes, length_bytes, wide)?
             }

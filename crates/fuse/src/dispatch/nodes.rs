@@ -58,6 +58,8 @@ struct Record {
     /// Open files that go through the kernel's pages, and those that pass them by; of automatic mounts only.
     cached_opens: u32,
     direct_opens: u32,
+    /// Open files that can be written to; not of exclusive mounts.
+    written_opens: u32,
     /// How often it was opened directly.
     direct_serial: u32,
     /// The epoch of caching in which the kernel's pages are right ([`ANY_PAGES`], [`NO_PAGES`]).
@@ -126,8 +128,14 @@ impl Nodes {
     /// Notes that the kernel is about to be told of `id` once more.
     pub(crate) fn hold(&self, id: u64) {
         if id != ROOT_ID {
-            let unknown =
-                Record { lookups: 0, cached_opens: 0, direct_opens: 0, direct_serial: 0, pages_epoch: NO_PAGES };
+            let unknown = Record {
+                lookups: 0,
+                cached_opens: 0,
+                direct_opens: 0,
+                written_opens: 0,
+                direct_serial: 0,
+                pages_epoch: NO_PAGES,
+            };
             lock(self.shard(id)).entry(id).or_insert(unknown).lookups += 1;
         }
     }
@@ -161,6 +169,25 @@ impl Nodes {
             };
             *opens = opens.saturating_sub(1);
         }
+    }
+
+    /// Notes that a file was opened for writing.
+    pub(crate) fn written(&self, id: u64) {
+        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
+            record.written_opens += 1;
+        }
+    }
+
+    /// Notes that an open file that could be written to is gone, with its maps.
+    pub(crate) fn written_no_more(&self, id: u64) {
+        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
+            record.written_opens = record.written_opens.saturating_sub(1);
+        }
+    }
+
+    /// Whether somebody has a file open for writing.
+    pub(crate) fn is_written(&self, id: u64) -> bool {
+        lock(self.shard(id)).get(&id).is_some_and(|record| record.written_opens > 0)
     }
 
     /// Whether programs read a file through pages that may be wrong: each read must ask, and drop them.

@@ -20,10 +20,19 @@ const SHARDS: usize = 16;
 /// What this mount has open.
 #[derive(Default)]
 pub(super) struct Users {
-    /// Handles of open files and directories; for files of automatic mounts also how the kernel opened them.
-    handles: [Mutex<HashMap<u64, Option<OpenMode>>>; SHARDS],
+    /// Handles of open files and directories.
+    handles: [Mutex<HashMap<u64, Open>>; SHARDS],
     /// Descriptions that keep inodes without names, by the kernel's id.
     kept: Mutex<HashMap<u64, Description>>,
+}
+
+/// What is known of a handle.
+#[derive(Clone, Copy, Default)]
+struct Open {
+    /// How the kernel opened it; of files of automatic mounts only.
+    mode: Option<OpenMode>,
+    /// It can be written to.
+    written: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -31,12 +40,16 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Users {
-    fn shard(&self, handle: u64) -> &Mutex<HashMap<u64, Option<OpenMode>>> {
+    fn shard(&self, handle: u64) -> &Mutex<HashMap<u64, Open>> {
         &self.handles[(handle ^ handle >> 16) as usize % SHARDS]
     }
 
     pub(super) fn set_mode(&self, handle: u64, mode: OpenMode) {
-        lock(self.shard(handle)).insert(handle, Some(mode));
+        lock(self.shard(handle)).entry(handle).or_default().mode = Some(mode);
+    }
+
+    pub(super) fn set_written(&self, handle: u64) {
+        lock(self.shard(handle)).entry(handle).or_default().written = true;
     }
 }
 
@@ -53,17 +66,20 @@ impl Dispatcher {
         };
         let file_system = &*self.file_system;
         let handle = file_system.shared().open(file_system, node, access, flags)?.word();
-        lock(self.users.shard(handle)).insert(handle, None);
+        lock(self.users.shard(handle)).insert(handle, Open::default());
         Ok(handle)
     }
 
     /// The file that the kernel knows as `id` and opened as `handle` was closed by its last user.
     pub(super) fn close_handle(&self, id: u64, handle: u64) {
         let known = lock(self.users.shard(handle)).remove(&handle);
-        if let Some(mode) = known {
+        if let Some(open) = known {
             self.close_description(handle);
-            if let Some(mode) = mode {
+            if let Some(mode) = open.mode {
                 self.nodes.closed(id, mode);
+            }
+            if open.written {
+                self.nodes.written_no_more(id);
             }
         }
     }

@@ -1,6 +1,6 @@
-//! Requests for locks that wait: for others' locks, or for the end of an open file that is being closed.
+//! Requests that wait: for others' locks, for the end of an open file that is being closed, for what the kernel has yet to write back.
 //!
-//! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock.
+//! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock, or the write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,9 +11,11 @@ use gannet_vfs::{Errno, Result};
 
 use super::closing::Patience;
 use super::locks::lock;
+use super::seek::Seek;
 use super::signals::Signals;
 use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
+use crate::protocol::wire::FixedReply;
 
 /// Interrupts that came before their requests were seen to wait: the latest are remembered.
 const EARLY_MAX: usize = 64;
@@ -72,6 +74,8 @@ pub(super) enum WaitsFor {
     Lock { owner: Option<u64>, request: SharedRequest, stop: Arc<AtomicBool>, impatient: bool },
     /// The end of an open file that had the owner's word.
     Predecessor { lock_request: LockRequest, wait: bool },
+    /// The pages of a file that the kernel may have.
+    Pages(Seek),
 }
 
 /// What is in the way of a lock that is asked for.
@@ -83,6 +87,13 @@ pub(super) enum Blocker {
     Closing(u64),
     /// A lock that nobody is about to drop, as far as can be known.
     Stays,
+}
+
+impl Outcome {
+    /// Of a request that may have waited.
+    pub(super) fn late(reply: FixedReply) -> Self {
+        Self::Late(Box::new(reply))
+    }
 }
 
 impl Wait {
@@ -113,6 +124,7 @@ impl Wait {
                     Err(error) => Outcome::Error(error.errno()),
                 }
             }
+            WaitsFor::Pages(seek) => dispatcher.seek_written(header.node, seek),
         }
     }
 
@@ -124,6 +136,8 @@ impl Wait {
                 Outcome::Error(if impatient { Errno::AGAIN } else { Errno::NOLCK })
             }
             WaitsFor::Predecessor { .. } => Outcome::Error(Errno::NOLCK),
+            // Whatever was said could be wrong.
+            WaitsFor::Pages(_) => Outcome::Error(Errno::NOMEM),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Replies as the kernel reads them.
 
+use std::ops::Range;
+
 use super::constants::{ATTR_BYTES, DIRENT_BYTES, ENTRY_BYTES, OUT_HEADER_BYTES, OpenReplyFlags};
 use super::wire::FixedReply;
 use gannet_vfs::{Attributes, Statistics};
@@ -180,16 +182,21 @@ pub fn ioctl_result(result: i32) -> FixedReply {
     reply
 }
 
-/// `fuse_notify_inval_inode_out` with its header: the kernel shall forget the attributes of an inode, and its pages.
-pub fn invalidate(node: u64, pages: bool) -> [u8; OUT_HEADER_BYTES + 24] {
+/// `fuse_notify_inval_inode_out` with its header: the kernel shall forget the attributes of an inode, and its pages in a part.
+pub fn invalidate(node: u64, pages: Option<Range<u64>>) -> [u8; OUT_HEADER_BYTES + 24] {
     /// `FUSE_NOTIFY_INVAL_INODE`, where an error stands in a reply; and no request's name.
     const INVALIDATE_INODE: i32 = 2;
     let mut message = [0; OUT_HEADER_BYTES + 24];
     message[..OUT_HEADER_BYTES].copy_from_slice(&out_header(0, -INVALIDATE_INODE, 24));
     message[OUT_HEADER_BYTES..OUT_HEADER_BYTES + 8].copy_from_slice(&node.to_le_bytes());
-    // From byte 0 to the end: offset 0, length 0. A negative offset: no pages.
-    let offset_bytes: i64 = if pages { 0 } else { -1 };
+    // A negative offset: no pages. Length 0: to the end.
+    let (offset_bytes, length_bytes) = match pages {
+        None => (-1, 0),
+        Some(bytes) if bytes.end > i64::MAX as u64 => (bytes.start as i64, 0),
+        Some(bytes) => (bytes.start as i64, (bytes.end - bytes.start) as i64),
+    };
     message[OUT_HEADER_BYTES + 8..OUT_HEADER_BYTES + 16].copy_from_slice(&offset_bytes.to_le_bytes());
+    message[OUT_HEADER_BYTES + 16..].copy_from_slice(&length_bytes.to_le_bytes());
     message
 }
 
@@ -313,13 +320,15 @@ mod tests {
 
     #[test]
     fn notifications_carry_their_code_and_no_name() {
-        assert_eq!(invalidate(1, false)[24..32], [0xff; 8]);
-        let message = invalidate(0x55, true);
+        assert_eq!(invalidate(1, None)[24..32], [0xff; 8]);
+        let message = invalidate(0x55, Some(0..u64::MAX));
         assert_eq!(message[..4], 40u32.to_le_bytes());
         assert_eq!(message[4..8], 2i32.to_le_bytes());
         assert_eq!(message[8..16], [0; 8]);
         assert_eq!(message[16..24], 0x55u64.to_le_bytes());
         assert_eq!(message[24..], [0; 16]);
+        let part = invalidate(0x55, Some(4096..5000));
+        assert_eq!((&part[24..32], &part[32..]), (&4096u64.to_le_bytes()[..], &904u64.to_le_bytes()[..]));
     }
 
     #[test]

@@ -116,13 +116,20 @@ impl Channel {
             let device = Arc::clone(&self.device);
             start_waiting(wait, move |outcome| {
                 if let Some((header, _)) = reply_header(unique, &outcome) {
-                    let _ = rustix::io::write(&device, &header);
+                    let mut message = header.to_vec();
+                    if let Outcome::Late(late) = &outcome {
+                        message.extend_from_slice(late.bytes());
+                    }
+                    let _ = rustix::io::write(&device, &message);
                 }
             });
             return Ok(());
         }
         let Some((header, payload_bytes)) = reply_header(unique, &outcome) else { return Ok(()) };
         reply[..OUT_HEADER_BYTES].copy_from_slice(&header);
+        if let Outcome::Late(late) = &outcome {
+            reply[OUT_HEADER_BYTES..OUT_HEADER_BYTES + payload_bytes].copy_from_slice(late.bytes());
+        }
         match rustix::io::write(&self.device, &reply[..OUT_HEADER_BYTES + payload_bytes]) {
             // ENOENT: the caller was killed and waits no more.
             Ok(_) | Err(Errno::NOENT) => Ok(()),

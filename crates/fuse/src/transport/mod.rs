@@ -76,7 +76,7 @@ pub(crate) struct Session {
 }
 
 const HANDSHAKE_SECONDS_MAX: u64 = 20;
-const WAITER_STACK_BYTES: usize = 256 << 10;
+const WAITER_STACK_BYTES: usize = 1 << 20;
 
 impl Session {
     /// Answers INIT on `device`, then starts the threads. When this returns, the mount answers.
@@ -304,7 +304,7 @@ fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
             done(guarded(|| wait.outcome()));
         }
     };
-    let spawned = Builder::new().name("fuse-lock".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
+    let spawned = Builder::new().name("fuse-wait".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
     if spawned.is_err()
         && let Some((wait, done)) = take(&task)
     {
@@ -316,6 +316,7 @@ fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
 fn reply_header(unique: u64, outcome: &Outcome) -> Option<([u8; OUT_HEADER_BYTES], usize)> {
     match *outcome {
         Outcome::Reply(payload_bytes) => Some((out_header(unique, 0, payload_bytes), payload_bytes)),
+        Outcome::Late(ref reply) => Some((out_header(unique, 0, reply.bytes().len()), reply.bytes().len())),
         Outcome::Error(errno) => Some((out_header(unique, errno.raw_os_error(), 0), 0)),
         Outcome::Silent | Outcome::Waits(_) => None,
     }

@@ -3,6 +3,7 @@
 //! Notifications are written to `/dev/fuse`, with either transport. A thread's [`Turn`] tells when what it was serving has been
 //! answered: replies leave by a system call of that thread, so nobody else can know.
 
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,11 +95,11 @@ impl Notifier {
 impl Kernel for Notifier {
     // An inode that the kernel does not have any more has neither; nor has a connection that has ended.
     fn forget_attributes(&self, id: u64) {
-        let _ = rustix::io::write(&self.device, &invalidate(id, false));
+        let _ = rustix::io::write(&self.device, &invalidate(id, None));
     }
 
-    fn drop_pages(&self, id: u64) {
-        let _ = rustix::io::write(&self.device, &invalidate(id, true));
+    fn drop_range(&self, id: u64, bytes: Range<u64>) {
+        let _ = rustix::io::write(&self.device, &invalidate(id, Some(bytes)));
     }
 
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool) {

@@ -131,10 +131,13 @@ impl Entry {
     /// The command that sends a reply, which lies in the payload, and fetches the next request.
     fn answer(&mut self, core: u16, index: usize, outcome: &Outcome) -> Entry128 {
         // SAFETY: as in `serve`; an entry whose request waits is not the kernel's either.
-        let header = unsafe { self.header.bytes() };
+        let (header, payload) = unsafe { (self.header.bytes(), self.payload.bytes()) };
         let commit = u64_at(header, COMMIT_ID_OFFSET).unwrap_or(0);
         // Requests without a reply do not come this way; if one did, the entry must go back all the same.
         let (reply, payload_bytes) = reply_header(commit, outcome).unwrap_or(([0; OUT_HEADER_BYTES], 0));
+        if let Outcome::Late(late) = outcome {
+            payload[..payload_bytes].copy_from_slice(late.bytes());
+        }
         header[..OUT_HEADER_BYTES].copy_from_slice(&reply);
         header[PAYLOAD_BYTES_OFFSET..PAYLOAD_BYTES_OFFSET + 4].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
         let command = opcode::UringCmd80::new(DEVICE, COMMAND_COMMIT_AND_FETCH).cmd(command_bytes(core, commit));

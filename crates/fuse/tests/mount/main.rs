@@ -6,6 +6,7 @@
 
 mod appends;
 mod files;
+mod holes;
 mod idmapped;
 mod life;
 mod locks;
@@ -219,6 +220,7 @@ fn main() -> ExitCode {
         appends::TESTS,
         programs::TESTS,
         special::TESTS,
+        holes::TESTS,
         locks::TESTS,
         signals::TESTS,
         life::TESTS,
