@@ -1,12 +1,14 @@
 //! Attributes and inode flags: what is shown, and how changes are understood.
 
+use std::sync::Arc;
+
 use gannet_vfs::{
     AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, Time, TimeChange,
 };
 
-use super::Dispatcher;
 use super::names::UNCHANGEABLE;
 use super::set_id::{SET_ID, is_root};
+use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, SetAttrValid};
 use crate::protocol::reply;
 use crate::protocol::request::{Header, IoctlInput, SetAttrRequest};
@@ -119,39 +121,32 @@ impl Dispatcher {
 
     /// The inode-flag calls; `ENOTTY` for any other. The reply is `fuse_ioctl_out` and the output.
     pub(super) fn ioctl(
-        &self,
+        self: &Arc<Self>,
         header: &Header,
         command: u32,
         input: &IoctlInput,
         out_bytes: u32,
         out: &mut [u8],
-    ) -> Result<usize> {
+    ) -> Result<Outcome> {
         let node = self.node(header.node)?;
+        let [a, b, c, d, ..] = input.bytes;
+        let wanted = u32::from_le_bytes([a, b, c, d]);
+        let now = || Ok::<_, Error>(self.file_system.permissions(node)?.flags);
         let mut output = [0u8; EXTENDED_FLAGS_BYTES];
         let output_bytes = if GET_FLAGS.contains(&command) {
-            let flags = u64::from(self.file_system.permissions(node)?.flags.bits());
-            output[..8].copy_from_slice(&flags.to_le_bytes());
+            output[..8].copy_from_slice(&u64::from(now()?.bits()).to_le_bytes());
             8
         } else if command == SET_FLAGS {
-            let [a, b, c, d, ..] = input.bytes;
-            let wanted = u32::from_le_bytes([a, b, c, d]);
-            self.set_flags(node, self.file_system.permissions(node)?.flags.with_bits(wanted)?)?;
-            self.attributes_have_changed(header.node);
-            0
+            return self.set_flags(header, node, now()?.with_bits(wanted)?);
         } else if command == GET_EXTENDED_FLAGS {
-            let flags = self.file_system.permissions(node)?.flags;
-            output[..4].copy_from_slice(&u32::to_le_bytes(flags.extended()));
+            output[..4].copy_from_slice(&u32::to_le_bytes(now()?.extended()));
             EXTENDED_FLAGS_BYTES
         } else if command == SET_EXTENDED_FLAGS {
-            let [a, b, c, d, ..] = input.bytes;
-            let wanted = u32::from_le_bytes([a, b, c, d]);
             // Extent size hints and project ids have no meaning here: none or an error.
             if input.bytes[4..28].iter().any(|&byte| byte != 0) {
                 return Err(Error::new(Errno::OPNOTSUPP));
             }
-            self.set_flags(node, self.file_system.permissions(node)?.flags.with_extended(wanted)?)?;
-            self.attributes_have_changed(header.node);
-            0
+            return self.set_flags(header, node, now()?.with_extended(wanted)?);
         } else {
             return Err(Error::new(Errno::NOTTY));
         };
@@ -161,11 +156,6 @@ impl Dispatcher {
         let room = out.get_mut(..total_bytes).ok_or(Error::new(Errno::RANGE))?;
         room[..head_bytes].copy_from_slice(reply.bytes());
         room[head_bytes..].copy_from_slice(&output[..total_bytes - head_bytes]);
-        Ok(total_bytes)
-    }
-
-    fn set_flags(&self, node: NodeId, flags: InodeFlags) -> Result<()> {
-        let change = AttributeChange { flags: Some(flags), ..AttributeChange::default() };
-        self.file_system.set_attributes(node, &change).map(drop)
+        Ok(Outcome::Reply(total_bytes))
     }
 }

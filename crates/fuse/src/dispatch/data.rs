@@ -91,22 +91,8 @@ impl Dispatcher {
         data: &[u8],
     ) -> Result<FixedReply> {
         let node = self.node(header.node)?;
-        let mut position = WritePosition::At(offset_bytes);
         let from_page_cache = write_flags.contains(WriteRequestFlags::CACHE);
-        if self.agreed(InitFlags::NO_OPEN_SUPPORT) && !from_page_cache {
-            // Without requests to open, this is the first sight of a write.
-            let inode_flags = self.file_system.permissions(node)?.flags;
-            if inode_flags.contains(InodeFlags::IMMUTABLE)
-                || (inode_flags.contains(InodeFlags::APPEND_ONLY) && open_flags & O_APPEND == 0)
-            {
-                return Err(UNCHANGEABLE);
-            }
-        }
-        // On a shared volume the kernel's idea of the end may be old. The pieces of a large write come one after the other
-        // (no ASYNC_DIO), so each belongs at the end.
-        if open_flags & O_APPEND != 0 && !from_page_cache && !self.exclusive() {
-            position = WritePosition::Append;
-        }
+        let position = self.write_position(header, node, offset_bytes, write_flags, open_flags, data)?;
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
         let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
         if drops {
@@ -204,7 +190,9 @@ impl Dispatcher {
             return Err(Error::new(Errno::INVAL));
         }
         let now = self.file_system.permissions(to)?;
-        if now.flags.contains(InodeFlags::IMMUTABLE) {
+        // Who appends is refused by the kernel: the descriptor is one that does not, or does not any more.
+        let changes = to_offset_bytes < self.file_system.attributes(to)?.size_bytes;
+        if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && changes) {
             return Err(UNCHANGEABLE);
         }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));

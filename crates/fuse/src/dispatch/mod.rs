@@ -13,6 +13,7 @@
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, copy |
 //! | `seek.rs` | data and holes |
+//! | `guarded.rs` | writes to immutable and append-only files |
 //! | `directory.rs` | readdir, readdirplus |
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
@@ -32,6 +33,7 @@ mod caching;
 mod closing;
 mod data;
 mod directory;
+mod guarded;
 mod locks;
 mod moved;
 mod names;
@@ -336,7 +338,7 @@ impl Dispatcher {
     }
 
     /// Serves an operation whose reply fills the buffer.
-    fn bulk(&self, header: &Header, operation: &BulkOperation, out: &mut [u8]) -> Outcome {
+    fn bulk(self: &Arc<Self>, header: &Header, operation: &BulkOperation, out: &mut [u8]) -> Outcome {
         let result = match operation {
             BulkOperation::Read { offset_bytes, size_bytes, open_flags, .. } => {
                 self.read(header, *offset_bytes, *size_bytes, *open_flags, out)
@@ -347,7 +349,8 @@ impl Dispatcher {
             BulkOperation::ReadLink => self.read_link(header, out),
             BulkOperation::ListXattr { size_bytes } => self.list_xattrs(header, *size_bytes, out),
             BulkOperation::Ioctl { command, input, out_bytes, .. } => {
-                self.ioctl(header, *command, input, *out_bytes, out)
+                let outcome = self.ioctl(header, *command, input, *out_bytes, out);
+                return outcome.unwrap_or_else(|error| self.error(header, &error));
             }
         };
         result.map_or_else(|error| self.error(header, &error), Outcome::Reply)

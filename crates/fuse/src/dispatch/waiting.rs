@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use gannet_vfs::shared::{LockOwner, LockRequest as SharedRequest};
-use gannet_vfs::{Errno, Result};
+use gannet_vfs::{Errno, InodeFlags, NodeId, Result};
 
 use super::closing::Patience;
 use super::locks::lock;
@@ -76,6 +76,8 @@ pub(super) enum WaitsFor {
     Predecessor { lock_request: LockRequest, wait: bool },
     /// The pages of a file that the kernel may have.
     Pages(Seek),
+    /// The same, before flags forbid to write.
+    Flags { node: NodeId, flags: InodeFlags },
 }
 
 /// What is in the way of a lock that is asked for.
@@ -125,6 +127,7 @@ impl Wait {
                 }
             }
             WaitsFor::Pages(seek) => dispatcher.seek_written(header.node, seek),
+            WaitsFor::Flags { node, flags } => dispatcher.set_flags_written(header.node, node, flags),
         }
     }
 
@@ -137,7 +140,7 @@ impl Wait {
             }
             WaitsFor::Predecessor { .. } => Outcome::Error(Errno::NOLCK),
             // Whatever was said could be wrong.
-            WaitsFor::Pages(_) => Outcome::Error(Errno::NOMEM),
+            WaitsFor::Pages(_) | WaitsFor::Flags { .. } => Outcome::Error(Errno::NOMEM),
         }
     }
 }

@@ -5,18 +5,24 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use super::hand_off;
 use super::ring::Inbox;
 use crate::dispatch::Kernel;
 use crate::protocol::reply::invalidate;
 
 /// How often who waits for a thread looks.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// So many threads have the kernel drop pages at a time.
+const DROPPING_MAX: usize = 16;
+const STACK_BYTES: usize = 128 << 10;
 
 /// What one serving thread has answered.
 pub(super) struct Turn {
@@ -82,24 +88,59 @@ impl Turns {
 
 /// The way to the kernel for what it did not ask.
 pub(super) struct Notifier {
-    device: OwnedFd,
+    device: Arc<OwnedFd>,
     turns: Turns,
+    /// Threads that have the kernel drop pages.
+    dropping: Arc<AtomicUsize>,
+}
+
+/// One of those.
+struct Busy {
+    count: Arc<AtomicUsize>,
+    before: usize,
+}
+
+impl Busy {
+    fn new(count: &Arc<AtomicUsize>) -> Self {
+        Self { count: Arc::clone(count), before: count.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Notifier {
     pub(super) fn new(device: &OwnedFd, turns: Turns) -> rustix::io::Result<Self> {
-        Ok(Self { device: device.try_clone().map_err(|_| Errno::MFILE)?, turns })
+        let device = Arc::new(device.try_clone().map_err(|_| Errno::MFILE)?);
+        Ok(Self { device, turns, dropping: Arc::default() })
     }
 }
 
 impl Kernel for Notifier {
     // An inode that the kernel does not have any more has neither; nor has a connection that has ended.
     fn forget_attributes(&self, id: u64) {
-        let _ = rustix::io::write(&self.device, &invalidate(id, None));
+        let _ = rustix::io::write(&*self.device, &invalidate(id, None));
     }
 
     fn drop_range(&self, id: u64, bytes: Range<u64>) {
-        let _ = rustix::io::write(&self.device, &invalidate(id, Some(bytes)));
+        let _ = rustix::io::write(&*self.device, &invalidate(id, Some(bytes)));
+    }
+
+    fn drop_later(&self, id: u64, bytes: Range<u64>) {
+        let busy = Busy::new(&self.dropping);
+        if busy.before >= DROPPING_MAX {
+            return;
+        }
+        let device = Arc::clone(&self.device);
+        let drop_range = move || {
+            let _busy = busy;
+            hand_off::be_ordinary();
+            let _ = rustix::io::write(&*device, &invalidate(id, Some(bytes)));
+        };
+        let _ = Builder::new().name("fuse-drop".into()).stack_size(STACK_BYTES).spawn(drop_range);
     }
 
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool) {

@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = &[
 const PAGE: usize = 4096;
 
 /// A shared map of a file.
-struct Map {
+pub(crate) struct Map {
     address: *mut u8,
     length_bytes: usize,
 }
@@ -34,7 +34,7 @@ struct Map {
 unsafe impl Send for Map {}
 
 impl Map {
-    fn new(file: &File, length_bytes: usize) -> Self {
+    pub(crate) fn new(file: &File, length_bytes: usize) -> Self {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new map at an address of the kernel's choice.
         let mapped =
@@ -42,10 +42,16 @@ impl Map {
         Self { address: mapped.unwrap().cast(), length_bytes }
     }
 
-    fn store(&self, at: usize, byte: u8) {
+    pub(crate) fn store(&self, at: usize, byte: u8) {
         assert!(at < self.length_bytes);
         // SAFETY: within the map, and within the file.
         unsafe { self.address.add(at).write_volatile(byte) }
+    }
+
+    /// Has the kernel write back what was stored.
+    pub(crate) fn sync(&self) -> rustix::io::Result<()> {
+        // SAFETY: the map is ours; it is not changed.
+        unsafe { rustix::mm::msync(self.address.cast(), self.length_bytes, rustix::mm::MsyncFlags::SYNC) }
     }
 }
 

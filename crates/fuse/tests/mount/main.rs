@@ -6,6 +6,7 @@
 
 mod appends;
 mod files;
+mod guarded;
 mod holes;
 mod idmapped;
 mod life;
@@ -221,6 +222,7 @@ fn main() -> ExitCode {
         programs::TESTS,
         special::TESTS,
         holes::TESTS,
+        guarded::TESTS,
         locks::TESTS,
         signals::TESTS,
         life::TESTS,

@@ -37,6 +37,8 @@ impl Kernel for Pages {
         });
     }
 
+    fn drop_later(&self, _: u64, _: Range<u64>) {}
+
     fn wait_for_answers(&self, _: &dyn Fn() -> bool) {}
 }
 
