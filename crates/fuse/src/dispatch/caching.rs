@@ -18,6 +18,7 @@ use gannet_vfs::shared::{CachingState, CachingTerms};
 use gannet_vfs::{Attributes, Time};
 
 use super::nodes::OpenMode;
+use super::waiting::is_late;
 use super::{CachePolicy, Dispatcher};
 use crate::protocol::reply::Validity;
 
@@ -88,7 +89,7 @@ impl Dispatcher {
 
     /// The epoch, if the kernel may remember now what it is told.
     fn epoch(&self) -> Option<u32> {
-        let may = self.automatic() && self.file_system.shared().caching_holds();
+        let may = self.automatic() && !is_late() && self.file_system.shared().caching_holds();
         may.then(|| self.caching.epoch.load(Ordering::SeqCst))
     }
 

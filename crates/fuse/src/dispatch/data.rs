@@ -117,11 +117,12 @@ impl Dispatcher {
         Ok(reply::written(written.count_bytes as u32))
     }
 
-    /// Goes on with a write that was done in part, as far as there is room, and room may come; `written` counts what was done.
+    /// Goes on with a write that was done in part, as far as there is room; `written` counts what was done. Where that is refused, and room
+    /// may come, all of it is done again.
     fn write_rest(&self, node: NodeId, written: &mut Written, mut from: Source<'_>, flags: WriteFlags) -> Result<()> {
         while !from.is_empty() {
             let at = WritePosition::At(written.offset_bytes + written.count_bytes as u64);
-            let (count_bytes, rest) = self.with_room(|| {
+            let (count_bytes, rest) = self.with_room_now(|| {
                 let mut rest = from.clone();
                 Ok((self.file_system.write(node, at, &mut rest, flags)?.count_bytes, rest))
             })?;

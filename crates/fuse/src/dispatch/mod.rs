@@ -8,8 +8,7 @@
 //! | --- | --- |
 //! | `mod.rs` | [`Dispatcher`]: entry points for both transports, the great match |
 //! | `names.rs` | lookup, create, link, remove, rename, forget |
-//! | `moved.rs` | files that others move while a program here renames them |
-//! | `again.rs` | files that others replace while a program here opens them |
+//! | `moved.rs`, `again.rs` | files that others move while a program here renames them, or replace while it opens them |
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, copy |
 //! | `seek.rs` | data and holes |
@@ -18,9 +17,8 @@
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
 //! | `locks.rs` | record locks, `flock`, interrupts |
-//! | `waiting.rs` | requests that wait: for locks, and for what the kernel has yet to write back |
-//! | `signals.rs` | signals to who waits, where the kernel does not tell |
-//! | `closing.rs` | locks that a close is about to drop |
+//! | `waiting.rs` | requests that wait: for locks, for room, for what the kernel has yet to write back |
+//! | `signals.rs`, `closing.rs` | signals to who waits, where the kernel does not tell; locks that a close is about to drop |
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
 //! | `nodes.rs` | node ids and reference counts |
@@ -64,7 +62,7 @@ pub(crate) use caching::Kernel;
 use locks::Locks;
 use moved::Moved;
 use nodes::Nodes;
-use room::Room;
+use room::{Raw, Room};
 use users::Users;
 pub(crate) use waiting::Wait;
 
@@ -205,10 +203,12 @@ impl Dispatcher {
                 self.named_xattr(&header, size_bytes, name, out)
             }
             Ok(Request { header, operation: Some(Operation::Bulk(operation)) }) => self.bulk(&header, &operation, out),
-            Ok(Request { header, operation: Some(operation) }) => match self.fixed(&header, &operation) {
-                FixedOutcome::Reply(reply) => copy_out(&reply, out),
-                FixedOutcome::Other(outcome) => outcome,
-            },
+            Ok(Request { header, operation: Some(operation) }) => {
+                match self.fixed(&header, &operation, Raw::Whole(bytes)) {
+                    FixedOutcome::Reply(reply) => copy_out(&reply, out),
+                    FixedOutcome::Other(outcome) => outcome,
+                }
+            }
         };
         (unique, outcome)
     }
@@ -239,10 +239,13 @@ impl Dispatcher {
                 }
             }
             Ok(Request { operation: Some(Operation::Bulk(operation)), .. }) => self.bulk(&header, &operation, payload),
-            Ok(Request { operation: Some(operation), .. }) => match self.fixed(&header, &operation) {
-                FixedOutcome::Reply(reply) => copy_out(&reply, payload),
-                FixedOutcome::Other(outcome) => outcome,
-            },
+            Ok(Request { operation: Some(operation), .. }) => {
+                let raw = Raw::Split(structure, request_payload);
+                match self.fixed(&header, &operation, raw) {
+                    FixedOutcome::Reply(reply) => copy_out(&reply, payload),
+                    FixedOutcome::Other(outcome) => outcome,
+                }
+            }
         }
     }
 
@@ -255,11 +258,6 @@ impl Dispatcher {
     }
 
     /// Serves an operation with a reply of fixed size.
-    fn fixed(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> FixedOutcome {
-        self.with_room(|| self.fixed_once(header, operation))
-            .unwrap_or_else(|error| FixedOutcome::Other(self.error(header, &error)))
-    }
-
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
         let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
         let reply = match *operation {
@@ -357,8 +355,7 @@ impl Dispatcher {
     }
 
     fn named_xattr(&self, header: &Header, size_bytes: u32, name: &[u8], out: &mut [u8]) -> Outcome {
-        let result = self.get_xattr(header, size_bytes, name, out);
-        result.map_or_else(|error| self.error(header, &error), Outcome::Reply)
+        self.get_xattr(header, size_bytes, name, out).map_or_else(|error| self.error(header, &error), Outcome::Reply)
     }
 
     /// The last descriptor of an open file is closed.

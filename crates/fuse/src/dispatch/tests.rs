@@ -4,6 +4,7 @@ mod copies;
 mod guarded;
 mod holes;
 mod lists;
+mod room;
 mod waiting;
 
 use std::sync::Arc;
@@ -215,70 +216,6 @@ fn requests_on_nodes_that_were_never_told_are_stale() {
 /// A request of root on `node`.
 fn by_root(node: u64) -> Header {
     Header { length_bytes: 0, opcode: 0, unique: 1, node, user: 0, group: 0, process: 0, extension_bytes: 0 }
-}
-
-#[test]
-fn a_full_file_system_waits_for_what_the_kernel_still_holds_but_not_twice() {
-    use std::cell::Cell;
-    use std::time::Duration;
-
-    use gannet_vfs::usermem::Source;
-    use gannet_vfs::{Errno, NewNode, WriteFlags, WritePosition};
-
-    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
-    let root = file_system.root();
-    let make = |name: &[u8]| {
-        let node =
-            file_system.create(root, Name::new(name).unwrap(), &NewNode::regular(0o600, Owner::default())).unwrap();
-        dispatcher.lookup(&by_root(1), name).unwrap();
-        node
-    };
-    let fill = |node| {
-        let bytes = vec![7; 1 << 20];
-        for block in 0.. {
-            let position = WritePosition::At(block << 20);
-            match file_system.write(node, position, &mut Source::from_slice(&bytes), WriteFlags::default()) {
-                Ok(_) => {}
-                Err(error) => return assert_eq!((error.errno(), block), (Errno::NOSPC, 4)),
-            }
-        }
-    };
-    let attempts = Cell::new(0);
-    let write = |node| {
-        dispatcher.with_room(|| {
-            attempts.set(attempts.get() + 1);
-            let bytes = [1; 100];
-            file_system.write(node, WritePosition::At(0), &mut Source::from_slice(&bytes), WriteFlags::default())
-        })
-    };
-    let other = make(b"other");
-    let big = make(b"big");
-    fill(big);
-    assert!(write(other).is_err());
-    assert_eq!(attempts.take(), 1, "nothing was removed");
-    dispatcher.remove(&by_root(1), b"big", RemoveKind::NonDirectory).unwrap();
-    let id = dispatcher.nodes.id(big);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(30));
-            dispatcher.forget(id, 1);
-        });
-        write(other).unwrap();
-    });
-    assert!(attempts.take() > 1);
-    let kept = make(b"kept");
-    fill(kept);
-    let third = make(b"third");
-    assert!(write(third).is_err(), "full, with nothing to wait for");
-    assert!(dispatcher.room.has_patience());
-    attempts.take();
-    dispatcher.remove(&by_root(1), b"kept", RemoveKind::NonDirectory).unwrap();
-    assert!(write(third).is_err());
-    assert!(attempts.take() > 1);
-    assert!(write(third).is_err());
-    assert_eq!(attempts.take(), 1, "the same file is not waited for twice");
-    dispatcher.forget(dispatcher.nodes.id(kept), 1);
-    write(third).unwrap();
 }
 
 /// A coherent mount of a file system with one file, which the kernel knows.

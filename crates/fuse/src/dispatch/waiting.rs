@@ -1,7 +1,8 @@
-//! Requests that wait: for others' locks, for the end of an open file that is being closed, for what the kernel has yet to write back.
+//! Requests that wait: for others' locks, for the end of an open file that is being closed, for room, for what the kernel has yet to write back.
 //!
 //! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock, or the write.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,6 +12,7 @@ use gannet_vfs::{Errno, InodeFlags, NodeId, Result};
 
 use super::closing::Patience;
 use super::locks::lock;
+use super::room::Kept;
 use super::seek::Seek;
 use super::signals::Signals;
 use super::{Dispatcher, Outcome};
@@ -48,6 +50,14 @@ pub(crate) struct Wait {
     what_for: WaitsFor,
 }
 
+thread_local!(static LATE: Cell<bool> = const { Cell::new(false) });
+
+/// Whether the calling thread answers a request that has waited. Nobody waits for such an answer to arrive: it must not say for how long
+/// anything holds.
+pub(super) fn is_late() -> bool {
+    LATE.get()
+}
+
 /// One of those that may wait.
 struct Seat(Arc<Dispatcher>);
 
@@ -74,6 +84,8 @@ pub(super) enum WaitsFor {
     Lock { owner: Option<u64>, request: SharedRequest, stop: Arc<AtomicBool>, impatient: bool },
     /// The end of an open file that had the owner's word.
     Predecessor { lock_request: LockRequest, wait: bool },
+    /// Room in a full file system.
+    Room(Kept),
     /// The pages of a file that the kernel may have.
     Pages(Seek),
     /// The same, before flags forbid to write.
@@ -101,6 +113,13 @@ impl Outcome {
 impl Wait {
     /// Waits: to be called on a thread made for it.
     pub(crate) fn outcome(self) -> Outcome {
+        LATE.set(true);
+        let outcome = self.late_outcome();
+        LATE.set(false);
+        outcome
+    }
+
+    fn late_outcome(self) -> Outcome {
         let Self { seat, header, what_for } = self;
         let dispatcher = &seat.0;
         match what_for {
@@ -121,11 +140,12 @@ impl Wait {
             WaitsFor::Predecessor { lock_request, wait } => {
                 dispatcher.wait_for_predecessor(header.node, &lock_request);
                 match dispatcher.set_lock(&header, &lock_request, wait) {
-                    Ok(Outcome::Waits(then)) => then.outcome(),
+                    Ok(Outcome::Waits(then)) => then.late_outcome(),
                     Ok(outcome) => outcome,
                     Err(error) => Outcome::Error(error.errno()),
                 }
             }
+            WaitsFor::Room(kept) => dispatcher.serve_with_room(&header, &kept),
             WaitsFor::Pages(seek) => dispatcher.seek_written(header.node, seek),
             WaitsFor::Flags { node, flags } => dispatcher.set_flags_written(header.node, node, flags),
         }
@@ -139,6 +159,7 @@ impl Wait {
                 Outcome::Error(if impatient { Errno::AGAIN } else { Errno::NOLCK })
             }
             WaitsFor::Predecessor { .. } => Outcome::Error(Errno::NOLCK),
+            WaitsFor::Room(_) => Outcome::Error(Errno::NOSPC),
             // Whatever was said could be wrong.
             WaitsFor::Pages(_) | WaitsFor::Flags { .. } => Outcome::Error(Errno::NOMEM),
         }

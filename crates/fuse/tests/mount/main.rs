@@ -13,6 +13,7 @@ mod life;
 mod locks;
 mod oracle;
 mod programs;
+mod room;
 mod signals;
 mod special;
 
@@ -222,6 +223,7 @@ fn main() -> ExitCode {
         programs::TESTS,
         special::TESTS,
         holes::TESTS,
+        room::TESTS,
         guarded::TESTS,
         locks::TESTS,
         signals::TESTS,
