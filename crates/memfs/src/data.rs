@@ -116,12 +116,12 @@ impl Data {
         Ok(self.blocks.entry(index).or_default().get_or_insert_with(|| Box::new([0; BLOCK_BYTES as usize])))
     }
 
-    /// Truncates, or extends with zeros.
+    /// Truncates, or extends with zeros. What is allocated behind the end goes, unless the file grows.
     pub(crate) fn resize(&mut self, size_bytes: u64, space: &mut Space) -> Result<()> {
         if size_bytes > FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
-        if size_bytes < self.size_bytes {
+        if size_bytes <= self.size_bytes {
             space.blocks_used -= self.blocks.split_off(&size_bytes.div_ceil(BLOCK_BYTES)).len() as u64;
             self.zero(size_bytes, size_bytes.next_multiple_of(BLOCK_BYTES));
         }

@@ -73,6 +73,10 @@ fn keep_size_keeps_the_size(rig: &Rig<'_>) {
     expected.resize(50_000, 0);
     expected.push(b'x');
     assert_eq!(rig.content(node), expected);
+    // Also what changes no size, as in the kernel's file systems.
+    rig.resize(node, 50_001).unwrap();
+    assert_eq!(rig.attributes(node).sectors, 50_001u64.next_multiple_of(block(rig)) / 512);
+    assert_eq!(rig.content(node), expected);
     rig.resize(node, 0).unwrap();
     assert_eq!(rig.attributes(node).sectors, 0, "truncation gives it back");
 }
