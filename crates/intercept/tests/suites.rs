@@ -1,5 +1,6 @@
 //! What suites for Linux file systems look at beyond the answers of calls (times, set-id bits, what lies behind a file's end, users,
-//! exclusion), told line by line by `suites.c` in a volume and on two file systems of the host: each line is one of theirs.
+//! exclusion; what transfers leave where they did not move all), told line by line by `suites.c` and `transfers.c` in a volume and on two file
+//! systems of the host: each line is one of theirs.
 
 mod common;
 
@@ -14,7 +15,17 @@ fn what_suites_look_at_is_as_on_the_host() {
     if !is_root_who_can("be several users") {
         return;
     }
-    let (_directory, program) = compile("suites");
+    lines_are_the_hosts("suites");
+}
+
+#[test]
+fn what_transfers_leave_is_as_on_the_host() {
+    lines_are_the_hosts("transfers");
+}
+
+/// Runs a program on both file systems of the host, and in a volume.
+fn lines_are_the_hosts(program: &str) {
+    let (_directory, program) = compile(program);
     let lines = |output: &Output| -> Vec<String> {
         String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
     };

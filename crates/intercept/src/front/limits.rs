@@ -54,15 +54,20 @@ pub(crate) fn allowed(
     count: usize,
     start: impl FnOnce() -> Result<u64, Errno>,
 ) -> Result<usize, Errno> {
-    let limit = limit();
-    if limit == u64::MAX || file_type != FileType::Regular {
-        return Ok(count);
+    match room(file_type, start)? {
+        0 => Err(exceeded()),
+        room => Ok(count.min(usize::try_from(room).unwrap_or(usize::MAX))),
     }
-    let room = limit.saturating_sub(start()?);
-    if room == 0 {
-        return Err(exceeded());
+}
+
+/// How many bytes may be written from where `start` says; nobody is told if that is none. Asked only if there is a limit.
+#[inline]
+pub(crate) fn room(file_type: FileType, start: impl FnOnce() -> Result<u64, Errno>) -> Result<u64, Errno> {
+    match limit() {
+        u64::MAX => Ok(u64::MAX),
+        limit if file_type == FileType::Regular => Ok(limit.saturating_sub(start()?)),
+        _ => Ok(u64::MAX),
     }
-    Ok(count.min(usize::try_from(room).unwrap_or(usize::MAX)))
 }
 
 /// `EFBIG` if a file of `size` bytes may not become `new` bytes long.

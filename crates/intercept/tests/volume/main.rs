@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod executing;
+mod full;
 mod lazy;
 mod listings;
 mod paths;
