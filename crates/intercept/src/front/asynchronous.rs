@@ -30,6 +30,9 @@ const REQUESTS_MAX: usize = 1 << 16;
 /// Stand-ins on their way at once; further events are kept here.
 const STAND_INS_MAX: usize = 4096;
 const REQUEST_BYTES: usize = 64;
+const IOCB_CMD_PWRITE: u64 = 1;
+/// `aio_flags`: a descriptor is told of the end.
+const IOCB_FLAG_RESFD: u64 = 1;
 
 /// What all threads of the process share about asynchronous requests.
 #[derive(Clone, Default)]
@@ -119,7 +122,6 @@ impl State {
         let number = numbers.find(|number| self.posted.iter().all(|(other, _)| other != number));
         let Some(number) = number else { return false };
         self.next = number + 1;
-        const IOCB_CMD_PWRITE: u64 = 1;
         // Nothing is written to the descriptor that placeholders are duplicates of: the kernel looks no further and completes it.
         let request = [event.words[0], 0, IOCB_CMD_PWRITE | (template as u64) << 32, 0, 0, 0, 0, 0];
         let address = stand_in(number);
@@ -184,6 +186,22 @@ pub(crate) fn submit(call: &mut Call<'_>) -> Answer {
     done(count)
 }
 
+/// What the kernel would say before it looks at a request: of the context (another process's: `EINVAL`), of room in its ring (`EAGAIN`), and whether
+/// `notified` is an event descriptor (`EINVAL`). It is given a request that it then refuses, for its flags.
+fn ask_kernel(template: usize, context: usize, notified: Option<usize>) -> Result<(), Errno> {
+    const UNKNOWN_FLAG: u64 = 1 << 63;
+    let (flag, notified) = notified.map_or((0, 0), |notified| (IOCB_FLAG_RESFD, notified as u64));
+    let request = [0, UNKNOWN_FLAG, IOCB_CMD_PWRITE | (template as u64) << 32, 0, 0, 0, 0, flag | notified << 32];
+    let list = [request.as_ptr() as usize];
+    // SAFETY: a request in our own memory, whose second word the kernel writes.
+    let result = unsafe { syscall(IO_SUBMIT, [context, 1, list.as_ptr() as usize]) };
+    match Errno::from_raw_os_error(-result as i32) {
+        Errno::OPNOTSUPP => Ok(()),
+        errno if is_error(result) => Err(errno),
+        _ => Ok(()),
+    }
+}
+
 fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), Errno> {
     let mut request = 0usize;
     let mut words = [0u64; 8];
@@ -195,36 +213,48 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
         let result = unsafe { syscall(IO_SUBMIT, [context, 1, entry]) };
         return if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(()) };
     }
-    // What the kernel looks at before it begins.
-    if context == 0 || words[6] != 0 {
+    // What the kernel looks at before it begins, in its order.
+    if words[6] != 0 || (words[4] as i64) < 0 {
         return Err(Errno::INVAL);
     }
-    let file = call.open_file(descriptor).ok_or(Errno::BADF)?;
-    match operation {
-        0 | 7 => {
-            data::check_readable(&file).map_err(|errno| if errno == Errno::ISDIR { Errno::INVAL } else { errno })?
-        }
-        1 | 8 => data::check_writable(&file)?,
-        _ => data::check_not_path(&file)?,
-    }
+    let file = call.open_file(descriptor);
+    let notified = (words[7] & IOCB_FLAG_RESFD != 0).then_some((words[7] >> 32) as usize);
+    ask_kernel(call.front.template(), context, notified.filter(|_| file.is_some()))?;
+    let file = file.ok_or(Errno::BADF)?;
+    data::check_not_path(&file)?;
     let [buffer, count, offset] = [words[3] as usize, words[4] as usize, words[5] as usize];
+    let flags = (words[1] >> 32) as usize;
+    let is_vector = matches!(operation, 7 | 8);
     let (number, work): (usize, fn(&Call<'_>) -> Answer) = match operation {
-        0 => (PREAD64, data::read),
-        1 => (PWRITE64, data::write),
+        0 | 7 => (PREADV2, data::read),
+        1 | 8 => (PWRITEV2, data::write),
+        2 | 3 if buffer | count | offset | flags != 0 => return Err(Errno::INVAL),
         2 => (FSYNC, extent::sync),
         3 => (FDATASYNC, extent::sync),
-        7 => (PREADV, data::read),
-        8 => (PWRITEV, data::write),
         _ => return Err(Errno::INVAL),
     };
-    let inner = Call {
-        front: call.front,
-        number,
-        arguments: [descriptor, buffer, count, offset, 0, 0],
-        in_child: call.in_child,
-        record: call.record,
-        passed: None,
-    };
+    let segment = [buffer, count];
+    let mut arguments = [descriptor, buffer, count, offset, 0, flags];
+    if matches!(operation, 0 | 1) {
+        (arguments[1], arguments[2]) = (segment.as_ptr() as usize, 1);
+    }
+    let mut inner =
+        Call { front: call.front, number, arguments, in_child: call.in_child, record: call.record, passed: None };
+    if matches!(number, PREADV2 | PWRITEV2) {
+        data::check_flags(&inner, &file)?;
+        match number {
+            PREADV2 => data::check_readable(&file).map_err(|errno| match errno {
+                Errno::ISDIR => Errno::INVAL,
+                errno => errno,
+            })?,
+            _ => data::check_writable(&file)?,
+        }
+        data::check_range(&inner)?;
+        if !is_vector && flags == 0 {
+            inner.number = if number == PREADV2 { PREAD64 } else { PWRITE64 };
+            inner.arguments = [descriptor, buffer, count, offset, 0, 0];
+        }
+    }
     let result = match work(&inner) {
         Ok(Outcome::Done(result)) => result,
         Ok(Outcome::Pass | Outcome::Again) => return Err(Errno::BADF),
@@ -239,11 +269,10 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
             state.kept.push_back(Event { context, words });
         }
     });
-    const IOCB_FLAG_RESFD: u64 = 1;
-    if words[7] & IOCB_FLAG_RESFD != 0 {
+    if let Some(notified) = notified {
         let one = 1u64;
         // SAFETY: our own eight bytes, to the program's event descriptor.
-        unsafe { syscall(WRITE, [(words[7] >> 32) as usize, (&raw const one) as usize, 8]) };
+        unsafe { syscall(WRITE, [notified, (&raw const one) as usize, 8]) };
     }
     Ok(())
 }

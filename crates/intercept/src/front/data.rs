@@ -10,7 +10,7 @@ use crate::memory;
 use crate::number::*;
 use gannet_usermem::{Destination, Source, UserSlice};
 use gannet_vfs::namespace::Namespace;
-use gannet_vfs::{Errno, FileSystem, FileType, WriteFlags, WritePosition};
+use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, WriteFlags, WritePosition};
 
 const O_APPEND: u32 = 0o2000;
 pub(crate) const O_NOATIME: u32 = 0o1000000;
@@ -86,6 +86,16 @@ enum Position {
     At(u64),
 }
 
+/// What is wrong with flags (RWF_*) in themselves.
+#[inline]
+fn check_known(flags: usize) -> Result<(), Errno> {
+    match flags {
+        flags if flags & !RWF_KNOWN != 0 => Err(Errno::OPNOTSUPP),
+        flags if flags & (RWF_APPEND | RWF_NOAPPEND) == RWF_APPEND | RWF_NOAPPEND => Err(Errno::INVAL),
+        _ => Ok(()),
+    }
+}
+
 /// Position and flags of a call of either family.
 fn position_of(call: &Call<'_>) -> Result<(Position, usize), Errno> {
     let [_, _, _, offset, _, flags] = call.arguments;
@@ -93,13 +103,39 @@ fn position_of(call: &Call<'_>) -> Result<(Position, usize), Errno> {
     Ok(match call.number {
         PREAD64 | PWRITE64 | PREADV | PWRITEV => (at(offset)?, 0),
         PREADV2 | PWRITEV2 => {
-            if flags & !RWF_KNOWN != 0 {
-                return Err(Errno::OPNOTSUPP);
-            }
+            check_known(flags)?;
             (if offset == usize::MAX { Position::Current } else { at(offset)? }, flags)
         }
         _ => (Position::Current, 0),
     })
+}
+
+/// Nothing but the end of an append-only file is written to.
+#[cold]
+fn check_may_not_append(fs: &dyn FileSystem, file: &OpenFile) -> Result<(), Errno> {
+    let flags = fs.permissions(file.node).map_err(|error| error.errno())?.flags;
+    if flags.contains(InodeFlags::APPEND_ONLY) { Err(Errno::PERM) } else { Ok(()) }
+}
+
+/// What is wrong with the flags of a `preadv2` or `pwritev2` on a file.
+pub(crate) fn check_flags(call: &Call<'_>, file: &OpenFile) -> Result<(), Errno> {
+    let flags = call.arguments[5];
+    check_known(flags)?;
+    let fs = call.file_system(file)?;
+    if flags & RWF_NOAPPEND != 0 && appends(fs, file)? { check_may_not_append(fs, file) } else { Ok(()) }
+}
+
+/// What is wrong with the addresses and the position of a `preadv2` or `pwritev2`, but not with what lies there.
+#[inline(never)]
+pub(crate) fn check_range(call: &Call<'_>) -> Result<(), Errno> {
+    let mut segments = [UserSlice::EMPTY; SEGMENTS_MAX];
+    let count = read_segments(call, &mut segments)?;
+    let bytes = segments[..count].iter().fold(0usize, |sum, part| sum.saturating_add(part.length()));
+    let offset = i64::try_from(call.arguments[3]).map_err(|_| Errno::INVAL)?;
+    match offset.checked_add_unsigned(bytes.min(COUNT_MAX) as u64) {
+        Some(_) => Ok(()),
+        None => Err(Errno::INVAL),
+    }
 }
 
 /// What the kernel looks at before it looks at the descriptor's rights: the position, and where `count` bytes from it would end.
@@ -263,8 +299,8 @@ fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bo
     }
     check_position(call, from.remaining())?;
     let (position, flags) = position_of(call)?;
-    if flags & (RWF_APPEND | RWF_NOAPPEND) == RWF_APPEND | RWF_NOAPPEND {
-        return Err(Errno::INVAL);
+    if appends && flags & RWF_NOAPPEND != 0 {
+        check_may_not_append(fs, file)?;
     }
     let appends = (appends && flags & RWF_NOAPPEND == 0) || flags & RWF_APPEND != 0;
     let write = |position, from: &mut Source<'_>| {

@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -141,6 +142,57 @@ int main(void) {
     printf("told %lu\n", count);
     say("then", get(shared, 1, 8, events, 0), events, requests);
 
+    /* Flags: RWF_APPEND, RWF_NOAPPEND, both, one that there is not. */
+    ftruncate(fd, 10);
+    int append = open("f", O_WRONLY | O_APPEND), flags[] = { 0, 0x10, 0x20, 0x30, 1 << 30 };
+    for (int i = 0; i < 20; i++) {
+        struct iovec part = { "part", 3 };
+        int vector = i % 4 / 2;
+        requests[0] = make(vector ? IOCB_CMD_PWRITEV : IOCB_CMD_PWRITE, i % 2 ? append : fd, vector ? (void *)&part : "part", vector ? 1 : 3, 1, 20 + i);
+        requests[0].aio_rw_flags = flags[i / 4];
+        long taken = submit(shared, 1, list);
+        say("flags", taken == 1 ? get(shared, 1, 1, events, 0) : taken, events, requests);
+        printf("%ld bytes\n", (long)lseek(fd, 0, SEEK_END));
+    }
+    memset(back, 0, sizeof back), pread(fd, back, 63, 0), puts(back);
+    requests[0] = make(IOCB_CMD_PREAD, fd, back, 10, 0, 40), requests[0].aio_rw_flags = 0x30;
+    printf("to read: %ld\n", submit(shared, 1, list));
+
+    /* No event descriptor: nothing is done, and nothing written there. */
+    int other = open("other", O_RDWR | O_CREAT, 0600), ends[2];
+    pipe(ends);
+    for (int i = 0; i < 6; i++) {
+        requests[0] = make(IOCB_CMD_PWRITE, i == 5 ? 77 : fd, "nothing", 7, 0, 41), requests[0].aio_flags = IOCB_FLAG_RESFD;
+        requests[0].aio_resfd = (int[]){ fd, other, ends[1], 77, 1, other }[i];
+        printf("not told: %ld\n", submit(shared, 1, list));
+    }
+    printf("%ld and %ld bytes\n", (long)lseek(fd, 0, SEEK_END), (long)lseek(other, 0, SEEK_END));
+
+    /* What cannot be is refused at once. */
+    struct iovec parts[2] = { { back, 4 }, { back, 4 } }, too_long = { back, -1 }, nowhere = { (void *)-4096, 10 };
+    struct { int op; void *buffer; size_t count; long offset; } wrong[] = {
+        { IOCB_CMD_PREAD, back, -1, 0 }, { IOCB_CMD_PREAD, back, 10, -1 }, { IOCB_CMD_PREAD, back, 10, INT64_MAX - 5 }, { IOCB_CMD_PREAD, back, 10, INT64_MAX - 10 },
+        { IOCB_CMD_PREAD, (void *)-4096, 10, 0 }, { IOCB_CMD_PREADV, parts, 2000, 0 }, { IOCB_CMD_PREADV, &too_long, 1, 0 }, { IOCB_CMD_PREADV, (void *)8, 1, 0 },
+        { IOCB_CMD_PREADV, &nowhere, 1, 0 }, { IOCB_CMD_PREADV, parts, 2, INT64_MAX - 7 }, { IOCB_CMD_PREADV, parts, 2, 0 }, { IOCB_CMD_PWRITE, back, 10, -1 },
+        { IOCB_CMD_FSYNC, back, 0, 0 }, { IOCB_CMD_FSYNC, 0, 1, 0 }, { IOCB_CMD_FDSYNC, 0, 0, 1 }, { IOCB_CMD_FSYNC, 0, 0, 0 }, { IOCB_CMD_NOOP, 0, 0, 0 }, { 99, 0, 0, 0 }, { IOCB_CMD_PREADV, parts, 0, 0 },
+    };
+    for (int i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        requests[0] = make(wrong[i].op, fd, wrong[i].buffer, wrong[i].count, wrong[i].offset, 42);
+        long taken = submit(shared, 1, list);
+        printf("%d: %ld", i, taken), taken == 1 ? say("", get(shared, 1, 1, events, 0), events, requests) : puts("");
+    }
+    requests[0] = make(IOCB_CMD_PREAD, append, back, 10, 0, 43);
+    printf("not for reading: %ld\n", submit(shared, 1, list));
+    requests[0] = make(IOCB_CMD_PREAD, open(".", O_RDONLY), back, 10, 0, 44);
+    printf("a directory: %ld\n", submit(shared, 1, list));
+    if (!fork()) {
+        requests[0] = make(IOCB_CMD_PWRITE, fd, "child's", 7, 0, 45);
+        printf("to its parent's: %ld\n", submit(shared, 1, list));
+        fflush(stdout), _exit(0);
+    }
+    wait(0);
+    printf("nothing is left: %ld, %ld bytes\n", get(shared, 0, 8, events, 0), (long)lseek(fd, 0, SEEK_END));
+
     /* More than the ring has room for. */
     long put = 0;
     requests[0] = make(IOCB_CMD_PWRITE, fd, buffer, 4, 0, 17);
@@ -148,6 +200,7 @@ int main(void) {
     long got = 0, once;
     while ((once = get(shared, 0, 8, events, 0)) > 0) got += once;
     puts(got == put && put >= 8 ? "all are back" : "some are lost");
+    puts(put < 3000 ? "it was full" : "it has no end");
 
     pthread_t givers[THREADS], takers[THREADS];
     for (long i = 0; i < THREADS; i++) pthread_create(takers + i, 0, takes, 0), pthread_create(givers + i, 0, gives, (void *)i);
