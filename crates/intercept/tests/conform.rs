@@ -9,6 +9,10 @@ use std::process::Command;
 /// Lines that begin so may differ, and why.
 const ARGUED: &[(&str, &str)] = &[
     ("bytes: fallocate mode", "tmpfs has fewer modes; those that volumes have are tested elsewhere"),
+    (
+        "bytes: fallocate(file, FALLOC_FL_KEEP_SIZE",
+        "the limit of sizes is for sizes, as on the disk's file systems; tmpfs heeds it here, too",
+    ),
     ("bytes: fcntl(f, F_GET_SEALS)", "seals are a property of memory files; on others the kernel says EINVAL, as here"),
     ("bytes: fcntl(f, F_ADD_SEALS", "likewise"),
     ("bytes: ftruncate(file, LONG_MAX)", "the largest file of a volume is smaller than tmpfs's"),

@@ -140,7 +140,8 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
     }
     let fs = call.file_system(&file)?;
     let namespace = Namespace::new(fs, credentials::effective());
-    if !matches!(mode, AllocateMode::PunchHole | AllocateMode::Collapse) {
+    const KEEP_SIZE: usize = 1;
+    if call.arguments[1] & KEEP_SIZE == 0 && mode != AllocateMode::Collapse {
         limits::check_size(offset + length, || {
             fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno())
         })?;

@@ -128,7 +128,9 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     }
     match exclusive {
         Some(true) => data::check_writable(file)?,
-        Some(false) => data::check_readable(file)?,
+        // Of directories, too.
+        Some(false) if !data::reads(file.flags) => return Err(Errno::BADF),
+        Some(false) => {}
         None => {}
     }
     if !of_description {
