@@ -195,10 +195,12 @@ fn ask_kernel(template: usize, context: usize, notified: Option<usize>) -> Resul
     let list = [request.as_ptr() as usize];
     // SAFETY: a request in our own memory, whose second word the kernel writes.
     let result = unsafe { syscall(IO_SUBMIT, [context, 1, list.as_ptr() as usize]) };
+    if !is_error(result) {
+        return Ok(());
+    }
     match Errno::from_raw_os_error(-result as i32) {
         Errno::OPNOTSUPP => Ok(()),
-        errno if is_error(result) => Err(errno),
-        _ => Ok(()),
+        errno => Err(errno),
     }
 }
 
