@@ -15,6 +15,9 @@ use gannet_vfs::{AttributeChange, Errno, FileSystem, NodeId, Time, TimeChange};
 /// PROT_READ, PROT_WRITE, PROT_EXEC: all that a map can be made with.
 const PROT_KNOWN: usize = 7;
 
+/// Nothing on this processor, but known.
+const PROT_SEM: usize = 8;
+
 /// `munmap`.
 pub(crate) fn unmap(call: &Call<'_>) -> Answer {
     let [start, length, ..] = call.arguments;
@@ -50,6 +53,9 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
         || new_length == 0
     {
         return Err(Errno::INVAL);
+    }
+    if is_sealed(start) {
+        return Err(Errno::PERM);
     }
     if old_length == 0 && !part.shared {
         return Err(Errno::INVAL);
@@ -104,6 +110,13 @@ pub(crate) fn remap(call: &Call<'_>) -> Answer {
     done(at)
 }
 
+/// Whether a map is sealed (`mseal`): the kernel says so before it finds that nothing is to become of its first page.
+fn is_sealed(start: usize) -> bool {
+    // SAFETY: a map of the program's, which stays as it is.
+    let result = unsafe { syscall(MREMAP, [start, PAGE_BYTES, PAGE_BYTES, 0]) };
+    result == -(Errno::PERM.raw_os_error() as isize)
+}
+
 /// What a private map holds goes to its new place, page by page: behind the end of the file there is nothing to be copied.
 fn copy_pages(from: usize, to: usize, length: usize, protection: usize) {
     const PROT_READ_WRITE: usize = 3;
@@ -132,8 +145,9 @@ pub(crate) fn protect(call: &Call<'_>) -> Answer {
     if !has_any(start, end) {
         return Ok(Outcome::Pass);
     }
-    // Each round makes one map writable.
+    // Each round makes one map writable. What cannot be asked for the kernel refuses.
     while protection & PROT_WRITE != 0
+        && protection & !(PROT_KNOWN | PROT_SEM) == 0
         && let Some(part) = placing(|| make_writable(call, start, end, protection))?
     {
         // Other maps show zeros where there are blocks now.
