@@ -1,6 +1,6 @@
 //! Unix sockets of a volume: each is an inode there, and a socket of the kernel's that stands for it ([`super::rendezvous`]).
 
-use super::call::{Answer, Call};
+use super::call::{Answer, Call, done};
 use super::credentials;
 use super::paths::{AT_FDCWD, Target};
 use super::rendezvous::name_of;
@@ -9,7 +9,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use crate::thread::PathScratch;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use gannet_vfs::namespace::{Access, LastMode, Namespace, ResolveFlags};
 use gannet_vfs::{Errno, FileType};
 use xxhash_rust::xxh3::xxh3_64;
@@ -142,27 +142,27 @@ pub(crate) fn to_address(call: &mut Call<'_>, first: &mut PathScratch, second: &
 
 /// `getsockname`, `getpeername`: of a socket of a volume what this process bound or connected to, as it was named.
 pub(crate) fn name(call: &Call<'_>) -> Answer {
-    let [_, address, length_at, ..] = call.arguments;
+    let [descriptor, address, length_at, ..] = call.arguments;
+    if !ANY.load(Ordering::Relaxed) {
+        return Ok(Outcome::Pass);
+    }
+    let (mut whole, mut length) = ([0u8; ADDRESS_BYTES], ADDRESS_BYTES as u32);
+    let arguments = [descriptor, whole.as_mut_ptr() as usize, &raw mut length as usize, 0, 0, 0];
+    // SAFETY: the program's call, with an address of our own and its length.
+    let result = unsafe { syscall6(call.number, arguments) };
+    let kernel = if result == 0 { Given::read(whole.as_ptr() as usize, length as usize) } else { None };
+    let Some((given, bytes)) = kernel.and_then(|kernel| recall(kernel.path())) else { return Ok(Outcome::Pass) };
     let mut room = 0u32;
-    let known = memory::read_value(length_at, &mut room);
-    // SAFETY: the program's call.
-    let result = unsafe { syscall6(call.number, call.arguments) };
-    let mut length = 0u32;
-    if result != 0 || known.is_err() || memory::read_value(length_at, &mut length).is_err() || length > room {
-        return Ok(Outcome::Done(result));
-    }
-    if let Some(kernel) = Given::read(address, length as usize)
-        && let Some((given, bytes)) = recall(kernel.path())
-    {
-        let mut named = [0u8; ADDRESS_BYTES];
-        named[..PATH_AT].copy_from_slice(&AF_UNIX.to_le_bytes());
-        named[PATH_AT..PATH_AT + bytes].copy_from_slice(&given[..bytes]);
-        // As the kernel has it: with a zero byte behind the path.
-        let length = PATH_AT + bytes + 1;
-        memory::write_bytes(address, &named[..length.min(room as usize)]).map_err(|_| Errno::FAULT)?;
-        memory::write_value(length_at, &(length as u32)).map_err(|_| Errno::FAULT)?;
-    }
-    Ok(Outcome::Done(result))
+    memory::read_value(length_at, &mut room).map_err(|_| Errno::FAULT)?;
+    let room = usize::try_from(room as i32).map_err(|_| Errno::INVAL)?;
+    let mut named = [0u8; ADDRESS_BYTES];
+    named[..PATH_AT].copy_from_slice(&AF_UNIX.to_le_bytes());
+    named[PATH_AT..PATH_AT + bytes].copy_from_slice(&given[..bytes]);
+    // As the kernel has it: with a zero byte behind the path, and of its whole length told.
+    let length = PATH_AT + bytes + 1;
+    memory::write_bytes(address, &named[..length.min(room)]).map_err(|_| Errno::FAULT)?;
+    memory::write_value(length_at, &(length as u32)).map_err(|_| Errno::FAULT)?;
+    done(0)
 }
 
 const PATH_BYTES: usize = 112;
@@ -186,6 +186,9 @@ static KNOWN: [Known; KNOWN_COUNT] = [const {
         path: [const { AtomicU64::new(0) }; PATH_BYTES / 8],
     }
 }; KNOWN_COUNT];
+
+/// Whether there is any.
+static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Where a name may stand, the likeliest place first.
 fn places_of(key: u64) -> impl Iterator<Item = &'static Known> {
@@ -213,6 +216,7 @@ fn remember(name: &str, path: &[u8]) {
         word.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
     }
     slot.sequence.store(odd.wrapping_add(1), Ordering::Release);
+    ANY.store(true, Ordering::Relaxed);
 }
 
 /// What a socket of the kernel's was named by, and how many bytes that is.
