@@ -94,22 +94,30 @@ pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument
 /// `FIDEDUPERANGE` on `source`: each target has its own answer.
 pub(crate) fn dedupe(call: &Call<'_>, source: &OpenFile, argument: usize) -> Answer {
     let (from_offset, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
-    let mut count = [0; 2];
-    memory::read_bytes(argument.wrapping_add(16), &mut count).map_err(|_| Errno::FAULT)?;
-    let count = u16::from_le_bytes(count);
+    // Two numbers that are to be zero stand behind the count.
+    let words: u64 = value_at(argument, 16)?;
+    let (count, reserved) = (words as u16, words >> 16);
     if count > DEDUPE_TARGETS_MAX {
         return Err(Errno::NOMEM);
     }
     match source.file_type {
         FileType::Regular => check_readable(source).map_err(|_| Errno::INVAL)?,
-        FileType::Directory => return Err(Errno::ISDIR),
+        FileType::Directory if reserved == 0 => return Err(Errno::ISDIR),
         _ => return Err(Errno::INVAL),
+    }
+    let size = call.file_system(source)?.attributes(source.node).map_err(errno)?.size_bytes;
+    if reserved != 0 || from_offset.checked_add(length).is_none_or(|end| end > size) {
+        return Err(Errno::INVAL);
     }
     let length = length.min(DEDUPE_BYTES_MAX);
     for index in 0..count as usize {
         let at = argument.wrapping_add(DEDUPE_BYTES + index * DEDUPE_TARGET_BYTES);
         let (target, to_offset): (i64, u64) = (value_at(at, 0)?, value_at(at, 8)?);
+        let reserved: u32 = value_at(at, 28)?;
         let attempt = || {
+            if reserved != 0 {
+                return Err(Errno::INVAL);
+            }
             let target = usize::try_from(target).ok().and_then(|target| call.open_file(target)).ok_or(Errno::BADF)?;
             if target.mount != source.mount {
                 return Err(Errno::XDEV);
@@ -119,7 +127,8 @@ pub(crate) fn dedupe(call: &Call<'_>, source: &OpenFile, argument: usize) -> Ans
         };
         let (bytes, status) = match attempt() {
             Ok(true) => (length, 0),
-            Ok(false) => (0, DEDUPE_DIFFERS),
+            // What is mapped stays as it is, as what has changed meanwhile.
+            Ok(false) | Err(Errno::OPNOTSUPP) => (0, DEDUPE_DIFFERS),
             Err(errno) => (0, -errno.raw_os_error()),
         };
         put_at(at, 16, bytes)?;

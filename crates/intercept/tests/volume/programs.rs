@@ -148,6 +148,13 @@ def dedupe(at):
     return struct.unpack_from('<QQi', request, 32)[1:]
 os.pwrite(b.fileno(), b'y' * 4096, 8192)
 print(dedupe(8192), dedupe(4096), dedupe(100))
+def answer(source=0, length=4096, reserved=(0, 0, 0)):
+    request = bytearray(struct.pack('<QQHHI', source, length, 1, *reserved[:2]) + struct.pack('<qQQiI', b.fileno(), 8192, 7, 7, reserved[2]))
+    return refused(lambda: fcntl.ioctl(a, 0xc0189436, request)) or struct.unpack_from('<Qi', request, 40)
+print(answer(), answer(reserved=(1, 0, 0)), answer(reserved=(0, 1, 0)), answer(reserved=(0, 0, 1)), answer(10), answer(8192, 4097), answer(2**64 - 4096))
+import mmap
+for shown in a, b:
+    with mmap.mmap(shown.fileno(), 0): print(answer())
 print(refused(lambda: fcntl.ioctl(b, 0x40049409, 0)), refused(lambda: fcntl.ioctl(b, 0x40049409, 999)),
       refused(lambda: fcntl.ioctl(b, 0x40049409, os.open('.', 0))), refused(lambda: fcntl.ioctl(open('two'), 0x40049409, a.fileno())),
       refused(lambda: fcntl.ioctl(b, 0x4020940d, struct.pack('<qQQQ', a.fileno(), 1, 4096, 0))))
@@ -160,6 +167,9 @@ P"#,
 ([(0, 4096, True), (4096, 4096, False), (8192, 4096, True)], 1)
 16384 b'y'
 (4096, 0) (0, 1) (0, -22)
+(4096, 0) EINVAL EINVAL (0, -22) (0, -22) EINVAL EINVAL
+(0, 1)
+(0, 1)
 EXDEV EBADF EISDIR EBADF EINVAL
 200000 200000 200000 True
 True",
