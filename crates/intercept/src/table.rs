@@ -285,7 +285,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(PIDFD_SEND_SIGNAL, "pidfd_send_signal", Descriptor, Passed, "the kernel answers EBADF"),
     entry(QUOTACTL_FD, "quotactl_fd", Descriptor, Refused(ENOSYS), ""),
     entry(PRLIMIT64, "prlimit64", Handler, Machinery, "as setrlimit"),
-    entry(SETRLIMIT, "setrlimit", Handler, Machinery, "closes the placeholders kept of closed descriptors first; the size that files may have is noted"),
+    entry(SETRLIMIT, "setrlimit", Handler, Machinery, "closes the placeholders kept of closed descriptors first; the size that files may have is noted; opens the volumes before it takes nearly all descriptors"),
 ];
 
 /// The classes of all numbers, as the filter reads them.

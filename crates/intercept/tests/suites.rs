@@ -1,6 +1,6 @@
 //! What suites for Linux file systems look at beyond the answers of calls (times, set-id bits, what lies behind a file's end, users,
-//! exclusion; what transfers leave where they did not move all), told line by line by `suites.c` and `transfers.c` in a volume and on two file
-//! systems of the host: each line is one of theirs.
+//! exclusion; what transfers leave where they did not move all; limits, seals and short buffers), told line by line by `suites.c`, `transfers.c` and
+//! `corners.c` in a volume and on two file systems of the host: each line is one of theirs.
 
 mod common;
 
@@ -21,6 +21,11 @@ fn what_suites_look_at_is_as_on_the_host() {
 #[test]
 fn what_transfers_leave_is_as_on_the_host() {
     lines_are_the_hosts("transfers");
+}
+
+#[test]
+fn limits_seals_and_short_buffers_are_as_on_the_host() {
+    lines_are_the_hosts("corners");
 }
 
 /// Runs a program on both file systems of the host, and in a volume.

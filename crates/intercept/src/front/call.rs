@@ -285,9 +285,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         MREMAP => maps::remap(call),
         MSYNC => maps::sync(call),
 
-        SETRLIMIT | PRLIMIT64 if super::limits::concerns(call.number, &call.arguments) => {
-            Ok(Outcome::Done(super::limits::set(call.number, call.arguments)))
-        }
+        SETRLIMIT | PRLIMIT64 => super::limits::set(call),
         IO_URING_SETUP => Err(Errno::NOSYS),
         LANDLOCK_CREATE_RULESET => refused(call.number),
         PIDFD_GETFD => super::passing::take_from_process(call),

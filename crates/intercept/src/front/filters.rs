@@ -33,14 +33,14 @@ pub(crate) fn before(call: &Call<'_>) {
         _ => false,
     };
     if installs && !is_filtered() {
-        call.front.join_before_filter();
+        call.front.join_all();
         note();
     }
 }
 
 impl Front {
     /// Opens the volumes, as far as they can be opened: who cannot is told when it uses one.
-    fn join_before_filter(&self) {
+    pub(super) fn join_all(&self) {
         for mount in &self.mounts {
             if let Ok(fs) = self.open_now(mount, false) {
                 let _ = fs.shared().process_owner();

@@ -1,11 +1,16 @@
-//! The largest size that a process may make files (RLIMIT_FSIZE): beyond it a write ends, with SIGXFSZ and EFBIG.
+//! The largest size that a process may make files (RLIMIT_FSIZE): beyond it a write ends, with SIGXFSZ and EFBIG. And the last moment before it has
+//! no descriptors any more (RLIMIT_NOFILE) to open volumes with.
 
+use super::call::{Answer, Call};
+use crate::dispatch::Outcome;
+use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use core::sync::atomic::{AtomicU64, Ordering};
 use gannet_vfs::{Errno, FileType};
 
 const RLIMIT_FSIZE: usize = 1;
+const RLIMIT_NOFILE: usize = 7;
 /// Not asked for yet.
 const UNKNOWN: u64 = 0;
 /// The limit in bytes; infinite for most.
@@ -30,21 +35,29 @@ fn ask() -> u64 {
     limit
 }
 
-/// `setrlimit`, `prlimit64` of the program, for the size of files.
-pub(crate) fn set(number: usize, arguments: [usize; 6]) -> isize {
-    // SAFETY: the program's call.
-    let result = unsafe { syscall6(number, arguments) };
-    LIMIT.store(UNKNOWN, Ordering::Relaxed);
-    result
-}
-
-/// Whether a call may change the limit.
-pub(crate) fn concerns(number: usize, arguments: &[usize; 6]) -> bool {
-    match number {
-        SETRLIMIT => arguments[0] == RLIMIT_FSIZE,
-        PRLIMIT64 => arguments[1] == RLIMIT_FSIZE && arguments[2] != 0,
-        _ => false,
+/// `setrlimit`, `prlimit64`.
+pub(crate) fn set(call: &Call<'_>) -> Answer {
+    /// With fewer descriptors a volume may not be opened.
+    const DESCRIPTORS_FEW: u64 = 16;
+    let (resource, wanted) = match (call.number, call.arguments) {
+        (SETRLIMIT, [resource, wanted, ..]) => (resource as u32 as usize, wanted),
+        (_, [_, resource, wanted, ..]) => (resource as u32 as usize, wanted),
+    };
+    let mut limit = 0u64;
+    if resource == RLIMIT_NOFILE
+        && !call.in_child
+        && memory::read_value(wanted, &mut limit).is_ok()
+        && limit < DESCRIPTORS_FEW
+    {
+        call.front.join_all();
     }
+    if resource != RLIMIT_FSIZE || wanted == 0 {
+        return Ok(Outcome::Pass);
+    }
+    // SAFETY: the program's call.
+    let result = unsafe { syscall6(call.number, call.arguments) };
+    LIMIT.store(UNKNOWN, Ordering::Relaxed);
+    Ok(Outcome::Done(result))
 }
 
 /// How many of `count` bytes may be written from where `start` says; asked only if there is a limit.

@@ -339,6 +339,8 @@ fn answer_to(reason: Errno) -> Errno {
     match reason {
         Errno::ACCESS | Errno::PERM => Errno::ACCESS,
         Errno::NOMEM | Errno::MFILE | Errno::NFILE => reason,
+        // All is to be locked in memory (`mlockall`), more than may be.
+        Errno::AGAIN => Errno::NOMEM,
         _ => Errno::IO,
     }
 }

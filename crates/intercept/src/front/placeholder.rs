@@ -64,7 +64,14 @@ fn duplicate(template: usize, flags: u32, closes_on_exec: bool) -> Result<usize,
     let command = if closes_on_exec { F_DUPFD_CLOEXEC } else { F_DUPFD };
     // SAFETY: duplicates our own descriptor.
     let made = unsafe { syscall(FCNTL, [template, command, 0]) };
-    if is_error(made) { Err(Errno::from_raw_os_error(-made as i32)) } else { Ok(made as usize) }
+    if !is_error(made) {
+        return Ok(made as usize);
+    }
+    Err(match Errno::from_raw_os_error(-made as i32) {
+        // Where the limit is none at all.
+        Errno::INVAL => Errno::MFILE,
+        errno => errno,
+    })
 }
 
 /// This number becomes a placeholder, whatever it was.
