@@ -178,7 +178,7 @@ pub(crate) fn submit(call: &mut Call<'_>) -> Answer {
         return Ok(Outcome::Pass);
     }
     for index in 0..count {
-        let result = submit_one(call, context, list.wrapping_add(index * 8));
+        let result = submit_one(call, context, list.wrapping_add(index * 8), index == 0);
         if let Err(errno) = result {
             return if index > 0 { done(index) } else { Err(errno) };
         }
@@ -204,7 +204,8 @@ fn ask_kernel(template: usize, context: usize, notified: Option<usize>) -> Resul
     }
 }
 
-fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), Errno> {
+/// `is_first`: of those that are submitted at once. What further ones have no room for is kept.
+fn submit_one(call: &mut Call<'_>, context: usize, entry: usize, is_first: bool) -> Result<(), Errno> {
     let mut request = 0usize;
     let mut words = [0u64; 8];
     memory::read_value(entry, &mut request).map_err(|_| Errno::FAULT)?;
@@ -221,7 +222,9 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize) -> Result<(), E
     }
     let file = call.open_file(descriptor);
     let notified = (words[7] & IOCB_FLAG_RESFD != 0).then_some((words[7] >> 32) as usize);
-    ask_kernel(call.front.template(), context, notified.filter(|_| file.is_some()))?;
+    if is_first || notified.is_some() {
+        ask_kernel(call.front.template(), context, notified.filter(|_| file.is_some()))?;
+    }
     let file = file.ok_or(Errno::BADF)?;
     data::check_not_path(&file)?;
     let [buffer, count, offset] = [words[3] as usize, words[4] as usize, words[5] as usize];

@@ -126,9 +126,17 @@ pub(crate) fn check_flags(call: &Call<'_>, file: &OpenFile) -> Result<(), Errno>
 }
 
 /// What is wrong with the addresses and the position of a `preadv2` or `pwritev2`, but not with what lies there.
-#[inline(never)]
 pub(crate) fn check_range(call: &Call<'_>) -> Result<(), Errno> {
-    let mut segments = [UserSlice::EMPTY; SEGMENTS_MAX];
+    match call.arguments[2] <= SEGMENTS_FEW {
+        true => check_segments::<SEGMENTS_FEW>(call),
+        false => check_segments::<SEGMENTS_MAX>(call),
+    }
+}
+
+/// Apart, because of its large frame.
+#[inline(never)]
+fn check_segments<const ROOM: usize>(call: &Call<'_>) -> Result<(), Errno> {
+    let mut segments = [UserSlice::EMPTY; ROOM];
     let count = read_segments(call, &mut segments)?;
     let bytes = segments[..count].iter().fold(0usize, |sum, part| sum.saturating_add(part.length()));
     let offset = i64::try_from(call.arguments[3]).map_err(|_| Errno::INVAL)?;
