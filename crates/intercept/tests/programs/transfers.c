@@ -68,7 +68,7 @@ static void broken(int from) {
 static void refused(int from) {
     section = "refused"; signals = 0;
     int ends[2]; pipe(ends); lseek(from, 7, SEEK_SET); off_t sent = 3; int append = open("/dev/null", O_WRONLY | O_APPEND), reading = open("/dev/null", O_RDONLY), directory = open("/", O_RDONLY), path = open("/dev/null", O_PATH), text = open("host", O_CREAT | O_RDWR, 0600), memory = memfd_create("to", 0);
-    R(sendfile(append, from, 0, 4)); R(sendfile(append, from, 0, 0)); R(sendfile(append, from, &sent, 4)); R(sendfile(reading, from, 0, 4)); R(sendfile(reading, from, &sent, 4)); R(sendfile(directory, from, 0, 4)); R(sendfile(path, from, 0, 4)); R(sendfile(ends[0], from, 0, 4)); R(sendfile(77, from, 0, 4)); R(sent); R(at(from));
+    R(sendfile(append, from, 0, 4)); R(sendfile(append, from, 0, 0)); R(sendfile(append, from, &sent, 4)); R(sendfile(reading, from, 0, 4)); R(sendfile(reading, from, &sent, 4)); R(sendfile(directory, from, 0, 4)); R(sendfile(path, from, 0, 4)); R(sendfile(ends[0], from, 0, 4)); R(sendfile(77, from, 0, 4)); R(sendfile(77, from, &sent, LONG_MAX)); R(sendfile(77, from, &sent, LONG_MAX - 3)); R(sendfile(77, from, 0, LONG_MAX)); R(sendfile(77, from, 0, LONG_MAX - 7)); R(sendfile(77, from, 0, -1L)); R(sendfile(memory, from, 0, -1L)); R(sent); R(at(from));
     R(copy_file_range(from, 0, append, 0, 4, 0)); R(copy_file_range(from, 0, directory, 0, 4, 0)); R(at(from)); fcntl(ends[1], F_SETFL, O_APPEND); R(splice(from, 0, ends[1], 0, 4, 0)); R(sendfile(ends[1], from, 0, 4)); R(at(from)); fcntl(memory, F_SETFL, O_APPEND); R(sendfile(memory, from, 0, 4)); R(at(from)); fcntl(memory, F_SETFL, 0); R(sendfile(memory, from, 0, 4)); R(at(from)); R(at(memory)); R(length(memory));
     for (int i = from + 1; i < 40; i++) close(i);
 }

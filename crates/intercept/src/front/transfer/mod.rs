@@ -45,17 +45,24 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     }
     let end = |descriptor| call.open_file(descriptor).map_or(End::Host(descriptor), End::Ours);
     let (source, target) = (end(from), end(to));
-    if call.number == SENDFILE && from_offset != 0 {
-        // The kernel writes it back whatever comes of the call.
+    if call.number == SENDFILE {
         let mut offset = 0i64;
-        memory::read_value(from_offset, &mut offset).map_err(|_| Errno::FAULT)?;
-        memory::write_value(from_offset, &offset).map_err(|_| Errno::FAULT)?;
+        if from_offset != 0 {
+            // The kernel writes it back whatever comes of the call.
+            memory::read_value(from_offset, &mut offset).map_err(|_| Errno::FAULT)?;
+            memory::write_value(from_offset, &offset).map_err(|_| Errno::FAULT)?;
+        }
         if let End::Ours(file) = &source
             && file.file_type == FileType::Regular
         {
             // Before anything about the other end.
             check_readable(file)?;
-            u64::try_from(offset).map_err(|_| Errno::INVAL)?;
+            if from_offset == 0 && count > COUNT_MAX {
+                offset = position(call, file, None)? as i64;
+            }
+            if offset < 0 || offset.checked_add_unsigned(count as u64).is_none() {
+                return Err(Errno::INVAL);
+            }
         }
     } else if call.number == COPY_FILE_RANGE {
         // Behind the descriptors, before what they are open for.
