@@ -93,7 +93,7 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     // takes a thread, and a mount that must be undone for want of one may need another.
     let at_signal: Arc<OnceLock<Weak<Mounted>>> = Arc::default();
     let mounted_later = Arc::clone(&at_signal);
-    let handled = ctrlc::set_handler(move || match at_signal.get().map(Weak::upgrade) {
+    let handled = ctrlc::set_handler(move || match soon(&at_signal).map(Weak::upgrade) {
         Some(Some(mounted)) => end(&mounted),
         Some(None) => {}
         // Nothing was promised to anybody yet.
@@ -114,6 +114,18 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     // Nobody serves any more. Where it is served in the background, nobody reads what it prints.
     let left = crate::volume::leave(&task.volume, &*volume);
     left.inspect_err(|failure| log(&failure.message)).map(|()| 0)
+}
+
+/// What is being mounted: it may be in the kernel's table already, and would stay there without a server. `None` if it does not come.
+fn soon(mounted: &OnceLock<Weak<Mounted>>) -> Option<&Weak<Mounted>> {
+    const LOOKS: u32 = 200;
+    const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+    (0..LOOKS).find_map(|look| {
+        if look > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        mounted.get()
+    })
 }
 
 /// Ends a mount at a signal, whoever uses it.
