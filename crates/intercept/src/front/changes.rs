@@ -5,7 +5,7 @@
 //! | duplicates a descriptor, or puts one in another's place | both steps in [`change`] |
 //! | forks | has the lock ([`around_fork`]), so that the child's table is what its kernel has |
 //! | found nothing, or something that was let go since | looks again, if anything was changed meanwhile ([`count`]) |
-//! | ends the use of a description | looks for descriptors that stand for it behind a change that is under way ([`wait`]), and says so ([`while_ending`]) |
+//! | ends the use of a description | says so ([`while_ending`]), and looks for descriptors that stand for it behind a change that is under way ([`wait`]), if there may be any ([`super::table::SHARED`]) |
 //! | enters a description that it got from elsewhere, in a message | waits for those who found none before, and takes it once more ([`wait_for_endings`]) |
 //!
 //! What remains is a call that was found to be the host's and has not reached the kernel when the number becomes ours.

@@ -110,7 +110,7 @@ fn duplicate_with(call: &mut Call<'_>, descriptor: usize) -> Answer {
     }
     let table = call.table_to_change()?;
     let (answer, stale) = changes::change(call.in_child, || {
-        let Some(file) = table.get(descriptor) else { return (Ok(Outcome::Pass), None) };
+        let Some(file) = table.get_to_share(descriptor) else { return (Ok(Outcome::Pass), None) };
         // SAFETY: the program's call.
         let new = unsafe { syscall6(call.number, call.arguments) };
         if is_error(new) {
@@ -165,7 +165,7 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
     }
     let table = call.table_to_change()?;
     let (result, before) = changes::change(call.in_child, || {
-        let file = table.get(old);
+        let file = if old == new { table.get(old) } else { table.get_to_share(old) };
         if file.is_some() && old != new && !call.in_child {
             // Calls of other threads come here from now on, and wait.
             crate::entry::mark_descriptor(new);

@@ -170,7 +170,8 @@ impl Front {
             (false, false) if info.status & NEITHER == NEITHER && info.status & O_PATH == 0 => NEITHER,
             (false, false) => O_PATH,
         };
-        let flags = flags | info.status & super::data::O_NOATIME;
+        // This process may have it already, under another number.
+        let flags = flags | info.status & super::data::O_NOATIME | table::SHARED;
         let file_type = fs.permissions(info.node).ok()?.file_type;
         Some(OpenFile { description, mount, node: info.node, file_type, flags })
     }

@@ -70,7 +70,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{Errno, FileSystem};
 use std::sync::Arc;
-use table::{OpenFile, Table};
+use table::{OpenFile, SHARED, Table};
 
 /// A volume and where it is seen.
 pub(crate) struct Mount {
@@ -308,25 +308,31 @@ impl Front {
     /// A descriptor of `table` no longer stands for `file`.
     pub(crate) fn let_go(&self, table: &Table, file: &OpenFile) {
         let Ok(fs) = self.file_system(file.mount) else { return };
-        let process = table::of_process();
-        if core::ptr::eq(table, process) {
+        let of_child = !core::ptr::eq(table, table::of_process());
+        if !of_child {
             // A `vfork` child has no locks, and its parent keeps its own.
             locks::closed(fs, file);
         }
-        self.end_use(table, file.mount, file.description);
+        self.end_use(table, file.mount, file.description, of_child || file.flags & SHARED != 0);
     }
 
     /// Neither a descriptor of `table` nor a map stands for a description any more; if it was the last of the process its use ends.
-    fn end_use(&self, table: &Table, mount: usize, description: Description) {
+    /// `is_shared`: other descriptors may stand for it. That is to look through all of them.
+    fn end_use(&self, table: &Table, mount: usize, description: Description, is_shared: bool) {
         let process = table::of_process();
-        if !thread::is_alone() && core::ptr::eq(table, process) {
-            // Others that duplicate a descriptor which stood for it have entered the new one then.
-            changes::wait();
-        }
         changes::while_ending(|| {
-            let is_used = table.refers_to(mount, description)
-                || !core::ptr::eq(table, process) && process.refers_to(mount, description)
-                || maps::hold(mount, description);
+            let has_others = if is_shared || table::has_received() {
+                if !thread::is_alone() && core::ptr::eq(table, process) {
+                    // Others that duplicate a descriptor which stood for it have entered the new one then.
+                    changes::wait();
+                }
+                table.refers_to(mount, description)
+                    || !core::ptr::eq(table, process) && process.refers_to(mount, description)
+            } else {
+                debug_assert!(!table.refers_to(mount, description) || table::has_received(), "a shared one says so");
+                false
+            };
+            let is_used = has_others || maps::hold(mount, description);
             if !is_used && let Ok(fs) = self.file_system(mount) {
                 let _ = fs.shared().close(fs, description);
             }

@@ -7,7 +7,7 @@
 use super::call::{Answer, Call, done};
 use super::links::RECHECK;
 use super::table::OpenFile;
-use super::{changes, identity_of, placeholder, sockets};
+use super::{changes, identity_of, placeholder, sockets, table};
 use crate::dispatch::Outcome;
 use crate::interruptible;
 use crate::memory;
@@ -218,6 +218,7 @@ fn take_over(call: &mut Call<'_>, message: usize) -> Result<(), Errno> {
         if !call.front.file_system(mount).is_ok_and(|fs| identity_of(fs) == identity) {
             continue;
         }
+        table::note_received();
         let Some(file) = call.front.adopt(mount, word) else { continue };
         let Ok(fs) = call.file_system(&file) else { continue };
         let entered = enter(call, descriptor, &file);
@@ -243,7 +244,7 @@ fn enter(call: &mut Call<'_>, descriptor: usize, file: &OpenFile) -> Result<(), 
         }
     } else {
         // Not as by a close of the program's, which would end its record locks.
-        call.front.end_use(call.table(), file.mount, file.description);
+        call.front.end_use(call.table(), file.mount, file.description, true);
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use crate::entry::{self, DESCRIPTOR_LIMIT};
 use crate::number;
 use crate::raw::{is_error, syscall};
 use crate::thread::Record;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{FileType, NodeId};
 
@@ -23,12 +23,28 @@ pub(crate) struct OpenFile {
     pub(crate) mount: usize,
     pub(crate) node: NodeId,
     pub(crate) file_type: FileType,
-    /// Access mode and O_PATH, which never change; and O_NOATIME if the description ever had it. [`CREATED`].
+    /// Access mode and O_PATH, which never change; and O_NOATIME if the description ever had it. [`CREATED`], [`SHARED`].
     pub(crate) flags: u32,
 }
 
 /// The open made the file, among the flags of an [`OpenFile`]: what F_CREATED_QUERY asks for. Not known of what is inherited over `execve`.
 pub(crate) const CREATED: u32 = 1 << 31;
+/// Others may stand for the description, too, so that who closes the descriptor looks for them. Without it there is none: what an open made
+/// and nobody duplicated is closed without a look at all the others.
+pub(crate) const SHARED: u32 = 1 << 30;
+
+/// Descriptions came in messages. Any of them may be one that the process had, whose descriptor does not say so.
+static RECEIVED: AtomicBool = AtomicBool::new(false);
+
+/// A description in a message is about to be entered.
+pub(crate) fn note_received() {
+    RECEIVED.store(true, Ordering::SeqCst);
+}
+
+/// Whether descriptors that are not [`SHARED`] may be all the same.
+pub(crate) fn has_received() -> bool {
+    RECEIVED.load(Ordering::SeqCst)
+}
 
 /// An entry, in words. A reader that meets a change sees nothing, or what was there before or behind it, never something of both.
 struct Entry {
@@ -183,6 +199,20 @@ impl Table {
         }
     }
 
+    /// [`get`](Self::get) for who makes another of it: both are [`SHARED`] from now on. Who closes this one later, or has found it and not
+    /// yet taken it out, sees that.
+    pub(crate) fn get_to_share(&self, descriptor: usize) -> Option<OpenFile> {
+        loop {
+            let file = self.get(descriptor)?;
+            if file.flags & SHARED != 0 {
+                return Some(file);
+            }
+            self.entries.get(descriptor)?.generation_and_flags.fetch_or(u64::from(SHARED), Ordering::SeqCst);
+            // It is looked at again, behind that: of this and a [`take`](Self::take) one sees the other.
+            fence(Ordering::SeqCst);
+        }
+    }
+
     fn store(&self, descriptor: usize, file: &OpenFile) {
         let Some(entry) = self.entries.get(descriptor) else { return };
         entry.word.store(0, Ordering::Relaxed);
@@ -197,9 +227,9 @@ impl Table {
         entry.word.store(file.description.word(), Ordering::Release);
     }
 
-    /// Makes a descriptor ours; returns what it stood for before.
+    /// Makes a descriptor ours; returns what it stood for before, as one that may be shared.
     pub(crate) fn set(&self, descriptor: usize, file: &OpenFile) -> Option<OpenFile> {
-        let before = self.get(descriptor);
+        let before = self.get(descriptor).map(|before| OpenFile { flags: before.flags | SHARED, ..before });
         self.store(descriptor, file);
         self.head().used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         if core::ptr::eq(self, &TABLE) {
@@ -227,12 +257,14 @@ impl Table {
         let word = before.description.word();
         // Of two threads that close the same descriptor one gets it.
         let entry = self.entries.get(descriptor)?;
-        entry.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        entry.word.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed).ok()?;
+        // Who duplicated it since. The number is the program's until the kernel has closed it: nobody else's entry stands here yet.
+        let shared = entry.generation_and_flags.load(Ordering::SeqCst) as u32 & SHARED;
         // At the end of the process other threads must not come by what the descriptor is to the kernel.
         if core::ptr::eq(self, &TABLE) && !super::ends::has_begun() {
             entry::unmark_descriptor(descriptor);
         }
-        Some(before)
+        Some(OpenFile { flags: before.flags | shared, ..before })
     }
 
     /// Notes under which name the file of a descriptor was opened.
@@ -259,12 +291,13 @@ impl Table {
         self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Acquire) == word && is_of(entry))
     }
 
-    /// Becomes a copy of another.
+    /// Becomes a copy of another, each of whose entries may be shared: what others duplicate meanwhile may be told of one of the two only.
     fn take_over(&self, other: &Table) {
         let used = self.head().used.load(Ordering::Relaxed).max(other.head().used.load(Ordering::Relaxed)) as usize;
         for descriptor in 0..used.min(DESCRIPTOR_LIMIT) {
             match other.get(descriptor) {
                 Some(file) => {
+                    let file = OpenFile { flags: file.flags | SHARED, ..file };
                     self.set(descriptor, &file);
                     if let Some(name) = other.open_name(descriptor, &file) {
                         self.set_open_name(descriptor, &file, &name);

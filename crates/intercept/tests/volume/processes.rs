@@ -174,6 +174,16 @@ python3 -u m.py",
 }
 
 #[test]
+fn an_open_file_stays_until_the_last_of_its_descriptors_is_closed() {
+    let (_directory, program) = compile("alike");
+    let volume = Volume::new(64);
+    for mode in ["", "threads"] {
+        volume.script(&format!("{} {mode}", program.display()), "done");
+    }
+    nothing_is_left(volume, "open files with several descriptors");
+}
+
+#[test]
 fn descriptions_of_two_volumes_are_not_mistaken_for_each_other() {
     let volumes = [Volume::new(64), Volume::new(64)];
     let [first, second] = volumes.each_ref().map(|volume| volume.path().into_os_string().into_string().expect("UTF-8"));

@@ -210,7 +210,7 @@ pub(super) fn give_back(front: &Front, table: &Table, pin: &Pin) {
     if let (Some(token), Ok(fs)) = (pin.token, front.file_system(pin.mount)) {
         let _ = fs.unmap(token);
     }
-    front.end_use(table, pin.mount, pin.description);
+    front.end_use(table, pin.mount, pin.description, true);
 }
 
 /// Whether a map, or one in the making, holds this description.
@@ -235,7 +235,7 @@ pub(crate) fn end(front: &Front) {
         return;
     }
     for pin in locked(|maps| maps.pins.take_all()) {
-        front.end_use(table::of_process(), pin.mount, pin.description);
+        front.end_use(table::of_process(), pin.mount, pin.description, true);
     }
 }
 
