@@ -218,9 +218,8 @@ impl Shared {
                 tables.change_lock(&thread, bucket, &LockRequest { exclusive: None, ..*request })?;
                 wake = Some(tables.released(&thread, bucket)?);
             }
-            let blocker = tables.conflict(&thread, bucket, request)?;
+            let blocker = tables.change_lock(&thread, bucket, request)?;
             if blocker.is_none() {
-                tables.change_lock(&thread, bucket, request)?;
                 // A shared lock in place of an exclusive one lets others in as well.
                 if request.exclusive != Some(true) && wake.is_none() {
                     wake = Some(tables.released(&thread, bucket)?);

@@ -16,7 +16,8 @@
 //! | `tables.rs` | where everything stands in the arena: buckets, descriptions, records |
 //! | `description.rs` | open, close, adopt, who uses an inode |
 //! | `offset.rs` | the shared offset and the status flags |
-//! | `records.rs` | lists of lock records: conflicts, changes that a kill can interrupt |
+//! | `records.rs` | sorted lists of lock records: conflicts, what goes with its owner |
+//! | `record_changes.rs` | changes of locks that a kill can interrupt |
 //! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
 //! | `lock_waits.rs` | who waits for one of these, for people |
 //! | `over_exec.rs` | what a process keeps over an exec |
@@ -32,6 +33,7 @@ mod lock_waits;
 mod offset;
 mod over_exec;
 mod reaping;
+mod record_changes;
 mod records;
 mod running;
 mod tables;

@@ -1,15 +1,13 @@
-//! Lock records of an inode: ranges, owners, conflicts, and changes that a kill can interrupt after any store.
+//! Lock records of an inode: ranges, owners, conflicts.
 //!
-//! A record covers the bytes from START up to END; an empty range is a void record, to be freed by the next who changes
-//! the bucket. Records of one owner do not overlap, except inside a change. A change of a range to a new type is:
+//! A record covers the bytes from START up to END; an empty range is a void record, to be freed by the next who comes by when
+//! he changes the bucket, or by a sweep. Records of one owner do not overlap, except inside a change ([`super::record_changes`]).
 //!
-//! 1. where the range splits an older record, a copy of its right part is linked (it says what the older one says);
-//! 2. a record of the new type with a higher sequence is linked: **from here on the change has happened**;
-//! 3. older records of the owner are cut back to what the new one does not cover.
+//! A bucket's records are sorted by POSITION, where each began when it was linked. What cuts a record at the front moves START, never
+//! POSITION: so no record begins before its position, and who looks for a range is done at the first position behind it.
 //!
-//! Whoever takes over the bucket's lock from a dead thread repeats 3 for all records ([`Tables::settle_records`]): of two
-//! records of one owner that overlap, the one with the lower sequence is cut. Steps 1 and 2 need objects from the slab, 3 does
-//! not, so it cannot fail for lack of room.
+//! Whoever takes over the bucket's lock from a dead thread completes its change ([`Tables::settle_records`]): of two
+//! records of one owner that overlap, the one with the lower sequence is cut.
 
 use gannet_shm::{ArenaOffset, Ordering, Result, SlabRef, Thread, Word32};
 use rustix::thread::futex;
@@ -17,7 +15,7 @@ use rustix::thread::futex;
 use super::Description;
 use super::file_locks::{LockKind, LockOwner, LockRange, LockRequest, LockedBy};
 use super::tables::{Bucket, Chain, Tables, record as at};
-use crate::{NodeId, Time};
+use crate::NodeId;
 
 /// A record's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +52,15 @@ impl Wake<'_> {
     }
 }
 
+impl From<Record> for LockedBy {
+    fn from(record: Record) -> Self {
+        let Record { owner, exclusive, range, process, .. } = record;
+        Self { owner, exclusive, range, process }
+    }
+}
+
 impl Record {
-    fn conflicts(&self, owner: &LockOwner, exclusive: bool, range: LockRange) -> bool {
+    pub(super) fn conflicts(&self, owner: &LockOwner, exclusive: bool, range: LockRange) -> bool {
         (self.exclusive || exclusive)
             && self.owner != *owner
             && (self.owner.kind() == LockKind::Flock) == (owner.kind() == LockKind::Flock)
@@ -80,12 +85,12 @@ impl Tables {
             exclusive: kind & EXCLUSIVE != 0,
             range,
             sequence: load(at::SEQUENCE)?,
-            process: load(at::PROCESS)? as u32,
+            process: (load(at::GENERATION)? >> at::PROCESS_SHIFT) as u32,
             since: load(at::SINCE)? as i64,
         }))
     }
 
-    fn store_record(&self, thread: &Thread<'_>, object: ArenaOffset, record: &Record) -> Result<()> {
+    pub(super) fn store_record(&self, thread: &Thread<'_>, object: ArenaOffset, record: &Record) -> Result<()> {
         let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
         let (kind, owner, generation) = match record.owner {
             LockOwner::Process(id) => (POSIX, u64::from(id.index), id.generation),
@@ -93,14 +98,14 @@ impl Tables {
             LockOwner::Flock(description) => (WHOLE_FILE, description.word(), 0),
         };
         set(at::NUMBER, record.node.number)?;
-        set(at::GENERATION, u64::from(record.node.generation))?;
+        set(at::GENERATION, u64::from(record.process) << at::PROCESS_SHIFT | u64::from(record.node.generation))?;
+        set(at::POSITION, record.range.start)?;
         set(at::KIND, kind | if record.exclusive { EXCLUSIVE } else { 0 })?;
         set(at::OWNER, owner)?;
         set(at::OWNER_GENERATION, generation)?;
         set(at::START, record.range.start)?;
         set(at::END, record.range.end)?;
         set(at::SEQUENCE, record.sequence)?;
-        set(at::PROCESS, u64::from(record.process))?;
         set(at::SINCE, record.since as u64)
     }
 
@@ -123,15 +128,24 @@ impl Tables {
         thread.word(object.add(at::OWNER)).map(|word| word.store(u64::from(id.index), Ordering::Release))
     }
 
-    /// Cuts a record back so that it does not overlap `by`. Where `by` lies inside it, what is behind `by` has a copy.
-    fn cut(&self, thread: &Thread<'_>, object: ArenaOffset, range: LockRange, by: LockRange) -> Result<()> {
+    /// Cuts a record back so that it does not overlap `by`. Where `by` lies inside it, what is behind `by` has a copy. True: nothing is left.
+    pub(super) fn cut(
+        &self,
+        thread: &Thread<'_>,
+        object: ArenaOffset,
+        range: LockRange,
+        by: LockRange,
+    ) -> Result<bool> {
         if range.start >= by.start && range.end <= by.end {
-            self.set_end(thread, object, range.start)
-        } else if range.start < by.start {
-            self.set_end(thread, object, by.start)
-        } else {
-            self.set_start(thread, object, by.end)
+            self.set_end(thread, object, range.start)?;
+            return Ok(true);
         }
+        if range.start < by.start {
+            self.set_end(thread, object, by.start)?;
+        } else {
+            self.set_start(thread, object, by.end)?;
+        }
+        Ok(false)
     }
 
     /// Calls `visit` with the records of a bucket that are not void, until it returns `false`.
@@ -154,28 +168,33 @@ impl Tables {
         Ok((range.start < range.end).then_some(range))
     }
 
-    /// Calls `visit` as [`records_in`](Self::records_in) does, but only with records that overlap a range or are next to it. Of the others two words
-    /// are looked at: who holds many locks does not pay for all of them at each call.
-    fn records_near(
+    /// Calls `visit` with the records of a bucket that can have anything to do with bytes up to `end`, until it returns `false`: with
+    /// those behind one (0: all), void ones included, and their ranges. Of each three words are looked at: who holds many locks does
+    /// not pay for all of them at each call.
+    #[inline]
+    pub(super) fn records_up_to(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
-        range: LockRange,
-        mut visit: impl FnMut(SlabRef, ArenaOffset, Record) -> Result<bool>,
+        (before, end): (u64, u64),
+        mut visit: impl FnMut(SlabRef, ArenaOffset, Option<LockRange>) -> Result<bool>,
     ) -> Result<()> {
-        self.walk(thread, bucket, Chain::Records, |reference, object| {
-            if !self.load_range(thread, object)?.is_some_and(|one| one.touches(range)) {
-                return Ok(true);
+        self.walk_from(thread, bucket, Chain::Records, before, |reference, object| {
+            if self.position(thread, object)? > end {
+                return Ok(false);
             }
-            match self.load_record(thread, object)? {
-                Some(record) => visit(reference, object, record),
-                None => Ok(true),
-            }
+            visit(reference, object, self.load_range(thread, object)?)
         })
     }
 
+    /// What the chain of records is sorted by.
+    #[inline]
+    pub(super) fn position(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<u64> {
+        thread.word(object.add(at::POSITION)).map(|word| word.load(Ordering::Relaxed))
+    }
+
     /// Whether the owner of a record can still let it go. An open file without users cannot.
-    fn owner_exists(&self, thread: &Thread<'_>, owner: &LockOwner) -> Result<bool> {
+    pub(super) fn owner_exists(&self, thread: &Thread<'_>, owner: &LockOwner) -> Result<bool> {
         match owner {
             LockOwner::Process(_) => Ok(true),
             LockOwner::OpenFile(description) | LockOwner::Flock(description) => {
@@ -214,100 +233,37 @@ impl Tables {
         is_meant: impl Fn(&Record) -> bool,
     ) -> Result<Option<LockedBy>> {
         let mut first: Option<LockedBy> = None;
-        self.records_near(thread, bucket, range, |_, _, record| {
-            let is_earlier = first.is_none_or(|first| record.range.start < first.range.start);
-            if is_meant(&record) && is_earlier && self.owner_exists(thread, &record.owner)? {
-                let Record { owner, exclusive, range, process, .. } = record;
-                first = Some(LockedBy { owner, exclusive, range, process });
+        self.records_up_to(thread, bucket, (0, range.end), |_, object, one| {
+            let is_earlier = |one: LockRange| first.is_none_or(|first| one.start < first.range.start);
+            if one.is_some_and(|one| one.overlaps(range) && is_earlier(one))
+                && let Some(record) = self.load_record(thread, object)?
+                && is_meant(&record)
+                && self.owner_exists(thread, &record.owner)?
+            {
+                first = Some(record.into());
             }
             Ok(true)
         })?;
         Ok(first)
     }
 
-    /// Gives an owner a lock on a range, or takes it away, as `request` says. Conflicts have been looked for. Under the bucket's
-    /// lock. `Full` leaves everything as it was.
-    pub(super) fn change_lock(&self, thread: &Thread<'_>, bucket: Bucket, request: &LockRequest) -> Result<()> {
-        let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
-        // Neighbours of the same type become part of the new record.
-        let (mut whole, mut split, mut same) = (range, None, false);
-        self.records_near(thread, bucket, range, |_, _, record| {
-            if record.node != node || record.owner != owner {
-                return Ok(true);
-            }
-            if wanted == Some(record.exclusive) {
-                if record.range.touches(range) {
-                    same |= record.range.start <= range.start && record.range.end >= range.end;
-                    whole.start = whole.start.min(record.range.start);
-                    whole.end = whole.end.max(record.range.end);
-                }
-            } else if record.range.start < range.start && record.range.end > range.end {
-                split = Some(record);
+    /// Frees the void records of a bucket. Under its lock.
+    fn purge(&self, thread: &Thread<'_>, bucket: Bucket) -> Result<()> {
+        self.walk(thread, bucket, Chain::Records, |reference, object| {
+            if self.load_range(thread, object)?.is_none() {
+                self.free_void(thread, bucket, reference)?;
             }
             Ok(true)
-        })?;
-        if same {
-            return Ok(());
-        }
-        let sequence = bucket.sequence(thread)?;
-        let right = match split {
-            Some(record) => Some((self.records.allocate_from(thread, &self.recent_records)?, record)),
-            None => None,
-        };
-        let new = match wanted {
-            None => None,
-            Some(exclusive) => match self.records.allocate_from(thread, &self.recent_records) {
-                Ok(held) => Some((held, exclusive)),
-                Err(error) => {
-                    if let Some((held, _)) = right {
-                        self.records.free_to(thread, &self.recent_records, held)?;
-                    }
-                    return Err(error);
-                }
-            },
-        };
-        if let Some((held, record)) = right {
-            let range = LockRange { start: range.end, end: record.range.end };
-            self.store_record(thread, held.at(), &Record { range, ..record })?;
-            self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
-            self.records.publish(thread, held)?;
-        }
-        let mut newest = None;
-        if let Some((held, exclusive)) = new {
-            let number = sequence.load(Ordering::Relaxed) + 1;
-            sequence.store(number, Ordering::Relaxed);
-            let since = Time::now().0;
-            let record = Record { node, owner, exclusive, range: whole, sequence: number, process, since };
-            self.store_record(thread, held.at(), &record)?;
-            self.link(thread, bucket, Chain::Records, held.reference(), held.at())?;
-            newest = Some(self.records.publish(thread, held)?);
-        }
-        self.records_near(thread, bucket, whole, |reference, object, record| {
-            let own = record.node == node && record.owner == owner && Some(reference) != newest;
-            if own && record.range.overlaps(whole) {
-                self.cut(thread, object, record.range, whole)?;
-            }
-            Ok(true)
-        })?;
-        self.purge(thread, bucket)
+        })
     }
 
-    /// Frees void records. Under the bucket's lock.
-    fn purge(&self, thread: &Thread<'_>, bucket: Bucket) -> Result<()> {
-        loop {
-            let mut void = None;
-            self.walk(thread, bucket, Chain::Records, |reference, object| {
-                if self.load_range(thread, object)?.is_none() {
-                    void = Some(reference);
-                }
-                Ok(void.is_none())
-            })?;
-            let Some(reference) = void else { return Ok(()) };
-            let held = self.records.retire(thread, reference)?;
-            self.unlink(thread, bucket, Chain::Records, reference)?;
-            if let Some(held) = held {
-                self.records.free_to(thread, &self.recent_records, held)?;
-            }
+    /// Frees a void record. Under the bucket's lock.
+    pub(super) fn free_void(&self, thread: &Thread<'_>, bucket: Bucket, reference: SlabRef) -> Result<()> {
+        let held = self.records.retire(thread, reference)?;
+        self.unlink(thread, bucket, Chain::Records, reference)?;
+        match held {
+            Some(held) => self.records.free_to(thread, &self.recent_records, held),
+            None => Ok(()),
         }
     }
 
@@ -332,22 +288,27 @@ impl Tables {
         bucket: Bucket,
         mut gone: impl FnMut(&Record) -> bool,
     ) -> Result<()> {
-        let mut any = false;
-        self.records_in(thread, bucket, |_, object, record| {
+        self.records_in(thread, bucket, |reference, object, record| {
             if gone(&record) {
-                any = true;
                 self.set_end(thread, object, record.range.start)?;
+                self.free_void(thread, bucket, reference)?;
             }
             Ok(true)
-        })?;
-        if any { self.purge(thread, bucket) } else { Ok(()) }
+        })
     }
 
     /// Takes away all locks of a description. Under the bucket's lock.
     pub(super) fn void_records_of(&self, thread: &Thread<'_>, bucket: Bucket, which: Description) -> Result<()> {
-        self.void_records(thread, bucket, |record| match record.owner {
-            LockOwner::OpenFile(owner) | LockOwner::Flock(owner) => owner == which,
-            LockOwner::Process(_) => false,
+        self.walk(thread, bucket, Chain::Records, |reference, object| {
+            // Others' locks, of which there may be thousands, are not looked at closer.
+            if thread.word(object.add(at::OWNER))?.load(Ordering::Relaxed) == which.word()
+                && let Some(record) = self.load_record(thread, object)?
+                && record.owner.kind() != LockKind::Posix
+            {
+                self.set_end(thread, object, record.range.start)?;
+                self.free_void(thread, bucket, reference)?;
+            }
+            Ok(true)
         })
     }
 
@@ -365,10 +326,15 @@ impl Tables {
     /// Completes what a dead thread left in a bucket that it had locked. In its name: nothing is freed here.
     pub(super) fn settle_records(&self, thread: &Thread<'_>, bucket: Bucket) -> Result<()> {
         self.records_in(thread, bucket, |newer, _, new| {
-            self.records_in(thread, bucket, |older, object, old| {
-                let overlap = older != newer && old.node == new.node && old.owner == new.owner;
+            self.records_up_to(thread, bucket, (0, new.range.end), |older, object, one| {
+                if older == newer || !one.is_some_and(|one| one.overlaps(new.range)) {
+                    return Ok(true);
+                }
                 // A copy of a right part has the sequence of its original: they say the same, twice.
-                if overlap && old.range.overlaps(new.range) && old.sequence < new.sequence {
+                if let Some(old) = self.load_record(thread, object)?
+                    && (old.node, old.owner) == (new.node, new.owner)
+                    && old.sequence < new.sequence
+                {
                     self.cut(thread, object, old.range, new.range)?;
                 }
                 Ok(true)

@@ -39,19 +39,22 @@ pub(super) mod description {
     }
 }
 
-/// Words of a lock record.
+/// Words of a lock record. What a walk past it looks at stands together.
 pub(super) mod record {
     pub(in super::super) const NUMBER: u64 = 0;
+    /// Low half; the process id is the high one.
     pub(in super::super) const GENERATION: u64 = 8;
+    pub(in super::super) const PROCESS_SHIFT: u32 = 32;
     pub(in super::super) const NEXT: u64 = 16;
     pub(in super::super) const BEFORE: u64 = 24;
-    pub(in super::super) const KIND: u64 = 32;
-    pub(in super::super) const OWNER: u64 = 40;
-    pub(in super::super) const OWNER_GENERATION: u64 = 48;
-    pub(in super::super) const START: u64 = 56;
-    pub(in super::super) const END: u64 = 64;
-    pub(in super::super) const SEQUENCE: u64 = 72;
-    pub(in super::super) const PROCESS: u64 = 80;
+    /// What the chain is sorted by: where the record began when it was linked.
+    pub(in super::super) const POSITION: u64 = 32;
+    pub(in super::super) const START: u64 = 40;
+    pub(in super::super) const END: u64 = 48;
+    pub(in super::super) const KIND: u64 = 56;
+    pub(in super::super) const OWNER: u64 = 64;
+    pub(in super::super) const OWNER_GENERATION: u64 = 72;
+    pub(in super::super) const SEQUENCE: u64 = 80;
     pub(in super::super) const SINCE: u64 = 88;
     pub(in super::super) const BYTES: u64 = 96;
 }
@@ -156,7 +159,7 @@ impl Tables {
             .region("vfs waits", u64::from(limits.threads) * 8, 64)
             .region("vfs lock waits", u64::from(limits.threads) * WAIT_WORDS * 8, 64)
             .region("vfs descriptions", descriptions, 4096)
-            .region("vfs records", records, 4096)
+            .region("vfs lock records", records, 4096)
     }
 
     pub(super) fn new(session: &Session, limits: &SharedLimits) -> Result<Self> {
@@ -169,7 +172,7 @@ impl Tables {
                 region("vfs descriptions")?,
                 description_bytes(limits),
             )?,
-            records: Slab::new(arena, region("vfs records' head")?, region("vfs records")?, record::BYTES)?,
+            records: Slab::new(arena, region("vfs records' head")?, region("vfs lock records")?, record::BYTES)?,
             recent_records: Arc::default(),
             buckets: region("vfs buckets")?,
             bucket_count: bucket_count(limits),
@@ -274,10 +277,22 @@ impl Tables {
         thread: &Thread<'_>,
         bucket: Bucket,
         chain: Chain,
+        visit: impl FnMut(SlabRef, ArenaOffset) -> Result<bool>,
+    ) -> Result<()> {
+        self.walk_from(thread, bucket, chain, 0, visit)
+    }
+
+    /// [`walk`](Self::walk) over those behind one (0: over all). What is visited may be taken out of the chain.
+    pub(super) fn walk_from(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        chain: Chain,
+        before: u64,
         mut visit: impl FnMut(SlabRef, ArenaOffset) -> Result<bool>,
     ) -> Result<()> {
         let slab = self.slab(chain);
-        let mut next = thread.word(bucket.head(chain))?.load(Ordering::Relaxed);
+        let mut next = self.leads_on(thread, bucket, chain, before)?.load(Ordering::Relaxed);
         for _ in 0..=slab.count() {
             let Some(reference) = SlabRef::from_word(next) else { return Ok(()) };
             let object = slab.object(reference)?;
@@ -299,11 +314,25 @@ impl Tables {
         reference: SlabRef,
         object: ArenaOffset,
     ) -> Result<()> {
-        let head = thread.word(bucket.head(chain))?;
-        let next = head.load(Ordering::Relaxed);
+        self.link_behind(thread, bucket, chain, 0, reference, object)
+    }
+
+    /// Puts an object behind one of a chain (0: at the front). Under the bucket's lock.
+    #[inline]
+    pub(super) fn link_behind(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        chain: Chain,
+        before: u64,
+        reference: SlabRef,
+        object: ArenaOffset,
+    ) -> Result<()> {
+        let leads = self.leads_on(thread, bucket, chain, before)?;
+        let next = leads.load(Ordering::Relaxed);
         thread.word(object.add(NEXT))?.store(next, Ordering::Relaxed);
-        thread.word(object.add(BEFORE))?.store(0, Ordering::Relaxed);
-        head.store(reference.word(), Ordering::Release);
+        thread.word(object.add(BEFORE))?.store(before, Ordering::Relaxed);
+        leads.store(reference.word(), Ordering::Release);
         self.tell_next(thread, chain, next, reference.word())
     }
 
@@ -343,6 +372,7 @@ impl Tables {
     }
 
     /// The word that leads on from what stands `before` in a chain: of an object, or the head for 0.
+    #[inline]
     fn leads_on<'s>(&self, thread: &Thread<'s>, bucket: Bucket, chain: Chain, before: u64) -> Result<&'s Word> {
         match SlabRef::from_word(before) {
             None => thread.word(bucket.head(chain)),

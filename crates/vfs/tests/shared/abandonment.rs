@@ -1,12 +1,12 @@
 //! What a kill after any store leaves.
 
-use crate::truth::Truth;
+use crate::truth::{BYTES, Random, Truth};
 use crate::{LIMITS, open, private, process, request};
 
 use gannet_memfs::MemoryFs;
 use gannet_shm::testing::{Outcome, after_every_store, run_abandoned};
-use gannet_vfs::NodeId;
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, Shared};
+use gannet_vfs::{FileSystem, Name, NewNode, NodeId, Owner};
 
 /// A state of locks that the operation under test begins from.
 fn prepared(shared: &Shared, fs: &MemoryFs, node: NodeId) -> Truth {
@@ -63,6 +63,67 @@ fn locks_survive_a_kill_after_every_store() {
     }
     println!("{stores} stores, each the last one once");
     assert!(stores > 200);
+}
+
+/// Two inodes whose locks stand in one chain.
+fn of_one_chain(fs: &MemoryFs) -> [NodeId; 2] {
+    let chain = |node: &NodeId| (node.number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % 64;
+    let mut made: Vec<NodeId> = Vec::new();
+    loop {
+        let text = format!("n{}", made.len());
+        let name = Name::new(text.as_bytes()).unwrap();
+        let node = fs.create(fs.root(), name, &NewNode::regular(0o644, Owner::default())).unwrap();
+        if let Some(other) = made.iter().find(|other| chain(other) == chain(&node)) {
+            return [*other, node];
+        }
+        made.push(node);
+    }
+}
+
+/// Locks of several owners on two inodes change at random, by threads that are killed at it now and then: what each leaves is what the
+/// next begin with.
+#[test]
+fn locks_are_found_however_many_were_killed_at_them() {
+    let (mut killed, mut random) = (0, Random(7));
+    for round in 0..60 {
+        let (shared, fs, _) = private();
+        let nodes = of_one_chain(&fs);
+        let mut truths = [Truth::default(), Truth::default()];
+        for step in 0..150 {
+            let which = random.below(2) as usize;
+            let owner = random.below(3) as u32;
+            let exclusive = [None, Some(false), Some(true), Some(false)][random.below(4) as usize];
+            let start = random.below(BYTES);
+            let end = start + 1 + random.below(BYTES - start);
+            let stores = if random.below(3) == 0 { 1 + random.below(60) } else { u64::MAX };
+            let mut after = truths[which].clone();
+            let expected = after.try_lock(owner, exclusive, start, end);
+            let change = request(nodes[which], process(owner), exclusive, start, end);
+            let outcome = run_abandoned(&[shared.session()], stores, || {
+                assert_eq!(shared.try_lock(&fs, &change).is_ok(), expected)
+            });
+            let context = format!("round {round}, step {step}: {change:?}, {stores} stores");
+            if !matches!(outcome, Outcome::Completed(())) {
+                killed += 1;
+                let whole = truths[which].agrees(&shared, nodes[which]) || after.agrees(&shared, nodes[which]);
+                assert!(whole || exclusive.is_none(), "neither nor: {context}");
+                // Once more, since a stranger is not told whose locks those are.
+                assert_eq!(shared.try_lock(&fs, &change).is_ok(), expected, "{context}");
+            }
+            truths[which] = after;
+            for (truth, node) in truths.iter().zip(nodes) {
+                assert!(truth.agrees(&shared, node), "{context}");
+            }
+        }
+        for node in nodes {
+            for owner in 0..3 {
+                shared.try_lock(&fs, &request(node, process(owner), None, 0, LockRange::END)).unwrap();
+            }
+        }
+        shared.reap(&fs).unwrap();
+        assert_eq!(shared.records().unwrap(), 0, "round {round}");
+    }
+    assert!(killed > 300, "{killed}");
 }
 
 #[test]
