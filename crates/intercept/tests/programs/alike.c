@@ -12,6 +12,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -30,6 +31,9 @@ static int begin(const char *name, int *other) {
     }
     return file;
 }
+static void shut(int file) {
+    if (close(file)) printf("%s: close of %d: %s\n", way, file, strerror(errno));
+}
 static int lives(int file) {
     char bytes[4];
     return pread(file, bytes, 4, 0) == 4 && !memcmp(bytes, "some", 4);
@@ -39,20 +43,20 @@ static void is_open(int file, int other) {
     int next = open("next", O_RDWR | O_CREAT, 0600); /* Would get what is free too early. */
     if (!lives(file) || flock(file, LOCK_EX | LOCK_NB)) printf("%s: %d is gone: %s\n", way, file, strerror(errno));
     if (!flock(other, LOCK_EX | LOCK_NB)) printf("%s: the lock of %d is gone\n", way, file), flock(other, LOCK_UN);
-    close(next);
+    shut(next);
 }
 static void is_over(int other) {
     if (flock(other, LOCK_EX | LOCK_NB)) printf("%s: the lock stays\n", way);
-    close(other);
+    shut(other);
 }
 /* Either is closed first. */
 static void pair(const char *name, int (*again)(int)) {
     for (int turn = 0; turn < 2; turn++) {
         int other, file = begin(name, &other), second = again(file);
         if (second < 0) printf("%s: %s\n", way, strerror(errno));
-        close(turn ? second : file);
+        shut(turn ? second : file);
         is_open(turn ? file : second, other);
-        close(turn ? file : second);
+        shut(turn ? file : second);
         is_over(other);
     }
 }
@@ -64,7 +68,7 @@ static int by_fcntl_cloexec(int file) { return fcntl(file, F_DUPFD_CLOEXEC, 3); 
 static int onto_another(int file) { return dup2(file, open("next", O_RDWR | O_CREAT, 0600)); }
 static int twice(int file) {
     int middle = dup(file), last = dup(middle);
-    close(middle);
+    shut(middle);
     return last;
 }
 static int by_message(int file) {
@@ -78,7 +82,7 @@ static int by_message(int file) {
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) || sendmsg(ends[0], &message, 0) != 1) return -1;
     if (recvmsg(ends[1], &message, 0) != 1) return -1;
     memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
-    close(ends[0]), close(ends[1]);
+    shut(ends[0]), shut(ends[1]);
     return got;
 }
 static void ended_well(pid_t child) {
@@ -90,15 +94,15 @@ static void forked(void) {
     int other, file = begin("fork", &other), second = dup(file);
     pid_t child = fork();
     if (child == 0) {
-        close(second);
+        shut(second);
         is_open(file, other);
         fflush(stdout);
         _exit(0);
     }
-    close(file);
+    shut(file);
     ended_well(child);
     is_open(second, other);
-    close(second);
+    shut(second);
     is_over(other);
 }
 /* Executed with two of it, of which it closes one; what was duplicated in the child only is its own. */
@@ -115,9 +119,9 @@ static void spawned(void) {
     pid_t child;
     if (posix_spawn(&child, program[0], &actions, NULL, arguments, environ)) child = -1;
     ended_well(child);
-    close(file);
+    shut(file);
     is_open(second, other);
-    close(second);
+    shut(second);
     is_over(other);
 }
 /* A vfork child duplicates, and forks: what was its own table is its child's. */
@@ -129,19 +133,19 @@ static void forked_by_a_vfork_child(void) {
         volatile int second = dup(file);
         grandchild = fork();
         if (grandchild == 0) {
-            close(file);
+            shut(file);
             is_open(second, other);
             fflush(stdout);
             _exit(0);
         }
         int status;
         if (waitpid(grandchild, &status, 0) != grandchild || status) _exit(7);
-        close(second);
+        shut(second);
         _exit(lives(file) ? 0 : 8);
     }
     ended_well(child);
     is_open(file, other);
-    close(file);
+    shut(file);
     is_over(other);
 }
 /* A map has it, too. */
@@ -150,11 +154,11 @@ static void mapped(void) {
     char *map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
     if (map == MAP_FAILED) printf("map: %s\n", strerror(errno));
     int second = dup(file);
-    close(file);
+    shut(file);
     munmap(map, 4096);
     is_open(second, other);
     map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, second, 0);
-    close(second);
+    shut(second);
     if (!flock(other, LOCK_EX | LOCK_NB)) printf("map: the lock is gone\n");
     munmap(map, 4096);
     is_over(other);
@@ -166,7 +170,7 @@ static void *closes(void *unused) {
     for (int i = 0; i < turns; i++) {
         pthread_barrier_wait(&barrier);
         for (int j = i % 64; j > 0; j--) __asm__ volatile("pause");
-        close(shared_file);
+        shut(shared_file);
         pthread_barrier_wait(&barrier);
     }
     return unused;
@@ -182,7 +186,11 @@ static void raced(void) {
         pthread_barrier_wait(&barrier);
         int second = i % 3 == 0 ? dup(first) : i % 3 == 1 ? fcntl(first, F_DUPFD, 50) : dup2(first, 95);
         pthread_barrier_wait(&barrier);
-        if (second >= 0) is_open(second, other), close(second);
+        /* Not in its place, where it was closed just then: what to the kernel stands for it is empty. */
+        struct stat status;
+        int is_there = second >= 0 && (fstat(second, &status) || status.st_size);
+        if (is_there) is_open(second, other);
+        if (second >= 0) shut(second);
         is_over(other);
     }
     pthread_join(thread, NULL);
@@ -196,7 +204,7 @@ int main(int count, char **arguments) {
         int file = atoi(arguments[2]), second = atoi(arguments[3]), other = atoi(arguments[4]);
         way = "inherited";
         is_open(file, other);
-        close(file);
+        shut(file);
         is_open(second, other);
         return 0;
     }
