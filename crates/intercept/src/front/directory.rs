@@ -4,7 +4,7 @@
 //! that was meant for the volume.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::{Front, credentials};
+use super::{Front, credentials, known_path};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -15,42 +15,13 @@ use gannet_vfs::{Errno, FileType, NodeId};
 
 const PATH_BYTES_MAX: usize = 4096;
 const ENOENT: isize = -2;
-/// Directories above each other that a path is put together from.
-const DEPTH_MAX: usize = 2048;
 
 impl Front {
-    /// The path of a directory of a volume, by walking up.
+    /// The path of a directory of a volume.
     pub(crate) fn path_of_directory(&self, mount: usize, directory: NodeId) -> Result<Vec<u8>, Errno> {
-        let fs = self.file_system(mount)?;
         let place = &self.mounts.get(mount).ok_or(Errno::NOENT)?.place;
-        let mut parts: Vec<Vec<u8>> = Vec::new();
-        let mut at = directory;
-        for _ in 0..DEPTH_MAX {
-            if at == fs.root() {
-                let mut path = place.clone();
-                for part in parts.iter().rev() {
-                    path.push(b'/');
-                    path.extend_from_slice(part);
-                }
-                return if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(Errno::NAMETOOLONG) };
-            }
-            // A working directory that was removed and that nobody has open is gone altogether.
-            let parent = fs.parent(at).map_err(|error| match error.errno() {
-                Errno::STALE => Errno::NOENT,
-                errno => errno,
-            })?;
-            let mut name = None;
-            fs.read_directory(parent, 0, &mut |entry| {
-                if entry.number == at.number {
-                    name = Some(entry.name.bytes().to_vec());
-                }
-                name.is_none()
-            })
-            .map_err(|error| error.errno())?;
-            parts.push(name.ok_or(Errno::NOENT)?);
-            at = parent;
-        }
-        Err(Errno::NAMETOOLONG)
+        let path = known_path::of(self.file_system(mount)?, mount, place, directory)?;
+        if path.len() < PATH_BYTES_MAX { Ok(path) } else { Err(Errno::NAMETOOLONG) }
     }
 }
 

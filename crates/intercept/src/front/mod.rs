@@ -30,6 +30,7 @@ pub(crate) mod handles;
 pub(crate) mod held;
 pub(crate) mod inherit;
 pub(crate) mod internal;
+pub(crate) mod known_path;
 pub(crate) mod libraries;
 pub(crate) mod limits;
 pub(crate) mod linking;

@@ -242,3 +242,51 @@ print(set(os.listdir('/')) - root)
     assert!(host.status.success(), "{host:?}");
     volume.script(&format!("python3 {}", path.display()), &String::from_utf8_lossy(&host.stdout));
 }
+
+#[test]
+fn the_working_directory_is_told_by_what_the_directories_above_are_called_now() {
+    if !have("python3") {
+        return;
+    }
+    let volume = Volume::new(64);
+    volume.script(
+        r#"python3 -u - <<'P'
+import os, random, threading
+random.seed(5)
+above = ['/gannet'] + ['d%d' % i for i in range(50)]
+os.makedirs('/'.join(above)); os.mkdir('/gannet/aside'); os.chdir('/'.join(above))
+def is_it():
+    # Twice: the second time it is known.
+    for turn in range(2):
+        if os.getcwd() != '/'.join(above): print(os.getcwd(), 'instead of', '/'.join(above))
+def by_another(work):
+    child = os.fork()
+    if child == 0: work(); os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+is_it()
+for turn in range(300):
+    level = random.randrange(1, 51)
+    before = '/'.join(above[:level + 1]); above[level] = 'n%d' % turn; after = '/'.join(above[:level + 1])
+    work = lambda: os.rename(before, after)
+    random.choice([work, lambda: by_another(work)])()
+    if turn % 3 == 0: os.mkdir(before); os.rmdir(before)
+    is_it()
+# Elsewhere, with all that is below.
+by_another(lambda: os.rename('/gannet/' + above[1], '/gannet/aside/moved')); above[1:2] = ['aside', 'moved']; is_it()
+# One of two, while another renames.
+one, two, stop = '/gannet/aside', '/gannet/beside', False
+def renames():
+    while not stop: os.rename(one, two); os.rename(two, one)
+thread = threading.Thread(target=renames); thread.start()
+told = set(os.getcwd().split('/')[2] for turn in range(3000)); stop = True; thread.join()
+print(sorted(told - {'aside', 'beside'})); is_it()
+def gone():
+    try: return os.getcwd()
+    except OSError as e: return e.errno
+os.mkdir('last'); os.chdir('last'); above.append('last'); is_it()
+by_another(lambda: os.rmdir('/'.join(above))); print(gone()); by_another(lambda: os.mkdir('/'.join(above))); print(gone())
+os.chdir('/gannet'); print(os.getcwd())
+P"#,
+        "[]\n2\n2\n/gannet",
+    );
+}
