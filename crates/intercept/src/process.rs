@@ -13,6 +13,7 @@ use crate::raw::syscall;
 use crate::signal;
 use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use gannet_vfs::shared::shm::share_descriptors;
 
 const CLONE_VM: usize = 0x100;
 const CLONE_SIGHAND: usize = 0x800;
@@ -132,6 +133,10 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             arguments[0] as usize
         }
     };
+    let goes_on_beside = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
+    if flags & CLONE_THREAD == 0 && (flags & CLONE_FILES != 0 || goes_on_beside) {
+        share_descriptors();
+    }
     if flags & CLONE_VM != 0 {
         if flags & CLONE_VFORK != 0 && flags & CLONE_THREAD == 0 && !in_child {
             front::held::flush();

@@ -6,20 +6,23 @@
 //! with it if the volume's owner finds that nothing has happened since; else it starts anew.
 
 use crate::arena::Arena;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, again};
 use crate::facade::Ordering;
-use crate::file::{self, ArenaPath, Gate, LifeLock, VolumeIdentity};
+use crate::file::{self, ArenaPath, Gate, VolumeIdentity};
 use crate::layout::{ArenaLayout, ArenaOffset, Computed};
-use crate::opened::close_inherited_once;
-use crate::participant::{ParticipantId, Process};
-use crate::private::next_incarnation;
 use crate::session::{
-    ARENA_ID_AT, ArenaIdentity, BOOT_AT, BYTES_AT, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY_AT, Session, UUID_AT,
+    ARENA_ID_AT, BOOT_AT, BYTES_AT, IN_CHARGE, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY, READY_AT, Session, UUID_AT,
     VolumeGuard,
 };
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::AsFd;
+use rustix::thread::{Timespec, nanosleep};
 use std::sync::Arc;
-use std::sync::atomic::Ordering as Plain;
+
+/// Who was killed behind the gate seems to live a moment longer than it has that. What it was at it has not finished, and who comes
+/// next waits until it is gone, and does that anew.
+const UNFINISHED: &str = "it is not complete";
+pub(crate) const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+pub(crate) const TURNS_MAX: u32 = 10_000;
 
 impl Session {
     /// Opens the arena of a volume, or makes it if nobody has it, and joins.
@@ -27,12 +30,29 @@ impl Session {
     /// `guard` is told which of the two it was. Errors: `Foreign` if something else stands at the
     /// arena's name, `OtherVersion`, `Full`, and what the guard refuses with.
     pub fn attach(identity: VolumeIdentity, layout: &ArenaLayout, guard: &mut dyn VolumeGuard) -> Result<Arc<Self>> {
+        again(|| Self::attach_once(identity, layout, guard))
+    }
+
+    fn attach_once(identity: VolumeIdentity, layout: &ArenaLayout, guard: &mut dyn VolumeGuard) -> Result<Arc<Self>> {
         let path = ArenaPath::new(&identity);
+        let mut turns = 0;
         loop {
             if let Some(gate) = path.gate()? {
                 if file::any_life(gate.fd())? {
                     let layout = layout.compute_for(gate.bytes)?;
-                    return Self::attach_to_others(&path, &gate, layout, &identity, guard);
+                    match Self::attach_to_others(&path, &gate, layout, &identity, guard) {
+                        Err(Error::Foreign { why: UNFINISHED, .. }) if turns < TURNS_MAX => {
+                            turns += 1;
+                            drop(gate);
+                            let _ = nanosleep(&TURN);
+                            continue;
+                        }
+                        attached => return attached,
+                    }
+                }
+                if !path.leads_to(gate.fd())? {
+                    // Not the arena's was asked, but a file to which the program has given the number.
+                    continue;
                 }
                 // Its last participant was killed.
                 let found = layout.compute_for(gate.bytes)?;
@@ -41,7 +61,9 @@ impl Session {
                     crate::leftovers::remove_leftovers();
                     return Ok(session);
                 }
-                path.unlink()?;
+                if path.leads_to(gate.fd())? {
+                    path.unlink()?;
+                }
             }
             if let Some(session) = Self::attach_first(&path, layout.compute()?, &identity, guard)? {
                 // Where another user had it open before, the arena has another name.
@@ -53,10 +75,7 @@ impl Session {
 
     /// Whether an arena of this volume stands there whose users were all killed: attaching goes on with it if it can.
     pub fn is_left_behind(identity: VolumeIdentity) -> Result<bool> {
-        match ArenaPath::new(&identity).open()? {
-            Some(fd) => Ok(!file::any_life(&fd)?),
-            None => Ok(false),
-        }
+        ArenaPath::new(&identity).open()?.map_or(Ok(false), |fd| Ok(!file::any_life(&fd)?))
     }
 
     /// Removes the arena of a volume whose last participant was killed; what it held of memory is
@@ -64,7 +83,7 @@ impl Session {
     pub fn remove_stale(identity: VolumeIdentity) -> Result<bool> {
         let path = ArenaPath::new(&identity);
         let Some(gate) = path.gate()? else { return Ok(false) };
-        if file::any_life(gate.fd())? {
+        if file::any_life(gate.fd())? || !path.leads_to(gate.fd())? {
             return Ok(false);
         }
         path.unlink().map(|()| true)
@@ -75,7 +94,7 @@ impl Session {
         let arena = Arena::map(layout.compute()?, None, None)?;
         let session = Self::build(arena, None)?;
         session.write_header(&VolumeIdentity { uuid: [0; 16], nonce: 0 });
-        session.arena.fixed(READY_AT).store(1, Ordering::Release);
+        session.arena.fixed(READY_AT).store(READY, Ordering::Release);
         session.joined()?;
         Ok(session)
     }
@@ -90,17 +109,27 @@ impl Session {
         guard: &mut dyn VolumeGuard,
     ) -> Result<Option<Arc<Self>>> {
         let boot = current_boot();
-        let Ok(session) = Self::open_existing(path, gate, layout, identity) else { return Ok(None) };
+        let Ok(session) = Self::open_existing(path, gate, layout, identity, &[READY, IN_CHARGE]) else {
+            return Ok(None);
+        };
         // What a killed mount's kernel remembers is believed for a while.
         if session.recall_caching().is_err()
             || boot == 0
             || session.arena.fixed(BOOT_AT).load(Ordering::Relaxed) != boot
-            || session.join(Some(gate)).is_err()
         {
             return Ok(None);
         }
+        session.arena.fixed(READY_AT).store(IN_CHARGE, Ordering::Release);
+        match session.join(Some(gate)) {
+            Ok(()) => {}
+            Err(error) if error.is_displaced() => return Err(error),
+            Err(_) => return Ok(None),
+        }
         match session.behind(gate, || guard.adopted(&session, session.arena_identity())) {
-            Ok(true) => Ok(Some(session)),
+            Ok(true) => {
+                session.arena.fixed(READY_AT).store(READY, Ordering::Release);
+                Ok(Some(session))
+            }
             other => {
                 // Whoever is refused now may find a thread's slot here that says what cannot be.
                 let _ = session.mark_own_threads_dead(None);
@@ -114,7 +143,13 @@ impl Session {
     }
 
     /// Maps an arena that was made complete, after a look at its header.
-    fn open_existing(path: &ArenaPath, gate: &Gate, layout: Computed, identity: &VolumeIdentity) -> Result<Arc<Self>> {
+    fn open_existing(
+        path: &ArenaPath,
+        gate: &Gate,
+        layout: Computed,
+        identity: &VolumeIdentity,
+        states: &[u64],
+    ) -> Result<Arc<Self>> {
         let other_version = || Error::OtherVersion { path: path.path.clone() };
         if gate.bytes != layout.bytes {
             return Err(other_version());
@@ -130,11 +165,13 @@ impl Session {
             return Err(other_version());
         }
         let [low, high] = uuid_words(identity);
-        if header(READY_AT) != 1
-            || header(BYTES_AT) != session.arena.bytes()
+        if header(BYTES_AT) != session.arena.bytes()
             || [header(UUID_AT), header(UUID_AT + 8), header(NONCE_AT)] != [low, high, identity.nonce]
         {
             return Err(path.foreign("its header is damaged"));
+        }
+        if !states.contains(&header(READY_AT)) {
+            return Err(path.foreign(UNFINISHED));
         }
         Ok(session)
     }
@@ -146,7 +183,7 @@ impl Session {
         identity: &VolumeIdentity,
         guard: &mut dyn VolumeGuard,
     ) -> Result<Arc<Self>> {
-        let session = Self::open_existing(path, gate, layout, identity)?;
+        let session = Self::open_existing(path, gate, layout, identity, &[READY])?;
         session.recall_caching()?;
         session.join(Some(gate))?;
         if let Err(error) = session.behind(gate, || guard.joined(&session, session.arena_identity())) {
@@ -181,12 +218,14 @@ impl Session {
         });
         match result {
             Ok(session) => {
-                session.arena.fixed(READY_AT).store(1, Ordering::Release);
+                session.arena.fixed(READY_AT).store(READY, Ordering::Release);
                 Ok(Some(session))
             }
             Err(error) => {
-                // Nobody can have joined: the gate is ours.
-                path.unlink()?;
+                // Nobody can have joined, if the gate is ours.
+                if path.leads_to(gate.fd()).unwrap_or(false) {
+                    path.unlink()?;
+                }
                 Err(error)
             }
         }
@@ -213,150 +252,6 @@ impl Session {
             self.arena.fixed(at).store(value, Ordering::Release);
         }
     }
-
-    /// Takes a participant's record for this process and a new incarnation. Behind the gate, if
-    /// there is one.
-    fn join(&self, gate: Option<&Gate>) -> Result<()> {
-        let process = self.own_process();
-        let (id, lock) = self.take_record(&process, gate, false)?;
-        self.enter(id, lock, Some(process.namespace()));
-        Ok(())
-    }
-
-    /// What the record of this process says at first.
-    fn own_process(&self) -> Process {
-        if self.file.is_none() { Process::current_and_birth() } else { Process::current() }
-    }
-
-    /// A record and its byte for `process`: this one, or one to come.
-    pub(crate) fn take_record(
-        &self,
-        process: &Process,
-        gate: Option<&Gate>,
-        is_to_come: bool,
-    ) -> Result<(ParticipantId, Option<LifeLock>)> {
-        let mut locked: Option<(u32, LifeLock)> = None;
-        let mut take_byte = |index| {
-            let Some(gate) = gate else { return Ok(true) };
-            // The record was somebody else's after all: its byte must not stay locked by this open file.
-            if let Some((index, lock)) = locked.take() {
-                gate.unlock_life(index, lock)?;
-            }
-            locked = gate.lock_life(index, is_to_come)?.map(|lock| (index, lock));
-            Ok(locked.is_some())
-        };
-        let id = if is_to_come {
-            self.join_for_another(gate.is_some(), &mut take_byte)?
-        } else {
-            self.participants().join(process, u32::MAX, gate.is_some(), &mut take_byte)?
-        };
-        Ok((id, locked.map(|(_, lock)| lock)))
-    }
-
-    /// A record for a process to come, by one that has joined. Who comes by itself cannot settle the dead before it has joined: so
-    /// some records are left to it, as long as the dead have others.
-    pub(crate) fn join_for_another(
-        &self,
-        exclusive: bool,
-        take_byte: &mut dyn FnMut(u32) -> Result<bool>,
-    ) -> Result<ParticipantId> {
-        let all = self.participants().count();
-        match self.participants().join(&Process::unknown(), all - all / 8, exclusive, take_byte) {
-            Err(Error::Full { .. }) => {
-                self.reap_dead()?;
-                self.participants().join(&Process::unknown(), all, exclusive, take_byte)
-            }
-            taken => taken,
-        }
-    }
-
-    /// Calls an owner's guard: while it runs, who looks for the dead looks through the gate's open file.
-    fn behind<T>(&self, gate: &Gate, call: impl FnOnce() -> T) -> T {
-        self.held_gate.store(gate.fd().as_raw_fd(), Plain::Relaxed);
-        let result = call();
-        self.held_gate.store(-1, Plain::Relaxed);
-        result
-    }
-
-    /// This process is participant `id` from here on. `namespace`: what the record says, 0 for nothing yet; `None` if it does not even
-    /// say who it is.
-    fn enter(&self, id: ParticipantId, lock: Option<LifeLock>, namespace: Option<u64>) {
-        let fields = self.page.fields();
-        // A child forked while another thread was behind the gate has not got that.
-        self.held_gate.store(-1, Plain::Relaxed);
-        self.namespace.store(namespace.unwrap_or(0), Plain::Relaxed);
-        fields.participant.store(u64::from(id.index), Plain::Relaxed);
-        fields.generation.store(id.generation, Plain::Relaxed);
-        fields.byte_lock.store(lock.map_or(0, |lock| lock.into_address() as u64), Plain::Relaxed);
-        fields.is_described.store(u64::from(namespace.is_some()), Plain::Relaxed);
-        fields.has_said_namespace.store(u64::from(namespace.is_some_and(|said| said != 0)), Plain::Relaxed);
-        fields.incarnation.store(next_incarnation(), Plain::Release);
-    }
-
-    /// Takes a place that was kept for this process over a fork, by participant `parent`.
-    pub(crate) fn become_participant(&self, id: ParticipantId, lock: Option<LifeLock>, parent: u32) -> Result<()> {
-        let _alone = self.page.exclusive();
-        self.arena.map_page(ArenaOffset::new(READY_AT));
-        self.arena.map_page(self.participants().place(id.index));
-        if self.participants().live(id.index) != Some(id) {
-            return Err(Error::Detached);
-        }
-        match &lock {
-            // Most children execute something else, or end, before they do anything here.
-            Some(byte) => {
-                byte.keep_from_children()?;
-                self.participants().describe_child(id.index, parent);
-                self.enter(id, lock, None);
-            }
-            None => {
-                let process = Process::current_and_birth();
-                self.participants().describe(id.index, &process);
-                self.enter(id, None, Some(process.namespace()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Says in the record who this process is, if a fork left that for now.
-    pub(crate) fn describe_self(&self) {
-        let fields = self.page.fields();
-        if fields.is_described.load(Plain::Acquire) != 0 {
-            return;
-        }
-        let _alone = self.page.exclusive();
-        if fields.is_described.load(Plain::Relaxed) == 0 {
-            self.participants().describe(self.participant().index, &self.own_process());
-            fields.is_described.store(1, Plain::Release);
-        }
-    }
-
-    /// The incarnation, after joining if this is a forked child.
-    pub(crate) fn joined(&self) -> Result<u64> {
-        let incarnation = self.incarnation();
-        if incarnation != 0 {
-            return Ok(incarnation);
-        }
-        let _alone = self.page.exclusive();
-        if self.detached.load(Plain::Relaxed) {
-            return Err(Error::Detached);
-        }
-        if self.incarnation() == 0 {
-            match &self.file {
-                None => self.join(None)?,
-                Some(path) => {
-                    close_inherited_once();
-                    let gate = path.gate()?.ok_or(Error::Detached)?;
-                    // The same arena still? Another one at that name means that all had left ours.
-                    let ours = self.arena_identity();
-                    if !file::any_life(gate.fd())? || read_identity(gate.fd())? != ours {
-                        return Err(Error::Detached);
-                    }
-                    self.join(Some(&gate))?;
-                }
-            }
-        }
-        Ok(self.incarnation())
-    }
 }
 
 /// Maps the arena through an open file of its own: not the gate's, not the byte's, since children
@@ -364,12 +259,6 @@ impl Session {
 fn map_again(path: &ArenaPath, layout: Computed) -> Result<Arena> {
     let fd = path.open()?.ok_or(Error::Detached)?;
     Arena::map(layout, Some(fd.as_fd()), Some(path))
-}
-
-fn read_identity(fd: impl AsFd) -> Result<ArenaIdentity> {
-    let mut bytes = [0u8; 8];
-    let read = rustix::io::pread(fd, &mut bytes, ARENA_ID_AT).map_err(Error::system("read the arena"))?;
-    Ok(ArenaIdentity(if read == 8 { u64::from_le_bytes(bytes) } else { 0 }))
 }
 
 /// A number for this boot of the machine; 0 if it is not to be had.

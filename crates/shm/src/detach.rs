@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::Gate;
 use crate::participant::View;
-use crate::session::{Detached, Session, VolumeGuard};
+use crate::session::{Detached, IN_CHARGE, READY, READY_AT, Session, VolumeGuard};
 use crate::slot::Kind;
 use crate::thread::{load_state, mark_dead};
 use std::sync::atomic::Ordering as Plain;
@@ -69,6 +69,15 @@ impl Session {
             }
         }
         let settled = settled.and_then(|()| self.reap_dead());
+        if let (Some(path), Some(gate)) = (&self.file, gate) {
+            let state = self.arena().fixed(READY_AT);
+            state.store(IN_CHARGE, Plain::SeqCst);
+            // Who came in, if the program took the gate's descriptor away, is not to find the arena gone: then it is one of the killed.
+            if !path.leads_to(gate.fd()).unwrap_or(false) {
+                state.store(READY, Plain::SeqCst);
+                return settled.map(|_| Detached::OthersRemain);
+            }
+        }
         // Unclean is what a volume is whose state could not be settled.
         let last = settled.and_then(|_| guard.last(self, self.arena_identity()));
         if let Some(path) = &self.file {

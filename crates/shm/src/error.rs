@@ -78,9 +78,33 @@ pub enum Error {
     Owner(Arc<dyn std::error::Error + Send + Sync>),
 }
 
+const DISPLACED: &str = "go through the arena's gate: the program takes the descriptor away each time";
+/// More than a program has reason for.
+const DISPLACED_MAX: u32 = 100;
+
+/// Tries again what failed because the program took a descriptor of ours for one of its own.
+pub(crate) fn again<T>(mut attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    for _ in 1..DISPLACED_MAX {
+        match attempt() {
+            Err(error) if error.is_displaced() => {}
+            other => return other,
+        }
+    }
+    attempt()
+}
+
 impl Error {
     pub(crate) fn system(doing: &'static str) -> impl FnOnce(Errno) -> Self {
         move |errno| Self::System { doing, errno }
+    }
+
+    /// The program has closed a descriptor of ours, or given its number to a file of its own.
+    pub(crate) fn displaced() -> Self {
+        Self::System { doing: DISPLACED, errno: Errno::BADF }
+    }
+
+    pub(crate) fn is_displaced(&self) -> bool {
+        matches!(self, Self::System { doing, errno: Errno::BADF } if *doing == DISPLACED)
     }
 
     /// Wraps an owner's error, so that it can travel through callbacks of this crate.

@@ -6,26 +6,27 @@
 //! * **Gate**: a lock on byte 0 of the file by an open-file description. Who has it and sees that the
 //!   name still leads to the locked file joins or leaves alone.
 //! * **Life**: participant `i` keeps byte `1 + i` locked through an open file that nothing but one
-//!   page of mapping refers to: the one by which it went through the gate, whose descriptor is closed.
-//!   The mapping is not inherited by fork and no `close` or
+//!   page of mapping refers to, and which is not the gate's: who takes the gate's descriptor away opens the
+//!   gate, whatever it does. The mapping is not inherited by fork and no `close` or
 //!   `close_range` touches it; the kernel drops it, and with it the lock, at exec and death.
 
+use crate::descriptor::{Descriptor, KEPT_FROM, are_shared};
 use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
-use crate::opened::{Coming, Opened};
+use crate::opened::{Coming, Opened, close_what_others_left};
 use crate::sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::thread::{Timespec, nanosleep};
 
 /// Where arenas live.
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
 
 const GATE_BYTE: u64 = 0;
 const FIRST_PARTICIPANT_BYTE: u64 = 1;
-/// Descriptors that are kept over an exec are above what programs number by hand, and above the standard ones at least.
-const KEPT_FROM: i32 = 240;
+/// Descriptors that are kept over an exec are above the standard ones at least.
 const KEPT_AT_LEAST: i32 = 3;
 
 /// Which volume an arena belongs to.
@@ -55,10 +56,7 @@ pub(crate) struct Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // Explicitly, since a child forked meanwhile has the same open file.
-        if let Some(opened) = &self.opened {
-            let _ = sys::unlock_bytes(opened, GATE_BYTE, 1);
-        }
+        self.unlock();
     }
 }
 
@@ -113,48 +111,58 @@ impl ArenaPath {
 
     /// Opens the arena's file, to map it or to look at locks; `None` if there is none.
     pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
-        Ok(self.open_for(OFlags::RDWR)?.map(|(fd, _)| fd))
+        self.open_for(OFlags::RDWR)
     }
 
     /// Opens the arena's file for locking by it: no child keeps it.
-    fn open_listed(&self, access: OFlags) -> Result<Option<(OwnedFd, Coming)>> {
+    fn open_listed(&self) -> Result<Option<Opened>> {
         loop {
             let named = match rustix::fs::lstat(self.path.as_str()) {
                 Ok(named) => named,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(Error::system("examine the arena")(errno)),
             };
+            self.check(&named)?;
             let listed = Coming::new(named.st_ino);
-            match self.open_for(access)? {
-                None => return Ok(None),
-                Some((fd, stat)) if stat.st_ino == named.st_ino => return Ok(Some((fd, listed))),
-                // Somebody has made another one in between.
-                Some(_) => {}
+            let Some(fd) = self.open_unchecked(OFlags::RDWR)? else { return Ok(None) };
+            // Else somebody has made another one in between, or the program has given the number to another file.
+            if let Some(fd) = Descriptor::out_of_the_way(fd, &named) {
+                return Ok(Some(listed.is(fd)));
             }
         }
     }
 
-    fn open_for(&self, access: OFlags) -> Result<Option<(OwnedFd, Stat)>> {
+    fn open_for(&self, access: OFlags) -> Result<Option<OwnedFd>> {
+        let Some(fd) = self.open_unchecked(access)? else { return Ok(None) };
+        self.check(&self.stat(&fd)?)?;
+        Ok(Some(fd))
+    }
+
+    fn open_unchecked(&self, access: OFlags) -> Result<Option<OwnedFd>> {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
-            Ok(fd) => fd,
-            Err(Errno::NOENT) => return Ok(None),
-            Err(Errno::LOOP) => return Err(self.foreign("a symbolic link")),
-            Err(Errno::ACCESS | Errno::PERM) => return Err(self.foreign("belongs to another user")),
-            Err(Errno::ISDIR | Errno::NXIO) => return Err(self.foreign("not a regular file")),
-            Err(errno) => return Err(Error::system("open the arena")(errno)),
-        };
-        let stat = self.stat(&fd)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.foreign("not a regular file"));
+        match rustix::fs::open(self.path.as_str(), flags, Mode::empty()) {
+            Ok(fd) => Ok(Some(fd)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(Errno::LOOP) => Err(self.foreign("a symbolic link")),
+            Err(Errno::ACCESS | Errno::PERM) => Err(self.foreign("belongs to another user")),
+            Err(Errno::ISDIR | Errno::NXIO) => Err(self.foreign("not a regular file")),
+            Err(errno) => Err(Error::system("open the arena")(errno)),
         }
-        if stat.st_uid != self.uid {
+    }
+
+    fn check(&self, status: &Stat) -> Result<()> {
+        match FileType::from_raw_mode(status.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Symlink => return Err(self.foreign("a symbolic link")),
+            _ => return Err(self.foreign("not a regular file")),
+        }
+        if status.st_uid != self.uid {
             return Err(self.foreign("belongs to another user"));
         }
-        if stat.st_mode & 0o7777 != 0o600 {
+        if status.st_mode & 0o7777 != 0o600 {
             return Err(self.foreign("others have access to it"));
         }
-        Ok(Some((fd, stat)))
+        Ok(())
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {
@@ -168,12 +176,17 @@ impl ArenaPath {
     /// Waits for the gate of the file that the name leads to; `None` if there is no file.
     pub(crate) fn gate(&self) -> Result<Option<Gate>> {
         loop {
-            let Some((fd, listed)) = self.open_listed(OFlags::RDWR)? else { return Ok(None) };
-            let fd = listed.is(fd);
-            sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system("wait for the arena's gate"))?;
-            let status = self.stat(&fd)?;
+            let Some(fd) = self.open_listed()? else { return Ok(None) };
+            let locked = lock_gate(&fd);
+            let status = self.stat(&fd);
+            // The program may have given the number to another file while we waited.
+            if status.as_ref().map_or(true, |status| status.st_ino != fd.inode()) {
+                continue;
+            }
+            locked.map_err(Error::system("wait for the arena's gate"))?;
+            let status = status?;
             let gate = Gate { opened: Some(fd), bytes: status.st_size as u64 };
-            // Its last participant may have removed its only name, and somebody may have made another, while we waited.
+            // Its last participant may have removed its only name, and somebody may have made another, likewise.
             if status.st_nlink > 0 {
                 return Ok(Some(gate));
             }
@@ -182,8 +195,7 @@ impl ArenaPath {
 
     /// The gate of the file that the name leads to, if there is one and nobody has it.
     pub(crate) fn gate_if_open(&self) -> Result<Option<Gate>> {
-        let Some((fd, listed)) = self.open_listed(OFlags::RDWR)? else { return Ok(None) };
-        let fd = listed.is(fd);
+        let Some(fd) = self.open_listed()? else { return Ok(None) };
         let locked = sys::lock_bytes_try(&fd, GATE_BYTE, 1).map_err(Error::system("try the arena's gate"))?;
         let bytes = size(&fd)?;
         Ok(locked.then_some(Gate { opened: Some(fd), bytes }))
@@ -205,7 +217,12 @@ impl ArenaPath {
         let doing = "create the shared state in /dev/shm";
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
         let fd = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
-        let fd = Coming::new(self.stat(&fd)?.st_ino).is(fd);
+        let status = self.stat(&fd)?;
+        let listed = Coming::new(status.st_ino);
+        // What is changed below has no name, and nothing in it.
+        let is_new = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile && status.st_nlink == 0;
+        let fd = Descriptor::out_of_the_way(fd, &status).filter(|_| is_new && status.st_size == 0);
+        let fd = listed.is(fd.ok_or(Error::displaced())?);
         // The umask may have taken bits away, an ACL of the directory added some.
         rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
         // The kernel would answer with SIGXFSZ, too, which ends the program.
@@ -240,7 +257,7 @@ impl ArenaPath {
     /// Opens the file for keeping a participant's byte over an exec: nothing can be written by it, and its number is out of the way
     /// of programs that use low ones without being asked.
     pub(crate) fn open_to_keep(&self) -> Result<OwnedFd> {
-        let (low, _) = self.open_for(OFlags::RDONLY)?.ok_or(Error::Detached)?;
+        let low = self.open_for(OFlags::RDONLY)?.ok_or(Error::Detached)?;
         let keep = |number| rustix::io::fcntl_dupfd_cloexec(&low, number);
         // Where the limit is lower than that.
         keep(KEPT_FROM).or_else(|_| keep(KEPT_AT_LEAST)).map_err(Error::system("keep a descriptor"))
@@ -262,6 +279,13 @@ impl ArenaPath {
         sys::unlock_bytes(fd, byte, 1).map_err(Error::system("unlock the participant's byte"))
     }
 
+    /// Whether participant `index` has its byte locked, seen through `fd`; `None` if the program has given that number to another
+    /// file, in which nothing is locked.
+    pub(crate) fn known_life(&self, fd: impl AsFd + Copy, index: u32) -> Result<Option<bool>> {
+        let is_locked = life(fd, index)?;
+        Ok((is_locked || self.leads_to(fd)?).then_some(is_locked))
+    }
+
     /// Removes the name. The caller holds the gate of the file that it leads to.
     pub(crate) fn unlink(&self) -> Result<()> {
         match rustix::fs::unlink(self.path.as_str()) {
@@ -277,38 +301,72 @@ impl Gate {
     }
 
     /// Before another descriptor of the same file is opened that is to be on the list.
-    pub(crate) fn expect_another(&mut self) {
-        self.opened.iter_mut().for_each(Opened::expect_another);
+    pub(crate) fn expect_another(&self) {
+        self.opened.iter().for_each(Opened::expect_another);
     }
 
     /// Opens the gate; its place on the list is another descriptor's, which was expected.
     pub(crate) fn open_keeping(mut self, other: impl AsFd) -> Option<Coming> {
-        let _ = sys::unlock_bytes(self.fd(), GATE_BYTE, 1);
-        let mut listed = self.opened.take().map(Opened::close);
-        listed.iter_mut().for_each(|listed| listed.note(&other));
+        self.unlock();
+        let listed = self.opened.take().map(Opened::close);
+        listed.iter().for_each(|listed| listed.note(&other));
         listed
     }
 
-    /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody has it. By the gate's own open
-    /// file, which lives on in the result when the gate is opened; only one byte may be kept by it. `inherited`: by
-    /// children, too, until [`LifeLock::keep_from_children`].
-    pub(crate) fn lock_life(&self, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
-        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
-        if !sys::lock_bytes_try(self.fd(), byte, 1).map_err(Error::system("lock the participant's byte"))? {
-            return Ok(None);
+    /// Explicitly, since a child forked meanwhile has the same open file.
+    fn unlock(&self) {
+        if let Some(opened) = self.opened.as_ref().filter(|opened| opened.is_ours()) {
+            let _ = sys::unlock_bytes(opened, GATE_BYTE, 1);
         }
-        let lock = LifeLock::keep(self.fd())?;
-        if !inherited {
-            lock.keep_from_children()?;
-        }
-        Ok(Some(lock))
     }
 
-    /// Gives up what [`Gate::lock_life`] locked.
-    pub(crate) fn unlock_life(&self, index: u32, lock: LifeLock) -> Result<()> {
-        drop(lock);
-        ArenaPath::unshare_byte(self.fd(), index)
+    /// Locks the byte of participant `index` for as long as the result is kept: `None` if somebody has it. `inherited`: by
+    /// children, too.
+    pub(crate) fn lock_life(&self, path: &ArenaPath, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
+        self.expect_another();
+        let lock = self.lock_life_by_another(path, index, inherited);
+        self.opened.iter().for_each(Opened::expect_no_more);
+        // What the kernel says of a file to which the program gave the number is said of nothing.
+        if lock.is_err() && !self.opened.as_ref().is_some_and(Opened::is_ours) { Err(Error::displaced()) } else { lock }
     }
+
+    /// By an open file of its own: a map of the gate's would keep the gate as well, if the program takes the gate's number
+    /// before it is opened.
+    fn lock_life_by_another(&self, path: &ArenaPath, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
+        let fd = path.open_unchecked(OFlags::RDWR)?.ok_or(Error::displaced())?;
+        let fd = Descriptor::new(fd, self.opened.as_ref().map_or(0, Opened::inode));
+        let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
+        let kept = (|| {
+            if !sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
+                return Ok(None);
+            }
+            let lock = LifeLock::keep(&fd)?;
+            if !inherited {
+                lock.keep_from_children()?;
+            }
+            Ok(Some(lock))
+        })();
+        match kept {
+            Err(_) if !fd.is_ours() => Err(Error::displaced()),
+            // Others must see it, whatever the program did with the number in between.
+            Ok(Some(_)) if !life(self.fd(), index)? => Err(Error::displaced()),
+            kept => kept,
+        }
+    }
+}
+
+/// Waits for the gate.
+fn lock_gate(fd: &Opened) -> std::result::Result<(), Errno> {
+    const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+    while are_shared() && fd.is_ours() {
+        if sys::lock_bytes_try(fd, GATE_BYTE, 1)? {
+            return Ok(());
+        }
+        // It can be in this process's own table that the gate was left by one that was killed.
+        close_what_others_left();
+        let _ = nanosleep(&TURN);
+    }
+    sys::lock_bytes_wait(fd, GATE_BYTE, 1)
 }
 
 fn size(fd: impl AsFd) -> Result<u64> {
@@ -326,4 +384,11 @@ pub(crate) fn any_life(fd: impl AsFd) -> Result<bool> {
 pub(crate) fn life(fd: impl AsFd, index: u32) -> Result<bool> {
     sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE + u64::from(index), 1)
         .map_err(Error::system("look for a participant"))
+}
+
+#[cfg(test)]
+impl Gate {
+    pub(crate) fn become_that_of(&self, other: &std::process::Child) {
+        self.opened.iter().for_each(|opened| opened.become_that_of(other));
+    }
 }

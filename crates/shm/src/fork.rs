@@ -13,10 +13,10 @@
 //! the thread's slot that it acts: first that, then it looks whether the thread is dead already; others look the other way
 //! round. While it acts neither the thread nor the participant counts as dead, and it begins nothing in the name of the dead.
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, again};
 use crate::facade::{Ordering, fence};
 use crate::file::{ArenaPath, LifeLock};
-use crate::opened::{Coming, forget_the_dead};
+use crate::opened::{Coming, close_what_others_left};
 use crate::participant::{ParticipantId, Process};
 use crate::session::Session;
 use crate::slot;
@@ -43,11 +43,13 @@ impl Session {
     /// in between without a ticket would keep this one's byte locked while it lives.
     pub fn prepare_fork(&self) -> Result<ForkTicket<'_>> {
         self.joined()?;
-        let gate = match self.file() {
-            None => None,
-            Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
-        };
-        let (id, lock) = self.take_record(&Process::unknown(), gate.as_ref(), true)?;
+        let (id, lock) = again(|| {
+            let gate = match self.file() {
+                None => None,
+                Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
+            };
+            self.take_record(&Process::unknown(), gate.as_ref(), true)
+        })?;
         Ok(ForkTicket { session: self, id, parent: self.participant().index, lock, used: false })
     }
 }
@@ -76,7 +78,7 @@ impl Session {
     pub fn prepare_exec(&self, shares_memory: bool) -> Result<Option<ExecTicket<'_>>> {
         self.joined()?;
         let Some(path) = self.file() else { return Ok(None) };
-        let mut gate = match path.gate() {
+        let gate = match path.gate() {
             Err(Error::Foreign { .. }) => return Ok(None),
             gate => gate?.ok_or(Error::Detached)?,
         };
@@ -132,7 +134,7 @@ impl Session {
     /// it was killed inside an operation, what it held stands under the calling thread's slot.
     /// Settles that. The caller must have had nothing locked and nothing in hand when it forked.
     pub fn after_vfork(&self) -> Result<()> {
-        forget_the_dead();
+        close_what_others_left();
         let me = self.thread()?;
         me.words()[slot::ACTING_CHILD].store(0, Ordering::Release);
         let slot = me.slot();

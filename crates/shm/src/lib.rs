@@ -7,8 +7,8 @@
 //! | --- | --- |
 //! | `facade` | the atomics: real, counted by tests, or a model checker's |
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
-//! | `file`, `participant`, `session`, `attach`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
-//! | `opened` | descriptors of arenas' files, which no forked child may keep |
+//! | `file`, `participant`, `session`, `attach`, `join`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
+//! | `descriptor`, `opened` | descriptors of arenas' files, which the program may close, and no forked child may keep |
 //! | `leftovers` | what killed processes left behind: arenas without a volume, meeting places |
 //! | `caching` | one who is alone may let others remember; who joins recalls it |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
@@ -25,11 +25,13 @@ mod slab_word;
 mod arena;
 mod attach;
 mod caching;
+mod descriptor;
 mod detach;
 mod error;
 mod file;
 mod fork;
 mod hand;
+mod join;
 mod layout;
 mod leftovers;
 mod life;
@@ -52,6 +54,7 @@ mod volume_lock;
 
 pub use crate::arena::Arena;
 pub use crate::caching::{CachingState, CachingTerms};
+pub use crate::descriptor::share_descriptors;
 pub use crate::error::{Error, Result};
 pub use crate::facade::{Ordering, Word, Word32, fence};
 pub use crate::file::{ARENA_DIRECTORY, VolumeIdentity};

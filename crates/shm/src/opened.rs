@@ -5,15 +5,19 @@
 //! from before it exists, and a child first closes what its parent had there ([`close_inherited`]). A file that is being made comes on
 //! the list when it has an inode: whoever forks beside threads that open volumes keeps the two apart, as `run` does.
 //!
+//! Where processes share a table, or memory, an entry of one that is gone tells what it left open in this one's table, which is closed
+//! then ([`close_what_others_left`]).
+//!
 //! An entry may be held while its owner waits for the gate. So who has the gate never waits for an entry ([`Opened::expect_another`]).
 //!
 //! Touches descriptors of arenas' files and nothing else.
 
+use crate::descriptor::{Descriptor, are_shared, has_ended, shares_table_with};
 use crate::file::ARENA_DIRECTORY;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::fs::{FileType, Mode, OFlags, RawDir};
-use rustix::io::Errno;
-use rustix::process::{Pid, getpid, test_kill_process};
+use rustix::process::{Pid, getpid};
+use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,14 +41,14 @@ static LIST: [Entry; ENTRIES] = [const { Entry { owner: AtomicU64::new(0), inode
 #[derive(Debug)]
 pub(crate) struct Coming {
     entry: usize,
-    owner: u64,
+    owner: Cell<u64>,
 }
 
 /// An open arena's file that is on the list.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Closed before the entry goes.
-    fd: OwnedFd,
+    fd: Descriptor,
     listed: Coming,
 }
 
@@ -58,38 +62,54 @@ impl Coming {
                 if is_free && place.owner.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                     // A child forked in between finds another arena's inode, of which it may have nothing open either.
                     place.inode.store(inode, Ordering::Release);
-                    return Self { entry, owner };
+                    return Self { entry, owner: Cell::new(owner) };
                 }
             }
-            forget_the_dead();
+            close_what_others_left();
             rustix::thread::sched_yield();
         }
     }
 
     /// It is open.
-    pub(crate) fn is(mut self, fd: OwnedFd) -> Opened {
+    pub(crate) fn is(self, fd: Descriptor) -> Opened {
         self.note(&fd);
         Opened { fd, listed: self }
     }
 
     /// It is open, under this number.
-    pub(crate) fn note(&mut self, fd: impl AsFd) {
+    pub(crate) fn note(&self, fd: impl AsFd) {
         self.change(fd.as_fd().as_raw_fd() as u64 + 1);
     }
 
-    fn change(&mut self, number: u64) {
-        let owner = self.owner & !u64::from(u32::MAX) | number;
+    fn change(&self, number: u64) {
+        let before = self.owner.get();
+        let owner = before & !u64::from(u32::MAX) | number;
         // Unless it was taken for a dead process's.
-        if LIST[self.entry].owner.compare_exchange(self.owner, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            self.owner = owner;
+        if LIST[self.entry].owner.compare_exchange(before, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.owner.set(owner);
         }
     }
 }
 
 impl Opened {
     /// Another one of the same file is about to be opened: until its number is [noted](Coming::note) a child looks for all of them.
-    pub(crate) fn expect_another(&mut self) {
+    pub(crate) fn expect_another(&self) {
         self.listed.change(NOT_YET);
+    }
+
+    /// The other one is closed again.
+    pub(crate) fn expect_no_more(&self) {
+        self.listed.note(&self.fd);
+    }
+
+    /// Whether the number still leads to the arena's file.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.fd.is_ours()
+    }
+
+    /// The file's.
+    pub(crate) fn inode(&self) -> u64 {
+        LIST[self.listed.entry].inode.load(Ordering::Relaxed)
     }
 
     /// Closes this one; what was expected remains on the list.
@@ -103,7 +123,7 @@ impl Opened {
 impl Drop for Coming {
     fn drop(&mut self) {
         // Not where a child has a copy of this.
-        let _ = LIST[self.entry].owner.compare_exchange(self.owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let _ = LIST[self.entry].owner.compare_exchange(self.owner.get(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
@@ -119,14 +139,49 @@ impl AsRawFd for Opened {
     }
 }
 
-/// What `vfork` children that were killed left on the list.
-pub(crate) fn forget_the_dead() {
-    for entry in &LIST {
-        let owner = entry.owner.load(Ordering::Relaxed);
-        let is_gone = Pid::from_raw((owner >> 32) as i32).is_some_and(|pid| test_kill_process(pid) == Err(Errno::SRCH));
-        if is_gone {
-            let _ = entry.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+/// What killed processes that had this memory left on the list, and by sharing the table in it, is taken away.
+///
+/// Where one table is shared the number of such a descriptor is another's once it is closed. So it is not closed while somebody opens
+/// one whose number is not known yet; the next time will do.
+pub(crate) fn close_what_others_left() {
+    let me = getpid().as_raw_pid() as u64;
+    let shared = are_shared();
+    for (index, entry) in LIST.iter().enumerate() {
+        let owner = entry.owner.load(Ordering::Acquire);
+        let Some(pid) = Pid::from_raw((owner >> 32) as i32).filter(|pid| pid.as_raw_pid() as u64 != me) else {
+            continue;
+        };
+        let is_gone = has_ended(pid);
+        let is_copied = || shared && owner as u32 as u64 != NOT_YET && !shares_table_with(pid);
+        let is_left = is_gone || is_copied();
+        if !is_left || shared && somebody_opens(index) {
+            continue;
         }
+        let inode = entry.inode.load(Ordering::Acquire);
+        // One that lives and has a table of its own keeps its entry: here is a copy of what it has.
+        let is_claimed =
+            !is_gone || entry.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        if shared && is_claimed {
+            close_entry(owner, inode);
+        }
+    }
+}
+
+/// Whether anybody with this table, the entry `except` apart, is just opening one.
+fn somebody_opens(except: usize) -> bool {
+    let me = getpid().as_raw_pid();
+    LIST.iter().enumerate().filter(|(index, _)| *index != except).any(|(_, entry)| {
+        let owner = entry.owner.load(Ordering::Acquire);
+        let pid = Pid::from_raw((owner >> 32) as i32);
+        owner as u32 as u64 == NOT_YET && pid.is_some_and(|pid| pid.as_raw_pid() == me || shares_table_with(pid))
+    })
+}
+
+/// Closes what an entry of another process tells of.
+fn close_entry(owner: u64, inode: u64) {
+    match owner & u64::from(u32::MAX) {
+        NOT_YET => each_descriptor(|fd| close_if_it_is(fd, inode)),
+        known => close_if_it_is((known - 1) as RawFd, inode),
     }
 }
 
@@ -157,11 +212,11 @@ fn close_listed(shares_memory: bool) {
         if owner == 0 || owner >> 32 == me {
             continue;
         }
-        let inode = entry.inode.load(Ordering::Acquire);
-        match owner & u64::from(u32::MAX) {
-            NOT_YET => each_descriptor(|fd| close_if_it_is(fd, inode)),
-            known => close_if_it_is((known - 1) as RawFd, inode),
+        // Not a copy: what that process has itself.
+        if are_shared() && Pid::from_raw((owner >> 32) as i32).is_some_and(shares_table_with) {
+            continue;
         }
+        close_entry(owner, entry.inode.load(Ordering::Acquire));
         if !shares_memory {
             let _ = entry.owner.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -185,9 +240,10 @@ fn each_descriptor(mut look: impl FnMut(RawFd)) {
 
 /// Closes a descriptor if it is of the arena's file with this inode and none of ours.
 fn close_if_it_is(fd: RawFd, inode: u64) {
-    let me = getpid().as_raw_pid() as u64;
-    let ours = me << 32 | (fd as u64 + 1);
-    if LIST.iter().any(|entry| entry.owner.load(Ordering::Acquire) == ours) {
+    let me = getpid().as_raw_pid();
+    let has = |pid: Pid| pid.as_raw_pid() == me || are_shared() && shares_table_with(pid);
+    let is_used = |owner: u64| owner as u32 == fd as u32 + 1 && Pid::from_raw((owner >> 32) as i32).is_some_and(has);
+    if LIST.iter().any(|entry| is_used(entry.owner.load(Ordering::Acquire))) {
         return;
     }
     // SAFETY: only examined, whether it is open or not.
@@ -199,5 +255,49 @@ fn close_if_it_is(fd: RawFd, inode: u64) {
     if is_it {
         // SAFETY: a copy of what a thread of another process has open; nothing in this one refers to it.
         unsafe { rustix::io::close(fd) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::share_descriptors;
+    use crate::file::{ArenaPath, VolumeIdentity};
+    use std::process::{Child, Command};
+
+    impl Coming {
+        /// As if a process with this memory and table had opened it.
+        fn become_that_of(&self, other: &Child) {
+            let owner = u64::from(other.id()) << 32 | self.owner.get() & u64::from(u32::MAX);
+            LIST[self.entry].owner.store(owner, Ordering::Release);
+        }
+    }
+
+    impl Opened {
+        pub(crate) fn become_that_of(&self, other: &Child) {
+            self.listed.become_that_of(other);
+        }
+    }
+
+    #[test]
+    fn the_gate_is_not_kept_by_what_a_killed_process_left_in_the_common_table() {
+        let path = ArenaPath::new(&VolumeIdentity { uuid: *b"shm-crate's left", nonce: std::process::id().into() });
+        assert!(path.reveal(&path.create_hidden(4096, 4096).unwrap()).unwrap());
+        share_descriptors();
+        for is_number_known in [true, false] {
+            // Ended, and not waited for: as a child that somebody killed, whose parent waits for the gate.
+            let mut other = Command::new("true").spawn().unwrap();
+            let gate = std::mem::ManuallyDrop::new(path.gate().unwrap().unwrap());
+            if !is_number_known {
+                gate.expect_another();
+            }
+            gate.become_that_of(&other);
+            let (send, had) = std::sync::mpsc::channel();
+            let name = path.clone();
+            std::thread::spawn(move || send.send(name.gate().unwrap().map(|gate| gate.bytes)));
+            assert_eq!(had.recv_timeout(std::time::Duration::from_secs(30)), Ok(Some(4096)));
+            other.wait().unwrap();
+        }
+        path.unlink().unwrap();
     }
 }

@@ -7,7 +7,7 @@
 use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
-use crate::file::{self, ArenaPath};
+use crate::file::ArenaPath;
 use crate::layout::{ArenaOffset, PARTICIPANT_BYTES};
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
 use crate::slot::{self, Kind};
@@ -371,7 +371,7 @@ impl<'a> Participants<'a> {
     }
 }
 
-/// Whether the byte of a participant is locked; `None` if we gave up our privileges and may no longer look.
+/// Whether the byte of a participant is locked; `None` if that is not to be known: we gave up our privileges and may no longer look.
 fn byte_is_locked(path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<Option<bool>> {
     if matches!(view, View::None) {
         *view = match path.open() {
@@ -380,8 +380,8 @@ fn byte_is_locked(path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<O
         };
     }
     match view {
-        View::Own(fd) => file::life(fd, index).map(Some),
-        View::Lent(fd) => file::life(*fd, index).map(Some),
+        View::Own(fd) => path.known_life(&*fd, index),
+        View::Lent(fd) => path.known_life(*fd, index),
         // Nobody removes the name while somebody lives.
         View::None => Ok(Some(false)),
     }

@@ -23,6 +23,10 @@ pub(crate) const UUID_AT: u64 = 24;
 pub(crate) const NONCE_AT: u64 = 40;
 pub(crate) const ARENA_ID_AT: u64 = 48;
 pub(crate) const READY_AT: u64 = 56;
+/// What stands there once the arena is complete.
+pub(crate) const READY: u64 = 1;
+/// Likewise, and somebody behind the gate acts for all: takes an arena over, or closes the volume.
+pub(crate) const IN_CHARGE: u64 = 2;
 const SLOT_HINT_AT: u64 = 64;
 const ROSTER_LOCK_AT: u64 = 128;
 pub(crate) const SLOTS_USED_AT: u64 = 192;

@@ -1,4 +1,4 @@
-//! The few system calls that rustix does not wrap: open-file-description locks, the robust list
+//! The few system calls that rustix does not wrap: open-file-description locks, the robust list, `kcmp`
 //! and `tgkill`. Straight instructions, not libc, so that they never pass through an interceptor.
 
 use rustix::fd::{AsFd, AsRawFd};
@@ -10,6 +10,7 @@ mod number {
     pub(super) const FCNTL: usize = 72;
     pub(super) const TGKILL: usize = 234;
     pub(super) const GET_ROBUST_LIST: usize = 274;
+    pub(super) const KCMP: usize = 312;
 }
 
 const F_OFD_GETLK: usize = 36;
@@ -98,6 +99,14 @@ pub(crate) fn bytes_locked_by_others(fd: impl AsFd, start: u64, len: u64) -> Res
 pub(crate) fn thread_exists(pid: u32, tid: u32) -> bool {
     // SAFETY: no pointers; signal 0 is not delivered.
     !matches!(unsafe { syscall3(number::TGKILL, pid as usize, tid as usize, 0) }, Err(Errno::SRCH))
+}
+
+/// Whether process `pid` has the caller's table of descriptors: none, once it has ended.
+pub(crate) fn has_table_of(pid: u32) -> Result<bool, Errno> {
+    const KCMP_FILES: usize = 2;
+    let me = rustix::process::getpid().as_raw_pid() as usize;
+    // SAFETY: no pointers; what is asked takes no more arguments.
+    unsafe { syscall3(number::KCMP, me, pid as usize, KCMP_FILES) }.map(|order| order == 0)
 }
 
 /// The caller's PID namespace; 0: unknown.

@@ -39,6 +39,11 @@ fn threads_take_the_numbers_of_descriptors_that_are_ours() {
 }
 
 #[test]
+fn threads_take_numbers_that_a_fork_uses() {
+    races("displaced", "", "failed: 0");
+}
+
+#[test]
 fn what_a_thread_receives_while_another_closes_it_stays_open() {
     races("sent", "", "done");
 }

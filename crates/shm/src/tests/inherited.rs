@@ -60,7 +60,7 @@ pub(super) fn fork_beside_the_gate(session: &Session, id: VolumeIdentity, kept_o
 /// In a child process: forks when one descriptor is open and another one is just being opened; the child looks for both.
 pub(super) fn fork_while_opening(session: &Session) -> ! {
     let path = session.file().unwrap();
-    let mut gate = path.gate().unwrap().unwrap();
+    let gate = path.gate().unwrap().unwrap();
     gate.expect_another();
     let other = path.open().unwrap().unwrap();
     let numbers = [gate.fd().as_raw_fd(), other.as_raw_fd()];

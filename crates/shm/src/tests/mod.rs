@@ -3,6 +3,7 @@
 mod caching;
 mod child;
 mod damage;
+mod displaced;
 mod inherited;
 mod locks;
 mod processes;

@@ -1,0 +1,109 @@
+//! A descriptor of an arena's file, in a table that is the program's as well: it closes numbers, and gives them to files of its own, without
+//! knowing of ours.
+//!
+//! A program that does so with numbers under which it believes nothing, while another thread opens files, takes ours at any moment. So
+//! what is to be held for a while only is never kept by anything else than the descriptor (a map of the same open file would hold it for
+//! as long as the process lives), what was asked through it is believed only if it still was ours, and what stands under the number
+//! is left alone if it is not.
+//!
+//! Processes can share one table (`CLONE_FILES`): what one of them had open when it was killed stays open in the others.
+//!
+//! Touches descriptors of arenas' files and nothing else.
+
+use crate::sys;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitId, WaitIdOptions, test_kill_process, waitid};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Above what programs number by hand, and what the kernel gives them next.
+pub(crate) const KEPT_FROM: RawFd = 240;
+
+/// Dropped: closed, if it is still ours.
+#[derive(Debug)]
+pub(crate) struct Descriptor {
+    fd: ManuallyDrop<OwnedFd>,
+    /// The arena's file's.
+    inode: u64,
+}
+
+impl Descriptor {
+    pub(crate) fn new(fd: OwnedFd, inode: u64) -> Self {
+        Self { fd: ManuallyDrop::new(fd), inode }
+    }
+
+    /// The same open file under a number that is out of the program's way, if such a one is to be had. `None` if the number was the
+    /// program's by then: something else than `file` is there.
+    pub(crate) fn out_of_the_way(low: OwnedFd, file: &Stat) -> Option<Self> {
+        let is_file =
+            |fd: &OwnedFd| rustix::fs::fstat(fd).is_ok_and(|at| (at.st_dev, at.st_ino) == (file.st_dev, file.st_ino));
+        let high = rustix::io::fcntl_dupfd_cloexec(&low, KEPT_FROM);
+        match high {
+            Ok(high) if is_file(&high) => {
+                drop(Self::new(low, file.st_ino));
+                return Some(Self::new(high, file.st_ino));
+            }
+            // A duplicate of the program's, which is ours to close.
+            Ok(high) => drop(high),
+            // Where the limit is lower than that.
+            Err(_) if is_file(&low) => return Some(Self::new(low, file.st_ino)),
+            Err(_) => {}
+        }
+        let _ = low.into_raw_fd();
+        None
+    }
+
+    /// Whether the number still leads to the arena's file.
+    pub(crate) fn is_ours(&self) -> bool {
+        let status = rustix::fs::fstat(&*self.fd);
+        status.is_ok_and(|at| at.st_ino == self.inode && FileType::from_raw_mode(at.st_mode) == FileType::RegularFile)
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: not used again.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Descriptor {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+static SHARED: AtomicBool = AtomicBool::new(false);
+
+/// Before a process is made that shares this one's table of descriptors (`CLONE_FILES`), or its memory with a table of its own, while
+/// this one goes on: from here on the gate is waited for in turns, since who has it may be killed and leave it open in the other's table.
+pub fn share_descriptors() {
+    SHARED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`share_descriptors`] was called here, or where this process was forked.
+pub(crate) fn are_shared() -> bool {
+    SHARED.load(Ordering::Relaxed)
+}
+
+/// Whether process `pid` lives and has the same table of descriptors as this one. In doubt it has.
+pub(crate) fn shares_table_with(pid: Pid) -> bool {
+    // An error: it is not there, or who asks is not allowed to.
+    sys::has_table_of(pid.as_raw_pid() as u32).unwrap_or_else(|_| !has_ended(pid))
+}
+
+/// Whether process `pid` is gone. Of those for which nobody has waited, children are known.
+pub(crate) fn has_ended(pid: Pid) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    test_kill_process(pid) == Err(Errno::SRCH) || matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
+}
