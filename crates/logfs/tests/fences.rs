@@ -3,7 +3,7 @@
 
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{AccessTimes, AttachOptions, LogFs, MakeOptions, NoUsers, make};
-use gannet_media::{CreateOptions, Medium, OpenOptions, counters_thread};
+use gannet_media::{Counters, CreateOptions, Medium, OpenOptions, counters_thread};
 use gannet_vfs::{
     AttributeChange, FileSystem, ModeChange, NewNode, NodeId, Owner, RenameFlags, Time, WritePosition, XattrMode,
 };
@@ -12,6 +12,11 @@ const TIMES: u64 = 400;
 const BLOCK: u64 = 4096;
 /// What the collection of logs, and new chunks of the inode table, may add on average.
 const FOR_COLLECTION: f64 = 0.3;
+
+/// What one operation may take at most with what it collects. Sixteen blocks of the inode table are made at a time, which are 1,024 lines;
+/// what lives in the directory of the test stands in several thousand.
+const FENCES_MAX: u64 = 8;
+const LINES_MAX: u64 = 1200;
 
 /// An empty volume in memory that executes the instructions of persistent memory.
 fn attach(copy_on_write: bool) -> LogFs {
@@ -146,4 +151,45 @@ fn operations_cost_no_more_fences_than_the_budget_allows() {
             assert!(mean < most as f64 + FOR_COLLECTION, "{text}, copy-on-write {copy_on_write}: {mean} on average");
         }
     }
+}
+
+/// Fences, and lines that are written to the medium, of one operation.
+fn cost(operation: impl FnOnce()) -> (u64, u64) {
+    let before = counters_thread();
+    operation();
+    let after = counters_thread();
+    let lines = |of: &Counters| of.lines_flushed + of.lines_streamed;
+    (after.fences - before.fences, lines(&after) - lines(&before))
+}
+
+/// Names of a large directory come and go, and a file is written here and there, for so long that their logs are collected many times over:
+/// no single operation does much of that.
+#[test]
+fn logs_are_collected_in_small_steps() {
+    const NAMES: u64 = 5000;
+    const ROUNDS: u64 = 60_000;
+    let fs = attach(true);
+    let rig = Rig::new(&fs);
+    let (directory, file) = (rig.directory(rig.root, "names"), rig.file(rig.root, "file"));
+    rig.write(file, 0, &[1; 256 * BLOCK as usize]);
+    let (mut there, mut state) = (vec![false; NAMES as usize], 1u64);
+    let (mut most, mut all) = ((0, 0), (0, 0));
+    for _ in 0..ROUNDS {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let number = (state >> 33) % NAMES;
+        let (text, is_there) = (format!("a name of some length, number {number}"), there[number as usize]);
+        there[number as usize] = !is_there;
+        let of_names = cost(|| match is_there {
+            true => drop(rig.unlink(directory, &text).expect("removed")),
+            false => drop(rig.file(directory, &text)),
+        });
+        let of_data = cost(|| rig.write(file, number % 256 * BLOCK + 5, &[number as u8; 100]));
+        for (fences, lines) in [of_names, of_data] {
+            most = (fences.max(most.0), lines.max(most.1));
+            all = (all.0 + fences, all.1 + lines);
+        }
+    }
+    let per_operation = |sum: u64| sum as f64 / (2 * ROUNDS) as f64;
+    println!("most {most:?}, on average {:.2} and {:.1}", per_operation(all.0), per_operation(all.1));
+    assert!(most.0 <= FENCES_MAX && most.1 <= LINES_MAX, "fences and lines of one operation: {most:?}");
 }
