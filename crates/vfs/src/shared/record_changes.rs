@@ -49,6 +49,10 @@ impl Tables {
         request: &LockRequest,
     ) -> Result<Option<LockedBy>> {
         let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
+        if range.start >= range.end {
+            // Of no bytes: its record would be void from the start, and nobody's to free.
+            return Ok(None);
+        }
         let sight = self.look(thread, bucket, request)?;
         if sight.blocker.is_some() || sight.is_there {
             return Ok(sight.blocker);
