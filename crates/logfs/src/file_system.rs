@@ -101,8 +101,8 @@ impl FileSystem for LogFs {
     }
 
     fn leave(&self) -> Result<()> {
-        // A failure leaves the volume unclean: the next attach recovers it.
-        self.detach().map(drop)
+        // A failure leaves the volume unclean: the next attach recovers it. Who only reads closes nothing.
+        self.detach().map(drop).or_else(|error| if self.is_read_only() { Ok(()) } else { Err(error) })
     }
 
     fn stamp(&self, directory: NodeId) -> Option<u64> {

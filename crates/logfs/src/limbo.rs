@@ -243,15 +243,18 @@ impl<'s> Op<'s> {
             }
             // Nobody's for a moment, as in `free_limbo`.
             let taken = numbers.swap(0, AcqRel);
-            let mut commit = self.disk().begin();
-            self.write_back_slots(&mut commit, taken)?;
-            let _ = commit.fence();
-            for number in halves(taken) {
-                self.release_number(number)?;
-                any = true;
-            }
+            any |= taken != 0;
+            self.free_numbers(taken).or_else(|error| self.set_uncertain().and(Err(error)))?;
         }
         Ok(any)
+    }
+
+    /// Makes numbers durably free, each in its own slot, and gives them to the pool.
+    fn free_numbers(&self, numbers: u64) -> Result<()> {
+        let mut commit = self.disk().begin();
+        self.write_back_slots(&mut commit, numbers)?;
+        let _ = commit.fence();
+        halves(numbers).try_for_each(|number| self.release_number(number))
     }
 
     /// Gives the pool the numbers that all threads keep ready, and returns whether there was any.

@@ -97,6 +97,8 @@ impl FileGuard {
         open_together(disk, opening_number(arena.0))?;
         left.count()?;
         let (core, _) = self.take_disk(session)?;
+        // Of those who were killed here maybe none came to say so.
+        note_writer(&core, session)?;
         if session.reap_dead().is_err() {
             // What they left cannot be settled: the medium alone counts.
             return Ok(false);
@@ -104,7 +106,8 @@ impl FileGuard {
         // What they were freeing is free once all is counted. Where everybody is killed, nobody closes the volume, so it is done now; unless
         // something waits here for who comes, which the medium does not know.
         let is_waited_for = self.shared.as_ref().map_or(Ok(false), |shared| shared.is_used())?;
-        if is_uncertain(&core, session)? && !is_waited_for {
+        // Nor where a child of the dead has the volume claimed: the medium alone cannot be gone on with beside it.
+        if is_uncertain(&core, session)? && !is_waited_for && claim(&core.disk, true)? {
             return Ok(false);
         }
         self.core = Some(core);

@@ -177,8 +177,10 @@ impl<'s> Op<'s> {
             _ => extents.tree().no_reservation(),
         }
         .map_err(index_error)?;
+        // A border between two of the fresh extents cuts an old one into two pieces.
+        let pieces_max = (DISPLACED + 1).saturating_sub(fresh.count);
         let is_long =
-            N > 1 && first_block_of(fresh) < size && self.displaces_more_than(locked, fresh.list(), DISPLACED)?;
+            N > 1 && first_block_of(fresh) < size && self.displaces_more_than(locked, fresh.list(), pieces_max)?;
         self.pass_edges(locked, fresh, at..end)?;
         let prepared = match tail {
             // Bytes of a block that somebody may have mapped.

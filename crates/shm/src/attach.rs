@@ -119,7 +119,12 @@ impl Session {
         {
             return Ok(None);
         }
-        session.arena.fixed(READY_AT).store(IN_CHARGE, Ordering::Release);
+        session.arena.fixed(READY_AT).store(IN_CHARGE, Ordering::SeqCst);
+        if !path.leads_to(gate.fd()).unwrap_or(false) {
+            // Somebody else goes on with it, and says so when he has.
+            session.arena.fixed(READY_AT).store(READY, Ordering::SeqCst);
+            return Err(Error::displaced());
+        }
         match session.join(Some(gate)) {
             Ok(()) => {}
             Err(error) if error.is_displaced() => return Err(error),
@@ -133,6 +138,10 @@ impl Session {
             other => {
                 // Whoever is refused now may find a thread's slot here that says what cannot be.
                 let _ = session.mark_own_threads_dead(None);
+                // While the byte keeps others out.
+                if !matches!(other, Err(Error::Owner(_))) && path.leads_to(gate.fd()).unwrap_or(false) {
+                    path.unlink()?;
+                }
                 session.leave_record();
                 match other {
                     Err(error @ Error::Owner(_)) => Err(error),

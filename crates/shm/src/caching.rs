@@ -98,6 +98,13 @@ impl Session {
         };
         // Whatever stands here is our own, or of one who is gone.
         self.caching().store(word_of(kind, me), Ordering::SeqCst);
+        if let (Some(path), Some(gate)) = (self.file(), &gate)
+            && !path.leads_to(gate.fd()).unwrap_or(false)
+        {
+            // Somebody came in since, and did not see it.
+            self.give_up_caching();
+            return Ok(false);
+        }
         drop(gate);
         Ok(true)
     }

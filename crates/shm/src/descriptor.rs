@@ -12,7 +12,7 @@
 
 use crate::sys;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::Stat;
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitId, WaitIdOptions, test_kill_process, waitid};
 use std::mem::ManuallyDrop;
@@ -25,13 +25,24 @@ pub(crate) const KEPT_FROM: RawFd = 240;
 #[derive(Debug)]
 pub(crate) struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
-    /// The arena's file's.
-    inode: u64,
+    /// The arena's file's device and inode.
+    file: (u64, u64),
 }
 
 impl Descriptor {
-    pub(crate) fn new(fd: OwnedFd, inode: u64) -> Self {
-        Self { fd: ManuallyDrop::new(fd), inode }
+    fn new(fd: OwnedFd, file: &Stat) -> Self {
+        Self { fd: ManuallyDrop::new(fd), file: (file.st_dev, file.st_ino) }
+    }
+
+    /// One just opened, and the status of its file. `None` if the program has closed it meanwhile.
+    pub(crate) fn of(fd: OwnedFd) -> Option<(Self, Stat)> {
+        match rustix::fs::fstat(&fd) {
+            Ok(status) => Some((Self::new(fd, &status), status)),
+            Err(_) => {
+                let _ = fd.into_raw_fd();
+                None
+            }
+        }
     }
 
     /// The same open file under a number that is out of the program's way, if such a one is to be had. `None` if the number was the
@@ -42,13 +53,13 @@ impl Descriptor {
         let high = rustix::io::fcntl_dupfd_cloexec(&low, KEPT_FROM);
         match high {
             Ok(high) if is_file(&high) => {
-                drop(Self::new(low, file.st_ino));
-                return Some(Self::new(high, file.st_ino));
+                drop(Self::new(low, file));
+                return Some(Self::new(high, file));
             }
             // A duplicate of the program's, which is ours to close.
-            Ok(high) => drop(high),
+            Ok(high) => close(high),
             // Where the limit is lower than that.
-            Err(_) if is_file(&low) => return Some(Self::new(low, file.st_ino)),
+            Err(_) if is_file(&low) => return Some(Self::new(low, file)),
             Err(_) => {}
         }
         let _ = low.into_raw_fd();
@@ -57,16 +68,21 @@ impl Descriptor {
 
     /// Whether the number still leads to the arena's file.
     pub(crate) fn is_ours(&self) -> bool {
-        let status = rustix::fs::fstat(&*self.fd);
-        status.is_ok_and(|at| at.st_ino == self.inode && FileType::from_raw_mode(at.st_mode) == FileType::RegularFile)
+        rustix::fs::fstat(&*self.fd).is_ok_and(|at| (at.st_dev, at.st_ino) == self.file)
     }
+}
+
+/// Closes a number that the program may have closed since it was looked at: the standard library takes that for a defect of ours.
+fn close(fd: OwnedFd) {
+    // SAFETY: the number was ours a moment ago, and whoever else closes it does the same.
+    unsafe { rustix::io::close(fd.into_raw_fd()) };
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.is_ours() {
             // SAFETY: not used again.
-            unsafe { ManuallyDrop::drop(&mut self.fd) };
+            close(unsafe { ManuallyDrop::take(&mut self.fd) });
         }
     }
 }

@@ -104,7 +104,7 @@ impl Error {
     }
 
     pub(crate) fn is_displaced(&self) -> bool {
-        matches!(self, Self::System { doing, errno: Errno::BADF } if *doing == DISPLACED)
+        matches!(self, Self::System { errno: Errno::BADF, .. })
     }
 
     /// Wraps an owner's error, so that it can travel through callbacks of this crate.

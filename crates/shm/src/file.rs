@@ -110,7 +110,7 @@ impl ArenaPath {
     }
 
     /// Opens the arena's file, to map it or to look at locks; `None` if there is none.
-    pub(crate) fn open(&self) -> Result<Option<OwnedFd>> {
+    pub(crate) fn open(&self) -> Result<Option<Descriptor>> {
         self.open_for(OFlags::RDWR)
     }
 
@@ -132,9 +132,10 @@ impl ArenaPath {
         }
     }
 
-    fn open_for(&self, access: OFlags) -> Result<Option<OwnedFd>> {
+    fn open_for(&self, access: OFlags) -> Result<Option<Descriptor>> {
         let Some(fd) = self.open_unchecked(access)? else { return Ok(None) };
-        self.check(&self.stat(&fd)?)?;
+        let (fd, status) = Descriptor::of(fd).ok_or(Error::displaced())?;
+        self.check(&status)?;
         Ok(Some(fd))
     }
 
@@ -282,8 +283,14 @@ impl ArenaPath {
     /// Whether participant `index` has its byte locked, seen through `fd`; `None` if the program has given that number to another
     /// file, in which nothing is locked.
     pub(crate) fn known_life(&self, fd: impl AsFd + Copy, index: u32) -> Result<Option<bool>> {
-        let is_locked = life(fd, index)?;
-        Ok((is_locked || self.leads_to(fd)?).then_some(is_locked))
+        let known = (|| {
+            let is_locked = life(fd, index)?;
+            Ok((is_locked || self.leads_to(fd)?).then_some(is_locked))
+        })();
+        match known {
+            Err(Error::System { errno: Errno::BADF, .. }) => Ok(None),
+            known => known,
+        }
     }
 
     /// Removes the name. The caller holds the gate of the file that it leads to.
@@ -334,7 +341,10 @@ impl Gate {
     /// before it is opened.
     fn lock_life_by_another(&self, path: &ArenaPath, index: u32, inherited: bool) -> Result<Option<LifeLock>> {
         let fd = path.open_unchecked(OFlags::RDWR)?.ok_or(Error::displaced())?;
-        let fd = Descriptor::new(fd, self.opened.as_ref().map_or(0, Opened::inode));
+        let (fd, status) = Descriptor::of(fd).ok_or(Error::displaced())?;
+        if self.opened.as_ref().is_none_or(|gate| gate.inode() != status.st_ino) {
+            return Err(Error::displaced());
+        }
         let byte = FIRST_PARTICIPANT_BYTE + u64::from(index);
         let kept = (|| {
             if !sys::lock_bytes_try(&fd, byte, 1).map_err(Error::system("lock the participant's byte"))? {
@@ -365,6 +375,10 @@ fn lock_gate(fd: &Opened) -> std::result::Result<(), Errno> {
         // It can be in this process's own table that the gate was left by one that was killed.
         close_what_others_left();
         let _ = nanosleep(&TURN);
+    }
+    if !fd.is_ours() {
+        // Nothing of the program's is locked.
+        return Err(Errno::BADF);
     }
     sys::lock_bytes_wait(fd, GATE_BYTE, 1)
 }

@@ -13,7 +13,7 @@ use crate::private::next_incarnation;
 use crate::session::{ARENA_ID_AT, ArenaIdentity, READY, READY_AT, Session};
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::thread::nanosleep;
-use std::sync::atomic::Ordering as Plain;
+use std::sync::atomic::{Ordering as Plain, fence};
 
 impl Session {
     /// Takes a participant's record for this process and a new incarnation. Behind the gate, if
@@ -21,6 +21,14 @@ impl Session {
     pub(crate) fn join(&self, gate: Option<&Gate>) -> Result<()> {
         let process = self.own_process();
         let (id, lock) = self.take_record(&process, gate, false)?;
+        // Whoever came through the gate before the record said that it lives took this process for nobody.
+        fence(Plain::SeqCst);
+        if let (Some(gate), Some(path)) = (gate, &self.file)
+            && !path.leads_to(gate.fd()).unwrap_or(false)
+        {
+            self.participants().leave(id);
+            return Err(Error::displaced());
+        }
         self.enter(id, lock, Some(process.namespace()));
         Ok(())
     }

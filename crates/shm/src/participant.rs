@@ -5,6 +5,7 @@
 //! process is asked instead. A stopped process lives.
 
 use crate::arena::Arena;
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
 use crate::file::ArenaPath;
@@ -14,7 +15,7 @@ use crate::slot::{self, Kind};
 use crate::sys;
 use crate::thread::load_state;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
@@ -139,7 +140,7 @@ pub(crate) enum View<'a> {
     /// To be opened when it is needed.
     None,
     /// Opened for this.
-    Own(OwnedFd),
+    Own(Descriptor),
     /// The gate's, which the caller holds: it locks no participant's byte.
     Lent(BorrowedFd<'a>),
 }

@@ -33,9 +33,11 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
 }
 
 /// Leaves a volume, and says where it could not be closed: `exit` and `execve` have no answer for that. Mostly the command is the last, which
-/// keeps the volumes open until its program has ended.
+/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, and others find it gone.
 fn leave(mount: &Mount, opened: &dyn FileSystem) {
-    if let Err(error) = opened.leave() {
+    if let Err(error) = opened.leave()
+        && !super::has_changed_identity()
+    {
         complain(&[&mount.volume, b": could not be closed: ", error.to_string().as_bytes()]);
     }
 }
