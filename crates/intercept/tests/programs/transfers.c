@@ -32,6 +32,19 @@ static void limited(const char *where) {
     setrlimit(RLIMIT_FSIZE, &old); signals = 0; close(from); close(to);
 }
 
+// Likewise to a file of the host's, wherever this runs.
+static void limited_there(void) {
+    section = "limited, to memory"; signals = 0;
+    struct rlimit old, limit = {1000, RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &old);
+    char name[] = "/dev/shm/gannet-transfers-XXXXXX"; int from = file("from"), to = mkstemp(name); unlink(name); loff_t in = 0, out = 900;
+    pwrite(from, bytes, 5000, 0); setrlimit(RLIMIT_FSIZE, &limit);
+    R(copy_file_range(from, 0, to, 0, 5000, 0)); R(at(from)); R(at(to)); R(length(to)); R(signals); R(copy_file_range(from, 0, to, 0, 5000, 0)); R(at(from)); R(signals); R(copy_file_range(from, &in, to, &out, 5000, 0)); R(in); R(out); R(signals); R(copy_file_range(from, &in, to, &out, 5000, 0)); R(signals); out = 5000; R(copy_file_range(from, &in, to, &out, 5, 0)); R(signals); R(length(to)); R(at(to));
+    setrlimit(RLIMIT_FSIZE, &old); signals = 0; pwrite(from, bytes, sizeof bytes, 0); limit.rlim_cur = sizeof bytes / 2; setrlimit(RLIMIT_FSIZE, &limit); in = out = 0;
+    R(copy_file_range(from, &in, to, &out, sizeof bytes, 0)); R(in); R(out); R(signals); R(length(to));
+    setrlimit(RLIMIT_FSIZE, &old); signals = 0; close(from); close(to);
+}
+
 static void from_pipes(void) {
     section = "from pipes";
     struct rlimit old, limit = {1000, RLIM_INFINITY};
@@ -78,7 +91,7 @@ int main(int count_of, char **arguments) {
     for (unsigned i = 0; i < sizeof bytes; i++) bytes[i] = i * 2654435761u >> 13;
     memcpy(bytes + 5000, bytes, 500);
     signal(SIGXFSZ, count); signal(SIGALRM, late); alarm(100);
-    limited("limited"); limited("limited, from memory"); from_pipes();
+    limited("limited"); limited("limited, from memory"); limited_there(); from_pipes();
     int from = filled("long", sizeof bytes), ends[2];
     pipe(ends); to_pipe("to pipes", ends, from);
     char name[] = "/dev/shm/gannet-transfers-XXXXXX"; mkdtemp(name); char fifo[80]; snprintf(fifo, sizeof fifo, "%s/p", name); mkfifo(fifo, 0600);

@@ -17,7 +17,9 @@ use crate::interruptible;
 use crate::memory;
 use crate::number::*;
 use crate::raw::is_error;
-use checks::{End, O_APPEND, SPLICE_FLAGS, SPLICE_NONBLOCKING, check_apart, check_ends, flags_of, is_pipe};
+use checks::{
+    End, O_APPEND, SPLICE_FLAGS, SPLICE_NONBLOCKING, check_apart, check_ends, flags_of, is_pipe, position_of,
+};
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileType};
 use moving::{Way, position};
@@ -118,10 +120,13 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     let mut moved = 0;
     if call.number == COPY_FILE_RANGE {
         check_apart(call, &source, &target, offsets, count)?;
-        if let End::Ours(target) = &target {
-            // The kernel looks once: a copy that ends there sends no signal.
-            count = limits::allowed(target.file_type, count, || position(call, target, offsets[1]))?;
-        }
+        // The kernel looks once: a copy that ends there sends no signal.
+        count = match &target {
+            End::Ours(target) => limits::allowed(target.file_type, count, || position(call, target, offsets[1]))?,
+            End::Host(descriptor) => limits::allowed(FileType::Regular, count, || {
+                offsets[1].or_else(|| position_of(*descriptor)).ok_or(Errno::INVAL)
+            })?,
+        };
         if let (End::Ours(source), End::Ours(target)) = (&source, &target) {
             moved = super::sharing::copy(call, source, target, offsets, count)?;
         }
