@@ -320,7 +320,11 @@ fn wait(call: &Call<'_>) -> Answer {
     loop {
         while got < most {
             let Some(event) = locked(|state| state.take_kept(context)) else { break };
-            memory::write_value(address + got * EVENT_BYTES, &event.words).map_err(|_| Errno::FAULT)?;
+            if memory::write_value(address + got * EVENT_BYTES, &event.words).is_err() {
+                // It stays the oldest: nobody was told.
+                locked(|state| state.kept.push_front(event));
+                return if got > 0 { done(got) } else { Err(Errno::FAULT) };
+            }
             got += 1;
         }
         if got == most {

@@ -202,6 +202,18 @@ int main(void) {
     puts(got == put && put >= 8 ? "all are back" : "some are lost");
     puts(put < 3000 ? "it was full" : "it has no end");
 
+    /* What cannot be handed out stays, also of what the ring had no room for. */
+    long taken;
+    requests[0] = make(IOCB_CMD_PWRITE, fd, buffer, 4, 0, 17);
+    for (int i = 0; i < 8; i++) list[i] = requests;
+    for (int each = 2; each <= 8; each++) {
+        for (put = 0; put < 3000 && (taken = submit(shared, each, list)) > 0;) put += taken;
+        printf("to a bad address: %ld\n", get(shared, 1, 8, (void *)8, 0));
+        for (got = 0; (once = get(shared, 0, 8, events, 0)) > 0;) got += once;
+        puts(got == put ? "all are back" : "some are lost");
+    }
+    for (int i = 0; i < 8; i++) list[i] = requests + i;
+
     pthread_t givers[THREADS], takers[THREADS];
     for (long i = 0; i < THREADS; i++) pthread_create(takers + i, 0, takes, 0), pthread_create(givers + i, 0, gives, (void *)i);
     for (int i = 0; i < THREADS; i++) pthread_join(givers[i], 0), pthread_join(takers[i], 0);
