@@ -123,7 +123,9 @@ impl Maps {
     pub(super) fn within(&self, start: usize, end: usize) -> impl Iterator<Item = &Region> {
         // What begins below may reach into it.
         let first = self.before(start).filter(|region| start < region.end).map_or(start, |region| region.start);
-        self.regions.range(first..end.max(first)).map(|(_, region)| region)
+        // In no bytes there is nothing, also inside of one.
+        let end = if start < end { end } else { first };
+        self.regions.range(first..end).map(|(_, region)| region)
     }
 
     /// Adds a map, or a piece of one, with its pin. Nothing may lie there.
@@ -242,6 +244,9 @@ mod tests {
         assert_eq!(within(&maps, 4, 8), []);
         assert_eq!(within(&maps, 15, 17), [8, 16]);
         assert_eq!(within(&maps, 30, 5), []);
+        assert_eq!(within(&maps, 10, 10), []);
+        assert_eq!(within(&maps, 10, 9), []);
+        assert_eq!(within(&maps, 8, 8), []);
         // In the middle of one: its pin stays for both halves.
         assert_eq!(maps.take_out(10 << 12, 12 << 12).len(), 0);
         assert_eq!(told(&maps), [(0, 4, 0, 1), (8, 10, 8, 1), (12, 16, 12, 1), (16, 20, 16, 1)]);
