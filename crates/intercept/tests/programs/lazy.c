@@ -12,8 +12,11 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #define MIB (1L << 20)
@@ -71,6 +74,27 @@ static void uses(void) {
     CHECK(preadv(other, parts, 2, 0) == 6);
     CHECK(read(file, map + 1100 * MIB, 5) == 5 && map[1100 * MIB] == 1);
     CHECK(madvise(map + 1300 * MIB, MIB, 23 /* MADV_POPULATE_WRITE */) == 0);
+    /* Into large buffers, of which little is filled. */
+    long before = held();
+    CHECK(write(ends[1], "pipe", 4) == 4 && read(ends[0], map + 2000 * MIB, 1000 * MIB) == 4 && map[2000 * MIB] == 'p');
+    CHECK(pwrite(other, "content", 7, 0) == 7 && pread(other, map + 3000 * MIB, 1000 * MIB, 0) == 3 * MIB && map[3000 * MIB + 3] == 't');
+    parts[0] = (struct iovec){map + 2010 * MIB, MIB}, parts[1] = (struct iovec){map + 2012 * MIB, 900 * MIB};
+    CHECK(preadv(other, parts, 2, 0) == 3 * MIB && send(pair[0], "message", 7, 0) == 7 && recv(pair[1], map + 2500 * MIB, 500 * MIB, 0) == 7);
+    CHECK(held() < before + 24 * MIB);
+    /* Structures that lie across the end of a piece, and what the last arguments name. */
+    for (long i = 0; i < 4; i++) map[(2600 + i) * MIB] = 0;
+    CHECK(fstat(0, (void *)(map + 2600 * MIB + 65536 - 64)) == 0);
+    int named = socket(AF_UNIX, SOCK_DGRAM, 0);
+    struct sockaddr_un name = {AF_UNIX, "\0gannet-lazy-"}, *from = (void *)(map + 2620 * MIB);
+    socklen_t *length = (void *)(map + 2630 * MIB);
+    sprintf(name.sun_path + 13, "%d", getpid());
+    CHECK(bind(named, (void *)&name, sizeof name) == 0 && sendto(named, "own", 3, 0, (void *)&name, sizeof name) == 3);
+    *length = sizeof name;
+    CHECK(recvfrom(named, map + 2601 * MIB + 65536 - 2, 3, 0, (void *)from, length) == 3 && map[2601 * MIB + 65536] == 'n' && from->sun_family == AF_UNIX);
+    CHECK(setxattr("other", "user.name", "value", 5, 0) == 0 || errno == EOPNOTSUPP);
+    CHECK(fgetxattr(other, "user.name", map + 2602 * MIB + 65536 - 2, 5) == 5 ? map[2602 * MIB + 65536] == 'l' : errno == EOPNOTSUPP || errno == ENODATA);
+    CHECK(flistxattr(other, map + 2603 * MIB + 65536 - 2, 4096) >= 0 || errno == EOPNOTSUPP);
+    close(named);
     CHECK(held() < 64 * MIB);
     /* What others put into holes is seen, and what is stored in them. */
     CHECK(pwrite(file, "written", 7, 1400 * MIB) == 7 && !memcmp(map + 1400 * MIB, "written", 7));
@@ -164,6 +188,9 @@ static void full(void) {
     if (sigsetjmp(back, 1) == 0) for (; page < SIZE / MIB; page++) memset(map + page * MIB, 1, MIB);
     CHECK(sigaction(SIGBUS, &before, 0) == 0);
     CHECK(page > 16 && page < 1024);
+    /* The last blocks, too, were for use. */
+    struct statvfs left;
+    CHECK(statvfs(".", &left) == 0 && left.f_bavail * left.f_frsize < 65536);
     long wrong = 0;
     for (long i = 0; i < page; i++) wrong += at(i * MIB) != 1;
     CHECK(wrong == 0 && munmap(map, SIZE) == 0 && close(file) == 0 && unlink("full") == 0);

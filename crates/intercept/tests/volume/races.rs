@@ -13,6 +13,11 @@ fn maps_show_what_other_threads_change_while_they_are_made() {
 }
 
 #[test]
+fn what_is_stored_where_another_process_made_a_file_longer_is_not_lost() {
+    races("grown", "", "lost: 0");
+}
+
+#[test]
 fn memory_at_the_address_of_a_map_that_was_just_taken_away_is_not_taken_for_it() {
     races("lent", "", "failed: 0, wrong: 0, the file is as it was");
 }

@@ -78,5 +78,7 @@ pub(crate) fn used(call: &Call<'_>, address: usize) -> bool {
         let length = part.end - part.start;
         address - part.start < reached(fs, part.node, part.offset, length)
             && renew_part(call, fs, &part, part.protection).is_ok()
+            // Where it was cut meanwhile, or has no blocks there.
+            && containing(address).is_none()
     })
 }

@@ -7,9 +7,8 @@
 //! the host's with such an address says EFAULT. Calls on descriptors, whosever they are, come to the handler from the first such map on,
 //! which fills what they name before.
 
-use super::regions::{first_lazy, first_of_any, lazy_piece, placing};
-use super::{Change, Holes, PAGE_BYTES, Wish, behind, renew, renew_part_with};
-use crate::entry;
+use super::regions::{Part, first_lazy, first_of_any, lazy_piece, placing};
+use super::{Change, Holes, PAGE_BYTES, PROT_WRITE, Wish, behind, renew, renew_part_with};
 use crate::front::call::Call;
 use crate::front::ends::is_single_threaded;
 use crate::memory::read_value;
@@ -22,13 +21,17 @@ use gannet_vfs::{Errno, FileSystem, NodeId};
 const HOLES_BYTES_MIN: u64 = 256 << 20;
 /// What a first use fills; the next to it twice as much as the last, up to [`PIECE_BYTES_MAX`].
 const PIECE_BYTES_MIN: usize = 64 << 10;
-const PIECE_BYTES_MAX: usize = 2 << 20;
+pub(super) const PIECE_BYTES_MAX: usize = 2 << 20;
 /// With each so many pieces more, what is filled at least doubles: the kernel has places for some 65,000 maps.
 const PIECES_STEP: usize = 2048;
 const DOUBLINGS_MAX: usize = 14;
 
 const SIGBUS_BIT: u64 = 1 << (SIGBUS - 1);
+/// Signals 32 and 33, of which `sigfillset` and `pthread_sigmask` leave out both.
+const LIBRARYS_BITS: u64 = 3 << 31;
 const MAP_POPULATE: usize = 0x8000;
+pub(super) const MADV_POPULATE_READ: usize = 22;
+pub(super) const MADV_POPULATE_WRITE: usize = 23;
 
 /// Whether the holes that a map has are to be filled when they are used.
 pub(super) fn is_wanted(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> bool {
@@ -36,7 +39,7 @@ pub(super) fn is_wanted(fs: &dyn FileSystem, node: NodeId, wish: &Wish) -> bool 
         && wish.length as u64 >= HOLES_BYTES_MIN
         && wish.flags & MAP_POPULATE == 0
         && holes_bytes(fs, node, wish.offset, wish.length) >= HOLES_BYTES_MIN
-        && begin()
+        && !somebody_blocks()
 }
 
 /// How many bytes of a range have no blocks, up to the end of the file.
@@ -52,19 +55,13 @@ fn holes_bytes(fs: &dyn FileSystem, node: NodeId, offset: u64, length: usize) ->
     if told.is_ok() { length.saturating_sub(held) } else { 0 }
 }
 
-/// Makes the process ready for such maps. False if one of its threads blocks SIGBUS.
-pub(super) fn begin() -> bool {
-    if somebody_blocks() {
-        return false;
-    }
-    entry::mark_all_descriptors();
-    true
-}
-
 /// Whether a thread blocks SIGBUS, going by what the kernel shows of each (proc_pid_status(5)).
-fn somebody_blocks() -> bool {
+pub(super) fn somebody_blocks() -> bool {
+    if own_mask() & SIGBUS_BIT != 0 {
+        return true;
+    }
     if is_single_threaded() {
-        return own_mask() & SIGBUS_BIT != 0;
+        return false;
     }
     const O_DIRECTORY_CLOEXEC: usize = 0o2200000;
     let path = c"/proc/self/task".as_ptr() as usize;
@@ -88,7 +85,7 @@ fn somebody_blocks() -> bool {
         while let Some(entry) = rest.get(16..18).and_then(|at| rest.get(..u16::from_le_bytes([at[0], at[1]]) as usize))
         {
             let name = entry.get(19..).and_then(|name| name.split(|byte| *byte == 0).next()).unwrap_or_default();
-            blocks |= name.first().is_some_and(u8::is_ascii_digit) && mask_of(tasks as usize, name) & SIGBUS_BIT != 0;
+            blocks |= name.first().is_some_and(u8::is_ascii_digit) && blocks_for_long(mask_of(tasks as usize, name));
             rest = &rest[entry.len()..];
         }
     }
@@ -97,18 +94,24 @@ fn somebody_blocks() -> bool {
     blocks
 }
 
+/// Whether a thread with this mask does not use memory of the program's only until it takes the mask off again, as one in the middle of
+/// `pthread_create` or `posix_spawn`: the signals that the C library has for itself nobody else blocks.
+fn blocks_for_long(mask: u64) -> bool {
+    mask & SIGBUS_BIT != 0 && mask & LIBRARYS_BITS != LIBRARYS_BITS
+}
+
 fn own_mask() -> u64 {
     let mut mask = 0u64;
     // SAFETY: room for a mask.
     let result = unsafe { syscall(RT_SIGPROCMASK, [0, 0, (&raw mut mask) as usize, size_of::<u64>()]) };
-    if is_error(result) { u64::MAX } else { mask }
+    if is_error(result) { SIGBUS_BIT } else { mask }
 }
 
-/// What a thread blocks. One that is gone meanwhile blocks nothing.
+/// What a thread blocks. One that is gone meanwhile blocks nothing; one that cannot be looked at blocks SIGBUS.
 fn mask_of(tasks: usize, thread: &[u8]) -> u64 {
     let mut path = [0u8; 32];
     let name = b"/status\0";
-    let Some(room) = path.get_mut(..thread.len() + name.len()) else { return u64::MAX };
+    let Some(room) = path.get_mut(..thread.len() + name.len()) else { return SIGBUS_BIT };
     room[..thread.len()].copy_from_slice(thread);
     room[thread.len()..].copy_from_slice(name);
     let mut text = [0u8; 4096];
@@ -116,7 +119,7 @@ fn mask_of(tasks: usize, thread: &[u8]) -> u64 {
     let length = unsafe {
         let opened = syscall(OPENAT, [tasks, path.as_ptr() as usize, 0o2000000, 0]);
         if is_error(opened) {
-            return if opened == -(Errno::NOENT.raw_os_error() as isize) { 0 } else { u64::MAX };
+            return if opened == -(Errno::NOENT.raw_os_error() as isize) { 0 } else { SIGBUS_BIT };
         }
         let length = syscall(READ, [opened as usize, text.as_mut_ptr() as usize, text.len()]);
         syscall(CLOSE, [opened as usize]);
@@ -126,7 +129,7 @@ fn mask_of(tasks: usize, thread: &[u8]) -> u64 {
     let Some(text) = usize::try_from(length).ok().and_then(|length| text.get(..length)) else { return 0 };
     let line = text.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"SigBlk:"));
     let number = line.and_then(|line| core::str::from_utf8(line).ok());
-    number.and_then(|number| u64::from_str_radix(number.trim(), 16).ok()).unwrap_or(u64::MAX)
+    number.and_then(|number| u64::from_str_radix(number.trim(), 16).ok()).unwrap_or(SIGBUS_BIT)
 }
 
 /// How a piece that is filled lies around the place in the file where it was used: how far before that it begins, and how long it is. `last` is the
@@ -144,17 +147,41 @@ pub(super) fn used(call: &Call<'_>, address: usize) -> bool {
     match fill(call, address) {
         Some(Ok(_)) => true,
         Some(Err(_)) => false,
-        // Another thread may have been here before.
-        None => first_of_any(address, address.saturating_add(1)).is_some() && read_value(address, &mut 0u8).is_ok(),
+        // Another thread may have been here before; or the medium itself refuses it.
+        None => first_of_any(address, address.saturating_add(1)).is_some_and(|part| is_usable(&part, address)),
+    }
+}
+
+/// Whether the kernel finds something behind a page of a map, for what the map is there for: a hole of the medium can be read where there
+/// is no room for what is stored to it.
+fn is_usable(part: &Part, address: usize) -> bool {
+    let stores = part.shared && part.protection & PROT_WRITE != 0;
+    let advice = if stores { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
+    // SAFETY: has the kernel do what a use of the page does, which changes nothing in it.
+    match unsafe { syscall(MADVISE, [address & !(PAGE_BYTES - 1), PAGE_BYTES, advice]) } {
+        0 => true,
+        // Kernels before 5.14.
+        result => result == -(Errno::INVAL.raw_os_error() as isize) && read_value(address, &mut 0u8).is_ok(),
     }
 }
 
 /// Makes the piece of a map around an address anew, with blocks; where it ends. `None` if nothing is to be filled there.
 fn fill(call: &Call<'_>, address: usize) -> Option<Result<usize, Errno>> {
     let piece = placing(|| {
-        let piece = lazy_piece(address)?;
-        let fs = call.front.file_system(piece.mount);
-        let renewed = fs.and_then(|fs| renew_part_with(call, fs, &piece, piece.protection, Holes::Fill));
+        let mut piece = lazy_piece(address)?;
+        let renewed = call.front.file_system(piece.mount).and_then(|fs| {
+            let renew = |piece: &Part| renew_part_with(call, fs, piece, piece.protection, Holes::Fill);
+            match renew(&piece) {
+                // The last blocks there are go to who needs them.
+                Err(Errno::NOSPC) if piece.end - piece.start > PAGE_BYTES => {
+                    let skipped = (address - piece.start) & !(PAGE_BYTES - 1);
+                    (piece.start, piece.offset) = (piece.start + skipped, piece.offset + skipped as u64);
+                    piece.end = piece.start + PAGE_BYTES;
+                    renew(&piece)
+                }
+                renewed => renewed,
+            }
+        });
         Some(renewed.map(|()| piece))
     })?;
     Some(piece.map(|piece| {
@@ -166,7 +193,7 @@ fn fill(call: &Call<'_>, address: usize) -> Option<Result<usize, Errno>> {
 }
 
 /// Fills what of a range of memory is to be filled when it is used. Where that cannot be, the call finds out.
-fn fill_range(call: &Call<'_>, start: usize, length: usize) {
+pub(super) fn fill_range(call: &Call<'_>, start: usize, length: usize) {
     let end = start.saturating_add(length);
     let mut at = start;
     while let Some(first) = first_lazy(at, end) {
@@ -177,59 +204,6 @@ fn fill_range(call: &Call<'_>, start: usize, length: usize) {
         }
     }
 }
-
-/// Likewise of the parts of a `struct iovec` array (readv(2)).
-fn fill_vector(call: &Call<'_>, vector: usize, count: usize) {
-    let count = count.min(IOV_MAX);
-    fill_range(call, vector, count * size_of::<[usize; 2]>());
-    for index in 0..count {
-        let mut part = [0usize; 2];
-        if read_value(vector.saturating_add(index * size_of_val(&part)), &mut part).is_err() {
-            return;
-        }
-        fill_range(call, part[0], part[1].min(COUNT_MAX));
-    }
-}
-
-/// Likewise of a `struct msghdr` (recvmsg(2)): name, vector, control data.
-fn fill_message(call: &Call<'_>, message: usize) {
-    let mut header = [0usize; 6];
-    fill_range(call, message, size_of_val(&header));
-    if read_value(message, &mut header).is_ok() {
-        let [name, name_length, vector, count, control, control_length] = header;
-        fill_range(call, name, name_length as u32 as usize);
-        fill_vector(call, vector, count);
-        fill_range(call, control, control_length.min(COUNT_MAX));
-    }
-}
-
-/// Before a call while there are such maps: what memory it names gets its blocks.
-#[cold]
-#[inline(never)]
-pub(crate) fn fill_for(call: &Call<'_>) {
-    const MADV_POPULATE_READ: usize = 22;
-    const MADV_POPULATE_WRITE: usize = 23;
-    const MMSGHDR_BYTES: usize = 64;
-    let [a, b, c, d, ..] = call.arguments;
-    match call.number {
-        READ | WRITE | PREAD64 | PWRITE64 | RECVFROM | SENDTO | GETDENTS | GETDENTS64 => fill_range(call, b, c),
-        MADVISE if matches!(c, MADV_POPULATE_READ | MADV_POPULATE_WRITE) => fill_range(call, a, b),
-        READV | WRITEV | PREADV | PWRITEV | PREADV2 | PWRITEV2 => fill_vector(call, b, c),
-        VMSPLICE => fill_vector(call, b, c),
-        RECVMSG | SENDMSG => fill_message(call, b),
-        RECVMMSG | SENDMMSG => {
-            (0..c.min(IOV_MAX)).for_each(|index| fill_message(call, b.saturating_add(index * MMSGHDR_BYTES)));
-        }
-        // They are about the map itself.
-        MMAP | MUNMAP | MREMAP | MPROTECT | PKEY_MPROTECT | MSYNC | MADVISE | REMAP_FILE_PAGES => {}
-        // Paths and structures: no longer than a page, as a rule.
-        _ => [a, b, c, d].into_iter().for_each(|address| fill_range(call, address, 1)),
-    }
-}
-
-/// As many parts as a vector may have, and as many bytes as a call moves (writev(2), write(2)).
-const IOV_MAX: usize = 1024;
-const COUNT_MAX: usize = 0x7fff_f000;
 
 #[cfg(test)]
 mod tests {
@@ -250,18 +224,20 @@ mod tests {
     fn what_threads_block_is_seen() {
         assert_eq!(own_mask() & SIGBUS_BIT, 0);
         assert!(!somebody_blocks());
-        let (started, waits) = std::sync::mpsc::channel();
-        let (end, ends) = std::sync::mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let mask = SIGBUS_BIT;
-            // SAFETY: a mask in the kernel's form.
-            unsafe { syscall(RT_SIGPROCMASK, [0, (&raw const mask) as usize, 0, 8]) };
-            started.send(()).unwrap();
-            let _ = ends.recv();
-        });
-        waits.recv().unwrap();
-        assert!(somebody_blocks());
-        drop(end);
-        thread.join().unwrap();
+        // The second as the C library does for a moment.
+        for (mask, is_seen) in [(SIGBUS_BIT, true), (SIGBUS_BIT | LIBRARYS_BITS, false)] {
+            let (started, waits) = std::sync::mpsc::channel();
+            let (end, ends) = std::sync::mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                // SAFETY: a mask in the kernel's form.
+                unsafe { syscall(RT_SIGPROCMASK, [0, (&raw const mask) as usize, 0, 8]) };
+                started.send(()).unwrap();
+                let _ = ends.recv();
+            });
+            waits.recv().unwrap();
+            assert_eq!(somebody_blocks(), is_seen);
+            drop(end);
+            thread.join().unwrap();
+        }
     }
 }

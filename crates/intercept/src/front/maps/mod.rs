@@ -11,6 +11,7 @@
 //! | [`advice`] | `madvise`, `remap_file_pages` |
 //! | [`behind`] | what lies behind the end of a file |
 //! | [`lazy`] | holes that get blocks when they are used |
+//! | [`named`] | what memory a call names, where such holes may be |
 //! | [`pins`] | what keeps the file and its blocks |
 //! | [`place`] | where a map lies, if the program does not say |
 //! | [`regions`] | what is mapped where |
@@ -21,6 +22,7 @@ mod behind;
 mod change;
 mod lazy;
 mod list;
+mod named;
 mod pins;
 mod place;
 mod regions;
@@ -28,7 +30,7 @@ mod regions;
 pub(crate) use advice::{advise, advise_process, remap_pages};
 pub(crate) use behind::used;
 pub(crate) use change::{protect, remap, sync, unmap};
-pub(crate) use lazy::fill_for;
+pub(crate) use named::fill_for;
 pub(crate) use pins::{after_fork_in_child, end, held_of, hold};
 pub(crate) use regions::{any, any_lazy, any_of, around_fork};
 
@@ -172,6 +174,15 @@ struct Pinned {
     lazy: bool,
 }
 
+impl Pinned {
+    /// How many bytes from `offset` on there are up to the end of the last blocks.
+    fn told(&self, offset: u64) -> usize {
+        let last = self.extents.iter().rfind(|extent| extent.descriptor.is_some());
+        let end = last.map_or(offset, |extent| extent.file_offset_bytes.saturating_add(extent.length_bytes));
+        usize::try_from(end.saturating_sub(offset)).unwrap_or(usize::MAX)
+    }
+}
+
 /// Makes a map of a file; where it is.
 fn establish(call: &Call<'_>, fs: &dyn FileSystem, node: NodeId, wish: &Wish, hold: Hold) -> Result<usize, Errno> {
     let Wish { length, protection, offset, .. } = *wish;
@@ -234,7 +245,12 @@ fn take_away(call: &Call<'_>, start: usize, length: usize) {
 /// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, and what holds it.
 fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinned) -> Result<(Hold, Region), Errno> {
     let Wish { length, protection, offset, .. } = *wish;
-    let reached = behind::reached(fs, node, offset, length);
+    let mut reached = behind::reached(fs, node, offset, length);
+    if wish.writes() && !pinned.lazy {
+        // All of the file had blocks when it was pinned: where there are none another process has made it longer since.
+        // Zeros that are nobody's would lose what is stored there; so it is behind the end until it is used.
+        reached = reached.min(pinned.told(offset));
+    }
     map_extents(base, reached, wish, &pinned)?;
     map_behind(base + reached, length - reached, protection)?;
     Ok(region_of(node, base, base + reached, wish, pinned))

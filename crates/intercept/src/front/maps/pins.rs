@@ -9,6 +9,7 @@
 
 use super::regions::{self, Part, Region, locked};
 use super::{Holes, Pinned, Wish, lazy};
+use crate::entry;
 use crate::front::Front;
 use crate::front::call::Call;
 use crate::front::table::{self, OpenFile, Table};
@@ -164,12 +165,16 @@ impl Hold {
             false if !wish.writes() => (pinned(MapAccess::Read)?, false),
             false => match pinned(MapAccess::Write) {
                 // Where there is no room for all it may do for what is used.
-                Err(Errno::NOSPC) if wish.holes != Holes::Fill && lazy::begin() => {
+                Err(Errno::NOSPC) if wish.holes != Holes::Fill && !lazy::somebody_blocks() => {
                     (pinned(MapAccess::WriteAroundHoles)?, true)
                 }
                 token => (token?, false),
             },
         };
+        if lazy && wish.holes == Holes::Judge {
+            // The first of them, perhaps: calls are looked at from now on for what they name.
+            entry::mark_all_descriptors();
+        }
         locked(|maps| {
             if let Some(Some(pin)) = maps.pins.list.get_mut(self.index) {
                 pin.token = Some(token);
