@@ -46,7 +46,7 @@ pub fn requests(file_system: Arc<dyn FileSystem>, mut data: &[u8]) {
         bytes[4..8].copy_from_slice(&(opcode as u32).to_le_bytes());
         let _ = dispatcher.serve_contiguous(&bytes, &mut reply);
     }
-    dispatcher.finish();
+    assert!(dispatcher.finish(), "somebody waits");
     assert_eq!(dispatcher.nodes_held(), 0, "nodes");
     let shared = file_system.shared();
     assert_eq!(shared.descriptions().expect("a count"), 0, "open files");

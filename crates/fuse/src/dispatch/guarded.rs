@@ -92,7 +92,9 @@ impl Dispatcher {
         if let Some(kernel) = self.kernel.get() {
             kernel.drop_pages(id);
         }
-        self.store_flags(id, node, flags).unwrap_or_else(|error| Outcome::Error(error.errno()))
+        self.goes_on()
+            .and_then(|()| self.store_flags(id, node, flags))
+            .unwrap_or_else(|error| Outcome::Error(error.errno()))
     }
 
     fn store_flags(&self, id: u64, node: NodeId, flags: InodeFlags) -> Result<Outcome> {

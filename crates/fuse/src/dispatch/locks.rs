@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Error, NodeId, Result};
@@ -133,6 +132,9 @@ impl Dispatcher {
     pub(super) fn wait_for_predecessor(&self, file: u64, request: &LockRequest) {
         let mut patience = Patience::new();
         while let Some(handles) = self.predecessor(file, request) {
+            if self.has_ended() {
+                return;
+            }
             if !patience.lasts() {
                 return handles.iter().for_each(|&handle| self.locks.closing.stays(handle));
             }
@@ -201,9 +203,6 @@ impl Dispatcher {
                 let mut waiters = lock(&self.locks.waiters);
                 if let Some(at) = waiters.early.iter().position(|&early| early == header.unique) {
                     waiters.early.swap_remove(at);
-                    stop.store(true, Ordering::Relaxed);
-                }
-                if waiters.ended {
                     stop.store(true, Ordering::Relaxed);
                 }
                 // Under the lock: of two that wait for each other the later one sees the other.
@@ -309,19 +308,8 @@ impl Dispatcher {
         }
     }
 
-    /// The mount is gone: nobody waits any more, nothing stays locked.
+    /// The mount is gone, and nobody waits any more: nothing stays locked.
     pub(super) fn end_locks(&self) {
-        let deadline = Instant::now() + Duration::from_secs(2);
-        loop {
-            let mut waiters = lock(&self.locks.waiters);
-            waiters.ended = true;
-            waiters.by_request.values().for_each(|waiting| waiting.stop.store(true, Ordering::Relaxed));
-            if waiters.by_request.is_empty() || Instant::now() > deadline {
-                break;
-            }
-            drop(waiters);
-            std::thread::sleep(Duration::from_millis(5));
-        }
         let file_system = &*self.file_system;
         for owner in lock(&self.locks.owners).drain().flat_map(|(_, of_file)| of_file) {
             let _ = file_system.shared().close(file_system, owner.description);

@@ -19,6 +19,7 @@
 //! | `locks.rs` | record locks, `flock`, interrupts |
 //! | `waiting.rs` | requests that wait: for locks, for room, for what the kernel has yet to write back |
 //! | `signals.rs`, `closing.rs` | signals to who waits, where the kernel does not tell; locks that a close is about to drop |
+//! | `ending.rs` | the end of a mount, and of who waits |
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
 //! | `nodes.rs` | node ids and reference counts |
@@ -31,6 +32,7 @@ mod caching;
 mod closing;
 mod data;
 mod directory;
+mod ending;
 mod guarded;
 mod locks;
 mod moved;
@@ -59,6 +61,7 @@ use crate::protocol::wire::{FixedReply, Malformed};
 use again::Again;
 use caching::Caching;
 pub(crate) use caching::Kernel;
+use ending::Ending;
 use locks::Locks;
 use moved::Moved;
 use nodes::Nodes;
@@ -128,6 +131,7 @@ pub(crate) struct Dispatcher {
     room: Room,
     moved: Moved,
     again: Again,
+    ending: Ending,
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
@@ -149,6 +153,7 @@ impl Dispatcher {
             room: Room::default(),
             moved: Moved::default(),
             again: Again::default(),
+            ending: Ending::default(),
         }
     }
 
@@ -370,15 +375,6 @@ impl Dispatcher {
     pub(crate) fn lose_patience(&self) {
         self.room.lose_patience();
         self.again.lose_patience();
-    }
-
-    /// Drops everything the kernel held: the mount is gone.
-    pub(crate) fn finish(&self) {
-        self.end_locks();
-        self.drop_users();
-        self.nodes.forget_all(|node| {
-            let _ = self.file_system.retire(node);
-        });
     }
 }
 

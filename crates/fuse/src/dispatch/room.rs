@@ -148,7 +148,9 @@ impl Dispatcher {
 
     /// The same, and again as long as the kernel holds files that were removed a moment ago. Not on a thread that serves others.
     pub(super) fn with_room<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        let mut outcome = self.with_room_now(&attempt);
+        // Where it waited, and before: the mount may be gone, and the file system with it.
+        let attempt = || self.goes_on().and_then(|()| attempt());
+        let mut outcome = self.with_room_now(attempt);
         if !full(&outcome) {
             return outcome;
         }

@@ -84,6 +84,9 @@ impl Dispatcher {
         let mut rounds = 0;
         loop {
             kernel.drop_range(id, unsure.clone());
+            if let Err(error) = self.goes_on() {
+                return Outcome::Error(error.errno());
+            }
             match self.seek_stored(id, node, target, offset_bytes) {
                 (_, Some(hole)) if hole.end > unsure.end => {
                     rounds += 1;

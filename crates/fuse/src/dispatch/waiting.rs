@@ -40,7 +40,6 @@ pub(super) struct Waiting {
 pub(super) struct Waiters {
     pub(super) by_request: HashMap<u64, Waiting>,
     pub(super) early: Vec<u64>,
-    pub(super) ended: bool,
 }
 
 /// A request that has to wait.
@@ -111,6 +110,11 @@ impl Outcome {
 }
 
 impl Wait {
+    /// Whose request it is.
+    pub(crate) fn dispatcher(&self) -> &Arc<Dispatcher> {
+        &self.seat.0
+    }
+
     /// Waits: to be called on a thread made for it.
     pub(crate) fn outcome(self) -> Outcome {
         LATE.set(true);
@@ -126,7 +130,7 @@ impl Wait {
             WaitsFor::Lock { owner, request, stop, impatient } => {
                 let file_system = &*dispatcher.file_system;
                 let mut signals = Signals::of(dispatcher, &header);
-                let mut stop = || stop.load(Ordering::Relaxed) || signals.wait();
+                let mut stop = || stop.load(Ordering::Relaxed) || dispatcher.has_ended() || signals.wait();
                 let locked = match impatient {
                     true => dispatcher.lock_after_close(&request, &mut stop),
                     false => file_system.shared().lock(file_system, &request, &mut stop),
@@ -170,7 +174,7 @@ impl Dispatcher {
     pub(super) fn waits(self: &Arc<Self>, header: &Header, what_for: WaitsFor) -> Outcome {
         let (seat, free) = Seat::take(self);
         let wait = Wait { seat, header: *header, what_for };
-        if free { Outcome::Waits(Box::new(wait)) } else { wait.refuse() }
+        if free && !self.has_ended() { Outcome::Waits(Box::new(wait)) } else { wait.refuse() }
     }
 
     /// The end of a wait for a lock.

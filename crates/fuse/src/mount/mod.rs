@@ -10,6 +10,7 @@ mod place;
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -72,6 +73,8 @@ impl From<StartError> for MountError {
 pub struct Mounted {
     place: Place,
     session: Mutex<Option<Session>>,
+    /// The session ended, but not all of its requests.
+    worked_on: AtomicBool,
     transport: Transport,
     dispatcher: Arc<Dispatcher>,
     notices: Vec<String>,
@@ -122,7 +125,8 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
     };
     let transport = session.transport();
     claim.keep();
-    Ok(Mounted { place, session: Mutex::new(Some(session)), transport, dispatcher, notices })
+    let (session, worked_on) = (Mutex::new(Some(session)), AtomicBool::new(false));
+    Ok(Mounted { place, session, worked_on, transport, dispatcher, notices })
 }
 
 /// Unmounts what could not be served: what failed for want of a process may leave none for the helper that unmounts, either, until the
@@ -246,15 +250,22 @@ impl Mounted {
     }
 
     /// Waits until it is unmounted, by whomever, and nobody serves it any more.
-    pub fn wait(&self) {
+    ///
+    /// False if a request that the mount's end overtook still works on the file system, ten seconds later: that must not be left or closed
+    /// then. A process that ends says nothing wrong.
+    pub fn wait(&self) -> bool {
         // Held meanwhile: whoever else waits may close the volume then.
         let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(session) = session.take() {
-            session.join();
+        if let Some(session) = session.take()
+            && !session.join()
+        {
+            self.worked_on.store(true, Ordering::Relaxed);
         }
+        !self.worked_on.load(Ordering::Relaxed)
     }
 
-    /// Unmounts, wherever it was moved, and waits for the end of the session. `EBUSY` if programs use it, and nothing happens then.
+    /// Unmounts, wherever it was moved, and waits for the end of the session, as `wait` does. `EBUSY` if programs use it, and nothing happens
+    /// then.
     ///
     /// # Errors
     /// [`MountError::Unmount`], [`MountError::Helper`], [`MountError::Hidden`].

@@ -210,13 +210,14 @@ impl Session {
         self.transport
     }
 
-    /// Waits until the kernel has ended the session (it was unmounted or aborted), and drops what it still held.
-    pub(crate) fn join(self) {
+    /// Waits until the kernel has ended the session (it was unmounted or aborted), and drops what it still held. False if a request that
+    /// waited still works on the file system.
+    pub(crate) fn join(self) -> bool {
         for thread in self.threads {
             // A thread's panic was reported when it happened; the mount is gone either way.
             let _ = thread.join();
         }
-        self.dispatcher.finish();
+        self.dispatcher.finish()
     }
 }
 
@@ -294,7 +295,8 @@ fn guarded(dispatch: impl FnOnce() -> Outcome) -> Outcome {
 
 /// Has a request wait on a thread made for it, and calls `done` there with the outcome. Where no thread can be made, it is refused at once:
 /// its caller could not even be killed before it has an answer.
-fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
+pub(crate) fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
+    let dispatcher = Arc::clone(wait.dispatcher());
     let task = Arc::new(Mutex::new(Some((wait, done))));
     let take = |task: &Mutex<Option<_>>| task.lock().unwrap_or_else(PoisonError::into_inner).take();
     let theirs = Arc::clone(&task);
@@ -304,11 +306,13 @@ fn start_waiting(wait: Box<Wait>, done: impl FnOnce(Outcome) + Send + 'static) {
             done(guarded(|| wait.outcome()));
         }
     };
-    let spawned = Builder::new().name("fuse-wait".into()).stack_size(WAITER_STACK_BYTES).spawn(body);
-    if spawned.is_err()
-        && let Some((wait, done)) = take(&task)
-    {
-        done(wait.refuse());
+    match Builder::new().name("fuse-wait".into()).stack_size(WAITER_STACK_BYTES).spawn(body) {
+        Ok(thread) => dispatcher.waits_on(thread),
+        Err(_) => {
+            if let Some((wait, done)) = take(&task) {
+                done(wait.refuse());
+            }
+        }
     }
 }
 

@@ -21,6 +21,11 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "files_can_seem_to_be_anyones", body: files_can_seem_to_be_anyones, every_way: true },
     Test { name: "errors_say_what_is_wrong", body: errors_say_what_is_wrong, every_way: false },
     Test { name: "a_process_can_unmount_its_own", body: a_process_can_unmount_its_own, every_way: true },
+    Test {
+        name: "who_waits_for_room_ends_with_the_mount",
+        body: who_waits_for_room_ends_with_the_mount,
+        every_way: false,
+    },
     Test { name: "mounts_of_others_are_left_alone", body: mounts_of_others_are_left_alone, every_way: false },
     Test { name: "a_mount_is_found_where_it_is", body: a_mount_is_found_where_it_is, every_way: false },
 ];
@@ -184,6 +189,52 @@ fn a_process_can_unmount_its_own(way: &str) -> Outcome {
     drop(mounted);
     assert!(!directory.path().join("file").exists());
     drop(busy);
+    Ok(())
+}
+
+/// How many requests of mounts of this process wait.
+fn threads_that_wait() -> usize {
+    let waits =
+        |task: &fs::DirEntry| fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name == "fuse-wait\n");
+    fs::read_dir("/proc/self/task").unwrap().filter_map(Result::ok).filter(waits).count()
+}
+
+fn who_waits_for_room_ends_with_the_mount(_: &str) -> Outcome {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Skipped("only root may end a mount that is in use".into()));
+    }
+    for transport in ["classic", "ring"] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut options = MountOptions::default();
+        options.parse(&format!("transport={transport},cache=coherent")).unwrap();
+        let limits = Limits { data_bytes: 8 << 20, ..Limits::default() };
+        let file_system = std::sync::Arc::new(MemoryFs::new(limits, 0o755, Owner::default()).unwrap());
+        let Ok(mounted) = gannet_fuse::serve(file_system.clone(), directory.path(), &options) else { continue };
+        let path = |name: &str, index: u32| directory.path().join(format!("{name}-{index}"));
+        let keep = |index| {
+            fs::write(path("kept", index), vec![1; 1 << 20]).unwrap();
+            let file = File::open(path("kept", index)).unwrap();
+            fs::remove_file(path("kept", index)).unwrap();
+            file
+        };
+        let kept: Vec<File> = (0..3).map(keep).collect();
+        let fill = |index| {
+            let mut file = File::create(path("fill", index)).unwrap();
+            while file.write_all(&[2; 1 << 18]).is_ok() {}
+        };
+        std::thread::scope(|scope| {
+            let fill = &fill;
+            (0..4).for_each(|index| _ = scope.spawn(move || fill(index)));
+            eventually("somebody waits", || threads_that_wait() > 0);
+            // As `umount -f`: programs use it, so it stays where it is, without a server.
+            let _ = rustix::mount::unmount(directory.path(), rustix::mount::UnmountFlags::FORCE);
+            assert!(mounted.wait(), "{transport}: nobody works on the file system");
+            assert_eq!(threads_that_wait(), 0, "{transport}");
+        });
+        assert_eq!(gannet_vfs::FileSystem::shared(&*file_system).descriptions().unwrap(), 0, "nothing stays open");
+        drop(kept);
+        crate::unmount(directory.path(), true).unwrap();
+    }
     Ok(())
 }
 

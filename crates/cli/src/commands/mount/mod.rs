@@ -110,7 +110,14 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     let mut out = std::io::stdout();
     let _ = out.write_all(READY).and_then(|()| out.flush());
     notify::ready(&format!("{} on {}", task.options.source, mounted.target().display()));
-    mounted.wait();
+    if !mounted.wait() {
+        // Closing it as if nobody wrote would not be true, and others would take the locks of who still does: they go with the process.
+        let what = "a request does not end with the mount; the next use of the volume recovers it";
+        let message = format!("{}: {what}", task.volume.display());
+        print(&message);
+        log(&message);
+        std::process::exit(FAILED.into());
+    }
     // Nobody serves any more. Where it is served in the background, nobody reads what it prints.
     let left = crate::volume::leave(&task.volume, &*volume);
     left.inspect_err(|failure| log(&failure.message)).map(|()| 0)

@@ -69,7 +69,7 @@ fn only_so_many_wait_at_a_time() {
     assert!(matches!(ask(2), Ok(Outcome::Error(Errno::NOLCK))));
     waiting.into_iter().for_each(|wait| _ = wait.refuse());
     assert!(dispatcher.locks.waiters.lock().unwrap().by_request.is_empty());
-    dispatcher.finish();
+    assert!(dispatcher.finish());
 }
 
 #[test]
