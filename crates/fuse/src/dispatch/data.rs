@@ -191,9 +191,9 @@ impl Dispatcher {
             return Err(Error::new(Errno::INVAL));
         }
         let now = self.file_system.permissions(to)?;
-        // Who appends is refused by the kernel: the descriptor is one that does not, or does not any more.
-        let changes = to_offset_bytes < self.file_system.attributes(to)?.size_bytes;
-        if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && changes) {
+        // Also at the end: the kernel refuses who appends, so the descriptor is one that does not (any more), and the end may be elsewhere
+        // when the bytes are stored.
+        if now.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND_ONLY) {
             return Err(UNCHANGEABLE);
         }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
