@@ -26,6 +26,8 @@ const DEADLOCK_OWNERS_MAX: usize = 64;
 
 /// Requests of one mount that may wait at a time. Each has a thread, and over the ring an entry; any user of the mount can make one.
 pub(super) const WAITERS_MAX: usize = 1024;
+/// So many more, if it is not for a lock: those who wait for one may never end, and others still write, seek and set flags.
+pub(super) const OTHERS_MAX: usize = 256;
 
 /// A request that waits.
 pub(super) struct Waiting {
@@ -62,9 +64,9 @@ struct Seat(Arc<Dispatcher>);
 
 impl Seat {
     /// Also above the limit, with `false`.
-    fn take(dispatcher: &Arc<Dispatcher>) -> (Self, bool) {
+    fn take(dispatcher: &Arc<Dispatcher>, limit: usize) -> (Self, bool) {
         let before = dispatcher.locks.seats.fetch_add(1, Ordering::Relaxed);
-        (Self(Arc::clone(dispatcher)), before < WAITERS_MAX)
+        (Self(Arc::clone(dispatcher)), before < limit)
     }
 }
 
@@ -89,6 +91,16 @@ pub(super) enum WaitsFor {
     Pages(Seek),
     /// The same, before flags forbid to write.
     Flags { node: NodeId, flags: InodeFlags },
+}
+
+impl WaitsFor {
+    /// How many may wait at a time when one of these is to.
+    fn seats(&self) -> usize {
+        match self {
+            Self::Lock { .. } | Self::Predecessor { .. } => WAITERS_MAX,
+            Self::Room(_) | Self::Pages(_) | Self::Flags { .. } => WAITERS_MAX + OTHERS_MAX,
+        }
+    }
 }
 
 /// What is in the way of a lock that is asked for.
@@ -172,7 +184,7 @@ impl Wait {
 
 impl Dispatcher {
     pub(super) fn waits(self: &Arc<Self>, header: &Header, what_for: WaitsFor) -> Outcome {
-        let (seat, free) = Seat::take(self);
+        let (seat, free) = Seat::take(self, what_for.seats());
         let wait = Wait { seat, header: *header, what_for };
         if free && !self.has_ended() { Outcome::Waits(Box::new(wait)) } else { wait.refuse() }
     }

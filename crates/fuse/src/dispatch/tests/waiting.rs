@@ -1,9 +1,9 @@
 //! Locks that are waited for, and what asking for locks leaves behind.
 
-use gannet_vfs::{Errno, FileSystem};
+use gannet_vfs::{Errno, FileSystem, InodeFlags};
 
 use super::{by_root, with_a_file};
-use crate::dispatch::waiting::WAITERS_MAX;
+use crate::dispatch::waiting::{OTHERS_MAX, WAITERS_MAX, WaitsFor};
 use crate::dispatch::{Outcome, Wait};
 use crate::protocol::constants::LK_FLOCK;
 use crate::protocol::request::LockRequest;
@@ -67,6 +67,17 @@ fn only_so_many_wait_at_a_time() {
     let Ok(Outcome::Waits(wait)) = ask(2) else { panic!("one has left") };
     waiting.push(wait);
     assert!(matches!(ask(2), Ok(Outcome::Error(Errno::NOLCK))));
+    // Who waits for anything else still can, also when nobody ends.
+    let mut others = 0;
+    let refused = loop {
+        match dispatcher.waits(&header, WaitsFor::Flags { node, flags: InodeFlags::empty() }) {
+            Outcome::Waits(wait) => waiting.push(wait),
+            outcome => break outcome,
+        }
+        others += 1;
+    };
+    assert!(matches!(refused, Outcome::Error(Errno::NOMEM)));
+    assert_eq!(others, OTHERS_MAX);
     waiting.into_iter().for_each(|wait| _ = wait.refuse());
     assert!(dispatcher.locks.waiters.lock().unwrap().by_request.is_empty());
     assert!(dispatcher.finish());
