@@ -58,7 +58,7 @@ pub(super) struct Room {
     relief: OnceLock<Relief>,
     /// How many files lost their last name while the kernel held them.
     removals: AtomicU64,
-    /// That count when somebody last waited in vain: nobody waits for the same files again.
+    /// The highest such count for which somebody waited in vain: nobody waits for the same files again.
     in_vain: AtomicU64,
     /// How many waits were in vain, and not made up for.
     failures: AtomicU32,
@@ -137,7 +137,7 @@ impl Dispatcher {
 
     /// Whether the kernel holds files that were removed, and that nobody has waited for in vain.
     fn room_may_come(&self) -> bool {
-        self.room.in_vain.load(Ordering::Relaxed) != self.room.removals.load(Ordering::Relaxed)
+        self.room.in_vain.load(Ordering::Relaxed) < self.room.removals.load(Ordering::Relaxed)
     }
 
     /// Tries `attempt`; where the file system is full, again when the kernel has let go of something. Waits for nothing.
@@ -148,7 +148,7 @@ impl Dispatcher {
 
     /// The same, and again as long as the kernel holds files that were removed a moment ago. Not on a thread that serves others.
     pub(super) fn with_room<T>(&self, attempt: impl Fn() -> Result<T>) -> Result<T> {
-        // Where it waited, and before: the mount may be gone, and the file system with it.
+        // The mount may be gone meanwhile, and the file system left.
         let attempt = || self.goes_on().and_then(|()| attempt());
         let mut outcome = self.with_room_now(attempt);
         if !full(&outcome) {
@@ -157,7 +157,7 @@ impl Dispatcher {
         let removals = self.room.removals.load(Ordering::Relaxed);
         let patience = PATIENCE / 4u32.pow(self.room.failures.load(Ordering::Relaxed).min(8));
         let (mut pause, mut waited) = (PAUSE_MIN, Duration::ZERO);
-        while self.room.in_vain.load(Ordering::Relaxed) != removals {
+        while self.room.in_vain.load(Ordering::Relaxed) < removals {
             let last = !self.keeps_nameless();
             if !last {
                 std::thread::sleep(pause);
@@ -172,7 +172,8 @@ impl Dispatcher {
                 return outcome;
             }
             if last || waited >= patience {
-                self.room.in_vain.store(removals, Ordering::Relaxed);
+                // Another may have waited for later ones.
+                self.room.in_vain.fetch_max(removals, Ordering::Relaxed);
                 if !waited.is_zero() {
                     self.room.failures.fetch_add(1, Ordering::Relaxed);
                 }

@@ -137,8 +137,9 @@ impl Keeper<'_> {
         let nameless = dispatcher.file_system.attributes(self.node).is_ok_and(|attributes| attributes.links == 0);
         if nameless {
             dispatcher.nodes.if_held(self.node, |id| {
-                dispatcher.room.note_removal();
+                // Counted when it is kept: or somebody would find it counted and nothing kept, and wait for it no more.
                 self.until_forgotten(id);
+                dispatcher.room.note_removal();
             });
         }
     }
