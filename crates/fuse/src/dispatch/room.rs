@@ -108,7 +108,7 @@ impl Dispatcher {
         outcome.unwrap_or_else(|error| FixedOutcome::Other(self.error(header, &error)))
     }
 
-    fn wait_for_room(self: &Arc<Self>, header: &Header, raw: Raw<'_>) -> Outcome {
+    pub(super) fn wait_for_room(self: &Arc<Self>, header: &Header, raw: Raw<'_>) -> Outcome {
         let before = self.room.waiting.fetch_add(1, Ordering::Relaxed);
         let _seat = Seat(Arc::clone(self));
         if before >= WAITERS_MAX {

@@ -130,7 +130,11 @@ impl Wait {
     /// Waits: to be called on a thread made for it.
     pub(crate) fn outcome(self) -> Outcome {
         LATE.set(true);
-        let outcome = self.late_outcome();
+        let mut outcome = self.late_outcome();
+        // Who has waited for one thing may have to wait for another. Always something is answered.
+        while let Outcome::Waits(then) = outcome {
+            outcome = then.late_outcome();
+        }
         LATE.set(false);
         outcome
     }
@@ -155,11 +159,8 @@ impl Wait {
             }
             WaitsFor::Predecessor { lock_request, wait } => {
                 dispatcher.wait_for_predecessor(header.node, &lock_request);
-                match dispatcher.set_lock(&header, &lock_request, wait) {
-                    Ok(Outcome::Waits(then)) => then.late_outcome(),
-                    Ok(outcome) => outcome,
-                    Err(error) => Outcome::Error(error.errno()),
-                }
+                let outcome = dispatcher.set_lock(&header, &lock_request, wait);
+                outcome.unwrap_or_else(|error| Outcome::Error(error.errno()))
             }
             WaitsFor::Room(kept) => dispatcher.serve_with_room(&header, &kept),
             WaitsFor::Pages(seek) => dispatcher.seek_written(header.node, seek),

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use gannet_vfs::usermem::Source;
 use gannet_vfs::{Errno, FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, WriteFlags, WritePosition};
 
-use super::{by_root, dispatcher};
+use super::{by_root, dispatcher, with_a_file};
+use crate::dispatch::room::Raw;
 use crate::dispatch::{CachePolicy, Outcome};
 use crate::protocol::constants::Opcode;
 
@@ -123,6 +124,33 @@ fn who_waits_for_room_does_so_on_a_thread_of_its_own() {
     assert!(matches!(refused, Outcome::Error(Errno::NOSPC)) && waits.len() == 64, "{} wait", waits.len());
     waits.clear();
     assert!(matches!(write(fourth), Outcome::Waits(_)));
+}
+
+#[test]
+fn who_has_waited_for_room_may_wait_for_a_lock() {
+    let (_file_system, dispatcher, node) = with_a_file();
+    let mut header = by_root(dispatcher.nodes.id(node));
+    header.opcode = Opcode::SetLkW as u32;
+    let handle = || dispatcher.open_handle(node, 2).unwrap();
+    let (holder, other) = (handle(), handle());
+    // SETLKW, of the first hundred bytes for writing.
+    let structure = |handle: u64| {
+        let mut structure = [0; 128];
+        for (at, word) in [handle, handle + 1, 0, 99, 1 | 7 << 32].into_iter().enumerate() {
+            structure[at * 8..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+        structure
+    };
+    let outcome = dispatcher.serve_split(header, &structure(holder), &mut [0; 4096], 0);
+    assert!(matches!(outcome, Outcome::Reply(0)));
+    let Outcome::Waits(wait) = dispatcher.wait_for_room(&header, Raw::Split(&structure(other), &[])) else {
+        panic!("it waits")
+    };
+    let waiting = std::thread::spawn(move || wait.outcome());
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(!waiting.is_finished(), "the other has the lock");
+    dispatcher.flush(&header, holder, holder + 1).unwrap();
+    assert!(matches!(waiting.join().unwrap(), Outcome::Reply(0)));
 }
 
 #[test]
