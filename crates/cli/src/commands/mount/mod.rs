@@ -123,9 +123,10 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
     left.inspect_err(|failure| log(&failure.message)).map(|()| 0)
 }
 
-/// What is being mounted: it may be in the kernel's table already, and would stay there without a server. `None` if it does not come.
+/// What is being mounted: it may be in the kernel's table already, and would stay there without a server. Waits longer than the kernel is given
+/// to ask for its connection, and what comes before and after that; `None` if it does not come.
 fn soon(mounted: &OnceLock<Weak<Mounted>>) -> Option<&Weak<Mounted>> {
-    const LOOKS: u32 = 200;
+    const LOOKS: u32 = 3000;
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
     (0..LOOKS).find_map(|look| {
         if look > 0 {
