@@ -42,6 +42,13 @@ impl Region {
         self.shared && self.protection & PROT_WRITE != 0
     }
 
+    /// Whether it is a piece of the same map as `part`, of the same kind: where one lies in memory and in the file says where the other does.
+    pub(super) fn belongs_to(&self, part: &Part) -> bool {
+        (self.mount, self.description, self.shared) == (part.mount, part.description, part.shared)
+            && (self.protection, self.writable) == (part.protection, part.writable)
+            && self.offset.wrapping_sub(part.offset) == (self.start as u64).wrapping_sub(part.start as u64)
+    }
+
     /// What of it lies behind an address.
     pub(super) fn from(&self, address: usize) -> Part {
         let Region { end, mount, node, description, shared, protection, stores, writable, lazy, .. } = *self;

@@ -116,11 +116,7 @@ fn part_at(start: usize) -> Option<Part> {
     }
     locked(|maps| {
         let mut part = maps.within(start, start.saturating_add(1)).next()?.from(start);
-        while let Some(next) = maps.beginning_at(part.end).filter(|next| {
-            (next.mount, next.description, next.shared) == (part.mount, part.description, part.shared)
-                && (next.protection, next.writable) == (part.protection, part.writable)
-                && next.offset == part.offset + (part.end - part.start) as u64
-        }) {
+        while let Some(next) = maps.beginning_at(part.end).filter(|next| next.belongs_to(&part)) {
             part.end = next.end;
         }
         Some(part)
@@ -238,22 +234,17 @@ pub(super) fn next_of_file(at: usize, file: (usize, NodeId), bytes: Range<u64>, 
                 Some(Part { end: end.map_or(region.end, |end| end.min(region.end)), ..region.from(start) })
             });
         let mut part = found?;
-        let goes_on = |region: &Region, part: &Part| {
-            (region.mount, region.description) == (part.mount, part.description)
-                && (region.shared, region.protection, region.writable) == (true, part.protection, part.writable)
-                && region.offset.wrapping_sub(part.offset) == (region.start as u64).wrapping_sub(part.start as u64)
-        };
         // A file that is cut piece by piece, or grows so, would make as many regions.
         while change == Change::Cut
             && part.shared
-            && let Some(next) = maps.beginning_at(part.end).filter(|region| goes_on(region, &part))
+            && let Some(next) = maps.beginning_at(part.end).filter(|region| region.belongs_to(&part))
         {
             (part.end, part.lazy) = (next.end, part.lazy || next.lazy);
         }
         while maps.len() > PIECES_MAX && part.shared {
             let before = maps
                 .before(part.start)
-                .filter(|region| part.start <= region.end && region.start >= at && goes_on(region, &part));
+                .filter(|region| part.start <= region.end && region.start >= at && region.belongs_to(&part));
             let Some(before) = before else { break };
             (part.start, part.offset, part.lazy) = (before.start, before.offset, part.lazy || before.lazy);
         }
