@@ -9,7 +9,6 @@ use std::ffi::{c_char, c_int, c_void};
 
 const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 65536;
-const SHORT_VALUE_BYTES: usize = 512;
 const LIST_BYTES_MAX: usize = 65536;
 
 type NameRoom = [u8; NAME_BYTES_MAX + 1];
@@ -18,21 +17,12 @@ const ROOM: NameRoom = [0; NAME_BYTES_MAX + 1];
 fn get(namespace: &Namespace<'_, '_>, node: NodeId, name: Text, into: &Output<u8>, size: usize) -> Result<i64> {
     let mut room = ROOM;
     let name = name.read(&mut room, Errno::RANGE)?;
-    // Most values are short, whatever room there is for them.
-    let (mut short, mut long) = ([0; SHORT_VALUE_BYTES], Vec::new());
-    let mut value = &mut short[..size.min(SHORT_VALUE_BYTES)];
-    let length = match namespace.xattr(node, name, value) {
-        Err(error) if error.errno() == Errno::RANGE && size > SHORT_VALUE_BYTES => {
-            long.resize(size.min(VALUE_BYTES_MAX), 0);
-            value = &mut long;
-            namespace.xattr(node, name, value)?
+    namespace.xattr_within(node, name, size.min(VALUE_BYTES_MAX), |length, value| {
+        if size != 0 {
+            into.write(value.ok_or(Error::new(Errno::RANGE))?)?;
         }
-        told => told?,
-    };
-    if size != 0 {
-        into.write(value.get(..length).ok_or(Error::new(Errno::RANGE))?)?;
-    }
-    Ok(length as i64)
+        Ok(length as i64)
+    })?
 }
 
 fn set(

@@ -245,7 +245,6 @@ pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answe
 
 const XATTR_NAME_MAX: usize = 255;
 const XATTR_SIZE_MAX: usize = 65536;
-const SHORT_VALUE_BYTES: usize = 512;
 const XATTR_LIST_MAX: usize = 65536;
 
 /// What the kernel looks at before path or descriptor: flags, name, size.
@@ -301,23 +300,13 @@ fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>
         }
         GETXATTR | LGETXATTR | FGETXATTR => {
             let (address, room) = (c, d.min(XATTR_SIZE_MAX));
-            // Most values are short, whatever room there is for them.
-            let (mut short, mut long) = ([0u8; SHORT_VALUE_BYTES], Vec::new());
-            let mut value = &mut short[..room.min(SHORT_VALUE_BYTES)];
-            let told = match namespace.xattr(node, name, value) {
-                Err(error) if error.errno() == Errno::RANGE && room > SHORT_VALUE_BYTES => {
-                    long.resize(room, 0);
-                    value = &mut long;
-                    namespace.xattr(node, name, value)
+            let answer = namespace.xattr_within(node, name, room, |length, value| {
+                if room != 0 {
+                    memory::write_bytes(address, value.ok_or(Errno::RANGE)?).map_err(|_| Errno::FAULT)?;
                 }
-                told => told,
-            };
-            let length = told.map_err(|error| error.errno())?;
-            if room != 0 {
-                let value = value.get(..length).ok_or(Errno::RANGE)?;
-                memory::write_bytes(address, value).map_err(|_| Errno::FAULT)?;
-            }
-            done(length)
+                done(length)
+            });
+            answer.map_err(|error| error.errno())?
         }
         _ => {
             let mode = match e {

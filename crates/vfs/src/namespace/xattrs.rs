@@ -39,6 +39,8 @@ fn space_of(name: &[u8]) -> Result<Space> {
     fail(Errno::OPNOTSUPP)
 }
 
+const SHORT_VALUE_BYTES: usize = 512;
+
 impl Namespace<'_, '_> {
     /// `getxattr`. An access control list is told with the permission bits as they are now.
     pub fn xattr(&self, node: NodeId, name: &[u8], value: &mut [u8]) -> Result<usize> {
@@ -61,6 +63,30 @@ impl Namespace<'_, '_> {
             Space::AccessList | Space::DefaultList => {}
         }
         self.fs.xattr(node, name, value)
+    }
+
+    /// [`Self::xattr`] for who has room for so many bytes: `told` gets the value's length, and its bytes if there is any room. Most values are
+    /// short, whatever room there is for them: only others take memory.
+    pub fn xattr_within<T>(
+        &self,
+        node: NodeId,
+        name: &[u8],
+        room_bytes: usize,
+        told: impl FnOnce(usize, Option<&[u8]>) -> T,
+    ) -> Result<T> {
+        let mut short = [0; SHORT_VALUE_BYTES];
+        let value = &mut short[..room_bytes.min(SHORT_VALUE_BYTES)];
+        match self.xattr(node, name, value) {
+            Err(error) if error.errno() == Errno::RANGE && room_bytes > SHORT_VALUE_BYTES => {
+                let mut value = vec![0; room_bytes];
+                let length = self.xattr(node, name, &mut value)?;
+                Ok(told(length, value.get(..length)))
+            }
+            length => {
+                let length = length?;
+                Ok(told(length, value.get(..length)))
+            }
+        }
     }
 
     /// The name space of a name that is to be set or removed.
