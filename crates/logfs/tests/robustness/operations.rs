@@ -5,8 +5,8 @@ use crate::state::Tear;
 use crate::volume::Mode;
 use gannet_fstest::{Rig, name};
 use gannet_vfs::{
-    AllocateMode, AttributeChange, Errno, Error, FileSystem, FileType, InodeFlags, ModeChange, NewNode, NodeId, Owner,
-    RemoveKind, RenameFlags, Result, Time, TimeChange, WritePosition, XattrMode,
+    AllocateMode, AttributeChange, Errno, Error, FileSystem, FileType, InodeFlags, MapAccess, ModeChange, NewNode,
+    NodeId, Owner, RemoveKind, RenameFlags, Result, Time, TimeChange, WritePosition, XattrMode,
 };
 
 const OWNER: Owner = Owner { user: 1000, group: 100 };
@@ -152,6 +152,21 @@ fn allocate(path: &'static str, mode: AllocateMode, offset: u64, length: u64) ->
 fn clone(from: &'static str, from_offset: u64, to: &'static str, to_offset: u64, length: u64) -> Operation {
     operation(format!("clone {length} at {from_offset} of {from} to {to} at {to_offset}"), Tear::Whole, move |rig| {
         rig.fs.clone_range(at(rig, from)?, from_offset, at(rig, to)?, to_offset, length)
+    })
+}
+
+fn dedupe(from: &'static str, from_offset: u64, to: &'static str, to_offset: u64, length: u64) -> Operation {
+    operation(format!("dedupe {length} at {from_offset} of {from} and {to} at {to_offset}"), Tear::Whole, move |rig| {
+        rig.fs.dedupe_range(at(rig, from)?, from_offset, at(rig, to)?, to_offset, length).map(|_| ())
+    })
+}
+
+/// Maps all of a file for a moment. Blocks come one by one, and what is shared is copied.
+fn map(path: &'static str, access: MapAccess) -> Operation {
+    operation(format!("map {path} {access:?}"), Tear::Bytes(path), move |rig| {
+        let node = at(rig, path)?;
+        let length = rig.fs.attributes(node)?.size_bytes;
+        rig.fs.unmap(rig.fs.map(node, access, 0, length, &mut |_| ())?)
     })
 }
 
@@ -338,6 +353,14 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
     ] {
         list.push(clone(from, from_offset, to, to_offset, length));
     }
+    list.extend([
+        // All blocks of a file that was written at once are alike.
+        dedupe("/a", 0, "/a", 4096, 4096),
+        dedupe("/o", 0, "/c", 4096, 4096),
+        map("/sparse", MapAccess::Write),
+        map("/b", MapAccess::WriteAroundHoles),
+        map("/o", MapAccess::Read),
+    ]);
 }
 
 fn attributes(list: &mut Vec<Operation>) {

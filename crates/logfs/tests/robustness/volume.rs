@@ -76,9 +76,12 @@ fn leave_a_past(fs: &LogFs) {
     rig.unlink(rig.root, "past").expect("unlink");
 }
 
-/// A simulated medium with this image, open.
+/// A simulated medium with this image, open. Files can be mapped, if it is one medium.
 pub(crate) fn open(image: &[u8]) -> (LogFs, Simulation) {
-    let (medium, simulation) = simulated(image);
+    let (medium, simulation) = match first_bytes(image) {
+        Some(_) => simulated(image),
+        None => Medium::simulated_with_file(image),
+    };
     (attach(&medium).expect("attach"), simulation)
 }
 
