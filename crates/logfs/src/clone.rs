@@ -208,6 +208,8 @@ impl<'s> Op<'s> {
             // Under the fence of the entry: until then they are what a map has left unsynced, in both files.
             commit.without_fence();
         }
+        // The target's log may have been read already by who counts what is in use.
+        batch.list().iter().try_for_each(|extent| self.trust_blocks(extent.block, extent.count as u64))?;
         let shares = self.shares()?;
         for (added, extent) in batch.list().iter().enumerate() {
             if let Err(error) = shares.add(extent.block, extent.count as u64) {

@@ -217,6 +217,11 @@ impl<'s> Op<'s> {
             .is_some_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0)
     }
 
+    /// Whether anybody has had an inode since the volume was opened; only then it can be locked.
+    pub(crate) fn has_record(&self, inode: u32) -> bool {
+        self.record_of(inode).is_some() && self.is_backed(inode)
+    }
+
     /// Calls `visit` with the number and the record of all inodes whose records have memory.
     pub(crate) fn for_each_backed_record(&self, visit: &mut dyn FnMut(u32, &Record<'s>) -> Result<()>) -> Result<()> {
         for_each_backed_record(&self.core.places, self.records, visit)
@@ -384,7 +389,7 @@ impl<'s> Op<'s> {
     /// Notes that the maps of free space may miss something: see [`crate::places::CONTROL_UNCERTAIN`].
     pub(crate) fn set_uncertain(&self) -> Result<()> {
         let at = self.core.places.control(crate::places::CONTROL_UNCERTAIN);
-        self.thread.word(at).map_err(shared_error)?.store(1, Ordering::Relaxed);
+        self.thread.word(at).map_err(shared_error)?.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -37,7 +37,7 @@ const LINE_BYTES: u64 = 64;
 pub(crate) const CONTROL_RENAME_LOCK: u64 = 0;
 /// Taken while a chunk of the inode table is made; after inode locks.
 pub(crate) const CONTROL_CHUNK_LOCK: u64 = 1;
-/// Not 0 when somebody died inside an operation: the maps may miss something that is free, so the next clean detach does not
+/// How often somebody died inside an operation: if at all, the maps may miss something that is free, so the next clean detach does not
 /// save them, and the next attach counts again.
 pub(crate) const CONTROL_UNCERTAIN: u64 = 2;
 /// How many dead threads were settled.
@@ -69,7 +69,13 @@ pub(crate) const CONTROL_CHANGEABLE: u64 = 20;
 pub(crate) const CONTROL_NEED_LOCK: u64 = 21;
 /// The clean word that the first participant found, 0 if it had to recover: as long as all only read, it is the volume's.
 pub(crate) const CONTROL_CLOSED: u64 = 22;
-const CONTROL_LINES: u64 = 23;
+/// Taken by who counts the volume beside its users: before inode locks, and never waited for.
+pub(crate) const CONTROL_RECOUNT_LOCK: u64 = 23;
+/// Not 0 while somebody counts so.
+pub(crate) const CONTROL_RECOUNTING: u64 = 24;
+/// What [`CONTROL_UNCERTAIN`] was when the last such count began.
+pub(crate) const CONTROL_RECOUNTED: u64 = 25;
+const CONTROL_LINES: u64 = 26;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of
@@ -200,6 +206,7 @@ impl Places {
             None if within(&self.stripes) => "the data of a file".to_owned(),
             None if at == self.control(CONTROL_RENAME_LOCK) => "moving directories".to_owned(),
             None if at == self.control(CONTROL_NEED_LOCK) => "collecting a log on a full volume".to_owned(),
+            None if at == self.control(CONTROL_RECOUNT_LOCK) => "counting what is free".to_owned(),
             None if at == self.control(CONTROL_CHUNK_LOCK) => "making room for inodes".to_owned(),
             None => format!("shared state at {at}"),
         }

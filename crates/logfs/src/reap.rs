@@ -84,6 +84,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let core = if is_idle { core } else { core.to_settle(dead.reaper().arena())? };
     let op = Op::begin(core, dead.reaper())?;
     let disk = &core.disk;
+    op.end_between(dead.slot())?;
     if is_idle {
         // It was in no operation of the engine. It may have made a file without a name that it did not come to open.
         note_suspect(core, dead)?;
@@ -169,10 +170,10 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             _ => record.unload(),
         }
     }
-    Ok(())
+    if is_idle { Ok(()) } else { note_suspect(core, dead) }
 }
 
-/// Remembers the last file without a name that the dead thread made, if it has none yet, for who closes the volume.
+/// Remembers the last file without a name that the dead thread made, if it has none yet, for who closes the volume or counts what is free.
 fn note_suspect(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let arena = dead.reaper().arena();
     let at = core.places.counters_of(dead.slot()).add(Counter::LastUnnamed as u64 * 8);

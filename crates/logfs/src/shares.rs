@@ -100,6 +100,14 @@ impl<'s> Shares<'s> {
         Ok(change(self.number(block)?, fewer).is_none())
     }
 
+    /// Nobody refers to a block any more.
+    pub(crate) fn forget(&self, block: u64) -> Result<()> {
+        if self.has_numbers(block) {
+            self.number(block)?.store(0, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// Whether a block is shared, and for how many from there on, up to `count`, the answer is the same.
     pub(crate) fn run(&self, block: u64, count: u64) -> Result<(bool, u64)> {
         let is_shared =

@@ -6,6 +6,7 @@ use crate::disk::Disk;
 use crate::opening::OpenError;
 use crate::ops::{Core, Op, shared_error};
 use crate::places::CONTROL_TAKEOVERS;
+use crate::recount::Recounted;
 use crate::recover::RecoveryReport;
 use crate::samples::{Operation, OperationCounters};
 use crate::span::{self, Demand};
@@ -27,10 +28,14 @@ pub struct LogFs {
     report: Option<RecoveryReport>,
     /// When this process last settled what killed users left because it found no space, by the coarse monotonic clock; 0 for never.
     reclaimed_ms: AtomicU64,
+    /// Until when it does not count again what is free.
+    recounts_from_ms: AtomicU64,
 }
 
 /// How long nobody settles the dead for want of space after somebody did.
 const RECLAIM_PAUSE_MS: u64 = 10;
+/// How long nobody counts for want of space what is free, in times of what that took.
+const RECOUNT_PAUSES: u64 = 20;
 
 /// Memory that the state shared by all processes of a volume takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,7 +71,15 @@ impl LogFs {
         let core = guard.core.clone().ok_or_else(incomplete)?;
         let shared = guard.shared.clone().ok_or_else(incomplete)?;
         let report = guard.report;
-        Ok(Self { core, session, shared, guard: Mutex::new(Some(guard)), report, reclaimed_ms: AtomicU64::new(0) })
+        Ok(Self {
+            core,
+            session,
+            shared,
+            guard: Mutex::new(Some(guard)),
+            report,
+            reclaimed_ms: AtomicU64::new(0),
+            recounts_from_ms: AtomicU64::new(0),
+        })
     }
 
     /// Opens a volume on a medium that this process alone has: a simulated one, or memory. Nothing is saved at the end
@@ -78,7 +91,15 @@ impl LogFs {
         let threads = options.threads;
         let (core, shared) = attach::assemble(disk, &session, options)?;
         let report = attach::open_first(&core, &session, attach::arena_of(&session), threads, true)?;
-        Ok(Self { core, session, shared, guard: Mutex::new(None), report, reclaimed_ms: AtomicU64::new(0) })
+        Ok(Self {
+            core,
+            session,
+            shared,
+            guard: Mutex::new(None),
+            report,
+            reclaimed_ms: AtomicU64::new(0),
+            recounts_from_ms: AtomicU64::new(0),
+        })
     }
 
     #[cfg(test)]
@@ -99,6 +120,21 @@ impl LogFs {
     /// How many dead threads were settled since the volume was opened.
     pub fn takeovers(&self) -> Result<u64> {
         self.op()?.control(CONTROL_TAKEOVERS)
+    }
+
+    /// Finds what killed users have lost, as who opens the volume alone does, while others work, and frees it: blocks and inode numbers that
+    /// count as used and are nobody's. `None` if somebody else is at that. Reads all logs, each under its inode's lock. It is done by itself where
+    /// the volume is full and somebody was killed since it was done last.
+    ///
+    /// # Errors
+    /// `EROFS` for who only reads; `EBUSY` if a user keeps a lock for a tenth of a second, as one does who is stopped; those of damaged logs; `ENOSPC`
+    /// if there is no memory in `/dev/shm` for it. Nothing is lost then, and it can be done again.
+    pub fn recount(&self) -> Result<Option<Recounted>> {
+        if self.is_read_only() {
+            return Err(Error::new(Errno::ROFS));
+        }
+        self.session.reap_dead().map_err(shared_error)?;
+        self.op()?.recount()
     }
 
     /// Leaves the volume; the last to leave saves the maps of free space and marks it clean. Idempotent.
@@ -170,7 +206,7 @@ impl LogFs {
     #[cold]
     #[inline(never)]
     fn attempt_again<T>(&self, attempt: &mut dyn FnMut() -> Result<T>, error: Error) -> Result<T> {
-        if self.reclaim() { attempt() } else { Err(error) }
+        if self.reclaim() | self.find_lost() { attempt() } else { Err(error) }
     }
 
     /// Settles what killed users have left, which may be files without names that only they had open. Returns whether that was done now: it was
@@ -178,8 +214,7 @@ impl LogFs {
     #[cold]
     #[inline(never)]
     pub(crate) fn reclaim(&self) -> bool {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-        let now_ms = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+        let now_ms = coarse_ms();
         let last_ms = self.reclaimed_ms.load(Ordering::Relaxed);
         let is_due = last_ms == 0 || now_ms.saturating_sub(last_ms) >= RECLAIM_PAUSE_MS;
         // One thread, and not again from in here.
@@ -187,6 +222,21 @@ impl LogFs {
             && !self.is_read_only()
             && self.reclaimed_ms.compare_exchange(last_ms, now_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && self.shared.reap(self).is_ok()
+    }
+
+    /// Counts what is free, if somebody was killed since that was done last, and it was not done a moment ago. Returns whether anything was
+    /// lost and is free now. The caller holds no lock.
+    fn find_lost(&self) -> bool {
+        let began_ms = coarse_ms();
+        if began_ms < self.recounts_from_ms.load(Ordering::Relaxed)
+            || !self.op().and_then(|op| op.may_have_lost()).unwrap_or(false)
+        {
+            return false;
+        }
+        let found = self.recount();
+        let ended_ms = coarse_ms();
+        self.recounts_from_ms.store(ended_ms + RECOUNT_PAUSES * (ended_ms - began_ms + 1), Ordering::Relaxed);
+        matches!(found, Ok(Some(found)) if found != Recounted::default())
     }
 
     /// Runs an operation that changes nothing, and counts it.
@@ -202,6 +252,12 @@ impl LogFs {
             Err(error) => Err(shared_error(error)),
         }
     }
+}
+
+/// The coarse monotonic clock, in milliseconds.
+fn coarse_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 impl Drop for LogFs {

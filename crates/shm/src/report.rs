@@ -2,12 +2,15 @@
 //! it, and somebody must be able to see that.
 
 use crate::facade::Ordering;
+use crate::hand::{self, HandContent};
 use crate::layout::ArenaOffset;
 use crate::lock::coarse_ns;
 use crate::lock_word;
 use crate::participant::{ParticipantId, ParticipantInfo};
 use crate::session::Session;
-use crate::slot::{self, Kind, LATE_WAKES, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS};
+use crate::slot::{
+    self, HANDS_MAX, Kind, LATE_WAKES, PARTICIPANT, SLEEPS, SLEPT_NS, TID, WAITING_ON, WAITING_SINCE, WAITS,
+};
 use crate::thread::load_state;
 
 /// A thread, for people.
@@ -77,6 +80,15 @@ impl Session {
     pub fn threads(&self) -> Vec<ThreadInfo> {
         let lives = |slot: &u32| load_state(self.arena(), *slot).is_ok_and(|state| state.kind == Kind::Live);
         (0..self.slots_used()).filter(lives).map(|slot| self.thread_info(slot)).collect()
+    }
+
+    /// Calls `visit` with what threads have in their hands, the dead included whom nobody has settled yet. Each hand is seen whole or not
+    /// at all if it stays as it is meanwhile; of one that changes, the kind may be the old one and the words the new ones'.
+    pub fn for_each_hand(&self, visit: &mut dyn FnMut(HandContent)) {
+        for slot in 0..self.slots_used() {
+            let words = slot::words(self.arena(), slot);
+            (0..HANDS_MAX).map(|index| hand::content(words, index)).filter(|hand| hand.kind != 0).for_each(&mut *visit);
+        }
     }
 
     /// What all threads have met at locks.

@@ -1,11 +1,12 @@
 //! Where the free space of a volume of a given size stands in its region. Touches no memory.
 //!
 //! ```text
-//! pool controls | summaries of all pools | bits | deferred bits | pins in each group | pins of pool 0 | pins of pool 1 | …
+//! pool controls | summaries of all pools | bits | deferred bits | suspects | pins in each group | pins of pool 0 | pins of pool 1 | …
 //! ```
 //!
 //! A summary is two bits for each group: whether it is partly free, and whether it is whole. Bits of blocks behind
-//! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin of the pool.
+//! the end of the volume are never set. Deferred bits and pins have no memory behind them until the first pin of the pool, suspects none
+//! until the volume is counted beside its users.
 
 use super::{Extent, GROUP_BLOCKS, SpaceError};
 use crate::format::sections::section_numbers;
@@ -37,6 +38,7 @@ pub struct SpaceLayout {
     bytes: u64,
     bits_start: usize,
     deferred_start: usize,
+    suspects_start: usize,
     pin_groups_start: usize,
     pins_start: usize,
 }
@@ -56,13 +58,15 @@ impl SpaceLayout {
             bytes: 0,
             bits_start: 0,
             deferred_start: 0,
+            suspects_start: 0,
             pin_groups_start: 0,
             pins_start: 0,
         };
         // Each begins behind the one before it.
         layout.bits_start = layout.summary_at(layout.pools).next_multiple_of(512);
         layout.deferred_start = layout.bits_at(layout.pools).next_multiple_of(512);
-        layout.pin_groups_start = layout.deferred_at(layout.pools).next_multiple_of(512);
+        layout.suspects_start = layout.deferred_at(layout.pools).next_multiple_of(512);
+        layout.pin_groups_start = layout.suspects_at(layout.pools).next_multiple_of(512);
         layout.pins_start = layout.pin_groups_at(layout.pools).next_multiple_of(512);
         layout.bytes = (layout.pins_at(layout.pools) as u64 * 8).next_multiple_of(4096);
         layout
@@ -159,6 +163,10 @@ impl SpaceLayout {
 
     pub(super) fn deferred_at(&self, pool: u64) -> usize {
         self.deferred_start + pool as usize * self.pool_words()
+    }
+
+    pub(super) fn suspects_at(&self, pool: u64) -> usize {
+        self.suspects_start + pool as usize * self.pool_words()
     }
 
     pub(super) fn pins_at(&self, pool: u64) -> usize {

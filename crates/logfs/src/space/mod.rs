@@ -23,6 +23,7 @@ mod pool;
 mod runs;
 mod saved;
 mod settle;
+mod suspects;
 mod unread;
 
 #[cfg(test)]

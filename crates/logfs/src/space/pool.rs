@@ -21,12 +21,14 @@ pub(super) const PINS: usize = 3;
 pub(super) const PINS_USED: usize = 4;
 /// How many pins have memory behind them; not 0 once the deferred bits have, too.
 pub(super) const PINS_BACKED: usize = 5;
-/// No pin below this index is unused, most likely.
-pub(super) const PINS_NEXT: usize = 6;
+/// Not 0 while it has suspects: see `suspects`.
+pub(super) const SUSPECTED: usize = 6;
 /// Where the bits stand: see `unread`.
 pub(super) const STATE: usize = 7;
 /// Of bits that stand on the medium: their hash.
 pub(super) const HASH: usize = 8;
+/// No pin below this index is unused, most likely.
+pub(super) const PINS_NEXT: usize = 9;
 
 /// Partly free groups looked at for a run that is long enough before a whole group is taken.
 const GROUPS_SEARCHED: usize = 16;
@@ -35,6 +37,7 @@ pub(super) struct Pool<'a> {
     pub(super) control: &'a [Word; CONTROL_WORDS],
     pub(super) bits: &'a [Word],
     pub(super) deferred: &'a [Word],
+    pub(super) suspects: &'a [Word],
     pub(super) pins: &'a [Word],
     /// Number of pins that touch each group.
     pub(super) pin_groups: &'a [Word],
@@ -69,6 +72,7 @@ impl<'a> Space<'a> {
             control: control.expect("a slice of just that length"),
             bits: slice(layout.bits_at(index), layout.pool_words()),
             deferred: slice(layout.deferred_at(index), layout.pool_words()),
+            suspects: slice(layout.suspects_at(index), layout.pool_words()),
             pins: slice(layout.pins_at(index), PINS_MAX * PIN_WORDS),
             pin_groups: slice(layout.pin_groups_at(index), layout.pool_groups()),
             partial: slice(layout.summary_at(index), summary),

@@ -10,7 +10,7 @@ use gannet_fstest::{Rig, name};
 use gannet_logfs::{AttachOptions, LogFs};
 use gannet_media::{Medium, Simulation};
 use gannet_shm::testing::{Outcome, run_abandoned, store_point};
-use gannet_vfs::{AllocateMode, AttributeChange, NewNode, Owner, Result, Time, TimeChange, WritePosition};
+use gannet_vfs::{AllocateMode, AttributeChange, FileSystem, NewNode, Owner, Result, Time, TimeChange, WritePosition};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -79,12 +79,16 @@ fn abandon(start: &Start, operation: &Operation, after: &State, stores: u64, rea
     assert_sound(&simulation.medium(), false, &when());
     exercise(&fs);
     session.reap_dead().expect("reaping");
+    // What is free beside others is what recovery finds free.
+    fs.recount().unwrap_or_else(|error| panic!("{}: counting: {error}", when())).expect("nobody else counts");
+    let counted = fs.statistics().expect("statistics");
     let left = capture(&fs).expect("the state at the end");
     assert_sound(&simulation.medium(), false, &format!("{}, and use", when()));
     assert!(fs.detach().expect("detach"));
     drop((fs, session));
     let fs = attach(&simulation.medium()).expect("the next attach");
     assert_eq!(capture(&fs).expect("the state").equals(&left), Ok(()), "{}, attached again", when());
+    assert_eq!(fs.statistics().expect("statistics"), counted, "{}, attached again", when());
     assert!(fs.detach().expect("detach"));
     drop(fs);
     assert_sound(&simulation.medium(), true, &format!("{}, at the end", when()));

@@ -11,7 +11,9 @@ use crate::{Random, long};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{AttachOptions, LogFs};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
-use gannet_vfs::{AllocateMode, FileType, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition, XattrMode};
+use gannet_vfs::{
+    AllocateMode, FileSystem, FileType, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition, XattrMode,
+};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -282,10 +284,13 @@ fn campaign(text: &str, options: AttachOptions, kills: u64) {
         operations += verify(&rig, &mut life);
     }
     fs.session().reap_dead().expect("reaping");
+    let lost = fs.recount().expect("counting").expect("nobody else counts");
+    let counted = fs.statistics().expect("statistics");
     drop(fs);
     // Somebody was killed: the next recovers, and then everything that is not in the tree is free.
     let fs = LogFs::open(&path, false, crate::volume::options()).expect("open again");
     assert!(fs.recovery().is_some());
+    assert_eq!(fs.statistics().expect("statistics"), counted, "{lost:?} were lost at the end");
     let rig = Rig::new(&fs);
     assert_eq!(rig.list(rig.root).len(), 2, "the shared directory and the parent's");
     fs.detach().expect("detach");

@@ -53,6 +53,7 @@ mod leaks;
 mod mutations;
 mod operations;
 mod readers;
+mod recounts;
 mod remains;
 mod remounts;
 mod restored;

@@ -12,8 +12,13 @@
 //! its word tells a run from the same one given up again later. Who finds no free number takes those of others first and makes them
 //! durably free then.
 //!
+//! What somebody takes out of here is in nobody's words for a moment; who counts beside others (`recount`) waits until it is: each says in
+//! its own words that it is at that ([`Between`]).
+//!
 //! May touch: the words of one's own slot; of any the runs, and all when nobody else is there. A kill between two stores here can lose
 //! what was being freed; that happens under an inode's lock, so the volume is counted anew (`reap`).
+
+mod words;
 
 use crate::disk::Commit;
 use crate::format::LINE_BYTES;
@@ -24,6 +29,7 @@ use crate::storage;
 use gannet_shm::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use gannet_shm::Word;
 use gannet_vfs::Result;
+use words::{add_half, halves, has_half, in_empty_half, make_ready, pack_run, take_ready, unpack_run};
 
 /// Tenure of the thread that left what stands here.
 const TENURE: usize = 0;
@@ -38,13 +44,13 @@ const TAG: usize = 4;
 /// Numbers of inodes, one in each half, that came out of limbo here: free, and in no pool. The thread's next inodes get them,
 /// without the pool's lock and with a slot and a record that are in the cache. Changed by compare-and-swap only.
 const READY: usize = 5;
+/// Not 0 while the thread has something that stood in anybody's words here, and that is neither in its hands yet nor in a pool again.
+const BETWEEN: usize = 6;
 /// Runs of blocks: `first block:40 · tag:16 · count:8`; 0 is none.
-const RUNS: usize = 6;
+const RUNS: usize = 7;
 const RUNS_MAX: usize = LIMBO_WORDS as usize - RUNS;
 /// What is longer is worth a fence at once: what waits is space that nobody can use.
 const RUN_BLOCKS_MAX: u32 = 64;
-const RUN_COUNT_BITS: u32 = 8;
-const RUN_TAG_BITS: u32 = 16;
 
 /// Something given up under one slot's stores: at most so many runs are worth waiting.
 pub(crate) struct GivenUp {
@@ -80,7 +86,24 @@ impl GivenUp {
     }
 }
 
+/// As long as this lives its thread may have what stood in limbo, and nobody can see where.
+struct Between<'w>(&'w Word);
+
+impl Drop for Between<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
 impl<'s> Op<'s> {
+    /// To be called before the compare-and-swap, or swap, that takes something out of limbo; it orders the store before what it takes.
+    #[inline]
+    fn between(&self) -> Between<'s> {
+        let word = &self.limbo()[BETWEEN];
+        word.store(1, Relaxed);
+        Between(word)
+    }
+
     /// The calling thread's own words.
     #[inline]
     fn limbo(&self) -> &'s [Word] {
@@ -185,6 +208,7 @@ impl<'s> Op<'s> {
 
     /// Frees what stands in limbo words; the stores that set it free are durable.
     fn free_limbo(&self, words: &[Word]) -> Result<()> {
+        let _between = self.between();
         for word in &words[RUNS..] {
             let run = word.load(Relaxed);
             // Nobody's for a moment: the other order could free it twice. Somebody in need may have been faster.
@@ -212,7 +236,10 @@ impl<'s> Op<'s> {
     #[inline]
     pub(crate) fn take_ready_number(&self) -> Result<Option<Held>> {
         // Nobody's for a moment, as in `free_limbo`.
-        take_ready(&self.limbo()[READY]).map(|number| self.hold_number(number)).transpose()
+        let _between = self.between();
+        let Some(number) = take_ready(&self.limbo()[READY]) else { return Ok(None) };
+        self.trust_number(number)?;
+        self.hold_number(number).map(Some)
     }
 
     #[inline]
@@ -242,6 +269,7 @@ impl<'s> Op<'s> {
                 continue;
             }
             // Nobody's for a moment, as in `free_limbo`.
+            let _between = self.between();
             let taken = numbers.swap(0, AcqRel);
             any |= taken != 0;
             self.free_numbers(taken).or_else(|error| self.set_uncertain().and(Err(error)))?;
@@ -262,6 +290,7 @@ impl<'s> Op<'s> {
     fn release_ready_numbers(&self) -> Result<bool> {
         let mut any = false;
         for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
+            let _between = self.between();
             while let Some(number) = take_ready(&self.limbo_of(slot as u32)?[READY]) {
                 self.release_number(number)?;
                 any = true;
@@ -298,6 +327,7 @@ impl<'s> Op<'s> {
                 let mut commit = self.disk().begin();
                 self.write_back_slots(&mut commit, slots)?;
                 let _ = commit.fence();
+                let _between = self.between();
                 if word.compare_exchange(run, 0, AcqRel, Relaxed).is_ok() {
                     let space = self.core.space.blocks(self)?;
                     let held = space.hold(&self.thread, extent).map_err(storage::error)?;
@@ -323,13 +353,29 @@ impl<'s> Op<'s> {
     /// Blocks and inode numbers in limbo, of all threads: free but for a fence.
     pub(crate) fn count_limbo(&self) -> Result<(u64, u64)> {
         let (mut blocks, mut numbers) = (0, 0);
+        self.for_each_in_limbo(&mut |run| blocks += run.count as u64, &mut |_| numbers += 1)?;
+        Ok((blocks, numbers))
+    }
+
+    /// Calls `blocks` and `numbers` with all that is in limbo.
+    pub(crate) fn for_each_in_limbo(&self, blocks: &mut dyn FnMut(Extent), numbers: &mut dyn FnMut(u32)) -> Result<()> {
         for slot in 0..self.control(CONTROL_LIMBO)?.min(crate::places::THREADS as u64) {
             let words = self.limbo_of(slot as u32)?;
-            let runs = words[RUNS..].iter().filter_map(|word| unpack_run(word.load(Relaxed)));
-            blocks += runs.map(|extent| extent.count as u64).sum::<u64>();
-            numbers += [NUMBERS, READY].map(|at| halves(words[at].load(Relaxed)).count() as u64).iter().sum::<u64>();
+            words[RUNS..].iter().filter_map(|word| unpack_run(word.load(Acquire))).for_each(&mut *blocks);
+            [NUMBERS, READY].iter().flat_map(|&at| halves(words[at].load(Acquire))).for_each(&mut *numbers);
         }
-        Ok((blocks, numbers))
+        Ok(())
+    }
+
+    /// Whether the thread of a slot may have what stood in limbo, and nobody can see where.
+    pub(crate) fn is_between(&self, slot: u32) -> Result<bool> {
+        Ok(self.limbo_of(slot)?[BETWEEN].load(Acquire) != 0)
+    }
+
+    /// The thread of a slot is dead: it has nothing any more.
+    pub(crate) fn end_between(&self, slot: u32) -> Result<()> {
+        self.limbo_of(slot)?[BETWEEN].store(0, Release);
+        Ok(())
     }
 
     fn limbo_of(&self, slot: u32) -> Result<&'s [Word]> {
@@ -345,70 +391,6 @@ impl<'s> Op<'s> {
             used.fetch_max(slots, Release);
         }
         Ok(())
-    }
-}
-
-fn pack_run(extent: Extent, tag: u64) -> u64 {
-    let tag = tag & ((1 << RUN_TAG_BITS) - 1);
-    (extent.start << RUN_TAG_BITS | tag) << RUN_COUNT_BITS | extent.count as u64
-}
-
-fn unpack_run(word: u64) -> Option<Extent> {
-    let count = (word & ((1 << RUN_COUNT_BITS) - 1)) as u32;
-    (count > 0).then_some(Extent { start: word >> (RUN_TAG_BITS + RUN_COUNT_BITS), count })
-}
-
-/// The inode numbers in a word's halves.
-fn halves(word: u64) -> impl Iterator<Item = u32> {
-    [word as u32, (word >> 32) as u32].into_iter().filter(|&half| half != 0)
-}
-
-/// Whether `number` is in one of a word's halves, or one is empty.
-fn has_half(word: u64, number: u32) -> bool {
-    word as u32 == 0 || word >> 32 == 0 || halves(word).any(|half| half == number)
-}
-
-fn add_half(word: &Word, number: u32) {
-    let found = word.load(Relaxed);
-    if halves(found).all(|half| half != number) {
-        word.store(found | in_empty_half(found, number), Release);
-    }
-}
-
-/// A number where a word has an empty half.
-fn in_empty_half(word: u64, number: u32) -> u64 {
-    if word as u32 == 0 { number as u64 } else { (number as u64) << 32 }
-}
-
-/// Adds a number to those that are ready; false if there is no room.
-fn make_ready(ready: &Word, number: u32) -> bool {
-    let mut found = ready.load(Relaxed);
-    loop {
-        let added = match (found as u32, found >> 32) {
-            (0, _) => found | number as u64,
-            (_, 0) => found | (number as u64) << 32,
-            _ => return false,
-        };
-        match ready.compare_exchange(found, added, AcqRel, Relaxed) {
-            Ok(_) => return true,
-            Err(other) => found = other,
-        }
-    }
-}
-
-/// Takes a number that is ready.
-fn take_ready(ready: &Word) -> Option<u32> {
-    let mut found = ready.load(Acquire);
-    loop {
-        let (number, left) = match (found as u32, found >> 32) {
-            (0, 0) => return None,
-            (0, high) => (high as u32, 0),
-            (low, _) => (low, found & !0xFFFF_FFFF),
-        };
-        match ready.compare_exchange(found, left, AcqRel, Acquire) {
-            Ok(_) => return Some(number),
-            Err(other) => found = other,
-        }
     }
 }
 
