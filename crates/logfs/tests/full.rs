@@ -111,6 +111,42 @@ fn what_another_thread_has_given_up_can_be_had() {
 }
 
 #[test]
+fn the_last_numbers_are_had_whoever_gave_them_up() {
+    let medium = volume(4 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    let (gave_up, used_up) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|scope| {
+        let (other, gave_up, used_up) = (&fs, &gave_up, &used_up);
+        scope.spawn(move || {
+            let rig = Rig::new(other);
+            let directory = rig.directory(rig.root, "other");
+            for number in 0..4 {
+                rig.file(directory, &format!("{number}"));
+            }
+            for number in 0..4 {
+                rig.unlink(directory, &format!("{number}")).expect("unlink");
+            }
+            // Its last numbers wait for a change that it does not make.
+            gave_up.wait();
+            used_up.wait();
+        });
+        gave_up.wait();
+        let free = fs.statistics().expect("statistics").inodes_free;
+        assert!(free > 500, "{free} numbers");
+        for number in 0..free {
+            let made = fs.create(rig.root, name(&format!("{number}")), &NewNode::regular(0o644, Owner::default()));
+            made.unwrap_or_else(|error| panic!("file {number} of {free}: {error}"));
+        }
+        used_up.wait();
+    });
+    assert_eq!(fs.statistics().expect("statistics").inodes_free, 0);
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
+
+#[test]
 fn slots_that_are_free_are_used_wherever_they_are() {
     // Large enough for several pools of inode numbers.
     let medium = volume(512 << 20);
