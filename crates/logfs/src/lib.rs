@@ -38,6 +38,7 @@ mod check;
 mod clone;
 mod closing;
 mod collect;
+mod copy_ahead;
 mod counters;
 mod create;
 mod disk;

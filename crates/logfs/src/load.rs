@@ -107,7 +107,7 @@ impl<'s> Op<'s> {
 
     /// The slot of an inode. Who makes an inode writes its slot without the inode's lock, for nobody can name it yet; but one who comes
     /// with what the number was before meets the lines half written. Damage is what stays.
-    fn whole_slot(&self, inode: u32) -> Result<Slot> {
+    pub(crate) fn whole_slot(&self, inode: u32) -> Result<Slot> {
         for pause_ms in SLOT_PAUSES_MS {
             match self.disk().slot(inode)? {
                 Slot::Damaged => std::thread::sleep(std::time::Duration::from_millis(pause_ms)),

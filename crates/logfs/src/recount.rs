@@ -20,20 +20,19 @@
 //!
 //! May touch: the suspects; of the medium nothing. Relies on: the caller having no lock, and the dead being settled.
 
-use crate::disk::Chunk;
-use crate::file_map::FileMap;
-use crate::format::entry::Owned;
 use crate::format::slot::Slot;
-use crate::log::{self, Met};
+use crate::log::PageRoom;
 use crate::ops::{Op, shared_error};
 use crate::places::{
-    CONTROL_RECOUNT_LOCK, CONTROL_RECOUNTED, CONTROL_RECOUNTING, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, SUSPECTS_MAX,
+    CONTROL_RECOUNT_LOCK, CONTROL_RECOUNTED, CONTROL_RECOUNTING, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, STRIPES,
+    SUSPECTS_MAX,
 };
+use crate::record::Record;
 use crate::shares::Shares;
 use crate::space::{Extent, HAND_BLOCKS, Space, SpaceError};
 use crate::storage::{self, HAND_INODES};
-use crate::survey::Values;
-use gannet_shm::{Guard, Ordering};
+use crate::survey::Surveyed;
+use gannet_shm::{ArenaOffset, Guard, Ordering};
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::time::{Duration, Instant};
 
@@ -79,9 +78,17 @@ fn for_each_extent(mut start: u64, count: u64, mut visit: impl FnMut(Extent)) {
 }
 
 impl<'s> Op<'s> {
-    /// Whether something may be lost that was not looked for yet.
+    /// Whether something may be lost that was not looked for yet. What a kill left is a number of references that is too high where blocks are
+    /// shared: they are lost when the last reference goes, whenever that is.
     pub(crate) fn may_have_lost(&self) -> Result<bool> {
-        Ok(self.control(CONTROL_UNCERTAIN)? != self.control(CONTROL_RECOUNTED)?)
+        let uncertain = self.control(CONTROL_UNCERTAIN)?;
+        let shares = Shares::of(&self.core.places, self.thread.arena())?;
+        Ok(uncertain != self.control(CONTROL_RECOUNTED)? || uncertain != 0 && shares.any())
+    }
+
+    /// Whether somebody counts at this moment.
+    pub(crate) fn is_recounting(&self) -> Result<bool> {
+        Ok(self.control(CONTROL_RECOUNTING)? != 0)
     }
 
     /// Frees what is nobody's. `None` if somebody else is at it.
@@ -121,35 +128,63 @@ impl<'s> Op<'s> {
         suspects.trust_blocks(geometry.replica(), 1);
         geometry.headers().for_each(|block| suspects.trust_blocks(block, 1));
         suspects.trust_number(0);
-        // Behind the hands: what is made after this was in one of them, or free.
-        let chunks = disk.chunks()?;
         let mut nameless = self.made_by_the_dead()?;
-        for &Chunk { number, block } in &chunks {
-            suspects.trust_blocks(block as u64, geometry.chunk_blocks);
+        let mut room = PageRoom::default();
+        // Behind the hands: what is made after this was in one of them, or free. Word by word: what a file system says of holes in its file
+        // need not hold for what was stored a moment ago.
+        for chunk in 0..geometry.chunks {
+            let Some(block) = disk.chunk_block(chunk)? else { continue };
+            suspects.trust_blocks(block, geometry.chunk_blocks);
             let slots = geometry.slots_per_chunk();
-            for inode in number as u64 * slots..(number as u64 + 1) * slots {
-                if inode != 0 && inode < geometry.inodes() {
-                    self.trust_inode(suspects, inode as u32)?;
-                    nameless.extend(self.without_a_name(inode as u32)?);
-                }
+            for inode in (chunk * slots).max(1)..((chunk + 1) * slots).min(geometry.inodes()) {
+                self.trust_inode(suspects, inode as u32, &mut room)?;
+                nameless.extend(self.without_a_name(inode as u32)?);
             }
         }
         self.trust_what_is_moving(suspects)?;
-        let inodes = suspects.numbers.free_suspects(thread, &mut |inode| {
-            // One that was being born when its slot was looked at.
-            Ok(matches!(disk.slot(inode as u32).map_err(owned)?, Slot::Free { .. }))
-        });
+        self.pass_all_stripes()?;
+        let inodes =
+            suspects.numbers.free_suspects(thread, &mut |inode| self.is_lost_number(inode as u32).map_err(owned));
         let shares = Shares::of(&self.core.places, thread.arena())?;
         let blocks =
             suspects.blocks.free_suspects(thread, &mut |block| shares.forget(block).map(|()| true).map_err(owned));
         let mut found =
             Recounted { blocks: blocks.map_err(storage::error)?, inodes: inodes.map_err(storage::error)?, files: 0 };
         for node in nameless {
-            self.retire(node)?;
-            found.files += u64::from(!self.is_in_use_on_the_medium(node)?);
+            found.files += u64::from(self.retire_patiently(node).unwrap_or(false));
         }
         self.made_by_the_dead()?;
         Ok(found)
+    }
+
+    /// Whether a number that is in nobody's hands is free, durably: it may be another inode's at once.
+    fn is_lost_number(&self, inode: u32) -> Result<bool> {
+        // It may have been in the making when its slot was looked at.
+        if !matches!(self.disk().slot(inode)?, Slot::Free { .. }) {
+            return Ok(false);
+        }
+        let mut commit = self.disk().begin();
+        self.write_back_slots(&mut commit, inode as u64)?;
+        // Unmet: no workload counts beside others; as the fence of `clear_limbo`.
+        let _ = commit.fence();
+        Ok(true)
+    }
+
+    /// Waits for all who write in place, and makes all who read look again: those who were at blocks of which a log said nothing any more
+    /// when it was read, and for whom the one who took them away was killed waiting.
+    fn pass_all_stripes(&self) -> Result<()> {
+        for stripe in 0..STRIPES {
+            self.lock_patiently(self.core.places.stripe_number(stripe))?.unlock();
+        }
+        Ok(())
+    }
+
+    /// Frees an inode without a name, unless somebody uses it, and returns whether it is free.
+    fn retire_patiently(&self, node: NodeId) -> Result<bool> {
+        self.record(node.number as u32)?;
+        self.lock_patiently(self.core.places.record(node.number as u32))?.unlock();
+        self.retire(node)?;
+        Ok(!self.is_in_use_on_the_medium(node)?)
     }
 
     /// An inode that had a name and has none. Whoever took it frees the inode, too, unless he was killed in between or it is in use.
@@ -173,7 +208,8 @@ impl<'s> Op<'s> {
         for word in self.thread.arena().words(at, SUSPECTS_MAX).map_err(shared_error)? {
             let made = word.load(Ordering::Acquire);
             let node = NodeId::new(made >> 32, made as u32);
-            if made != 0 && self.is_in_use_on_the_medium(node)? {
+            let slot = self.disk().slot(node.number as u32)?;
+            if matches!(slot, Slot::Used { generation, links: 0, .. } if generation == node.generation) {
                 nodes.push(node);
             } else if made != 0 {
                 let _ = word.compare_exchange(made, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -198,7 +234,7 @@ impl<'s> Op<'s> {
         let began = Instant::now();
         for slot in 0..self.thread.session().slots_used() {
             while self.is_between(slot)? {
-                wait(began)?;
+                self.wait(began)?;
             }
         }
         self.thread.session().for_each_hand(&mut |hand| {
@@ -215,68 +251,75 @@ impl<'s> Op<'s> {
     }
 
     /// Trusts an inode that is in use, and all that its log refers to.
-    fn trust_inode(&self, suspects: &Suspects<'_>, inode: u32) -> Result<()> {
+    fn trust_inode(&self, suspects: &Suspects<'_>, inode: u32, room: &mut PageRoom) -> Result<()> {
         if !self.has_record(inode) {
             // Nobody has had it since the volume was opened, unless one has come meanwhile.
-            let trusted = self.trust_slot(suspects, inode, None);
+            let trusted = self.trust_slot(suspects, inode, None, room);
             if !self.has_record(inode) {
                 return trusted;
             }
         }
-        // Also where the slot is free: who frees what it held has the lock.
-        let lock = self.lock_patiently(inode)?;
         let record = self.record(inode)?;
-        let tail = record.state().map(|_| record.tail());
-        let trusted = self.trust_slot(suspects, inode, tail);
+        // Also where the slot is free: who frees what it held has the lock.
+        let lock = self.lock_patiently(self.core.places.record(inode))?;
+        let trusted = self.trust_slot(suspects, inode, Some(&record), room);
         lock.unlock();
         trusted
     }
 
-    /// `tail` is where the log ends, if that is known.
-    fn trust_slot(&self, suspects: &Suspects<'_>, inode: u32, tail: Option<Option<(u64, u32)>>) -> Result<()> {
-        let disk = self.disk();
+    fn trust_slot(
+        &self,
+        suspects: &Suspects<'_>,
+        inode: u32,
+        record: Option<&Record<'s>>,
+        room: &mut PageRoom,
+    ) -> Result<()> {
         let damaged = |what| Error::damaged(what, inode as u64);
-        let (generation, birth) = match disk.slot(inode)? {
+        let (generation, birth) = match self.whole_slot(inode)? {
             Slot::Free { .. } => return Ok(()),
             Slot::Damaged => return Err(damaged("inode slot")),
             Slot::Used { generation, birth, .. } => (generation, birth),
         };
         suspects.trust_number(inode);
-        let mut map = FileMap::default();
-        let mut values = Values::default();
-        let end = log::walk(disk, Owned { key: disk.key(), inode, generation }, birth.head, &mut |met| {
-            match met {
-                Met::Page { block, .. } => suspects.trust_blocks(block, 1),
-                Met::Entry { entry, .. } => {
-                    map.apply(&entry.payload);
-                    values.apply(&entry.payload);
-                }
-            }
-            Ok(())
-        })?;
+        let found = Surveyed::read(self.disk(), inode, generation, birth, room)?;
         // A log that ends too early would have what stands behind freed.
-        if tail.is_some_and(|tail| tail != end.tail.map(|tail| (tail.block, tail.line))) {
-            return Err(damaged("log: ends where it did not"));
+        let ends_there = match record.filter(|record| record.knows_end() && record.last_generation() == generation) {
+            Some(record) => {
+                let (pages, _) = record.log_use();
+                record.tail() == found.end.tail.map(|tail| (tail.block, tail.line))
+                    && record.sequence() == found.end.next_sequence
+                    && u64::from(pages) == found.end.pages
+            }
+            None => found.end.dangling == 0,
+        };
+        if !ends_there {
+            return Err(damaged("log: it does not end where it should"));
         }
-        if birth.file_type == FileType::Regular {
-            map.iter().for_each(|extent| suspects.trust_blocks(extent.block, extent.count as u64));
-        }
-        values.runs().for_each(|(_, block, count)| suspects.trust_blocks(block, count));
+        found.pages.iter().for_each(|&page| suspects.trust_blocks(page, 1));
+        found.values.runs().for_each(|(_, block, count)| suspects.trust_blocks(block, count));
+        found.map.iter().for_each(|extent| suspects.trust_blocks(extent.block, extent.count as u64));
         Ok(())
     }
 
-    /// An inode's lock, of whatever generation, loaded or not.
-    fn lock_patiently(&self, inode: u32) -> Result<Guard<'s>> {
-        self.record(inode)?;
+    /// A lock, of whoever keeps it for a moment only.
+    fn lock_patiently(&self, at: ArenaOffset) -> Result<Guard<'s>> {
         let began = Instant::now();
         loop {
-            if let Some(lock) = self.thread.try_lock(self.core.places.record(inode)).map_err(shared_error)? {
+            if let Some(lock) = self.thread.try_lock(at).map_err(shared_error)? {
                 return Ok(lock);
             }
-            // Somebody may have been killed meanwhile.
-            self.thread.session().reap_dead().map_err(shared_error)?;
-            wait(began)?;
+            self.wait(began)?;
         }
+    }
+
+    /// Waits a moment, if it is not long since, and settles who was killed meanwhile.
+    fn wait(&self, since: Instant) -> Result<()> {
+        if since.elapsed() > PATIENCE {
+            return Err(Error::because(Errno::BUSY, "somebody keeps what is needed to count what is free"));
+        }
+        self.thread.session().reap_dead().map_err(shared_error)?;
+        std::thread::sleep(PAUSE);
+        Ok(())
     }
 
     /// A number that was ready and is about to be an inode's.
@@ -302,12 +345,4 @@ impl<'s> Op<'s> {
 /// An error of the engine, as one of the free space's.
 fn owned(error: Error) -> SpaceError {
     SpaceError::Shared(gannet_shm::Error::owner(error))
-}
-
-fn wait(since: Instant) -> Result<()> {
-    if since.elapsed() > PATIENCE {
-        return Err(Error::because(Errno::BUSY, "somebody keeps what is needed to count what is free"));
-    }
-    std::thread::sleep(PAUSE);
-    Ok(())
 }

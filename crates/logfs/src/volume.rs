@@ -18,6 +18,7 @@ use gannet_vfs::{Errno, Error, FileSystem, Result};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A volume, open in this process.
 pub struct LogFs {
@@ -36,6 +37,8 @@ pub struct LogFs {
 const RECLAIM_PAUSE_MS: u64 = 10;
 /// How long nobody counts for want of space what is free, in times of what that took.
 const RECOUNT_PAUSES: u64 = 20;
+/// How long one waits who needs what another's count may find.
+const RECOUNT_OF_OTHERS_MS: u64 = 2000;
 
 /// Memory that the state shared by all processes of a volume takes, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,10 +236,22 @@ impl LogFs {
         {
             return false;
         }
-        let found = self.recount();
+        let is_found = match self.recount() {
+            Ok(None) => self.await_recount(),
+            found => found.is_ok_and(|found| found != Some(Recounted::default())),
+        };
         let ended_ms = coarse_ms();
         self.recounts_from_ms.store(ended_ms + RECOUNT_PAUSES * (ended_ms - began_ms + 1), Ordering::Relaxed);
-        matches!(found, Ok(Some(found)) if found != Recounted::default())
+        is_found
+    }
+
+    /// Waits for who counts at this moment: what he finds is free for all.
+    fn await_recount(&self) -> bool {
+        let until_ms = coarse_ms() + RECOUNT_OF_OTHERS_MS;
+        while coarse_ms() < until_ms && self.op().and_then(|op| op.is_recounting()).unwrap_or(false) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Runs an operation that changes nothing, and counts it.

@@ -20,11 +20,11 @@ use gannet_vfs::{
 };
 
 /// Most extents that one entry of a write gets, so that all of them fit the thread's hands, and one reservation of index nodes.
-const EXTENTS_MAX: usize = index::PIECES_MAX;
+pub(crate) const EXTENTS_MAX: usize = index::PIECES_MAX;
 /// So many extents that lose their place are freed from a list; if there are more they are looked for behind the fence.
-const DISPLACED_AT_ONCE: usize = 16;
+pub(crate) const DISPLACED_AT_ONCE: usize = 16;
 /// Most bytes that one entry makes visible: bounds what recovery must hash, and how long readers wait.
-const ENTRY_BYTES_MAX: u64 = 64 << 20;
+pub(crate) const ENTRY_BYTES_MAX: u64 = 64 << 20;
 /// The largest file, in bytes.
 pub(crate) const FILE_BYTES_MAX: u64 = index::FILE_BLOCK_LIMIT * BLOCK_BYTES - BLOCK_BYTES;
 
@@ -77,7 +77,10 @@ impl<'s> Op<'s> {
                 return Err(Error::new(Errno::FBIG));
             }
             let step = match self.write_in_place(node, at, from) {
-                Ok(0) => self.write_with_entry(node, Some(at), from).map(|(_, count)| count),
+                Ok(0) => match self.write_copied_ahead(node, at, from) {
+                    Ok(0) => self.write_with_entry(node, Some(at), from).map(|(_, count)| count),
+                    other => other,
+                },
                 other => other,
             };
             match step {

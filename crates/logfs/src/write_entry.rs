@@ -11,13 +11,13 @@ use crate::space::Held;
 use crate::write_copy::Writer;
 use gannet_media::DataHash;
 use gannet_vfs::usermem::Source;
-use gannet_vfs::{Errno, Result};
+use gannet_vfs::{Errno, NodeId, Result};
 use std::ops::Range;
 
 /// Blocks taken for one entry, in up to `N` extents: a write of one block, which most are, does not make room for more.
-struct Fresh<'x, const N: usize> {
+pub(crate) struct Fresh<'x, const N: usize> {
     /// Where they belong in the file's map, as it was before.
-    spot: Option<Spot<'x>>,
+    pub(crate) spot: Option<Spot<'x>>,
     held: [Option<Held>; N],
     extents: [FileExtent; N],
     count: usize,
@@ -26,7 +26,7 @@ struct Fresh<'x, const N: usize> {
 }
 
 impl<'x, const N: usize> Fresh<'x, N> {
-    const fn new(spot: Option<Spot<'x>>) -> Self {
+    pub(crate) const fn new(spot: Option<Spot<'x>>) -> Self {
         Self {
             spot,
             held: [const { None }; N],
@@ -36,9 +36,17 @@ impl<'x, const N: usize> Fresh<'x, N> {
         }
     }
 
-    fn list(&self) -> &[FileExtent] {
+    pub(crate) fn list(&self) -> &[FileExtent] {
         &self.extents[..self.count]
     }
+}
+
+/// Where the bytes of a write with an entry are.
+pub(crate) enum Data<'d, 'u> {
+    /// In the caller's memory.
+    From(&'d mut Source<'u>),
+    /// In the fresh blocks, which begin and end with the write; their hash.
+    Copied(&'d DataHash),
 }
 
 /// Where in the file the first of fresh blocks begins, in bytes; beyond all if there are none.
@@ -70,13 +78,20 @@ impl<'s> Op<'s> {
         let began = from.clone();
         let extents = self.extents(locked.inode, &locked.record);
         let spot = (first < end.div_ceil(BLOCK_BYTES)).then(|| extents.spot(first)).transpose().map_err(index_error)?;
+        let goal = spot.as_ref().map(|spot| extents.block_behind(spot)).transpose().map_err(index_error)?.flatten();
         let mut fresh = Fresh::<N>::new(spot);
-        let taken = self.take_fresh(&extents, &mut fresh, first, at, end);
-        let outcome =
-            taken.and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, from));
+        let taken = self.take_fresh(&mut fresh, goal, first, at, end);
+        let outcome = taken
+            .and_then(|end| self.write_and_commit::<N, DISPLACED>(locked, &mut fresh, tail, at, end, Data::From(from)));
         if outcome.is_err() {
             *from = began;
         }
+        self.let_go_of_fresh(&mut fresh)?;
+        outcome
+    }
+
+    /// Blocks that an entry refers to are the file's, others are free again.
+    pub(crate) fn let_go_of_fresh<const N: usize>(&self, fresh: &mut Fresh<'_, N>) -> Result<()> {
         let committed = fresh.committed;
         for held in fresh.held.iter_mut().filter_map(Option::take) {
             if committed {
@@ -85,7 +100,7 @@ impl<'s> Op<'s> {
                 self.release_held(held)?;
             }
         }
-        outcome
+        Ok(())
     }
 
     /// The block that holds the file's old end, if the end is inside of a mapped block that stays.
@@ -120,21 +135,17 @@ impl<'s> Op<'s> {
         })
     }
 
-    /// Takes blocks for the file's blocks from `first`, where their spot is, to `end`; returns the end that they suffice for.
-    fn take_fresh<'o, const N: usize>(
+    /// Takes blocks for the file's blocks from `first` to `end`, if possible from `goal` on; returns the end that they suffice for.
+    pub(crate) fn take_fresh<const N: usize>(
         &self,
-        extents: &Extents<'o>,
-        fresh: &mut Fresh<'o, N>,
+        fresh: &mut Fresh<'_, N>,
+        goal: Option<u64>,
         first: u64,
         at: u64,
         end: u64,
     ) -> Result<u64> {
         let last = end.div_ceil(BLOCK_BYTES);
-        let mut next = first;
-        let mut goal = match &fresh.spot {
-            Some(spot) => extents.block_behind(spot).map_err(index_error)?,
-            None => None,
-        };
+        let (mut next, mut goal) = (first, goal);
         while next < last && fresh.count < N {
             let want = (last - next).min((1 << 24) - 1) as u32;
             match self.allocate_blocks(want, goal) {
@@ -156,14 +167,14 @@ impl<'s> Op<'s> {
     }
 
     #[inline]
-    fn write_and_commit<const N: usize, const DISPLACED: usize>(
+    pub(crate) fn write_and_commit<const N: usize, const DISPLACED: usize>(
         &self,
         locked: &Locked<'s>,
         fresh: &mut Fresh<'_, N>,
         tail: Option<u64>,
         at: u64,
         end: u64,
-        from: &mut Source<'_>,
+        data: Data<'_, '_>,
     ) -> Result<usize> {
         let record = &locked.record;
         let size = record.size();
@@ -189,20 +200,22 @@ impl<'s> Op<'s> {
         };
 
         let mut commit = self.disk().begin();
-        let owned = locked.owned(self.core);
-        let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
-        let mut writer = Writer { op: self, at, end, from, hash: &mut hash };
-        let copied = writer
-            .tail(tail, size, size_after)
-            .and_then(|()| fresh.list().iter().try_for_each(|extent| writer.fresh(locked, *extent, size_after)));
-        if let Err(error) = copied {
-            return Err(self.cancel_with(prepared, error));
-        }
-        let payload = Payload::Write {
-            size_bytes: size_after,
-            hash: Some(hash.value()),
-            extents: EntryExtents::List(fresh.list()),
+        let hash = match data {
+            Data::Copied(hash) => hash.value(),
+            Data::From(from) => {
+                let mut hash = self.data_hash(locked.node());
+                let mut writer = Writer { op: self, at, end, from, hash: &mut hash };
+                let copied = writer.tail(tail, size, size_after).and_then(|()| {
+                    fresh.list().iter().try_for_each(|extent| writer.fresh(locked, *extent, size_after))
+                });
+                if let Err(error) = copied {
+                    return Err(self.cancel_with(prepared, error));
+                }
+                hash.value()
+            }
         };
+        let payload =
+            Payload::Write { size_bytes: size_after, hash: Some(hash), extents: EntryExtents::List(fresh.list()) };
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [])?;
         fresh.committed = true;
 
@@ -235,6 +248,11 @@ impl<'s> Op<'s> {
             self.or_count_again(self.free_displaced(locked, &displaced, &durable));
         }
         Ok((end - at) as usize)
+    }
+
+    /// What the data of an inode's entries is hashed with.
+    pub(crate) fn data_hash(&self, node: NodeId) -> DataHash {
+        DataHash::new(self.disk().key().seed(Tag::Data, node.number, u64::from(node.generation)))
     }
 
     /// Puts fresh blocks into the file's map, and what they displace into the list.

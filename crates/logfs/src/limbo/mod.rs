@@ -154,7 +154,7 @@ impl<'s> Op<'s> {
         self.write_back_slots(commit, words[SLOTS].load(Relaxed))
     }
 
-    fn write_back_slots(&self, commit: &mut Commit<'_>, slots: u64) -> Result<()> {
+    pub(crate) fn write_back_slots(&self, commit: &mut Commit<'_>, slots: u64) -> Result<()> {
         for slot in halves(slots) {
             if let Some(at) = self.disk().slot_at(slot)? {
                 commit.flush(at, LINE_BYTES)?;

@@ -70,7 +70,8 @@ impl Space<'_> {
         }
     }
 
-    /// Frees the suspects that are left and of which `is_lost` says so, and ends the suspicion. Returns how many.
+    /// Frees the suspects that are left and of which `is_lost` says so, and ends the suspicion. Those that somebody has pinned become free when the
+    /// last pin goes. Returns how many are free now.
     ///
     /// # Errors
     /// [`SpaceError::Shared`] if a lock is not to be had, and what `is_lost` fails with.
@@ -85,15 +86,19 @@ impl Space<'_> {
             if pool.control[SUSPECTED].load(Relaxed) != 0 {
                 for (at, suspects) in pool.suspects.iter().enumerate() {
                     // First, for a kill in between: what is free is suspect to nobody.
-                    let mut lost = suspects.swap(0, AcqRel) & pool.used_in(at);
-                    while lost != 0 {
-                        let block = at as u64 * 64 + u64::from(lost.trailing_zeros());
-                        lost &= lost - 1;
-                        if is_lost(pool.first_block + block)? {
-                            pool.give(block, 1);
-                            freed += 1;
-                        }
+                    let (suspects, first) = (suspects.swap(0, AcqRel) & pool.used_in(at), at as u64 * 64);
+                    let mut lost = 0;
+                    for bit in (0..64).filter(|bit| suspects >> bit & 1 != 0) {
+                        lost |= u64::from(is_lost(pool.first_block + first + bit)?) << bit;
                     }
+                    while lost != 0 {
+                        let from = u64::from(lost.trailing_zeros());
+                        let count = u64::from((lost >> from).trailing_ones());
+                        // Somebody may have it mapped still.
+                        pool.free_unpinned(first + from, count);
+                        lost &= !masks(from, count).next().map_or(0, |(_, mask)| mask);
+                    }
+                    freed += u64::from((pool.bits[at].load(Relaxed) & suspects).count_ones());
                 }
             }
             pool.control[SUSPECTED].store(0, Release);

@@ -163,9 +163,10 @@ fn reads_beside_writes_see_whole_blocks_and_nobody_elses() {
                 scope.spawn(move || {
                     let (rig, mut random) = (Rig::new(fs), Random(half));
                     while !end.load(Ordering::Relaxed) {
-                        let block = half * BLOCKS / 2 + random.below(BLOCKS as usize / 2) as u64;
+                        let blocks = 1 + random.below(4);
+                        let block = half * BLOCKS / 2 + random.below(BLOCKS as usize / 2 - blocks) as u64;
                         let byte = 2 + 2 * random.below(120) as u8;
-                        rig.write(one, block * 4096, &[byte; 4096]);
+                        rig.write(one, block * 4096, &vec![byte; blocks * 4096]);
                     }
                 });
             }

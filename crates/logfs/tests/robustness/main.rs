@@ -57,6 +57,7 @@ mod recounts;
 mod remains;
 mod remounts;
 mod restored;
+mod side_by_side;
 mod spanning;
 mod starved;
 mod state;

@@ -286,6 +286,8 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/sparse", Some(5000), 10, false),
         ("/sparse", Some(0), 8192, false),
         ("/sparse", Some(3), 12_000, true),
+        // Whole blocks, copied before the file is locked.
+        ("/a", Some(0), 8192, true),
         ("/d2/x", Some(0), 8192, false),
         ("/d2/sub/y", None, 4096, false),
         ("/n", None, 77, false),

@@ -3,13 +3,17 @@
 
 use crate::handover::Volume;
 use crate::kills::{directories, perform};
-use crate::volume::{assert_sound, options};
+use crate::operations::bytes;
+use crate::volume::{Mode, assert_sound, image, open, options};
 use crate::{Random, long};
 use gannet_fstest::Rig;
 use gannet_logfs::{AttachOptions, LogFs, Recounted};
 use gannet_media::Medium;
-use gannet_vfs::{FileSystem, NewNode, Owner, WritePosition};
+use gannet_shm::testing::{Outcome, run_abandoned, store_point};
+use gannet_vfs::{Errno, FileSystem, MapAccess, NewNode, NodeId, Owner, WritePosition};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Threads at work.
@@ -136,4 +140,127 @@ fn who_needs_room_finds_what_was_lost() {
     drop(fs);
     let fs = volume.open();
     assert_eq!(fs.statistics().expect("statistics"), left);
+}
+
+const BLOCKS: u64 = 8;
+
+/// A volume with a file of some blocks.
+fn with_a_file() -> Vec<u8> {
+    image(Mode::InPlace, |fs| {
+        let rig = Rig::new(fs);
+        rig.write(rig.file(rig.root, "file"), 0, &bytes(1, BLOCKS as usize * 4096));
+    })
+}
+
+/// Which blocks of the volume a file has.
+fn blocks_of(fs: &LogFs, file: NodeId) -> BTreeSet<u64> {
+    let size = Rig::new(fs).attributes(file).size_bytes;
+    let mut blocks = BTreeSet::new();
+    let token = fs.map(file, MapAccess::Read, 0, size, &mut |extent| {
+        let first = extent.descriptor_offset_bytes / 4096;
+        blocks.extend((first..first + extent.length_bytes / 4096).filter(|_| extent.descriptor.is_some()));
+    });
+    fs.unmap(token.expect("map")).expect("unmap");
+    blocks
+}
+
+/// Who takes blocks away that somebody has mapped ends anywhere: they are lost, and nobody gets them as long as they are mapped.
+#[test]
+fn lost_blocks_that_are_mapped_are_nobodys() {
+    let image = with_a_file();
+    for removes in [false, true] {
+        for stores in 1.. {
+            let (fs, simulation) = open(&image);
+            let rig = Rig::new(&fs);
+            let file = rig.find(rig.root, "file").expect("the file");
+            let mapped = blocks_of(&fs, file);
+            assert_eq!(mapped.len() as u64, BLOCKS);
+            let token = fs.map(file, MapAccess::Write, 0, BLOCKS * 4096, &mut |_| ()).expect("map");
+            simulation.set_hook(Some(Arc::new(|_| store_point())));
+            let session = fs.session().clone();
+            let outcome = run_abandoned(&[&session], stores, || match removes {
+                true => drop(rig.unlink(rig.root, "file")),
+                false => drop(rig.resize(file, 0)),
+            });
+            simulation.set_hook(None);
+            fs.recount().expect("counting");
+            let other = rig.file(rig.root, "other");
+            while rig.try_write(other, WritePosition::Append, &[7; 4096]).is_ok() {}
+            if fs.attributes(file).map_or(true, |attributes| attributes.sectors == 0) {
+                let taken = blocks_of(&fs, other);
+                assert!(
+                    taken.is_disjoint(&mapped),
+                    "after {stores} stores (removed: {removes}), {mapped:?}: {taken:?}"
+                );
+            }
+            fs.unmap(token).expect("unmap");
+            if matches!(outcome, Outcome::Completed(_)) {
+                assert!(stores > 10);
+                break;
+            }
+        }
+    }
+}
+
+/// Who cuts a file is killed while he waits for one who writes in place, and who is stopped in the middle of it: the blocks are not given to
+/// others before that one has gone on.
+#[test]
+fn lost_blocks_that_somebody_still_writes_to_are_nobodys() {
+    let image = with_a_file();
+    let (mut waited, mut lost) = (0, 0);
+    // More of them are spent on waiting.
+    for stores in (1..80).step_by(if long() { 1 } else { 5 }) {
+        let (fs, simulation) = open(&image);
+        let file = Rig::new(&fs).find(fs.root(), "file").expect("the file");
+        Rig::new(&fs).write(file, 0, &bytes(2, 8));
+        let writer_id = Arc::new(Mutex::new(None));
+        let (stopped, is_stopped) = mpsc::channel();
+        let (go, may_go) = mpsc::channel::<()>();
+        let (hooked_id, gate) = (writer_id.clone(), Mutex::new(Some((stopped, may_go))));
+        simulation.set_hook(Some(Arc::new(move |_| {
+            if *hooked_id.lock().expect("unpoisoned") != Some(std::thread::current().id()) {
+                store_point();
+            } else if let Some((stopped, may_go)) = gate.lock().expect("unpoisoned").take() {
+                let _ = stopped.send(());
+                let _ = may_go.recv_timeout(Duration::from_secs(120));
+            }
+        })));
+        let session = fs.session().clone();
+        std::thread::scope(|scope| {
+            let (fs, session) = (&fs, &session);
+            scope.spawn(move || {
+                *writer_id.lock().expect("unpoisoned") = Some(std::thread::current().id());
+                Rig::new(fs).write(file, 0, &bytes(9, 4096));
+            });
+            is_stopped.recv().expect("the writer begins");
+            let (ended, has_ended) = mpsc::channel();
+            scope.spawn(move || {
+                let outcome = run_abandoned(&[session], stores, || {
+                    let _ = Rig::new(fs).resize(file, 0);
+                });
+                let _ = ended.send(matches!(outcome, Outcome::Completed(())));
+            });
+            // It waits for the writer, or was killed before.
+            let is_killed = has_ended.recv_timeout(Duration::from_millis(200)).is_ok();
+            if is_killed {
+                match fs.recount() {
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::BUSY, "{error}");
+                        waited += 1;
+                    }
+                    Ok(found) => assert_eq!(found, Some(Recounted::default()), "{stores} stores: beside who writes"),
+                }
+            }
+            go.send(()).expect("the writer goes on");
+        });
+        simulation.set_hook(None);
+        session.reap_dead().expect("reaping");
+        lost += fs.recount().expect("counting").expect("nobody else counts").blocks;
+        let counted = fs.statistics().expect("statistics");
+        fs.detach().expect("detach");
+        drop((fs, session));
+        let fs = crate::volume::attach(&simulation.medium()).expect("the next attach");
+        assert_eq!(fs.statistics().expect("statistics"), counted, "{stores} stores");
+    }
+    assert!(waited > 0 && lost > 0, "waited {waited} times, {lost} blocks were lost");
 }
