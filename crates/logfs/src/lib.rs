@@ -65,6 +65,7 @@ mod names;
 mod newborn;
 mod opening;
 mod ops;
+mod overwrite;
 mod places;
 mod read;
 mod reap;
