@@ -22,6 +22,11 @@ use std::ops::Range;
 /// Of less the copy takes no longer than what is done under the lock.
 const AHEAD_MIN_BYTES: u64 = 2 * BLOCK_BYTES;
 
+/// So many writers of as much are to find room at once.
+const WRITERS_WITH_ROOM: u64 = 8;
+/// A rest that is no whole block is worth an entry of its own behind so much.
+const REST_BEHIND_BYTES: u64 = 64 << 10;
+
 impl<'s> Op<'s> {
     /// Writes what of `from` can be copied ahead to `at`, and returns how much that was: 0 if the write must go another way.
     #[inline]
@@ -60,19 +65,21 @@ impl<'s> Op<'s> {
         outcome
     }
 
-    /// How much of a write can be copied ahead: all of it, as far as one hole goes where data is in place, or nothing.
+    /// How much of a write can be copied ahead: as far as one entry goes, and one hole where data is in place; or nothing.
     fn length_ahead(&self, inode: u32, record: &Record<'s>, at: u64, length: u64) -> Result<u64> {
-        let is_inside = at.checked_add(length).is_some_and(|end| end <= record.size());
-        if !is_inside || !length.is_multiple_of(BLOCK_BYTES) || length > ENTRY_BYTES_MAX {
+        let whole = length.min(ENTRY_BYTES_MAX);
+        let is_inside = |length| at.checked_add(length).is_some_and(|end| end <= record.size());
+        if self.is_copy_on_write(record.flags(), record.maps()) {
+            let is_wanted = whole.is_multiple_of(BLOCK_BYTES) && is_inside(whole);
+            return Ok(if is_wanted { whole } else { 0 });
+        }
+        if at >= record.size() {
             return Ok(0);
         }
-        if self.is_copy_on_write(record.flags(), record.maps()) {
-            return Ok(length);
-        }
-        Ok(match self.mapping(inode, record, at)? {
-            Mapping::Hole { count } => left_of(count, at).min(length),
-            Mapping::Blocks { .. } => 0,
-        })
+        let Mapping::Hole { count } = self.mapping(inode, record, at)? else { return Ok(0) };
+        let whole = whole.min(left_of(count, at)).min(record.size() - at);
+        let in_blocks = whole - whole % BLOCK_BYTES;
+        Ok(if in_blocks == whole || in_blocks >= REST_BEHIND_BYTES { in_blocks } else { 0 })
     }
 
     /// Copies, then locks the inode, and makes the copy the file's if it is still wanted; 0 if it is not, or could not be made.
@@ -86,8 +93,12 @@ impl<'s> Op<'s> {
     ) -> Result<usize> {
         let Range { start: at, end } = bytes;
         let first = at / BLOCK_BYTES;
-        // Where there is not enough room, or memory of the caller's is missing, the other way knows what to do.
-        if !self.take_fresh(fresh, goal, first, at, end).is_ok_and(|taken| taken == end) {
+        // Where there is not enough room, or memory of the caller's is missing, the other way knows what to do. So it does where others, who wait
+        // for the file with as much in hand, could lack it.
+        let free = self.core.space.blocks(self)?.free_blocks();
+        if (end - at) / BLOCK_BYTES > free / WRITERS_WITH_ROOM
+            || !self.take_fresh(fresh, goal, first, at, end).is_ok_and(|taken| taken == end)
+        {
             return Ok(0);
         }
         let medium = self.disk().medium();
@@ -105,7 +116,13 @@ impl<'s> Op<'s> {
         }
         fresh.spot = Some(self.extents(locked.inode, &locked.record).spot(first).map_err(index_error)?);
         let data = Data::Copied(&hash);
-        let written = self.write_and_commit::<EXTENTS_MAX, DISPLACED_AT_ONCE>(&locked, fresh, None, at, end, data)?;
+        let written = self.write_and_commit::<EXTENTS_MAX, DISPLACED_AT_ONCE>(&locked, fresh, None, at, end, data);
+        // Before the lock goes: to who settles a thread, blocks in its hand are free unless a log says otherwise that it has locked.
+        self.let_go_of_fresh(fresh)?;
+        let written = match written {
+            Err(_) if !fresh.is_committed() => return Ok(0),
+            written => written?,
+        };
         self.collect_some(&locked);
         locked.guard.unlock();
         Ok(written)

@@ -39,6 +39,8 @@ use std::time::{Duration, Instant};
 /// How long somebody else may have what is needed here.
 const PATIENCE: Duration = Duration::from_millis(100);
 const PAUSE: Duration = Duration::from_micros(50);
+/// How often one looks for a lock before each pause: others who wait for it are at it all the time.
+const TRIES: u32 = 1000;
 
 /// What was lost, and is free again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +90,8 @@ impl<'s> Op<'s> {
 
     /// Whether somebody counts at this moment.
     pub(crate) fn is_recounting(&self) -> Result<bool> {
-        Ok(self.control(CONTROL_RECOUNTING)? != 0)
+        let lock_at = self.core.places.control(CONTROL_RECOUNT_LOCK);
+        Ok(self.thread.read_begin(lock_at).map_err(shared_error)?.is_none())
     }
 
     /// Frees what is nobody's. `None` if somebody else is at it.
@@ -97,27 +100,33 @@ impl<'s> Op<'s> {
     /// `EBUSY` if somebody keeps what is needed, those of damaged logs, `ENOSPC` and `ENOMEM` if there is no memory for it. Then nothing was freed, or not all.
     pub(crate) fn recount(&self) -> Result<Option<Recounted>> {
         let word = |which| self.thread.word(self.core.places.control(which)).map_err(shared_error);
+        let (recounting, recounted) = (word(CONTROL_RECOUNTING)?, word(CONTROL_RECOUNTED)?);
+        let suspects = Suspects { blocks: self.core.space.blocks(self)?, numbers: self.core.space.inodes(self)? };
         let lock = self.thread.try_lock(self.core.places.control(CONTROL_RECOUNT_LOCK)).map_err(shared_error)?;
         let Some(lock) = lock else { return Ok(None) };
         let uncertain = self.control(CONTROL_UNCERTAIN)?;
         // Before anything is suspect.
-        word(CONTROL_RECOUNTING)?.swap(1, Ordering::SeqCst);
-        let suspects = Suspects { blocks: self.core.space.blocks(self)?, numbers: self.core.space.inodes(self)? };
-        let found = self.free_lost(&suspects);
-        if found.is_err() {
-            for space in [&suspects.blocks, &suspects.numbers] {
-                space.suspect_nobody(&self.thread).map_err(storage::error)?;
-            }
+        recounting.swap(1, Ordering::SeqCst);
+        let mut found = Recounted::default();
+        let outcome = self.free_lost(&suspects, &mut found);
+        if outcome.is_err() {
+            // What they cost stays until the next count, if that fails.
+            let _ = suspects.blocks.suspect_nobody(&self.thread);
+            let _ = suspects.numbers.suspect_nobody(&self.thread);
         }
-        word(CONTROL_RECOUNTING)?.store(0, Ordering::Release);
-        if found.is_ok() {
-            word(CONTROL_RECOUNTED)?.store(uncertain, Ordering::Release);
+        recounting.store(0, Ordering::Release);
+        if outcome.is_ok() {
+            recounted.store(uncertain, Ordering::Release);
         }
         lock.unlock();
-        found.map(Some)
+        match outcome {
+            Err(error) if found == Recounted::default() => Err(error),
+            _ => Ok(Some(found)),
+        }
     }
 
-    fn free_lost(&self, suspects: &Suspects<'_>) -> Result<Recounted> {
+    /// `found` is what is free by then, also where this fails.
+    fn free_lost(&self, suspects: &Suspects<'_>, found: &mut Recounted) -> Result<()> {
         let (disk, thread) = (self.disk(), &self.thread);
         for space in [&suspects.blocks, &suspects.numbers] {
             space.suspect(thread).map_err(storage::error)?;
@@ -143,18 +152,24 @@ impl<'s> Op<'s> {
         }
         self.trust_what_is_moving(suspects)?;
         self.pass_all_stripes()?;
-        let inodes =
-            suspects.numbers.free_suspects(thread, &mut |inode| self.is_lost_number(inode as u32).map_err(owned));
+        found.inodes = suspects
+            .numbers
+            .free_suspects(thread, &mut |inode| self.is_lost_number(inode as u32).map_err(owned))
+            .map_err(storage::error)?;
         let shares = Shares::of(&self.core.places, thread.arena())?;
-        let blocks =
-            suspects.blocks.free_suspects(thread, &mut |block| shares.forget(block).map(|()| true).map_err(owned));
-        let mut found =
-            Recounted { blocks: blocks.map_err(storage::error)?, inodes: inodes.map_err(storage::error)?, files: 0 };
+        found.blocks = suspects
+            .blocks
+            .free_suspects(thread, &mut |block| shares.forget(block).map(|()| true).map_err(owned))
+            .map_err(storage::error)?;
+        let mut outcome = Ok(());
         for node in nameless {
-            found.files += u64::from(self.retire_patiently(node).unwrap_or(false));
+            match self.retire_patiently(node) {
+                Ok(is_free) => found.files += u64::from(is_free),
+                Err(error) => outcome = Err(error),
+            }
         }
         self.made_by_the_dead()?;
-        Ok(found)
+        outcome
     }
 
     /// Whether a number that is in nobody's hands is free, durably: it may be another inode's at once.
@@ -283,16 +298,14 @@ impl<'s> Op<'s> {
         suspects.trust_number(inode);
         let found = Surveyed::read(self.disk(), inode, generation, birth, room)?;
         // A log that ends too early would have what stands behind freed.
-        let ends_there = match record.filter(|record| record.knows_end() && record.last_generation() == generation) {
-            Some(record) => {
-                let (pages, _) = record.log_use();
-                record.tail() == found.end.tail.map(|tail| (tail.block, tail.line))
-                    && record.sequence() == found.end.next_sequence
-                    && u64::from(pages) == found.end.pages
-            }
-            None => found.end.dangling == 0,
-        };
-        if !ends_there {
+        let known = record.filter(|record| record.knows_end() && record.last_generation() == generation);
+        let ends_there = known.is_none_or(|record| {
+            let (pages, _) = record.log_use();
+            record.tail() == found.end.tail.map(|tail| (tail.block, tail.line))
+                && record.sequence() == found.end.next_sequence
+                && u64::from(pages) == found.end.pages
+        });
+        if !ends_there || found.end.dangling != 0 {
             return Err(damaged("log: it does not end where it should"));
         }
         found.pages.iter().for_each(|&page| suspects.trust_blocks(page, 1));
@@ -305,8 +318,11 @@ impl<'s> Op<'s> {
     fn lock_patiently(&self, at: ArenaOffset) -> Result<Guard<'s>> {
         let began = Instant::now();
         loop {
-            if let Some(lock) = self.thread.try_lock(at).map_err(shared_error)? {
-                return Ok(lock);
+            for _ in 0..TRIES {
+                if let Some(lock) = self.thread.try_lock(at).map_err(shared_error)? {
+                    return Ok(lock);
+                }
+                core::hint::spin_loop();
             }
             self.wait(began)?;
         }

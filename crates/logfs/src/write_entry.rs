@@ -36,6 +36,10 @@ impl<'x, const N: usize> Fresh<'x, N> {
         }
     }
 
+    pub(crate) const fn is_committed(&self) -> bool {
+        self.committed
+    }
+
     pub(crate) fn list(&self) -> &[FileExtent] {
         &self.extents[..self.count]
     }
@@ -90,17 +94,18 @@ impl<'s> Op<'s> {
         outcome
     }
 
-    /// Blocks that an entry refers to are the file's, others are free again.
+    /// Blocks that an entry refers to are the file's, which must still be locked; others are free again.
     pub(crate) fn let_go_of_fresh<const N: usize>(&self, fresh: &mut Fresh<'_, N>) -> Result<()> {
         let committed = fresh.committed;
+        let mut outcome = Ok(());
         for held in fresh.held.iter_mut().filter_map(Option::take) {
             if committed {
                 self.keep_held(held);
             } else {
-                self.release_held(held)?;
+                outcome = outcome.and(self.release_held(held));
             }
         }
-        Ok(())
+        outcome
     }
 
     /// The block that holds the file's old end, if the end is inside of a mapped block that stays.

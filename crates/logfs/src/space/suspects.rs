@@ -87,6 +87,9 @@ impl Space<'_> {
                 for (at, suspects) in pool.suspects.iter().enumerate() {
                     // First, for a kill in between: what is free is suspect to nobody.
                     let (suspects, first) = (suspects.swap(0, AcqRel) & pool.used_in(at), at as u64 * 64);
+                    if suspects == 0 {
+                        continue;
+                    }
                     let mut lost = 0;
                     for bit in (0..64).filter(|bit| suspects >> bit & 1 != 0) {
                         lost |= u64::from(is_lost(pool.first_block + first + bit)?) << bit;

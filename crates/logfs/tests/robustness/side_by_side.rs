@@ -1,10 +1,12 @@
 //! Who writes whole blocks that replace others, or fill a hole, has no lock while he copies: he is stopped there, and what others do with
 //! the file meanwhile comes to its end, and counts.
 
+use crate::long;
 use crate::operations::bytes;
-use crate::volume::{Mode, assert_sound, image, open};
+use crate::volume::{Mode, assert_sound, attach, image, open};
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
+use gannet_shm::testing::{Outcome, run_abandoned, store_point};
 use gannet_vfs::{AllocateMode, AttributeChange, Errno, FileSystem, InodeFlags, NodeId, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -162,6 +164,57 @@ fn who_copies_for_a_file_that_goes_leaves_nothing() {
         });
         assert_eq!(written.expect_err("there is no such file").errno(), Errno::STALE);
         close(fs, &simulation, "the file is gone");
+    }
+}
+
+/// Writes the two blocks in a thread that ends after so many stores; whether it came to its end before.
+fn write_abandoned(fs: &LogFs, simulation: &gannet_media::Simulation, file: NodeId, stores: u64) -> bool {
+    simulation.set_hook(Some(Arc::new(|_| store_point())));
+    let outcome = run_abandoned(&[fs.session()], stores, || Rig::new(fs).write(file, 0, &bytes(9, WRITTEN)));
+    simulation.set_hook(None);
+    matches!(outcome, Outcome::Completed(()))
+}
+
+/// Behind the copy each store to the arena or the medium may be the last: the blocks are the file's or nobody's, and never somebody else's, too.
+#[test]
+fn who_has_copied_may_end_anywhere() {
+    for mode in [Mode::CopyOnWrite, Mode::InPlace] {
+        let image = start(mode);
+        let attempt = |stores: u64| {
+            let (fs, simulation) = open(&image);
+            let file = Rig::new(&fs).find(fs.root(), "file").expect("the file");
+            let before = Rig::new(&fs).content(file);
+            let is_whole = write_abandoned(&fs, &simulation, file, stores);
+            (fs, simulation, file, before, is_whole)
+        };
+        // The least that suffice.
+        let (mut few, mut all) = (0, 1 << 16);
+        while all - few > 1 {
+            let middle = (few + all) / 2;
+            if attempt(middle).4 { all = middle } else { few = middle }
+        }
+        let first = if long() { 1 } else { all - 150 };
+        for stores in first..=all {
+            let (fs, simulation, file, before, is_whole) = attempt(stores);
+            let text = format!("{mode:?}: {stores} of {all} stores");
+            let rig = Rig::new(&fs);
+            fs.session().reap_dead().expect("reaping");
+            fs.recount().expect("counting").expect("nobody else counts");
+            // Whatever counts as free is written to.
+            let other = rig.file(rig.root, "other");
+            while rig.try_write(other, gannet_vfs::WritePosition::Append, &[0xEE; 4096]).is_ok() {}
+            let content = rig.content(file);
+            let written = with_the_write(before.clone());
+            assert!(content == written || content == before && !is_whole, "{text}: somebody else's bytes");
+            rig.unlink(rig.root, "other").expect("unlink");
+            let free = fs.statistics().expect("statistics").blocks_free;
+            assert!(fs.detach().expect("detach"));
+            drop(fs);
+            assert_sound(&simulation.medium(), false, &text);
+            let fs = attach(&simulation.medium()).expect("the next attach");
+            assert_eq!(fs.statistics().expect("statistics").blocks_free, free, "{text}: free blocks");
+            assert!(Rig::new(&fs).content(file) == content, "{text}: attached again");
+        }
     }
 }
 
