@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::facade::{Word, Word32};
 use crate::file::ArenaPath;
 use crate::layout::{ArenaOffset, Computed, HUGE_PAGE_BYTES, PAGE_BYTES, Region, align_up};
-use rustix::fd::BorrowedFd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 
@@ -19,6 +19,8 @@ pub struct Arena {
     bytes: u64,
     layout: Computed,
     file: Option<ArenaPath>,
+    /// Device and inode of the file that is mapped.
+    mapped: Option<(u64, u64)>,
     /// Somebody before us made it complete.
     pub(crate) is_founded: bool,
 }
@@ -33,8 +35,10 @@ impl Arena {
     pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>, file: Option<&ArenaPath>) -> Result<Self> {
         let bytes = layout.bytes;
         let doing = "map the arena";
+        let status = fd.map(rustix::fs::fstat).transpose().map_err(Error::system(doing))?;
+        let (file, mapped) = (file.cloned(), status.map(|status| (status.st_dev, status.st_ino)));
         if let Some(base) = fd.and_then(|fd| Self::map_at_once(bytes, fd)) {
-            return Ok(Self { base, bytes, layout, file: file.cloned(), is_founded: false });
+            return Ok(Self { base, bytes, layout, file, mapped, is_founded: false });
         }
         // Reserve more than needed, so that the arena can start at a huge-page boundary.
         let room = (bytes + HUGE_PAGE_BYTES) as usize;
@@ -47,7 +51,7 @@ impl Arena {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: replaces a part of the reservation made above, which nobody else knows.
-        let mapped = unsafe {
+        let replaced = unsafe {
             match fd {
                 Some(fd) => mmap(base, bytes as usize, protection, flags, fd, 0),
                 None => mmap_anonymous(base, bytes as usize, protection, flags),
@@ -61,13 +65,13 @@ impl Arena {
                 let _ = unsafe { munmap(at as *mut c_void, len) };
             }
         };
-        if let Err(errno) = mapped {
+        if let Err(errno) = replaced {
             unmap(reserved as usize, room);
             return Err(Error::system(doing)(errno));
         }
         unmap(reserved as usize, head);
         unmap(base as usize + bytes as usize, tail);
-        Ok(Self { base: base.cast(), bytes, layout, file: file.cloned(), is_founded: false })
+        Ok(Self { base: base.cast(), bytes, layout, file, mapped, is_founded: false })
     }
 
     /// Maps the file where it begins at a huge-page boundary and where as a rule nothing is, some way below our own code: one
@@ -91,6 +95,13 @@ impl Arena {
         // SAFETY: made just now.
         let _ = unsafe { munmap(mapped, bytes as usize) };
         None
+    }
+
+    /// Whether a descriptor leads to the file that is mapped. Its name need not: it may be removed, or another file's in another mount
+    /// namespace.
+    pub(crate) fn is_in(&self, fd: impl AsFd) -> Result<bool> {
+        let status = rustix::fs::fstat(fd).map_err(Error::system("examine the arena"))?;
+        Ok(self.mapped == Some((status.st_dev, status.st_ino)))
     }
 
     /// Size in bytes.

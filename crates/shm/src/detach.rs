@@ -60,6 +60,12 @@ impl Session {
             self.reap_threads_of(&me, self.participant())?;
             self.tell_gone(&me, self.participant())
         })();
+        if let Some(gate) = gate
+            && !self.arena().is_in(gate.fd())?
+        {
+            // The name leads to another arena here, where we are nobody.
+            return settled.map(|()| Detached::OthersRemain);
+        }
         let mut view = gate.map_or(View::None, |gate| View::Lent(gate.fd()));
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };

@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
-use crate::file::ArenaPath;
+use crate::file::{ArenaPath, known_life};
 use crate::layout::{ArenaOffset, PARTICIPANT_BYTES};
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
 use crate::slot::{self, Kind};
@@ -278,7 +278,7 @@ impl<'a> Participants<'a> {
         if self.live(id.index) != Some(id) {
             return Ok(false);
         }
-        let is_locked = byte_is_locked(path, id.index, view)?;
+        let is_locked = byte_is_locked(self.arena, path, id.index, view)?;
         // In doubt it lives.
         Ok(is_locked.unwrap_or_else(|| self.live(id.index) == Some(id)))
     }
@@ -347,7 +347,7 @@ impl<'a> Participants<'a> {
             return Ok(pid_of(child).is_some_and(is_there));
         };
         let participant = self.participant_of(slot).min(self.count() - 1);
-        Ok(byte_is_locked(path, participant, &mut View::None)?.unwrap_or(true))
+        Ok(byte_is_locked(self.arena, path, participant, &mut View::None)?.unwrap_or(true))
     }
 
     /// The process id of `id`, as the process itself sees it.
@@ -372,8 +372,9 @@ impl<'a> Participants<'a> {
     }
 }
 
-/// Whether the byte of a participant is locked; `None` if that is not to be known: we gave up our privileges and may no longer look.
-fn byte_is_locked(path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<Option<bool>> {
+/// Whether the byte of a participant is locked; `None` if that is not to be known: we gave up our privileges and may no longer look, or the
+/// arena's name is gone, or leads to another file, as it does behind `chroot` and in other mount namespaces.
+fn byte_is_locked(arena: &Arena, path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<Option<bool>> {
     if matches!(view, View::None) {
         *view = match path.open() {
             Err(Error::Foreign { .. }) => return Ok(None),
@@ -381,10 +382,10 @@ fn byte_is_locked(path: &ArenaPath, index: u32, view: &mut View<'_>) -> Result<O
         };
     }
     match view {
-        View::Own(fd) => path.known_life(&*fd, index),
-        View::Lent(fd) => path.known_life(*fd, index),
-        // Nobody removes the name while somebody lives.
-        View::None => Ok(Some(false)),
+        View::Own(fd) => known_life(arena, &*fd, index),
+        View::Lent(fd) => known_life(arena, *fd, index),
+        // Whoever removed the name, nothing says that nobody lives.
+        View::None => Ok(None),
     }
 }
 

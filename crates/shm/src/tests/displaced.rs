@@ -1,11 +1,11 @@
 //! The program closes the descriptors of the arena's file, or gives their numbers to files of its own, while they are in use.
 
 use super::{Calls, identity, layout, left_behind};
-use crate::file::ArenaPath;
-use crate::{ArenaIdentity, Detached, Result, Session, VolumeGuard, VolumeIdentity};
+use crate::file::{ArenaPath, known_life};
+use crate::{ArenaIdentity, Detached, Error, Result, Session, VolumeGuard, VolumeIdentity};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 
 /// Gives all descriptors of the arena's file to `/dev/null` while it is behind the gate.
@@ -91,10 +91,10 @@ fn a_participants_byte_is_not_believed_to_be_kept_by_another_file() {
     let path = ArenaPath::new(&id);
     let gate = path.gate().unwrap().unwrap();
     let nothing = File::open("/dev/null").unwrap();
-    assert_eq!(path.known_life(gate.fd(), session.participant().index).unwrap(), Some(true));
-    assert_eq!(path.known_life(nothing.as_fd(), session.participant().index).unwrap(), None);
+    assert_eq!(known_life(session.arena(), gate.fd(), session.participant().index).unwrap(), Some(true));
+    assert_eq!(known_life(session.arena(), nothing.as_fd(), session.participant().index).unwrap(), None);
     let free = session.participant().index + 1;
-    assert_eq!(path.known_life(gate.fd(), free).unwrap(), Some(false));
+    assert_eq!(known_life(session.arena(), gate.fd(), free).unwrap(), Some(false));
     let mut guard = Displaces::new(&id);
     guard.displace();
     let error = gate.lock_life(&path, free, false).unwrap_err();
@@ -102,4 +102,32 @@ fn a_participants_byte_is_not_believed_to_be_kept_by_another_file() {
     drop(gate);
     assert_eq!(guard.close(), 1);
     session.detach(&mut Calls::default()).unwrap();
+}
+
+/// The arena's name is removed, or another file is put there, as `chroot`, another mount namespace, or who cleans up make it seem.
+#[test]
+fn nobody_is_dead_because_the_name_leads_elsewhere() {
+    for another in [false, true] {
+        let id = identity(if another { 79 } else { 78 });
+        let first = Session::attach(id, &layout(), &mut Calls::default()).unwrap();
+        let second = Session::attach(id, &layout(), &mut Calls::default()).unwrap();
+        let path = ArenaPath::new(&id).path;
+        std::fs::remove_file(&path).unwrap();
+        if another {
+            let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
+            file.set_len(4096).unwrap();
+        }
+        assert!(first.participant_is_alive(second.participant()).unwrap(), "another file: {another}");
+        first.reap_dead().unwrap();
+        assert_eq!(first.participant_list().len(), 2, "another file: {another}");
+        // Nobody closes what he cannot see, behind somebody else's gate or none, nor removes what is not his.
+        for session in [second, first] {
+            match session.detach(&mut Calls::default()) {
+                Ok(detached) => assert!(another && detached == Detached::OthersRemain),
+                Err(error) => assert!(!another && matches!(error, Error::Detached), "{error}"),
+            }
+        }
+        assert_eq!(std::fs::exists(&path).unwrap(), another);
+        let _ = std::fs::remove_file(&path);
+    }
 }
