@@ -1218,6 +1218,9 @@ int gannet_msync(struct gannet_volume *volume, void *address, size_t length);
  * mapping as well. The pin is this process's: a child by `fork(2)` must not use the range (see `MADV_DONTFORK`). Stores by
  * the caller are durable after `gannet_commit` or `gannet_fsync`.
  *
+ * A program that closes descriptors which it does not know (`closefrom(3)`) closes the medium's too. `gannet_mmap` does not
+ * need it; here it is -EBADF, and a number that the program has put another file under is not told as the medium's.
+ *
  * With `capacity` 0 the number of pieces is told and nothing is pinned; it may change until the next call.
  *
  * Returns the number of pieces. -ERANGE if there are more than `capacity`; nothing is pinned then.

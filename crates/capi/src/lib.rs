@@ -36,6 +36,7 @@ pub mod maps;
 mod memory;
 pub mod names;
 mod path;
+mod place;
 pub mod relative;
 pub mod sharing;
 mod table;

@@ -6,12 +6,12 @@
 
 use crate::call::run_plain;
 use crate::memory::Output;
+use crate::place::map_piece;
 use crate::volume::Volume;
 use gannet_vfs::{Errno, Error, FileSystem, FileType, MapAccess, MapToken, MappedExtent, NodeId, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 
 /// Ranges are mapped in pages of this size.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -148,7 +148,6 @@ impl Volume {
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
         }?;
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = || -> Result<()> {
             let mut at = 0;
             for extent in &pinned.extents {
@@ -162,20 +161,15 @@ impl Volume {
                 }
                 at += extent.length_bytes;
                 let (address, piece) = (base.wrapping_byte_add(start as usize), extent.length_bytes as usize);
-                // SAFETY: inside the reservation; the descriptor is the file system's, which this handle keeps open.
+                // SAFETY: inside the reservation, which nobody knows of.
                 unsafe {
                     match extent.descriptor {
-                        Some(descriptor) => mmap(
-                            address,
-                            piece,
-                            protection,
-                            MapFlags::SHARED | MapFlags::FIXED,
-                            BorrowedFd::borrow_raw(descriptor),
-                            extent.descriptor_offset_bytes,
-                        ),
-                        None => mmap_anonymous(address, piece, protection, MapFlags::PRIVATE | MapFlags::FIXED),
+                        Some(_) => map_piece(extent, address, writable)?,
+                        None => {
+                            mmap_anonymous(address, piece, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED)?;
+                        }
                     }
-                }?;
+                }
             }
             // SAFETY: the range just mapped; what changes is only what a child gets.
             unsafe { madvise(base, length, Advice::LinuxDontFork) }?;

@@ -114,11 +114,15 @@ impl<'s> Op<'s> {
                 let extent = SpaceExtent { start: block, count: count as u32 };
                 space.pin(&self.thread, owner, extent).map_err(storage::error)?;
             }
+            let place = block.map(|block| medium.address_of(MediumOffset(block * BLOCK_BYTES), count * BLOCK_BYTES));
+            let address = place.and_then(|place| place.ok()).map_or(0, |place| place.addr());
             sink(&MappedExtent {
                 file_offset_bytes: at,
                 length_bytes: count * BLOCK_BYTES,
                 descriptor: source.map(|source| source.descriptor.as_raw_fd()),
                 descriptor_offset_bytes: source.map_or(0, |source| source.offset),
+                descriptor_file: source.map_or((0, 0), |source| source.file),
+                address,
             });
             at += count * BLOCK_BYTES;
         }

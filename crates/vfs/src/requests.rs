@@ -204,6 +204,10 @@ pub struct MappedExtent {
     pub descriptor: Option<i32>,
     /// Where in that descriptor's file.
     pub descriptor_offset_bytes: u64,
+    /// Device and inode of that file. A descriptor that leads elsewhere is another file's: the program has closed the medium's.
+    pub descriptor_file: (u64, u64),
+    /// Where this process has the piece mapped already, with the medium, from which a further map can be made. 0 for a hole.
+    pub address: usize,
 }
 
 /// Names the pin behind a map, to be given back.
