@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Root's capabilities over files.
 const ROOT_CAPABILITIES: u64 = Capabilities::all().bits();
@@ -81,6 +81,9 @@ fn umask() -> Option<u32> {
     u32::from_str_radix(line.trim(), 8).ok()
 }
 
+/// Nobody replaces credentials while this is there.
+pub(crate) type HeldKnown<'w> = MutexGuard<'w, HashSet<Box<Known>>>;
+
 /// The credentials of a handle.
 pub(crate) struct Who {
     current: AtomicPtr<Known>,
@@ -103,9 +106,14 @@ impl Who {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
+    /// Keeps others from replacing them.
+    pub(crate) fn hold(&self) -> HeldKnown<'_> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Replaces them.
     pub(crate) fn set(&self, known: Known) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.hold();
         let place = match all.get(&known) {
             Some(same) => &raw const **same,
             None => {

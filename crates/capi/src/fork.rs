@@ -4,6 +4,7 @@
 //! descriptions before it exists; afterwards both release the locks, and the child takes its place. Children made
 //! otherwise (`vfork`, a bare `clone`) get none of this and should only execute another program.
 
+use crate::credentials::HeldKnown;
 use crate::maps::Maps;
 use crate::table::State;
 use crate::volume::Volume;
@@ -36,6 +37,8 @@ struct Held {
 
 struct HeldVolume {
     volume: &'static Volume,
+    _within: Option<Box<dyn gannet_vfs::Held>>,
+    _who: HeldKnown<'static>,
     ticket: Option<ForkTicket<'static>>,
     maps: MutexGuard<'static, Maps>,
     state: MutexGuard<'static, State>,
@@ -91,7 +94,10 @@ extern "C" fn before() {
             .prepare_fork()
             .ok()
             .filter(|ticket| shared.give(ticket.participant(), &mut descriptions.iter().copied()).is_ok());
-        HeldVolume { volume, ticket, maps, state }
+        // The last: who has these locks may be about to ask for what was needed so far.
+        let who = volume.who.hold();
+        let within = volume.fs().hold_for_fork();
+        HeldVolume { volume, _within: within, _who: who, ticket, maps, state }
     };
     let volumes = list.iter().map(hold).collect();
     let _ = HELD.try_with(|held| *held.borrow_mut() = Some(Held { volumes, _list: list }));
