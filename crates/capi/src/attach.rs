@@ -1,6 +1,7 @@
 //! Attaching and detaching volumes, who uses them, and the text of errors.
 
 use crate::call::run_plain;
+use crate::cancel::Uncancelled;
 use crate::credentials::Known;
 use crate::error;
 use crate::fork;
@@ -159,6 +160,7 @@ pub unsafe extern "C" fn gannet_attach(
     // SAFETY: the caller's promise.
     let told: Output<c_int> = unsafe { Output::new(error) };
     let call = "gannet_attach";
+    let _whole = Uncancelled::now();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attach(path, &options, &size)))
         .unwrap_or_else(|_| {
             Err((Error::because(Errno::IO, "a mistake in libgannet, described on standard error"), None))
@@ -187,6 +189,7 @@ pub unsafe extern "C" fn gannet_detach(volume: *mut Volume) -> c_int {
     if volume.is_null() {
         return 0;
     }
+    let _whole = Uncancelled::now();
     // SAFETY: made by `Box::into_raw`, and the caller's last use.
     let volume = unsafe { Box::from_raw(volume) };
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| volume.end()))
@@ -211,6 +214,7 @@ pub unsafe extern "C" fn gannet_set_credentials(volume: *mut Volume, credentials
     let (size, input) = unsafe { (Input::<usize>::new(credentials.cast()), Input::new(credentials)) };
     let set = |volume: &Volume| {
         if input.is_null() {
+            let _whole = Uncancelled::now();
             volume.who.set(Known::of_process()?);
             return Ok(());
         }

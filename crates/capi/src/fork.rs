@@ -4,6 +4,7 @@
 //! descriptions before it exists; afterwards both release the locks, and the child takes its place. Children made
 //! otherwise (`vfork`, a bare `clone`) get none of this and should only execute another program.
 
+use crate::cancel::Uncancelled;
 use crate::credentials::HeldKnown;
 use crate::maps::Maps;
 use crate::table::State;
@@ -72,6 +73,7 @@ pub(crate) fn forget(volume: &Volume) -> Result<()> {
 }
 
 extern "C" fn before() {
+    let _whole = Uncancelled::now();
     let list = list();
     let hold = |listed: &Listed| {
         // SAFETY: listed, hence alive; it cannot end before the list's lock is released, which is after the last use.
@@ -108,6 +110,7 @@ fn take_held() -> Option<Held> {
 }
 
 extern "C" fn in_parent() {
+    let _whole = Uncancelled::now();
     let Some(mut held) = take_held() else { return };
     for volume in &mut held.volumes {
         if let Some(ticket) = volume.ticket.take() {
@@ -118,6 +121,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    let _whole = Uncancelled::now();
     close_inherited(false);
     let Some(mut held) = take_held() else { return };
     for volume in &mut held.volumes {

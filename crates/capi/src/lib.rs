@@ -23,6 +23,7 @@
 pub mod attach;
 pub mod attributes;
 mod call;
+mod cancel;
 mod credentials;
 pub mod data;
 pub mod descriptors;
