@@ -5,9 +5,12 @@
 //! medium that the file system has: the kernel makes a second map of the same pages.
 
 use crate::maps::PAGE_BYTES;
+use gannet_vfs::usermem::copy;
 use gannet_vfs::{Errno, Error, MappedExtent, Result};
 use rustix::fs::fstat;
-use rustix::mm::{MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap, mprotect, mremap, mremap_fixed, munmap};
+use rustix::mm::{
+    MapFlags, MprotectFlags, MremapFlags, ProtFlags, mmap, mmap_anonymous, mprotect, mremap, mremap_fixed, munmap,
+};
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 
@@ -43,6 +46,30 @@ pub(crate) unsafe fn map_piece(extent: &MappedExtent, to: *mut c_void, writable:
     }
     // SAFETY: the caller's promise.
     unsafe { map_again(extent.address, to, length, writable) }
+}
+
+/// Behind the end of a file its last page holds zeros. Where something else is in the medium, which only those who write to the
+/// volume could change, a copy of the page takes its place: `used` bytes, and zeros.
+///
+/// # Safety
+/// A mapped page is at `page`. It is the caller's to replace, and nobody uses it before this returns.
+pub(crate) unsafe fn hide_behind_end(page: *mut c_void, used: usize) -> Result<()> {
+    const PAGE: usize = PAGE_BYTES as usize;
+    let mut held = [0_u8; PAGE];
+    // SAFETY: mapped; what cannot be read of it is noticed by the copy.
+    let copied = unsafe { copy::copy(held.as_mut_ptr(), page.cast(), PAGE) };
+    copied.map_err(|_| Error::because(Errno::IO, "the file's last page cannot be read"))?;
+    if held[used..].iter().all(|byte| *byte == 0) {
+        return Ok(());
+    }
+    held[used..].fill(0);
+    // SAFETY: the caller's promise.
+    unsafe {
+        mmap_anonymous(page, PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED)?;
+        page.cast::<[u8; PAGE]>().write(held);
+        mprotect(page, PAGE, MprotectFlags::READ)?;
+    }
+    Ok(())
 }
 
 /// Maps what is mapped at `from` once more, at `to`.
