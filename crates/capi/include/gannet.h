@@ -318,6 +318,9 @@ extern "C" {
  * `gannet_set_credentials`. Installs handlers for SIGSEGV and SIGBUS that concern copies by this library only and pass
  * everything else on to the handlers there were, see `GANNET_ATTACH_KEEP_SIGNAL_HANDLERS`.
  *
+ * A bad pointer is -EFAULT by those handlers. A thread that has these signals blocked gets none: the kernel ends the process then. Calls need
+ * 64 KiB of the thread's stack. `RLIMIT_FSIZE` does not bound the files of a volume.
+ *
  * Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and
  * never leave the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows
  * when it returns; it returns 0, or on failure a negative errno value, and `gannet_error_text` says more. Flags and
@@ -362,7 +365,8 @@ int gannet_set_credentials(struct gannet_volume *volume,
 const char *gannet_error_text(void);
 
 /**
- * Opens a file as `open(2)` does; `mode` counts when it makes one. The descriptor is a number of this handle only, not one of the
+ * Opens a file as `open(2)` does; `mode` counts when it makes one. The access mode 3 asks for permission to read and to write, and gives
+ * a descriptor for neither. The descriptor is a number of this handle only, not one of the
  * kernel's, and is not inherited by `exec`.
  *
  * Returns the descriptor, the lowest that is free.
