@@ -295,7 +295,7 @@ struct gannet_extent {
      */
     uint64_t medium_offset;
     /**
-     * The kernel's descriptor of the medium, to be used with `mmap(2)` and not to be closed; -1 for a hole.
+     * The kernel's descriptor of the medium, to be used with `mmap(2)` and not to be closed; -1 for a hole, and behind the end.
      */
     int32_t medium;
     /**
@@ -317,6 +317,9 @@ extern "C" {
  * open; each process detaches for itself. Operations are done as the user that the calling process is now, see
  * `gannet_set_credentials`. Installs handlers for SIGSEGV and SIGBUS that concern copies by this library only and pass
  * everything else on to the handlers there were, see `GANNET_ATTACH_KEEP_SIGNAL_HANDLERS`.
+ *
+ * A bad pointer is -EFAULT by those handlers. A thread that has these signals blocked gets none: the kernel ends the process then. Calls need
+ * 64 KiB of the thread's stack. `RLIMIT_FSIZE` does not bound the files of a volume.
  *
  * Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and
  * never leave the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows
@@ -362,7 +365,8 @@ int gannet_set_credentials(struct gannet_volume *volume,
 const char *gannet_error_text(void);
 
 /**
- * Opens a file as `open(2)` does; `mode` counts when it makes one. The descriptor is a number of this handle only, not one of the
+ * Opens a file as `open(2)` does; `mode` counts when it makes one. The access mode 3 asks for permission to read and to write, and gives
+ * a descriptor for neither. The descriptor is a number of this handle only, not one of the
  * kernel's, and is not inherited by `exec`.
  *
  * Returns the descriptor, the lowest that is free.
@@ -1173,9 +1177,13 @@ int gannet_lock(struct gannet_volume *volume,
  *
  * `offset` is a multiple of 4096; the range is rounded up to whole pages. The file must be open for reading, with `writable`
  * not 0 also for writing. Holes of a writable range get space; it must end within the file (rounded up to
- * a page): -ENXIO otherwise, see `gannet_ftruncate`. Behind the end of a file a range that is only read holds zeros.
+ * a page): -ENXIO otherwise, see `gannet_ftruncate`.
+ * Holes of a range that is only read get space as well, so that it shows what is written there later. Where the volume was
+ * attached for reading, has no room for them, or they are more than 256 MiB, they hold zeros as long as the range is mapped.
+ * So does what lies in pages behind the end of the file, also if that grows. On a volume attached for reading the last page can be a
+ * copy, which shows the end of the file as it was.
  * Stores are durable after `gannet_msync` or `gannet_fsync`. While the range is mapped its blocks stay where they are,
- * also if the file is truncated or removed. Closing the descriptor does not end the map, `gannet_detach` does. A forked child
+ * also if the file is truncated or removed, or a hole is made in it; the range goes on showing them then. Closing the descriptor does not end the map, `gannet_detach` does. A forked child
  * does not have it.
  *
  * Returns 0. -ENODEV for a volume in memory (`memory:`) and for what is not a regular file, -EACCES, -EINVAL, -ENOSPC.
@@ -1217,6 +1225,12 @@ int gannet_msync(struct gannet_volume *volume, void *address, size_t length);
  * they are as long, also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the
  * mapping as well. The pin is this process's: a child by `fork(2)` must not use the range (see `MADV_DONTFORK`). Stores by
  * the caller are durable after `gannet_commit` or `gannet_fsync`.
+ *
+ * Where `gannet_mmap` makes a copy of the last page of a file on a volume attached for reading, this tells where the page lies; behind the
+ * end of the file it can hold anything.
+ *
+ * A program that closes descriptors which it does not know (`closefrom(3)`) closes the medium's too. `gannet_mmap` does not
+ * need it; here it is -EBADF, and a number that the program has put another file under is not told as the medium's.
  *
  * With `capacity` 0 the number of pieces is told and nothing is pinned; it may change until the next call.
  *

@@ -1,6 +1,7 @@
 //! Attaching and detaching volumes, who uses them, and the text of errors.
 
 use crate::call::run_plain;
+use crate::cancel::Uncancelled;
 use crate::credentials::Known;
 use crate::error;
 use crate::fork;
@@ -141,6 +142,9 @@ fn attach(
 /// `gannet_set_credentials`. Installs handlers for SIGSEGV and SIGBUS that concern copies by this library only and pass
 /// everything else on to the handlers there were, see `GANNET_ATTACH_KEEP_SIGNAL_HANDLERS`.
 ///
+/// A bad pointer is -EFAULT by those handlers. A thread that has these signals blocked gets none: the kernel ends the process then. Calls need
+/// 64 KiB of the thread's stack. `RLIMIT_FSIZE` does not bound the files of a volume.
+///
 /// Unless a function says otherwise: paths are relative to the volume's root, with or without a slash at the beginning, and
 /// never leave the volume; permissions are checked as Linux does; what a function changed is as durable as the medium allows
 /// when it returns; it returns 0, or on failure a negative errno value, and `gannet_error_text` says more. Flags and
@@ -159,6 +163,7 @@ pub unsafe extern "C" fn gannet_attach(
     // SAFETY: the caller's promise.
     let told: Output<c_int> = unsafe { Output::new(error) };
     let call = "gannet_attach";
+    let _whole = Uncancelled::now();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| attach(path, &options, &size)))
         .unwrap_or_else(|_| {
             Err((Error::because(Errno::IO, "a mistake in libgannet, described on standard error"), None))
@@ -187,6 +192,7 @@ pub unsafe extern "C" fn gannet_detach(volume: *mut Volume) -> c_int {
     if volume.is_null() {
         return 0;
     }
+    let _whole = Uncancelled::now();
     // SAFETY: made by `Box::into_raw`, and the caller's last use.
     let volume = unsafe { Box::from_raw(volume) };
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| volume.end()))
@@ -211,6 +217,7 @@ pub unsafe extern "C" fn gannet_set_credentials(volume: *mut Volume, credentials
     let (size, input) = unsafe { (Input::<usize>::new(credentials.cast()), Input::new(credentials)) };
     let set = |volume: &Volume| {
         if input.is_null() {
+            let _whole = Uncancelled::now();
             volume.who.set(Known::of_process()?);
             return Ok(());
         }

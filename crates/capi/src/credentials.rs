@@ -9,12 +9,12 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Root's capabilities over files.
 const ROOT_CAPABILITIES: u64 = Capabilities::all().bits();
-/// What is assumed where `/proc` cannot be read.
-const UMASK_USUAL: u32 = 0o022;
+/// What is assumed where `/proc` cannot be read: nobody gets more than the program wanted.
+const UMASK_UNKNOWN: u32 = 0o077;
 
 /// Who asks, owned.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -41,7 +41,7 @@ impl Known {
             real_group: rustix::process::getgid().as_raw(),
             groups,
             capabilities,
-            umask: umask().unwrap_or(UMASK_USUAL),
+            umask: umask_in("/proc/self/status"),
         })
     }
 
@@ -73,13 +73,16 @@ impl Known {
 }
 
 /// The process's umask, without the system call that has to change it to tell it. It stands in the second line.
-fn umask() -> Option<u32> {
+fn umask_in(path: &str) -> u32 {
     let mut status = [0; 128];
-    let count = File::open("/proc/self/status").and_then(|mut file| file.read(&mut status)).ok()?;
+    let count = File::open(path).and_then(|mut file| file.read(&mut status)).unwrap_or(0);
     let status = String::from_utf8_lossy(&status[..count]);
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-    u32::from_str_radix(line.trim(), 8).ok()
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(UMASK_UNKNOWN)
 }
+
+/// Nobody replaces credentials while this is there.
+pub(crate) type HeldKnown<'w> = MutexGuard<'w, HashSet<Box<Known>>>;
 
 /// The credentials of a handle.
 pub(crate) struct Who {
@@ -103,9 +106,14 @@ impl Who {
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
+    /// Keeps others from replacing them.
+    pub(crate) fn hold(&self) -> HeldKnown<'_> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Replaces them.
     pub(crate) fn set(&self, known: Known) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.hold();
         let place = match all.get(&known) {
             Some(same) => &raw const **same,
             None => {
@@ -116,5 +124,21 @@ impl Who {
             }
         };
         self.current.store(place.cast_mut(), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_proc_files_are_made_for_their_owner_only() {
+        assert_eq!(umask_in("/nonexistent"), 0o077);
+        // SAFETY: of this process, in which nothing else minds it; both calls tell what there was.
+        let real = unsafe { libc::umask(0o022) };
+        let told = umask_in("/proc/self/status");
+        // SAFETY: as above.
+        unsafe { libc::umask(real) };
+        assert_eq!(told, 0o022);
     }
 }

@@ -13,9 +13,14 @@ const COUNT_MAX: usize = 0x7fff_f000;
 /// Buffers of a vectored call.
 const SEGMENTS_MAX: usize = 1024;
 
+/// As many of them are kept on the stack, of which a thread may have little.
+const SEGMENTS_NEAR: usize = 64;
+
 /// Buffers of a vectored call, copied in.
 struct Segments {
-    list: [UserSlice; SEGMENTS_MAX],
+    near: [UserSlice; SEGMENTS_NEAR],
+    /// All of them, if they are more.
+    far: Vec<UserSlice>,
     count: usize,
 }
 
@@ -23,16 +28,25 @@ impl Segments {
     fn read(buffers: &Input<libc::iovec>, count: c_int) -> Result<Self> {
         let count = usize::try_from(count).ok().filter(|count| *count <= SEGMENTS_MAX);
         let count = count.ok_or(Error::because(Errno::INVAL, "a vectored call takes 0 to 1024 buffers"))?;
-        let mut segments = Self { list: [UserSlice::EMPTY; SEGMENTS_MAX], count };
+        let mut segments = Self { near: [UserSlice::EMPTY; SEGMENTS_NEAR], far: Vec::new(), count };
+        if count > SEGMENTS_NEAR {
+            let room = segments.far.try_reserve_exact(count);
+            room.map_err(|_| Error::because(Errno::NOMEM, "no memory for the list of buffers"))?;
+            segments.far.resize(count, UserSlice::EMPTY);
+        }
         for index in 0..count {
             let given = buffers.get(index)?;
-            segments.list[index] = memory::buffer(given.iov_base, given.iov_len)?;
+            segments.used_mut()[index] = memory::buffer(given.iov_base, given.iov_len)?;
         }
         Ok(segments)
     }
 
     fn used(&self) -> &[UserSlice] {
-        &self.list[..self.count]
+        if self.far.is_empty() { &self.near[..self.count] } else { &self.far }
+    }
+
+    fn used_mut(&mut self) -> &mut [UserSlice] {
+        if self.far.is_empty() { &mut self.near[..self.count] } else { &mut self.far }
     }
 }
 

@@ -76,7 +76,8 @@ impl Volume {
     }
 }
 
-/// Opens a file as `open(2)` does; `mode` counts when it makes one. The descriptor is a number of this handle only, not one of the
+/// Opens a file as `open(2)` does; `mode` counts when it makes one. The access mode 3 asks for permission to read and to write, and gives
+/// a descriptor for neither. The descriptor is a number of this handle only, not one of the
 /// kernel's, and is not inherited by `exec`.
 ///
 /// Returns the descriptor, the lowest that is free.

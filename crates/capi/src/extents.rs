@@ -2,6 +2,7 @@
 
 use crate::call::{run, run_plain};
 use crate::memory::Output;
+use crate::place::{CLOSED, descriptor_of};
 use crate::volume::Volume;
 use gannet_vfs::{Errno, Error, SyncScope};
 use std::ffi::c_int;
@@ -16,7 +17,7 @@ pub struct Extent {
     pub length: u64,
     /// Where in the medium, in bytes; 0 for a hole.
     pub medium_offset: u64,
-    /// The kernel's descriptor of the medium, to be used with `mmap(2)` and not to be closed; -1 for a hole.
+    /// The kernel's descriptor of the medium, to be used with `mmap(2)` and not to be closed; -1 for a hole, and behind the end.
     pub medium: i32,
     /// 0.
     pub reserved: u32,
@@ -27,6 +28,12 @@ pub struct Extent {
 /// they are as long, also if the file is truncated or removed. Rules and errors are those of `gannet_mmap`, which does the
 /// mapping as well. The pin is this process's: a child by `fork(2)` must not use the range (see `MADV_DONTFORK`). Stores by
 /// the caller are durable after `gannet_commit` or `gannet_fsync`.
+///
+/// Where `gannet_mmap` makes a copy of the last page of a file on a volume attached for reading, this tells where the page lies; behind the
+/// end of the file it can hold anything.
+///
+/// A program that closes descriptors which it does not know (`closefrom(3)`) closes the medium's too. `gannet_mmap` does not
+/// need it; here it is -EBADF, and a number that the program has put another file under is not told as the medium's.
 ///
 /// With `capacity` 0 the number of pieces is told and nothing is pinned; it may change until the next call.
 ///
@@ -58,6 +65,9 @@ pub unsafe extern "C" fn gannet_map(
                 return Err(Error::because(Errno::RANGE, "the range is in more pieces than there is room for"));
             }
             for (index, extent) in pinned.extents.iter().enumerate() {
+                if extent.descriptor.is_some() && descriptor_of(extent).is_none() {
+                    return Err(CLOSED);
+                }
                 extents.set(
                     index,
                     &Extent {

@@ -4,6 +4,8 @@
 //! descriptions before it exists; afterwards both release the locks, and the child takes its place. Children made
 //! otherwise (`vfork`, a bare `clone`) get none of this and should only execute another program.
 
+use crate::cancel::Uncancelled;
+use crate::credentials::HeldKnown;
 use crate::maps::Maps;
 use crate::table::State;
 use crate::volume::Volume;
@@ -36,6 +38,8 @@ struct Held {
 
 struct HeldVolume {
     volume: &'static Volume,
+    _within: Option<Box<dyn gannet_vfs::Held>>,
+    _who: HeldKnown<'static>,
     ticket: Option<ForkTicket<'static>>,
     maps: MutexGuard<'static, Maps>,
     state: MutexGuard<'static, State>,
@@ -69,6 +73,7 @@ pub(crate) fn forget(volume: &Volume) -> Result<()> {
 }
 
 extern "C" fn before() {
+    let _whole = Uncancelled::now();
     let list = list();
     let hold = |listed: &Listed| {
         // SAFETY: listed, hence alive; it cannot end before the list's lock is released, which is after the last use.
@@ -91,7 +96,10 @@ extern "C" fn before() {
             .prepare_fork()
             .ok()
             .filter(|ticket| shared.give(ticket.participant(), &mut descriptions.iter().copied()).is_ok());
-        HeldVolume { volume, ticket, maps, state }
+        // The last: who has these locks may be about to ask for what was needed so far.
+        let who = volume.who.hold();
+        let within = volume.fs().hold_for_fork();
+        HeldVolume { volume, _within: within, _who: who, ticket, maps, state }
     };
     let volumes = list.iter().map(hold).collect();
     let _ = HELD.try_with(|held| *held.borrow_mut() = Some(Held { volumes, _list: list }));
@@ -102,6 +110,7 @@ fn take_held() -> Option<Held> {
 }
 
 extern "C" fn in_parent() {
+    let _whole = Uncancelled::now();
     let Some(mut held) = take_held() else { return };
     for volume in &mut held.volumes {
         if let Some(ticket) = volume.ticket.take() {
@@ -112,6 +121,7 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
+    let _whole = Uncancelled::now();
     close_inherited(false);
     let Some(mut held) = take_held() else { return };
     for volume in &mut held.volumes {

@@ -23,6 +23,7 @@
 pub mod attach;
 pub mod attributes;
 mod call;
+mod cancel;
 mod credentials;
 pub mod data;
 pub mod descriptors;
@@ -36,6 +37,7 @@ pub mod maps;
 mod memory;
 pub mod names;
 mod path;
+mod place;
 pub mod relative;
 pub mod sharing;
 mod table;

@@ -42,7 +42,8 @@ impl Volume {
         let exclusive = match c_int::from(given.l_type) {
             libc::F_RDLCK => Some(false),
             libc::F_WRLCK => Some(true),
-            libc::F_UNLCK if !tests => None,
+            // A test of it tells what the description itself has.
+            libc::F_UNLCK if !tests || of_description => None,
             _ => return Err(Error::because(Errno::INVAL, "not a type of lock")),
         };
         let request = LockRequest { node: file.node, owner, exclusive, range, process: std::process::id() };
@@ -66,7 +67,7 @@ impl Volume {
         }
         match exclusive {
             Some(true) => file.check_writable()?,
-            Some(false) => file.check_readable()?,
+            Some(false) => file.check_opened_to_read()?,
             None => {}
         }
         if !of_description {

@@ -6,12 +6,12 @@
 
 use crate::call::run_plain;
 use crate::memory::Output;
+use crate::place::{hide_behind_end, map_piece};
 use crate::volume::Volume;
 use gannet_vfs::{Errno, Error, FileSystem, FileType, MapAccess, MapToken, MappedExtent, NodeId, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
 
 /// Ranges are mapped in pages of this size.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -91,7 +91,7 @@ impl Volume {
                 return Err(Error::because(Errno::INVAL, "a range begins at a multiple of 4096 and is not empty"));
             }
             let length = length.next_multiple_of(PAGE_BYTES);
-            let access = if writable { MapAccess::Write } else { MapAccess::Read };
+            let access = if writable { MapAccess::Write } else { MapAccess::Watch };
             let (mut extents, mut has_room) = (Vec::new(), true);
             let mut take = |extent: &MappedExtent| {
                 has_room = has_room && extents.try_reserve(1).is_ok();
@@ -148,7 +148,6 @@ impl Volume {
         let base = unsafe {
             mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE)
         }?;
-        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = || -> Result<()> {
             let mut at = 0;
             for extent in &pinned.extents {
@@ -162,20 +161,24 @@ impl Volume {
                 }
                 at += extent.length_bytes;
                 let (address, piece) = (base.wrapping_byte_add(start as usize), extent.length_bytes as usize);
-                // SAFETY: inside the reservation; the descriptor is the file system's, which this handle keeps open.
+                // SAFETY: inside the reservation, which nobody knows of.
                 unsafe {
                     match extent.descriptor {
-                        Some(descriptor) => mmap(
-                            address,
-                            piece,
-                            protection,
-                            MapFlags::SHARED | MapFlags::FIXED,
-                            BorrowedFd::borrow_raw(descriptor),
-                            extent.descriptor_offset_bytes,
-                        ),
-                        None => mmap_anonymous(address, piece, protection, MapFlags::PRIVATE | MapFlags::FIXED),
+                        Some(_) => map_piece(extent, address, writable)?,
+                        None => {
+                            mmap_anonymous(address, piece, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::FIXED)?;
+                        }
                     }
-                }?;
+                }
+            }
+            if self.fs().is_read_only() {
+                let size = self.fs().attributes(pinned.node)?.size_bytes;
+                let page = size / PAGE_BYTES * PAGE_BYTES;
+                let at = page.checked_sub(offset).filter(|at| *at < pinned.length && page != size);
+                if let Some(at) = at {
+                    // SAFETY: a page of the reservation, which nobody knows of.
+                    unsafe { hide_behind_end(base.wrapping_byte_add(at as usize), (size - page) as usize)? };
+                }
             }
             // SAFETY: the range just mapped; what changes is only what a child gets.
             unsafe { madvise(base, length, Advice::LinuxDontFork) }?;
@@ -200,9 +203,13 @@ impl Volume {
 ///
 /// `offset` is a multiple of 4096; the range is rounded up to whole pages. The file must be open for reading, with `writable`
 /// not 0 also for writing. Holes of a writable range get space; it must end within the file (rounded up to
-/// a page): -ENXIO otherwise, see `gannet_ftruncate`. Behind the end of a file a range that is only read holds zeros.
+/// a page): -ENXIO otherwise, see `gannet_ftruncate`.
+/// Holes of a range that is only read get space as well, so that it shows what is written there later. Where the volume was
+/// attached for reading, has no room for them, or they are more than 256 MiB, they hold zeros as long as the range is mapped.
+/// So does what lies in pages behind the end of the file, also if that grows. On a volume attached for reading the last page can be a
+/// copy, which shows the end of the file as it was.
 /// Stores are durable after `gannet_msync` or `gannet_fsync`. While the range is mapped its blocks stay where they are,
-/// also if the file is truncated or removed. Closing the descriptor does not end the map, `gannet_detach` does. A forked child
+/// also if the file is truncated or removed, or a hole is made in it; the range goes on showing them then. Closing the descriptor does not end the map, `gannet_detach` does. A forked child
 /// does not have it.
 ///
 /// Returns 0. -ENODEV for a volume in memory (`memory:`) and for what is not a regular file, -EACCES, -EINVAL, -ENOSPC.

@@ -3,11 +3,12 @@
 use crate::call::{run, run_plain};
 use crate::descriptors::GANNET_AT_ROOT;
 use crate::memory::{Output, Text};
-use crate::path::lookup_of;
+use crate::path::{about, lookup_of};
 use crate::volume::Volume;
 use gannet_vfs::namespace::{Access, LastMode, Namespace, PATH_BYTES_MAX};
 use gannet_vfs::shared::AccessMode;
 use gannet_vfs::{Errno, Error, FileType, Result};
+use std::cell::Cell;
 use std::ffi::{c_char, c_int};
 
 const UNKNOWN: Error = Error::because(Errno::INVAL, "flags that are not known");
@@ -54,8 +55,21 @@ impl Volume {
 
     fn rename(&self, from: (c_int, Text), to: (c_int, Text), flags: u32) -> Result<()> {
         let flags = Namespace::rename_flags(flags)?;
-        self.at(from.0, from.1, LastMode::Parent, |_, from| {
-            self.at(to.0, to.1, LastMode::Parent, |namespace, to| namespace.rename(from, to, flags))
+        let (walks_second, has_both) = (Cell::new(false), Cell::new(false));
+        let result = self.at(from.0, from.1, LastMode::Parent, |_, from| {
+            walks_second.set(true);
+            has_both.set(false);
+            self.at(to.0, to.1, LastMode::Parent, |namespace, to| {
+                has_both.set(true);
+                namespace.rename(from, to, flags)
+            })
+        });
+        // The sentence names the path that is in the way.
+        result.inspect_err(|error| {
+            let of_target = [Errno::EXIST, Errno::NOTEMPTY, Errno::ISDIR, Errno::NOTDIR].contains(&error.errno());
+            if walks_second.get() && (!has_both.get() || of_target) {
+                about(to.1);
+            }
         })
     }
 

@@ -42,6 +42,16 @@ fn with_scratch<T>(work: impl FnOnce(&mut Scratch) -> T) -> T {
     result
 }
 
+/// Says that the error about to be returned is about this path, and not the one said before.
+#[cold]
+pub(crate) fn about(path: Text) {
+    with_scratch(|scratch| {
+        if let Ok(path) = path.read(&mut scratch.given, Errno::NAMETOOLONG) {
+            error::about_path(path);
+        }
+    });
+}
+
 /// How the last component is looked up, by `AT_SYMLINK_NOFOLLOW` and `AT_EMPTY_PATH`; `EINVAL` for other flags.
 pub(crate) fn lookup_of(flags: c_int) -> Result<(LastMode, ResolveFlags)> {
     if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {

@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const O_ACCMODE: u32 = libc::O_ACCMODE as u32;
+const READS_ONLY: u32 = libc::O_RDONLY as u32;
+const WRITES_ONLY: u32 = libc::O_WRONLY as u32;
+/// What Linux has for `ioctl` alone: opened with permission for both, and good for neither.
+const NEITHER: u32 = O_ACCMODE;
 const O_PATH: u32 = libc::O_PATH as u32;
 
 /// A volume that this process has attached. Made by `gannet_attach`, ended by `gannet_detach`; any thread may use it at any
@@ -116,11 +120,16 @@ impl OpenFile {
     /// `EBADF` if it was not opened for reading, `EISDIR`.
     #[inline]
     pub(crate) fn check_readable(&self) -> Result<()> {
-        self.check_open()?;
-        if self.flags & O_ACCMODE == libc::O_WRONLY as u32 {
-            return Err(Error::because(Errno::BADF, "not opened for reading"));
-        }
+        self.check_opened_to_read()?;
         if self.file_type == FileType::Directory { Err(Error::new(Errno::ISDIR)) } else { Ok(()) }
+    }
+
+    /// `EBADF` if it was not opened for reading.
+    #[inline]
+    pub(crate) fn check_opened_to_read(&self) -> Result<()> {
+        self.check_open()?;
+        let not_reading = Error::because(Errno::BADF, "not opened for reading");
+        if matches!(self.flags & O_ACCMODE, WRITES_ONLY | NEITHER) { Err(not_reading) } else { Ok(()) }
     }
 
     /// `EBADF` if it was not opened for writing.
@@ -128,6 +137,6 @@ impl OpenFile {
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
         let reading = Error::because(Errno::BADF, "not opened for writing");
-        if self.flags & O_ACCMODE == libc::O_RDONLY as u32 { Err(reading) } else { Ok(()) }
+        if matches!(self.flags & O_ACCMODE, READS_ONLY | NEITHER) { Err(reading) } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Attached, attach, c, error_text, make_volume, make_volume_over};
+use gannet::attach::{AttachOptions, GANNET_ATTACH_READ_ONLY, gannet_attach};
 use gannet::data::*;
 use gannet::descriptors::*;
 use gannet::extents::*;
@@ -131,34 +132,35 @@ fn extents_say_where_the_bytes_lie() {
     good!(gannet_pwrite, volume, fd, [6u8; 4096].as_ptr().cast(), 4096, 36_864);
     let none = Extent { file_offset: 0, length: 0, medium_offset: 0, medium: 0, reserved: 0 };
     let (mut extents, mut token) = ([none; 8], 0);
-    let count = good!(gannet_map, volume, fd, 0, 40_960, 0, extents.as_mut_ptr(), 8, &mut token) as usize;
-    assert_eq!(call!(gannet_map, volume, fd, 0, 40_960, 0, null_mut(), 0, null_mut()), count as i64);
+    let count = good!(gannet_map, volume, fd, 0, 45_056, 0, extents.as_mut_ptr(), 8, &mut token) as usize;
+    assert_eq!(call!(gannet_map, volume, fd, 0, 45_056, 0, null_mut(), 0, null_mut()), count as i64);
     let mut unused = 0;
-    let short = call!(gannet_map, volume, fd, 0, 40_960, 0, extents.as_mut_ptr(), 1, &mut unused);
+    let short = call!(gannet_map, volume, fd, 0, 45_056, 0, extents.as_mut_ptr(), 1, &mut unused);
     assert_eq!(short, -i64::from(libc::ERANGE));
     let mut at = 0;
     for extent in &extents[..count] {
         assert_eq!((extent.file_offset, extent.length % 4096), (at, 0));
-        let expected = if at < 8192 {
-            Some(5)
-        } else if at < 36_864 {
-            None
-        } else {
-            Some(6)
-        };
-        assert_eq!(extent.medium >= 0, expected.is_some(), "{extent:?}");
-        if let Some(expected) = expected {
+        // What was a hole has space, to show what is written there later.
+        assert_eq!(extent.medium >= 0, at < 40_960, "{extent:?}");
+        if extent.medium >= 0 {
             let mut back = vec![0u8; extent.length as usize];
             // SAFETY: the medium's descriptor and our buffer.
             let read = unsafe {
                 libc::pread(extent.medium, back.as_mut_ptr().cast(), back.len(), extent.medium_offset as i64)
             };
             assert_eq!(read, extent.length as isize);
-            assert!(back.iter().all(|byte| *byte == expected));
+            for (index, byte) in back.iter().enumerate() {
+                let expected = match at + index as u64 {
+                    ..8192 => 5,
+                    8192..36_864 => 0,
+                    _ => 6,
+                };
+                assert_eq!(*byte, expected);
+            }
         }
         at += extent.length;
     }
-    assert_eq!(at, 40_960);
+    assert_eq!(at, 45_056);
     good!(gannet_unmap, volume, token);
     assert_eq!(call!(gannet_unmap, volume, token), -i64::from(libc::EINVAL));
     assert_eq!(call!(gannet_commit, volume, token), -i64::from(libc::EINVAL));
@@ -216,4 +218,76 @@ fn a_file_on_several_media_is_one_map() {
             .enumerate()
             .all(|(at, (back, data))| *back == if at % 1000 == 0 { !data } else { *data })
     );
+}
+
+#[test]
+fn a_map_for_reading_shows_what_is_written_into_a_hole() {
+    for copy_on_write in [false, true] {
+        let file = make_volume(copy_on_write);
+        let (volume, other) = (attach(&file), attach(&file));
+        let fd = fill(&volume, "a", 1, 4096);
+        good!(gannet_ftruncate, volume, fd, 40_960);
+        let reading = good!(gannet_open, volume, c("a").as_ptr(), O_RDONLY, 0) as i32;
+        let mapped = map(&volume, reading, 0, 40_960, false);
+        // SAFETY: inside the map.
+        let seen = |at: usize| unsafe { mapped.add(at).read_volatile() };
+        assert_eq!((seen(0), seen(8192), seen(40_959)), (1, 0, 0));
+        good!(gannet_pwrite, volume, fd, [2u8].as_ptr().cast(), 1, 8192);
+        assert_eq!(seen(8192), 2);
+        let elsewhere = good!(gannet_open, other, c("a").as_ptr(), O_RDWR, 0) as i32;
+        good!(gannet_pwrite, other, elsewhere, [3u8].as_ptr().cast(), 1, 40_959);
+        let stored = map(&other, elsewhere, 0, 40_960, true);
+        // SAFETY: inside the map.
+        unsafe { stored.add(20_000).write_volatile(4) };
+        assert_eq!((seen(40_959), seen(20_000)), (3, 4));
+    }
+}
+
+#[test]
+fn holes_that_a_volume_has_no_room_for_are_read_as_zeros() {
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let fd = fill(&volume, "a", 1, 4096);
+    for size in [100 << 20, 1 << 40] {
+        good!(gannet_ftruncate, volume, fd, size);
+        let mapped = map(&volume, fd, 0, 100 << 20, false);
+        // SAFETY: inside the map.
+        assert_eq!(unsafe { (mapped.read_volatile(), mapped.add(50 << 20).read_volatile()) }, (1, 0));
+        good!(gannet_munmap, volume, mapped.cast());
+    }
+}
+
+#[test]
+fn files_of_any_size_are_mapped_on_a_volume_that_is_only_read() {
+    let file = make_volume(false);
+    let sizes = [1, 8, 4095, 4096, 4097, 9000, 12_288];
+    let volume = attach(&file);
+    for size in sizes {
+        // Behind the end the last block holds what was there.
+        let fd = fill(&volume, &format!("f{size}"), 7, 12_288);
+        good!(gannet_ftruncate, volume, fd, size as i64);
+    }
+    drop(volume);
+    let mut options: AttachOptions = AttachOptions { size: 0, flags: 0, reserved: 0, index_bytes_max: 0 };
+    (options.size, options.flags) = (size_of::<AttachOptions>(), GANNET_ATTACH_READ_ONLY);
+    let path = c(file.path().to_str().expect("UTF-8"));
+    // SAFETY: a string and a structure.
+    let volume = Attached(unsafe { gannet_attach(path.as_ptr(), &options, null_mut()) });
+    assert!(!volume.0.is_null(), "{}", error_text());
+    for size in sizes {
+        let fd = good!(gannet_open, volume, c(&format!("f{size}")).as_ptr(), O_RDONLY, 0) as i32;
+        for offset in [0, 4096] {
+            let mapped = map(&volume, fd, offset, 16_384, false);
+            for at in 0..16_384 {
+                let expected = if offset as usize + at < size { 7 } else { 0 };
+                // SAFETY: inside the map.
+                assert_eq!(unsafe { mapped.add(at).read_volatile() }, expected, "size {size}, {offset} + {at}");
+            }
+            good!(gannet_munmap, volume, mapped.cast());
+        }
+        let mut extents = [Extent { file_offset: 0, length: 0, medium_offset: 0, medium: 0, reserved: 0 }; 8];
+        let mut token = 0;
+        good!(gannet_map, volume, fd, 0, 4096, 0, extents.as_mut_ptr(), 8, &mut token);
+        good!(gannet_unmap, volume, token);
+    }
 }

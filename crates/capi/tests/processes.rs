@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Attached, VolumeFile, attach, c, make_volume};
-use gannet::attach::gannet_detach;
+use gannet::attach::{UserCredentials, gannet_attach, gannet_detach, gannet_set_credentials};
 use gannet::attributes::*;
 use gannet::data::*;
 use gannet::descriptors::*;
@@ -15,8 +15,9 @@ use libc::{LOCK_EX, LOCK_NB, LOCK_UN, O_APPEND, O_CREAT, O_RDONLY, O_RDWR, O_WRO
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::process::Command;
-use std::ptr::null_mut;
+use std::ptr::{null, null_mut};
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 
 /// A fork copies only one thread: tests that fork do so one after the other.
 static FORKING: Mutex<()> = Mutex::new(());
@@ -279,4 +280,62 @@ fn space_that_a_killed_process_had_is_found() {
             left -= good!(gannet_write, volume, log, bytes.as_ptr().cast(), left) as usize;
         }
     }
+}
+
+/// Forks while other threads do `work`: each child must get through it as well.
+fn forks_beside(rounds: usize, work: impl Fn(u32) + Sync) {
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..3 {
+            let (stop, work) = (&stop, &work);
+            scope.spawn(move || {
+                (0..).map(|round| thread + 3 * round).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(work)
+            });
+        }
+        let mut statuses = (0..rounds).map(|round| {
+            let child = fork(|| {
+                // SAFETY: ends a child that waits for ever.
+                unsafe { libc::alarm(10) };
+                work(1_000_000 + round as u32);
+            });
+            wait(child)
+        });
+        let failed = statuses.find(|status| *status != 0);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None, "how a child ended");
+    });
+}
+
+#[test]
+fn a_child_is_made_while_others_change_who_asks() {
+    let _one = FORKING.lock();
+    let file = make_volume(false);
+    let volume = attach(&file);
+    forks_beside(300, |number| {
+        let volume = &volume;
+        let who = UserCredentials {
+            size: size_of::<UserCredentials>(),
+            user: number % 3000,
+            group: 0,
+            group_count: 0,
+            mask: 0,
+            groups: null(),
+            capabilities: u64::MAX,
+        };
+        good!(gannet_set_credentials, volume, &who);
+    });
+}
+
+#[test]
+fn a_child_is_made_while_others_change_a_volume_in_memory() {
+    let _one = FORKING.lock();
+    // SAFETY: a string.
+    let volume = Attached(unsafe { gannet_attach(c("memory:16").as_ptr(), null(), null_mut()) });
+    assert!(!volume.0.is_null());
+    let fd = good!(gannet_open, volume, c("a").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+    forks_beside(300, |number| {
+        let volume = &volume;
+        let bytes = [number as u8; 4096];
+        good!(gannet_pwrite, volume, fd, bytes.as_ptr().cast(), bytes.len(), i64::from(number % 100) * 4096);
+    });
 }

@@ -192,7 +192,7 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
         return Ok(());
     }
     // Of what cannot be examined nothing is known.
-    if disk.medium().is_truncated().unwrap_or(false) {
+    if disk.medium().is_truncated() {
         return Err(Error::because(Errno::IO, "the volume's file was made shorter while the volume was open"));
     }
     if !LeftBehind::of(disk, session, arena_of(session))?.is_named()? {

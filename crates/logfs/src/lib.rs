@@ -66,6 +66,7 @@ mod newborn;
 mod opening;
 mod ops;
 mod overwrite;
+mod pause;
 mod places;
 mod read;
 mod reap;

@@ -110,7 +110,7 @@ impl<'s> Op<'s> {
     pub(crate) fn whole_slot(&self, inode: u32) -> Result<Slot> {
         for pause_ms in SLOT_PAUSES_MS {
             match self.disk().slot(inode)? {
-                Slot::Damaged => std::thread::sleep(std::time::Duration::from_millis(pause_ms)),
+                Slot::Damaged => crate::pause::pause(std::time::Duration::from_millis(pause_ms)),
                 slot => return Ok(slot),
             }
         }

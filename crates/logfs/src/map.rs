@@ -20,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 const TOKEN_MASK: u64 = (1 << PinOwner::TOKEN_BITS) - 1;
+/// Holes of no more blocks than this get theirs when somebody maps them to read.
+const WATCHED_MAX: u64 = (256 << 20) / BLOCK_BYTES;
 // A token of the trait's says which entry of the table the map has, too.
 const _: () = assert!(crate::mapped::ENTRIES_MAX <= 1 << (64 - PinOwner::TOKEN_BITS));
 
@@ -52,16 +54,26 @@ impl<'s> Op<'s> {
             self.unshare(&locked, offset / BLOCK_BYTES..end.min(size_end) / BLOCK_BYTES)?;
             self.unshare_tail(&locked)?;
         }
-        let writable = access != MapAccess::Read;
-        if access == MapAccess::Write {
-            self.fill_holes(&locked, offset / BLOCK_BYTES, end.min(size_end) / BLOCK_BYTES)?;
+        let writable = !matches!(access, MapAccess::Read | MapAccess::Watch);
+        let (from, to) = (offset / BLOCK_BYTES, end.min(size_end) / BLOCK_BYTES);
+        match access {
+            MapAccess::Write => self.fill_holes(&locked, from, to)?,
+            MapAccess::Watch if !medium.is_read_only() && self.hole_blocks(&locked, from, to)? <= WATCHED_MAX => {
+                match self.fill_holes(&locked, from, to) {
+                    Err(error) if error.errno() == Errno::NOSPC => {}
+                    filled => filled?,
+                }
+            }
+            _ => {}
         }
         if matches!(access, MapAccess::Write | MapAccess::WriteAroundHoles) {
             self.seal(&locked)?;
         }
         record.change_maps(|word| word.with(MAPPED | if writable { MAPPED_WRITABLY } else { 0 }));
-        if is_new {
+        if is_new && !medium.is_read_only() {
             self.zero_past_end(&locked)?;
+        } else if access == MapAccess::Read && medium.is_read_only() {
+            self.check_past_end(&locked)?;
         }
         let owner = PinOwner {
             participant: self.thread.session().participant().index,
@@ -114,11 +126,15 @@ impl<'s> Op<'s> {
                 let extent = SpaceExtent { start: block, count: count as u32 };
                 space.pin(&self.thread, owner, extent).map_err(storage::error)?;
             }
+            let place = block.map(|block| medium.address_of(MediumOffset(block * BLOCK_BYTES), count * BLOCK_BYTES));
+            let address = place.and_then(|place| place.ok()).map_or(0, |place| place.addr());
             sink(&MappedExtent {
                 file_offset_bytes: at,
                 length_bytes: count * BLOCK_BYTES,
                 descriptor: source.map(|source| source.descriptor.as_raw_fd()),
                 descriptor_offset_bytes: source.map_or(0, |source| source.offset),
+                descriptor_file: source.map_or((0, 0), |source| source.file),
+                address,
             });
             at += count * BLOCK_BYTES;
         }
@@ -137,6 +153,23 @@ impl<'s> Op<'s> {
             // and what makes the file grow.
             commit.zero(block * BLOCK_BYTES + size % BLOCK_BYTES, BLOCK_BYTES - size % BLOCK_BYTES)?;
             commit.without_fence();
+        }
+        Ok(())
+    }
+
+    /// Where it cannot be made zeros, it must be zeros already.
+    fn check_past_end(&self, locked: &Locked<'s>) -> Result<()> {
+        let size = locked.record.size();
+        let rest = size % BLOCK_BYTES;
+        if rest != 0
+            && let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, size)?
+        {
+            let mut held = [0; BLOCK_BYTES as usize];
+            let behind = &mut held[rest as usize..];
+            self.disk().read(block * BLOCK_BYTES + rest, behind)?;
+            if behind.iter().any(|byte| *byte != 0) {
+                return Err(Error::because(Errno::ROFS, "behind the end of the file its last block is not zeros"));
+            }
         }
         Ok(())
     }

@@ -334,7 +334,7 @@ impl<'s> Op<'s> {
             return Err(Error::because(Errno::BUSY, "somebody keeps what is needed to count what is free"));
         }
         self.thread.session().reap_dead().map_err(shared_error)?;
-        std::thread::sleep(PAUSE);
+        crate::pause::pause(PAUSE);
         Ok(())
     }
 

@@ -231,20 +231,26 @@ impl<'s> Op<'s> {
         if size > locked.record.size() { self.extend(locked, size, None) } else { Ok(()) }
     }
 
-    /// Gives all holes among these blocks of the file zeroed blocks.
-    pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
-        let record = &locked.record;
-        // All or nothing, as far as can be known beforehand.
+    /// How many of these blocks of the file are holes.
+    pub(crate) fn hole_blocks(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<u64> {
         let mut missing = 0;
         let mut next = from;
         while next < to {
-            let (count, hole) = match self.mapping(locked.inode, record, next * BLOCK_BYTES)? {
+            let (count, hole) = match self.mapping(locked.inode, &locked.record, next * BLOCK_BYTES)? {
                 Mapping::Blocks { count, .. } => (count, 0),
                 Mapping::Hole { count } => (count, count.min(to - next)),
             };
             missing += hole;
             next += count;
         }
+        Ok(missing)
+    }
+
+    /// Gives all holes among these blocks of the file zeroed blocks.
+    pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
+        let record = &locked.record;
+        // All or nothing, as far as can be known beforehand.
+        let missing = self.hole_blocks(locked, from, to)?;
         let reserve = self.disk().geometry().reserve();
         let lacks =
             || -> Result<bool> { Ok(missing > 0 && missing + reserve > self.core.space.blocks(self)?.free_blocks()) };

@@ -249,7 +249,7 @@ impl LogFs {
     fn await_recount(&self) -> bool {
         let until_ms = coarse_ms() + RECOUNT_OF_OTHERS_MS;
         while coarse_ms() < until_ms && self.op().and_then(|op| op.is_recounting()).unwrap_or(false) {
-            std::thread::sleep(Duration::from_millis(1));
+            crate::pause::pause(Duration::from_millis(1));
         }
         true
     }

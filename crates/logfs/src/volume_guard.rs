@@ -170,7 +170,7 @@ fn claim_alone(disk: &Disk) -> Result<()> {
         if began.elapsed() > patience {
             return Err(recover::OPEN_ELSEWHERE);
         }
-        std::thread::sleep(CLAIM_PAUSE);
+        crate::pause::pause(CLAIM_PAUSE);
     }
     Ok(())
 }

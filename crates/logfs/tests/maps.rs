@@ -4,9 +4,10 @@ use gannet_fstest::Rig;
 use gannet_logfs::{AccessTimes, AttachOptions, LogFs, MakeOptions, NoUsers, make};
 use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions, counters_thread};
 use gannet_vfs::{
-    AllocateMode, FileSystem, MapAccess, MapToken, MappedExtent, NodeId, Owner, SyncScope, Time, WritePosition,
+    AllocateMode, Errno, FileSystem, MapAccess, MapToken, MappedExtent, NodeId, Owner, SyncScope, Time, WritePosition,
 };
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -302,5 +303,36 @@ fn of_thousands_of_maps_each_is_given_back_by_its_token() {
         fs.unmap(last).expect("unmap");
         synced(&fs, node);
         assert_eq!(synced(&fs, node), 0);
+    }
+}
+
+/// What the last block holds behind the end of the file cannot be made zeros there: who maps to read gets zeros or an error, who says that he
+/// hides it himself gets it.
+#[test]
+fn on_a_medium_that_is_only_read_the_end_of_a_file_is_checked() {
+    let medium = volume();
+    let (short, cut, whole) = {
+        let fs = LogFs::open_private(medium.clone(), options()).expect("attach");
+        let rig = Rig::new(&fs);
+        let files = ["short", "cut", "whole"].map(|name| rig.file(rig.root, name));
+        rig.write(files[0], 0, &[1; 100]);
+        rig.write(files[1], 0, &vec![2; 3 * BLOCK as usize]);
+        rig.resize(files[1], BLOCK + 5).expect("cut");
+        rig.write(files[2], 0, &vec![3; BLOCK as usize]);
+        assert!(fs.detach().expect("detach"));
+        (files[0], files[1], files[2])
+    };
+    let path = format!("/proc/self/fd/{}", medium.descriptor().expect("a file").as_raw_fd());
+    let open = OpenOptions { read_only: true, ..OpenOptions::default() };
+    let file = std::fs::File::open(&path).expect("the medium");
+    let medium = Medium::from_file(file, Path::new(&path), open).expect("map");
+    let fs = LogFs::open_private(medium, options()).expect("attach");
+    let try_map = |node, access| fs.map(node, access, 0, 2 * BLOCK, &mut |_| {}).map_err(|error| error.errno());
+    for node in [short, whole] {
+        try_map(node, MapAccess::Read).expect("zeros behind the end");
+    }
+    assert_eq!(try_map(cut, MapAccess::Read), Err(Errno::ROFS));
+    for node in [short, cut, whole] {
+        try_map(node, MapAccess::Watch).expect("a map");
     }
 }

@@ -5,11 +5,12 @@ use std::io;
 use std::panic::Location;
 use std::path::Path;
 
-use rustix::fs::{fdatasync, fstat, stat};
+use rustix::fs::{fdatasync, stat};
 use rustix::io::Errno;
 use rustix::mm::{MsyncFlags, msync};
 
 use crate::error::AccessError;
+use crate::held::HeldFile;
 use crate::medium::{Medium, MediumKind};
 use crate::offset::MediumOffset;
 
@@ -25,7 +26,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    fn of(status: &rustix::fs::Stat) -> FileIdentity {
+    pub(crate) fn of(status: &rustix::fs::Stat) -> FileIdentity {
         let is_device = rustix::fs::FileType::from_raw_mode(status.st_mode).is_char_device();
         if is_device {
             FileIdentity { device: 0, inode: 0, special: status.st_rdev }
@@ -39,10 +40,9 @@ impl Medium {
     /// Which file this is. `None` for a simulated medium.
     ///
     /// # Errors
-    /// What `fstat` says.
+    /// None so far: it was noted when the file was opened.
     pub fn identity(&self) -> io::Result<Option<FileIdentity>> {
-        let Some(file) = &self.backing.file else { return Ok(None) };
-        Ok(Some(FileIdentity::of(&fstat(file)?)))
+        Ok(self.backing.file.as_ref().map(HeldFile::identity))
     }
 
     /// Whether `path` still names this file, and not another one that was put in its place.
@@ -57,24 +57,21 @@ impl Medium {
         }
     }
 
-    /// Whether the file, or one of several, has become shorter than the map: loads and stores beyond its end fail.
-    ///
-    /// # Errors
-    /// What `fstat` says.
-    pub fn is_truncated(&self) -> io::Result<bool> {
-        for (file, kind, length) in self.files() {
-            if kind != MediumKind::DeviceDax && (fstat(file)?.st_size as u64) < length {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+    /// Whether the file, or one of several, is known to have become shorter than the map: loads and stores beyond its end fail. A file
+    /// whose descriptor the program has closed is not known.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        let is_short = |status: rustix::fs::Stat, length| (status.st_size as u64) < length;
+        self.files().any(|(file, kind, length)| {
+            kind != MediumKind::DeviceDax && file.status().is_ok_and(|status| is_short(status, length))
+        })
     }
 
     /// Writes everything to the disk, for a file on a disk file system; the pages are written in any order. Nothing to do
     /// for other media.
     ///
     /// # Errors
-    /// What `fdatasync` says.
+    /// What `fdatasync` or `msync` says.
     #[inline]
     #[track_caller]
     pub fn sync(&self) -> io::Result<()> {
@@ -90,10 +87,15 @@ impl Medium {
         if let Some(recorder) = &self.recorder {
             recorder.sync(None, Location::caller());
         }
-        for (file, kind, _) in self.files() {
-            if kind == MediumKind::DiskFile {
-                fdatasync(file)?;
+        let mut start = 0;
+        for (file, kind, length) in self.files() {
+            // Before and after: meanwhile the program may have closed it and opened another file there.
+            let is_ours = || file.status().is_ok();
+            if kind == MediumKind::DiskFile && !(is_ours() && fdatasync(file).map(|()| is_ours())?) {
+                // SAFETY: the file's part of the map; nothing but writing it back happens to it.
+                unsafe { msync(self.base().add(start as usize).cast(), length as usize, MsyncFlags::SYNC) }?;
             }
+            start += length;
         }
         Ok(())
     }

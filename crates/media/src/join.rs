@@ -3,16 +3,15 @@
 //!
 //! Whether the files belong together is not known here: whoever joins them has looked.
 
-use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::error::OpenError;
+use crate::held::HeldFile;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode, survives_in};
 use crate::offset::MediumOffset;
 use crate::open::{MAP_ALIGNMENT_BYTES, device_alignment, reserve, system};
@@ -26,7 +25,7 @@ pub(crate) struct Joined {
     /// Its path, for people.
     path: PathBuf,
     /// The file; `None` for the first, which the backing has.
-    file: Option<File>,
+    file: Option<HeldFile>,
     kind: MediumKind,
     start: u64,
     length: u64,
@@ -50,8 +49,10 @@ pub struct Member {
 /// Where a place of the medium is to be had from, to map it elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub struct MapSource<'m> {
-    /// The file's descriptor.
+    /// The file's descriptor. The program may have closed it, and have another file there.
     pub descriptor: BorrowedFd<'m>,
+    /// Device and inode of the file that it led to at first.
+    pub file: (u64, u64),
     /// Where in the file the place is.
     pub offset: u64,
     /// Bytes from there to the end of the file's part: what is longer lies in another file.
@@ -158,7 +159,7 @@ impl Medium {
     fn alignment(&self, path: &Path) -> Result<usize, OpenError> {
         match (&self.backing.file, self.kind()) {
             (Some(file), MediumKind::DeviceDax) => {
-                let status = fstat(file).map_err(|error| system(path, "examine the medium", error))?;
+                let status = file.status().map_err(|error| system(path, "examine the medium", error))?;
                 Ok(device_alignment(status.st_rdev))
             }
             _ => Ok(MAP_ALIGNMENT_BYTES),
@@ -166,7 +167,7 @@ impl Medium {
     }
 
     /// The file alone, without its map.
-    fn into_file(mut self, path: &Path) -> Result<File, OpenError> {
+    fn into_file(mut self, path: &Path) -> Result<HeldFile, OpenError> {
         let in_use = || system(path, "join the medium: it is used otherwise", Errno::BUSY);
         let backing = Arc::get_mut(&mut self.backing).ok_or_else(in_use)?;
         if !backing.members.is_empty() {
@@ -176,7 +177,7 @@ impl Medium {
     }
 
     /// The files, with their kinds and how many bytes of each the medium has.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (&File, MediumKind, u64)> {
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&HeldFile, MediumKind, u64)> {
         let only = self.backing.members.is_empty();
         let first = self.backing.file.as_ref().filter(|_| only).map(|file| (file, self.kind(), self.length()));
         let joined = self.backing.members.iter().filter_map(|member| {
@@ -232,12 +233,18 @@ impl Medium {
         }
         let first = self.backing.file.as_ref()?;
         match &self.backing.members[..] {
-            [] => Some(MapSource { descriptor: first.as_fd(), offset: at.0, length: self.length() - at.0 }),
+            [] => Some(MapSource {
+                descriptor: first.as_fd(),
+                file: first.number(),
+                offset: at.0,
+                length: self.length() - at.0,
+            }),
             members => {
                 let member = members.iter().rfind(|member| member.start <= at.0)?;
                 let offset = at.0 - member.start;
-                let descriptor = member.file.as_ref().unwrap_or(first).as_fd();
-                Some(MapSource { descriptor, offset, length: member.length.checked_sub(offset)? })
+                let file = member.file.as_ref().unwrap_or(first);
+                let length = member.length.checked_sub(offset)?;
+                Some(MapSource { descriptor: file.as_fd(), file: file.number(), offset, length })
             }
         }
     }

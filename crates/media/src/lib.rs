@@ -24,6 +24,7 @@ mod create;
 mod error;
 mod features;
 mod hash;
+mod held;
 mod identity;
 mod join;
 mod kernels;

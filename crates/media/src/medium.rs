@@ -1,10 +1,10 @@
 //! [`Medium`]: the handle to a mapped volume, and the bounds check that every access goes through.
 
-use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::AccessError;
+use crate::held::HeldFile;
 use crate::join::Joined;
 use crate::offset::MediumOffset;
 use crate::processor::WriteBack;
@@ -77,9 +77,9 @@ impl MediumKind {
 const WHILE_OPEN: &str = "as long as somebody has it open or mapped";
 
 /// What acknowledged operations on a file of this kind survive.
-pub(crate) fn survives_in(kind: MediumKind, file: Option<&File>) -> &'static str {
+pub(crate) fn survives_in(kind: MediumKind, file: Option<&HeldFile>) -> &'static str {
     let is_memory = matches!(kind, MediumKind::Memory | MediumKind::HugeMemory);
-    let is_nameless = || file.and_then(|file| rustix::fs::fstat(file).ok()).is_some_and(|status| status.st_nlink == 0);
+    let is_nameless = || file.and_then(|file| file.status().ok()).is_some_and(|status| status.st_nlink == 0);
     if is_memory && is_nameless() { WHILE_OPEN } else { kind.survives() }
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Backing {
     /// Bytes of that range.
     pub(crate) reserved_bytes: usize,
     /// The mapped file, if there is one.
-    pub(crate) file: Option<File>,
+    pub(crate) file: Option<HeldFile>,
     /// What it is; of several, the one that survives least.
     pub(crate) kind: MediumKind,
     /// Where the files lie behind each other, if there are several: the first is `file`.

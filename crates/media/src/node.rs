@@ -3,10 +3,9 @@
 //! Touches sysfs for reading, and a few places of the medium. What cannot be found out is not known: nothing depends on it but speed.
 
 use std::ffi::c_void;
-use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{fstat, major, minor};
+use rustix::fs::{major, minor};
 
 use crate::medium::{Medium, MediumKind};
 use crate::offset::MediumOffset;
@@ -63,7 +62,7 @@ impl Medium {
         members
             .iter()
             .map(|member| {
-                let status = fstat(files.next()?.as_fd()).ok()?;
+                let status = files.next()?.status().ok()?;
                 match member.kind {
                     MediumKind::DeviceDax => node_of_device("char", status.st_rdev),
                     MediumKind::FileDax => node_of_device("block", status.st_dev),

@@ -11,6 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::OpenError;
+use crate::held::HeldFile;
 use crate::medium::{Backing, Medium, MediumKind, PersistMode};
 use crate::platform::flushes_caches;
 
@@ -123,7 +124,7 @@ impl Medium {
             let backing = Backing {
                 reserved: base,
                 reserved_bytes: length as usize,
-                file: Some(file),
+                file: Some(HeldFile::new(file, &status)),
                 kind,
                 members: Vec::new(),
             };
@@ -160,7 +161,7 @@ impl Medium {
                 _ => MediumKind::DiskFile,
             }
         };
-        backing.file = Some(file);
+        backing.file = Some(HeldFile::new(file, &status));
         let mode = match backing.kind {
             MediumKind::DeviceDax | MediumKind::FileDax if options.persistent_cache => PersistMode::PersistentCache,
             MediumKind::DeviceDax if flushes_caches(status.st_rdev, false) => PersistMode::PersistentCache,

@@ -245,9 +245,9 @@ fn a_file_truncated_under_us() {
         let open = OpenOptions { emulate_persistence, ..OpenOptions::default() };
         let options = CreateOptions { open, force: true, ..CreateOptions::default() };
         let medium = Medium::create(&path, 16384, options, &mut |_| {}).unwrap();
-        assert!(!medium.is_truncated().unwrap());
+        assert!(!medium.is_truncated());
         File::options().write(true).open(&path).unwrap().set_len(8192).unwrap();
-        assert!(medium.is_truncated().unwrap());
+        assert!(medium.is_truncated());
         let expected = |copied: usize| AccessError::MediumFault { at: at(8192), copied };
         let mut buffer = vec![0; 8192];
         assert_eq!(medium.load_u64(at(8192)), Err(expected(0)));
@@ -411,10 +411,10 @@ fn joined_files_are_one_medium() {
         medium.identity().unwrap(),
         Medium::open(&files[0].0, OpenOptions::default()).unwrap().identity().unwrap()
     );
-    assert!(!medium.is_truncated().unwrap());
+    assert!(!medium.is_truncated());
     install_fault_handler().unwrap();
     File::options().write(true).open(&files[1].0).unwrap().set_len(1 << 20).unwrap();
-    assert!(medium.is_truncated().unwrap());
+    assert!(medium.is_truncated());
     assert!(matches!(medium.read(at((5 << 20) + 8), &mut [0; 8]), Err(AccessError::MediumFault { .. })));
     medium.read(at((6 << 20) + 8), &mut [0; 8]).unwrap();
 }
@@ -439,4 +439,32 @@ fn what_cannot_be_joined() {
     let readable = (Medium::open(&files[1].0, read_only).unwrap(), files[1].0.clone(), 2 << 20);
     let medium = Medium::join(vec![(open(&files[0]), files[0].0.clone(), 4 << 20), readable]).unwrap();
     assert!(medium.is_read_only());
+}
+
+/// The program has closed the descriptor, and has something else under its number.
+#[test]
+fn what_stands_under_a_closed_number_is_left_alone() {
+    let target = option_env!("CARGO_TARGET_TMPDIR").unwrap_or("/var/tmp");
+    let scratch = Scratch::new(target, "closed");
+    let medium = create(&scratch.file("volume"), 16384).unwrap();
+    let identity = medium.identity().unwrap();
+    let number = medium.descriptor().unwrap().as_raw_fd();
+    medium.write(at(0), &[5; 8]).unwrap();
+    let other = File::create(scratch.file("other")).unwrap();
+    let mut pipe = [0; 2];
+    // SAFETY: a place for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // A shorter file, and one that cannot be synced.
+    for taken in [other.as_raw_fd(), pipe[0]] {
+        // SAFETY: descriptors of ours; the medium's is what the program closes.
+        assert_eq!(unsafe { libc::dup2(taken, number) }, number);
+        assert!(!medium.is_truncated());
+        medium.sync().unwrap();
+        assert_eq!(medium.identity().unwrap(), identity);
+        assert!(medium.is_named_by(&scratch.file("volume")).unwrap());
+        assert!(!medium.is_named_by(&scratch.file("other")).unwrap());
+    }
+    drop(medium);
+    // SAFETY: asks only.
+    assert_eq!(unsafe { libc::fcntl(number, libc::F_GETFD) }, 0, "the program's pipe was closed");
 }

@@ -28,8 +28,8 @@ use gannet_usermem::{Destination, Source};
 use gannet_vfs::shared::{Shared, SharedLimits};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Attributes, DirectoryEntry, Errno, Error, Extent, ExtentKind, FileSystem, Found,
-    Name, NewNode, NodeId, Owner, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics, SyncScope,
-    Time, WriteFlags, WritePosition, Written, XattrMode,
+    Held, Name, NewNode, NodeId, Owner, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics,
+    SyncScope, Time, WriteFlags, WritePosition, Written, XattrMode,
 };
 
 use crate::data::{BLOCK_BYTES, Space};
@@ -282,6 +282,10 @@ impl FileSystem for MemoryFs {
             sink(&Extent { file_offset_bytes, medium_offset_bytes: 0, length_bytes, kind: ExtentKind::Data })
         });
         Ok(())
+    }
+
+    fn hold_for_fork(&self) -> Option<Box<dyn Held + '_>> {
+        Some(Box::new(self.tree()))
     }
 
     fn shared(&self) -> &Shared {

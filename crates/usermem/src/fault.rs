@@ -92,14 +92,26 @@ pub fn fixup(instruction_pointer: usize) -> Option<usize> {
     None
 }
 
-/// What handled a signal before us. Written once, before our handler can run.
-struct Previous(std::cell::UnsafeCell<MaybeUninit<libc::sigaction>>);
+/// What handled a signal before us.
+struct Previous {
+    /// Written once, before our handler can run.
+    action: std::cell::UnsafeCell<MaybeUninit<libc::sigaction>>,
+    /// It was called, and was to be called once (`SA_RESETHAND`): now it is the default.
+    is_spent: AtomicBool,
+}
 
-// SAFETY: written under the installer's lock before the handler that reads it is installed, never after.
+impl Previous {
+    const fn none() -> Previous {
+        let action = std::cell::UnsafeCell::new(MaybeUninit::zeroed());
+        Previous { action, is_spent: AtomicBool::new(false) }
+    }
+}
+
+// SAFETY: the action is written under the installer's lock before the handler that reads it is installed, never after.
 unsafe impl Sync for Previous {}
 
-static PREVIOUS_SEGMENTATION: Previous = Previous(std::cell::UnsafeCell::new(MaybeUninit::zeroed()));
-static PREVIOUS_BUS: Previous = Previous(std::cell::UnsafeCell::new(MaybeUninit::zeroed()));
+static PREVIOUS_SEGMENTATION: Previous = Previous::none();
+static PREVIOUS_BUS: Previous = Previous::none();
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Installs a handler for SIGSEGV and SIGBUS that lets the copies of this crate, and of those that [`register`]ed theirs,
@@ -113,11 +125,13 @@ pub fn install_fault_handler() -> io::Result<()> {
     if INSTALLED.load(Ordering::Acquire) {
         return Ok(());
     }
-    for (signal, previous) in [(libc::SIGSEGV, &PREVIOUS_SEGMENTATION), (libc::SIGBUS, &PREVIOUS_BUS)] {
+    for (signal, Previous { action: previous, .. }) in
+        [(libc::SIGSEGV, &PREVIOUS_SEGMENTATION), (libc::SIGBUS, &PREVIOUS_BUS)]
+    {
         // SAFETY: a zeroed sigaction is a valid one; the previous one is written before our handler is in place, hence
         // before anything can read it; the handler has the signature that SA_SIGINFO asks for.
         unsafe {
-            if libc::sigaction(signal, ptr::null(), previous.0.get().cast()) != 0 {
+            if libc::sigaction(signal, ptr::null(), previous.get().cast()) != 0 {
                 return Err(io::Error::last_os_error());
             }
             let mut action: libc::sigaction = MaybeUninit::zeroed().assume_init();
@@ -130,6 +144,31 @@ pub fn install_fault_handler() -> io::Result<()> {
     }
     INSTALLED.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Blocks the signals that the kernel would block while this handler runs: what was blocked where the signal came, and what the
+/// handler's action says. Returning from our handler brings back what there was.
+///
+/// # Safety
+/// `context` is what the kernel passed to the running handler of `signal`.
+unsafe fn block_as_asked(signal: c_int, action: &libc::sigaction, context: *const libc::ucontext_t) {
+    // The kernel's sets are one word; the C library's are longer, and the kernel writes no more of them.
+    // SAFETY: both structures begin their sets with that word, which is valid for any bits.
+    let (before, more) = unsafe {
+        ((&raw const (*context).uc_sigmask).cast::<u64>().read(), (&raw const action.sa_mask).cast::<u64>().read())
+    };
+    let itself = if action.sa_flags & libc::SA_NODEFER != 0 { 0 } else { 1 << (signal - 1) };
+    let blocked: u64 = before | more | itself;
+    // SAFETY: a set of the length that is said; of this thread's signals only what is blocked changes.
+    unsafe {
+        libc::syscall(
+            libc::SYS_rt_sigprocmask,
+            libc::SIG_SETMASK,
+            &raw const blocked,
+            ptr::null_mut::<u64>(),
+            size_of::<u64>(),
+        )
+    };
 }
 
 extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, context: *mut libc::c_void) {
@@ -146,8 +185,19 @@ extern "C" fn on_fault(signal: c_int, information: *mut libc::siginfo_t, context
             return;
         }
         let previous = if signal == libc::SIGBUS { &PREVIOUS_BUS } else { &PREVIOUS_SEGMENTATION };
-        let previous: *const libc::sigaction = previous.0.get().cast();
-        match (*previous).sa_sigaction {
+        let (action, is_spent) = (previous.action.get().cast::<libc::sigaction>(), &previous.is_spent);
+        let previous: *const libc::sigaction = action;
+        let handler = match (*previous).sa_sigaction {
+            handler @ (libc::SIG_DFL | libc::SIG_IGN) => handler,
+            _ if (*previous).sa_flags & libc::SA_RESETHAND != 0 && is_spent.swap(true, Ordering::Relaxed) => {
+                libc::SIG_DFL
+            }
+            handler => {
+                block_as_asked(signal, &*previous, context.cast());
+                handler
+            }
+        };
+        match handler {
             libc::SIG_IGN if (*information).si_code <= 0 => {}
             libc::SIG_DFL | libc::SIG_IGN => {
                 // Back to the default. A fault repeats at once and ends the process; a sent signal is sent again.

@@ -25,6 +25,11 @@ pub type NewNodeOf<'a> = &'a dyn Fn(&Permissions) -> Result<NewNode<'a>>;
 /// Whether a name may be removed, by the permissions of its directory and of what it leads to.
 pub type MayRemove<'a> = &'a dyn Fn(&Permissions, &Permissions) -> Result<()>;
 
+/// Locks of a process that are held until this is dropped.
+pub trait Held {}
+
+impl<T: ?Sized> Held for T {}
+
 /// A file system. The methods without a body are what the smallest one needs; the others have a default that says
 /// `EOPNOTSUPP` or is made of the former.
 pub trait FileSystem: Send + Sync {
@@ -297,6 +302,12 @@ pub trait FileSystem: Send + Sync {
     /// Who uses its inodes, and the locks on them. A file system made it, or was given it, and asks it
     /// ([`Shared::in_use`](crate::shared::Shared::in_use)) before it frees an inode without names.
     fn shared(&self) -> &crate::shared::Shared;
+
+    /// Before a `fork`, after all else that is done then: takes what other threads of the process may have locked, which in the child nobody
+    /// would release. What is returned is dropped on both sides.
+    fn hold_for_fork(&self) -> Option<Box<dyn Held + '_>> {
+        None
+    }
 
     /// Leaves the volume in order, as dropping would, and says what dropping cannot: that the volume, whose last user this is, could not be
     /// closed. It is left all the same. Where the process is about to end this lets memory be, which goes with the process. Nothing else is

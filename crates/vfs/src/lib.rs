@@ -19,7 +19,7 @@ pub use attributes::{
     AttributeChange, Attributes, FileType, InodeFlags, ModeChange, Owner, Permissions, Statistics, Time, TimeChange,
 };
 pub use error::{Error, Result};
-pub use file_system::{FileSystem, MayRemove, NewNodeOf};
+pub use file_system::{FileSystem, Held, MayRemove, NewNodeOf};
 pub use gannet_usermem as usermem;
 pub use name::{NAME_BYTES_MAX, Name};
 pub use node::NodeId;

@@ -183,8 +183,12 @@ pub struct Extent {
 /// What a caller that maps a file will do with the map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapAccess {
-    /// Read only (also every private map).
+    /// Read only (also every private map). `EROFS` where what the last block holds behind the end of the file cannot be made zeros.
     Read,
+    /// Read only, to see what others write later. Holes are allocated first, where the volume can be written to and has room for them,
+    /// and as long as they are not very large. What the last block holds behind the end of the file is the caller's to hide, where the file
+    /// system cannot be written to.
+    Watch,
     /// Store through a shared map: holes of the range are allocated first.
     Write,
     /// Likewise, but holes stay and are told as such: the caller asks for what it is about to store to once more, with [`Self::Write`].
@@ -204,6 +208,10 @@ pub struct MappedExtent {
     pub descriptor: Option<i32>,
     /// Where in that descriptor's file.
     pub descriptor_offset_bytes: u64,
+    /// Device and inode of that file. A descriptor that leads elsewhere is another file's: the program has closed the medium's.
+    pub descriptor_file: (u64, u64),
+    /// Where this process has the piece mapped already, with the medium, from which a further map can be made. 0 for a hole.
+    pub address: usize,
 }
 
 /// Names the pin behind a map, to be given back.

@@ -5,10 +5,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use super::record::{Recorder, Simulation};
+use crate::held::HeldFile;
 use crate::medium::{Backing, LINE_BYTES, Medium, MediumKind, PersistMode};
 
 /// Media are multiples of it, and the page cache writes it back as a whole.
@@ -95,6 +96,11 @@ fn simulated(length: u64, unit_bytes: u64, file: Option<File>) -> (Medium, Simul
     } else {
         (MediumKind::Simulated, PersistMode::Persistent)
     };
+    let held = |file| {
+        let status = fstat(&file).expect("an open file");
+        HeldFile::new(file, &status)
+    };
+    let file = file.map(held);
     let backing = Backing { reserved: base, reserved_bytes: bytes, file, kind, members: Vec::new() };
     let medium = Medium::assemble(backing, base, length, true, mode, Some(Arc::clone(&recorder)));
     (medium.clone(), Simulation { medium, recorder, walker: Arc::default(), tracked: Arc::default() })

@@ -265,7 +265,7 @@ fn map_at_once(
     extents: &[MappedExtent],
 ) -> Option<Result<usize, Errno>> {
     let Wish { address, length, protection, flags, offset, .. } = *wish;
-    let [MappedExtent { file_offset_bytes, length_bytes, descriptor: Some(descriptor), descriptor_offset_bytes }] =
+    let [MappedExtent { file_offset_bytes, length_bytes, descriptor: Some(descriptor), descriptor_offset_bytes, .. }] =
         *extents
     else {
         return None;

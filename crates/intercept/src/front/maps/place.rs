@@ -65,7 +65,14 @@ mod tests {
     const HUGE: u64 = HUGE_BYTES as u64;
 
     fn extent(file_offset_bytes: u64, length_bytes: u64, descriptor_offset_bytes: u64) -> MappedExtent {
-        MappedExtent { file_offset_bytes, length_bytes, descriptor: Some(1), descriptor_offset_bytes }
+        MappedExtent {
+            file_offset_bytes,
+            length_bytes,
+            descriptor: Some(1),
+            descriptor_offset_bytes,
+            descriptor_file: (1, 1),
+            address: 4096,
+        }
     }
 
     #[test]
