@@ -97,7 +97,8 @@ fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
             front::ends::end_process(frame.arguments[0], record, in_child);
             Outcome::Pass
         }
-        EXECVE | EXECVEAT => exec::execute(frame, record, in_child),
+        // One that runs in another's memory has as little of it to hand on as a `vfork` child.
+        EXECVE | EXECVEAT => exec::execute(frame, record, in_child || process::is_beside()),
         entry::NOT_EXECUTED => exec::failed(frame, record),
         entry::FAULTED => Outcome::Done(front::faulted(frame, record, in_child) as isize),
         MMAP if objects::concerns(&frame.arguments) => map_code(frame, record, in_child),

@@ -12,7 +12,7 @@ use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
 use crate::signal;
 use crate::thread::{self, Record};
-use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use gannet_vfs::shared::shm::share_descriptors;
 
 const CLONE_VM: usize = 0x100;
@@ -55,6 +55,15 @@ pub(crate) fn process_id() -> i32 {
 
 /// Several processes may run in this memory.
 static SEVERAL: AtomicBool = AtomicBool::new(false);
+
+/// Whose memory this is, once others may run in it: the process that made the first of them; else 0.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Whether this process runs in the memory of another, beside it: what that has of the volumes is not its own to put away.
+pub(crate) fn is_beside() -> bool {
+    let owner = OWNER.load(Ordering::Relaxed);
+    owner != 0 && process_id() != owner
+}
 
 /// Whether another process may run in this memory and go on when this one ends.
 pub(crate) fn is_shared() -> bool {
@@ -154,6 +163,8 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             thread::note_thread();
             record.vfork_by_others |= in_child;
             if flags & (CLONE_THREAD | CLONE_VFORK) == 0 {
+                // Where one that runs beside it makes another, the memory stays whose it is.
+                let _ = OWNER.compare_exchange(0, process_id(), Ordering::Relaxed, Ordering::Relaxed);
                 SEVERAL.store(true, Ordering::Relaxed);
             }
         }
@@ -224,6 +235,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         record.process.store(record.thread, Ordering::Relaxed);
         if SEVERAL.load(Ordering::Relaxed) {
             SEVERAL.store(false, Ordering::Relaxed);
+            OWNER.store(0, Ordering::Relaxed);
         }
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;

@@ -106,6 +106,17 @@ fn threads_see_nothing_of_what_others_close() {
     }
 }
 
+/// What runs in a process's memory beside it takes nothing away from it, however it ends.
+#[test]
+fn processes_beside_others_in_their_memory() {
+    let (_directory, program) = compile("beside");
+    let volume = Volume::new(64);
+    check(&run(in_directory(&volume, 120).arg(&program).arg("ends")), "ends", "ok");
+    nothing_is_left(volume, "ends");
+    let host = tempfile::Builder::new().prefix("gannet-storm-").tempdir_in("/dev/shm").expect("/dev/shm");
+    check(&run(on_host(&program).arg("ends").current_dir(host.path())), "ends", "ok");
+}
+
 /// Runs a program that kills in the volume's directory, told a seed and how many kills. `short` and `long`: seeds, kills, and the seconds
 /// that a run may take.
 #[track_caller]

@@ -56,12 +56,12 @@ pub(crate) fn around_fork(before: bool) {
 // SAFETY: blocks are disjoint, as long and aligned as asked for, and stay valid until freed.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        take(layout).0
+        enough(take(layout), layout).0
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let (block, is_zero) = take(layout);
-        if !block.is_null() && !is_zero {
+        let (block, is_zero) = enough(take(layout), layout);
+        if !is_zero {
             // SAFETY: a block of at least that size, nobody else's.
             unsafe { block.write_bytes(0, layout.size()) };
         }
@@ -82,6 +82,16 @@ unsafe impl GlobalAlloc for Allocator {
         class.free.store(pointer, Ordering::Release);
         class.lock.release();
     }
+}
+
+/// What was taken. Where there is no memory nobody here has another way; said and done in this place, since the standard library's way takes
+/// locks and memory.
+#[inline]
+fn enough(taken: (*mut u8, bool), layout: Layout) -> (*mut u8, bool) {
+    if taken.0.is_null() {
+        crate::failures::end_without_memory(layout.size());
+    }
+    taken
 }
 
 /// A block, null if there is no memory, and whether it holds zeros: what is new from the kernel does.
@@ -224,10 +234,10 @@ fn unmap_pages(start: usize, length: usize) {
     syscall(MUNMAP, [start, length, 0, 0, 0, 0]);
 }
 
-/// A system call with an instruction of our own. Used here for maps that belong to the allocator.
-fn syscall(number: usize, a: [usize; 6]) -> isize {
+/// A system call with an instruction of our own. Used for maps that belong to the allocator, and where the library fails.
+pub(crate) fn syscall(number: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: maps and unmaps memory of the allocator's own.
+    // SAFETY: maps and unmaps memory of the allocator's own, writes what is ours, ends the process.
     unsafe {
         core::arch::asm!("syscall",
             inlateout("rax") number as isize => result,

@@ -2,6 +2,7 @@
 
 mod allocator;
 mod errors;
+mod failures;
 #[cfg(one_c_library)]
 mod lazy_functions;
 mod memory_functions;
@@ -28,6 +29,7 @@ fn open(volume: &[u8], manner: &[u8]) -> Result<Arc<dyn FileSystem>, NotOpened> 
 extern "C" fn initialise(_argument_count: c_int, _arguments: *const *const c_char, environment: *mut *const u8) {
     // SAFETY: called by the dynamic loader once all is relocated, before the program and its threads.
     unsafe { memory_functions::bind() };
+    failures::install();
     gannet_intercept::set_fork_hook(allocator::around_fork);
     gannet_intercept::set_thread_exit_hook(tls::run_destructors);
     // SAFETY: called by the dynamic loader with the process's environment, before the program and its threads.

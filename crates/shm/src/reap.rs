@@ -21,7 +21,6 @@ use crate::sys;
 use crate::thread::{Thread, life, load_state, mark_dead, swap_state};
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering as Plain;
-use std::time::Duration;
 
 /// Order in which owners settle. Within a stage: order of registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,12 +92,17 @@ pub(crate) enum Verdict {
 
 /// Looks that a reaper leaves the processor for, before it sleeps between them: whoever it waits for may be stopped for long.
 const LOOKS_AWAKE: u32 = 1000;
-const LOOK_PAUSE: Duration = Duration::from_micros(100);
+const LOOK_PAUSE: rustix::thread::Timespec = rustix::thread::Timespec { tv_sec: 0, tv_nsec: 100_000 };
 
 /// Lets others run before the next look at a lock or a slot that somebody alive has.
 fn wait_a_moment(looks: &mut u32) {
     *looks = looks.saturating_add(1);
-    if *looks < LOOKS_AWAKE { std::thread::yield_now() } else { std::thread::sleep(LOOK_PAUSE) }
+    if *looks < LOOKS_AWAKE {
+        std::thread::yield_now();
+    } else {
+        // The kernel's own call: the C library's would end a thread that is asked to end.
+        let _ = rustix::thread::nanosleep(&LOOK_PAUSE);
+    }
 }
 
 impl<'s> DeadThread<'s> {

@@ -2,7 +2,7 @@
 
 use super::{Mount, complain, front, maps, over_exec, table};
 use crate::number;
-use crate::process::is_shared;
+use crate::process::{is_beside, is_shared};
 use crate::raw::syscall;
 use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -13,6 +13,10 @@ use gannet_vfs::FileSystem;
 /// what is left, and the new program, told of the open descriptions, goes on with the arena.
 pub(crate) fn leave_before_exec(record: &mut Record) {
     let Some(front) = front() else { return };
+    if is_beside() {
+        // Whose memory this is goes on with all of it.
+        return;
+    }
     if !over_exec::has_directory(record) {
         front.release_directory();
     }
@@ -120,6 +124,9 @@ pub(crate) fn end_process(status: usize, record: &mut Record, in_child: bool) {
 fn process_exits(record: &mut Record, in_child: bool) {
     let Some(front) = front() else { return };
     if in_child && record.private_table == 0 {
+        return;
+    }
+    if !in_child && is_beside() {
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {
