@@ -4,6 +4,7 @@
 //! every use. Pages are never populated ahead; what an owner is about to publish it first
 //! [`reserve`](Arena::reserve)s, so that a full `/dev/shm` is an error and not a SIGBUS.
 
+use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::facade::{Word, Word32};
 use crate::file::ArenaPath;
@@ -32,11 +33,11 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     /// Maps `fd`, whose size is the layout's, or anonymous shared memory.
-    pub(crate) fn map(layout: Computed, fd: Option<BorrowedFd<'_>>, file: Option<&ArenaPath>) -> Result<Self> {
+    pub(crate) fn map(layout: Computed, opened: Option<&Descriptor>, file: Option<&ArenaPath>) -> Result<Self> {
         let bytes = layout.bytes;
         let doing = "map the arena";
-        let status = fd.map(rustix::fs::fstat).transpose().map_err(Error::system(doing))?;
-        let (file, mapped) = (file.cloned(), status.map(|status| (status.st_dev, status.st_ino)));
+        let (fd, mapped) = (opened.map(AsFd::as_fd), opened.map(Descriptor::file));
+        let file = file.cloned();
         if let Some(base) = fd.and_then(|fd| Self::map_at_once(bytes, fd)) {
             return Ok(Self { base, bytes, layout, file, mapped, is_founded: false });
         }

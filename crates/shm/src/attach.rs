@@ -14,7 +14,6 @@ use crate::session::{
     ARENA_ID_AT, BOOT_AT, BYTES_AT, IN_CHARGE, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY, READY_AT, Session, UUID_AT,
     VolumeGuard,
 };
-use rustix::fd::AsFd;
 use rustix::thread::{Timespec, nanosleep};
 use std::sync::Arc;
 
@@ -267,7 +266,7 @@ impl Session {
 /// inherit the mapping and with it whatever its open file has locked.
 fn map_again(path: &ArenaPath, layout: Computed) -> Result<Arena> {
     let fd = path.open()?.ok_or(Error::Detached)?;
-    Arena::map(layout, Some(fd.as_fd()), Some(path))
+    Arena::map(layout, Some(&fd), Some(path))
 }
 
 /// A number for this boot of the machine; 0 if it is not to be had.

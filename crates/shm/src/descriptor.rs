@@ -66,6 +66,11 @@ impl Descriptor {
         None
     }
 
+    /// Device and inode of the arena's file.
+    pub(crate) fn file(&self) -> (u64, u64) {
+        self.file
+    }
+
     /// Whether the number still leads to the arena's file.
     pub(crate) fn is_ours(&self) -> bool {
         rustix::fs::fstat(&*self.fd).is_ok_and(|at| (at.st_dev, at.st_ino) == self.file)
@@ -75,7 +80,7 @@ impl Descriptor {
 /// Closes a number that the program may have closed since it was looked at: the standard library takes that for a defect of ours.
 fn close(fd: OwnedFd) {
     // SAFETY: the number was ours a moment ago, and whoever else closes it does the same.
-    unsafe { rustix::io::close(fd.into_raw_fd()) };
+    unsafe { sys::close(fd.into_raw_fd()) };
 }
 
 impl Drop for Descriptor {

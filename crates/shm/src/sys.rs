@@ -1,11 +1,12 @@
 //! The few system calls that rustix does not wrap: open-file-description locks, the robust list, `kcmp`
 //! and `tgkill`. Straight instructions, not libc, so that they never pass through an interceptor.
 
-use rustix::fd::{AsFd, AsRawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::io::Errno;
 
 #[cfg(target_arch = "x86_64")]
 mod number {
+    pub(super) const CLOSE: usize = 3;
     pub(super) const MADVISE: usize = 28;
     pub(super) const FCNTL: usize = 72;
     pub(super) const TGKILL: usize = 234;
@@ -107,6 +108,15 @@ pub(crate) fn has_table_of(pid: u32) -> Result<bool, Errno> {
     let me = rustix::process::getpid().as_raw_pid() as usize;
     // SAFETY: no pointers; what is asked takes no more arguments.
     unsafe { syscall3(number::KCMP, me, pid as usize, KCMP_FILES) }.map(|order| order == 0)
+}
+
+/// Closes a number, whatever the kernel says of it.
+///
+/// # Safety
+/// Nobody relies on the number.
+pub(crate) unsafe fn close(fd: RawFd) {
+    // SAFETY: the caller's.
+    let _ = unsafe { syscall3(number::CLOSE, fd as usize, 0, 0) };
 }
 
 /// The caller's PID namespace; 0: unknown.
