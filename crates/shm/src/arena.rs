@@ -7,9 +7,10 @@
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::facade::{Word, Word32};
-use crate::file::ArenaPath;
+use crate::file::{ArenaPath, life};
 use crate::layout::{ArenaOffset, Computed, HUGE_PAGE_BYTES, PAGE_BYTES, Region, align_up};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::ffi::c_void;
 
@@ -103,6 +104,19 @@ impl Arena {
     pub(crate) fn is_in(&self, fd: impl AsFd) -> Result<bool> {
         let status = rustix::fs::fstat(fd).map_err(Error::system("examine the arena"))?;
         Ok(self.mapped == Some((status.st_dev, status.st_ino)))
+    }
+
+    /// Whether participant `index` has its byte locked, seen through `fd`; `None` if that leads to another file than is mapped, in which
+    /// nothing is locked: the program has given the number to it, or the arena's name leads elsewhere here.
+    pub(crate) fn known_life(&self, fd: impl AsFd + Copy, index: u32) -> Result<Option<bool>> {
+        let known = (|| {
+            let is_locked = life(fd, index)?;
+            Ok((is_locked || self.is_in(fd)?).then_some(is_locked))
+        })();
+        match known {
+            Err(Error::System { errno: Errno::BADF, .. }) => Ok(None),
+            known => known,
+        }
     }
 
     /// Size in bytes.

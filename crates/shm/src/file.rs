@@ -10,7 +10,6 @@
 //!   gate, whatever it does. The mapping is not inherited by fork and no `close` or
 //!   `close_range` touches it; the kernel drops it, and with it the lock, at exec and death.
 
-use crate::arena::Arena;
 use crate::descriptor::{Descriptor, KEPT_FROM, are_shared};
 use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
@@ -380,19 +379,6 @@ fn size(fd: impl AsFd) -> Result<u64> {
 pub(crate) fn any_life(fd: impl AsFd) -> Result<bool> {
     const TO_THE_END: u64 = 0;
     sys::bytes_locked_by_others(fd, FIRST_PARTICIPANT_BYTE, TO_THE_END).map_err(Error::system("look for participants"))
-}
-
-/// Whether participant `index` has its byte locked, seen through `fd`; `None` if that leads to another file than is mapped, in which nothing
-/// is locked: the program has given the number to it, or the arena's name leads elsewhere here.
-pub(crate) fn known_life(arena: &Arena, fd: impl AsFd + Copy, index: u32) -> Result<Option<bool>> {
-    let known = (|| {
-        let is_locked = life(fd, index)?;
-        Ok((is_locked || arena.is_in(fd)?).then_some(is_locked))
-    })();
-    match known {
-        Err(Error::System { errno: Errno::BADF, .. }) => Ok(None),
-        known => known,
-    }
 }
 
 /// Whether participant `index` has its byte locked, seen through `fd`, which must not hold it.

@@ -8,7 +8,7 @@ use crate::arena::Arena;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::facade::{Ordering, Word, fence};
-use crate::file::{ArenaPath, known_life};
+use crate::file::ArenaPath;
 use crate::layout::{ArenaOffset, PARTICIPANT_BYTES};
 use crate::session::{PARTICIPANTS_USED_AT, SLOTS_USED_AT};
 use crate::slot::{self, Kind};
@@ -382,8 +382,8 @@ fn byte_is_locked(arena: &Arena, path: &ArenaPath, index: u32, view: &mut View<'
         };
     }
     match view {
-        View::Own(fd) => known_life(arena, &*fd, index),
-        View::Lent(fd) => known_life(arena, *fd, index),
+        View::Own(fd) => arena.known_life(&*fd, index),
+        View::Lent(fd) => arena.known_life(*fd, index),
         // Whoever removed the name, nothing says that nobody lives.
         View::None => Ok(None),
     }

@@ -1,7 +1,7 @@
 //! The program closes the descriptors of the arena's file, or gives their numbers to files of its own, while they are in use.
 
 use super::{Calls, identity, layout, left_behind};
-use crate::file::{ArenaPath, known_life};
+use crate::file::ArenaPath;
 use crate::{ArenaIdentity, Detached, Error, Result, Session, VolumeGuard, VolumeIdentity};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -91,10 +91,10 @@ fn a_participants_byte_is_not_believed_to_be_kept_by_another_file() {
     let path = ArenaPath::new(&id);
     let gate = path.gate().unwrap().unwrap();
     let nothing = File::open("/dev/null").unwrap();
-    assert_eq!(known_life(session.arena(), gate.fd(), session.participant().index).unwrap(), Some(true));
-    assert_eq!(known_life(session.arena(), nothing.as_fd(), session.participant().index).unwrap(), None);
+    assert_eq!(session.arena().known_life(gate.fd(), session.participant().index).unwrap(), Some(true));
+    assert_eq!(session.arena().known_life(nothing.as_fd(), session.participant().index).unwrap(), None);
     let free = session.participant().index + 1;
-    assert_eq!(known_life(session.arena(), gate.fd(), free).unwrap(), Some(false));
+    assert_eq!(session.arena().known_life(gate.fd(), free).unwrap(), Some(false));
     let mut guard = Displaces::new(&id);
     guard.displace();
     let error = gate.lock_life(&path, free, false).unwrap_err();
