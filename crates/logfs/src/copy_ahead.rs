@@ -21,7 +21,6 @@ use std::ops::Range;
 
 /// Of less the copy takes no longer than what is done under the lock.
 const AHEAD_MIN_BYTES: u64 = 2 * BLOCK_BYTES;
-
 /// So many writers of as much are to find room at once.
 const WRITERS_WITH_ROOM: u64 = 8;
 /// A rest that is no whole block is worth an entry of its own behind so much.

@@ -66,16 +66,7 @@ impl Suspects<'_> {
 
     /// A run of blocks, however long.
     fn trust_blocks(&self, start: u64, count: u64) {
-        for_each_extent(start, count, |extent| self.blocks.trust(extent));
-    }
-}
-
-fn for_each_extent(mut start: u64, count: u64, mut visit: impl FnMut(Extent)) {
-    let mut left = count;
-    while left > 0 {
-        let count = left.min((1 << 24) - 1) as u32;
-        visit(Extent { start, count });
-        (start, left) = (start + count as u64, left - count as u64);
+        Extent::pieces(start, count).for_each(|extent| self.blocks.trust(extent));
     }
 }
 
@@ -101,7 +92,7 @@ impl<'s> Op<'s> {
     pub(crate) fn recount(&self) -> Result<Option<Recounted>> {
         let word = |which| self.thread.word(self.core.places.control(which)).map_err(shared_error);
         let (recounting, recounted) = (word(CONTROL_RECOUNTING)?, word(CONTROL_RECOUNTED)?);
-        let suspects = Suspects { blocks: self.core.space.blocks(self)?, numbers: self.core.space.inodes(self)? };
+        let suspects = self.suspects()?;
         let lock = self.thread.try_lock(self.core.places.control(CONTROL_RECOUNT_LOCK)).map_err(shared_error)?;
         let Some(lock) = lock else { return Ok(None) };
         let uncertain = self.control(CONTROL_UNCERTAIN)?;
@@ -123,6 +114,10 @@ impl<'s> Op<'s> {
             Err(error) if found == Recounted::default() => Err(error),
             _ => Ok(Some(found)),
         }
+    }
+
+    fn suspects(&self) -> Result<Suspects<'s>> {
+        Ok(Suspects { blocks: self.core.space.blocks(self)?, numbers: self.core.space.inodes(self)? })
     }
 
     /// `found` is what is free by then, also where this fails.
@@ -178,11 +173,7 @@ impl<'s> Op<'s> {
         if !matches!(self.disk().slot(inode)?, Slot::Free { .. }) {
             return Ok(false);
         }
-        let mut commit = self.disk().begin();
-        self.write_back_slots(&mut commit, inode as u64)?;
-        // Unmet: no workload counts beside others; as the fence of `clear_limbo`.
-        let _ = commit.fence();
-        Ok(true)
+        self.make_durably_free(inode as u64).map(|()| true)
     }
 
     /// Waits for all who write in place, and makes all who read look again: those who were at blocks of which a log said nothing any more
@@ -343,18 +334,17 @@ impl<'s> Op<'s> {
     pub(crate) fn trust_number(&self, inode: u32) -> Result<()> {
         match self.control(CONTROL_RECOUNTING)? {
             0 => Ok(()),
-            _ => self.core.space.inodes(self).map(|space| space.trust(Extent { start: inode as u64, count: 1 })),
+            _ => self.suspects().map(|suspects| suspects.trust_number(inode)),
         }
     }
 
     /// Blocks that another file refers to from now on, too. The locks of both are held.
     #[inline]
     pub(crate) fn trust_blocks(&self, start: u64, count: u64) -> Result<()> {
-        if self.control(CONTROL_RECOUNTING)? != 0 {
-            let space = self.core.space.blocks(self)?;
-            for_each_extent(start, count, |extent| space.trust(extent));
+        match self.control(CONTROL_RECOUNTING)? {
+            0 => Ok(()),
+            _ => self.suspects().map(|suspects| suspects.trust_blocks(start, count)),
         }
-        Ok(())
     }
 }
 

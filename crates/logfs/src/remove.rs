@@ -373,15 +373,8 @@ impl<'s> Op<'s> {
     }
 
     /// Frees a run of blocks, however long.
-    pub(crate) fn free_run(&self, mut start: u64, count: u64, durable: &Durable) -> Result<()> {
-        let mut left = count;
-        while left > 0 {
-            let count = left.min((1 << 24) - 1) as u32;
-            self.free_blocks(Extent { start, count }, durable)?;
-            start += count as u64;
-            left -= count as u64;
-        }
-        Ok(())
+    pub(crate) fn free_run(&self, start: u64, count: u64, durable: &Durable) -> Result<()> {
+        Extent::pieces(start, count).try_for_each(|extent| self.free_blocks(extent, durable))
     }
 }
 

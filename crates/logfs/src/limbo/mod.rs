@@ -154,7 +154,7 @@ impl<'s> Op<'s> {
         self.write_back_slots(commit, words[SLOTS].load(Relaxed))
     }
 
-    pub(crate) fn write_back_slots(&self, commit: &mut Commit<'_>, slots: u64) -> Result<()> {
+    fn write_back_slots(&self, commit: &mut Commit<'_>, slots: u64) -> Result<()> {
         for slot in halves(slots) {
             if let Some(at) = self.disk().slot_at(slot)? {
                 commit.flush(at, LINE_BYTES)?;
@@ -277,13 +277,19 @@ impl<'s> Op<'s> {
         Ok(any)
     }
 
-    /// Makes numbers durably free, each in its own slot, and gives them to the pool.
+    /// Gives numbers to the pool, durably free.
     fn free_numbers(&self, numbers: u64) -> Result<()> {
+        self.make_durably_free(numbers)?;
+        halves(numbers).try_for_each(|number| self.release_number(number))
+    }
+
+    /// Makes numbers durably free whose slots say that they are, one in each half.
+    pub(crate) fn make_durably_free(&self, numbers: u64) -> Result<()> {
         let mut commit = self.disk().begin();
         self.write_back_slots(&mut commit, numbers)?;
-        // Unmet: no workload uses up all numbers. It is for what the fence in `clear_limbo` is for, which is met.
+        // Unmet: no workload uses up all numbers, or counts beside others. It is for what the fence in `clear_limbo` is for, which is met.
         let _ = commit.fence();
-        halves(numbers).try_for_each(|number| self.release_number(number))
+        Ok(())
     }
 
     /// Gives the pool the numbers that all threads keep ready, and returns whether there was any.

@@ -10,7 +10,7 @@ use super::pool::Pool;
 use super::{Extent, GROUP_BLOCKS, Held, Space, SpaceError, SpaceLayout};
 
 /// The most blocks of one extent: what the count in a hand and in a file map can say.
-const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
+pub(super) const EXTENT_BLOCKS_MAX: u64 = (1 << 24) - 1;
 
 /// The part of a pool that is left when only crumbs are.
 const POOL_CRUMBS: u64 = 16;

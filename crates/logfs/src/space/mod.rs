@@ -58,6 +58,13 @@ impl Extent {
         self.start + u64::from(self.count)
     }
 
+    /// A run of blocks, however long, in as few extents as say it.
+    pub(crate) fn pieces(start: u64, count: u64) -> impl Iterator<Item = Extent> {
+        let step = allocate::EXTENT_BLOCKS_MAX;
+        (0..count.div_ceil(step))
+            .map(move |piece| Extent { start: start + piece * step, count: (count - piece * step).min(step) as u32 })
+    }
+
     /// In one word, so that a hand changes in one store.
     pub(crate) fn pack(self) -> u64 {
         self.start << 24 | u64::from(self.count)
