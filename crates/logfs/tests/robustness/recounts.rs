@@ -8,12 +8,12 @@ use crate::volume::{Mode, assert_sound, image, open, options};
 use crate::{Random, long};
 use gannet_fstest::Rig;
 use gannet_logfs::{AttachOptions, LogFs, Recounted};
-use gannet_media::Medium;
+use gannet_media::{Medium, Simulation};
 use gannet_shm::testing::{Outcome, run_abandoned, store_point};
 use gannet_vfs::{Errno, FileSystem, MapAccess, NewNode, NodeId, Owner, WritePosition};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// Threads at work.
@@ -213,26 +213,13 @@ fn lost_blocks_that_somebody_still_writes_to_are_nobodys() {
         let (fs, simulation) = open(&image);
         let file = Rig::new(&fs).find(fs.root(), "file").expect("the file");
         Rig::new(&fs).write(file, 0, &bytes(2, 8));
-        let writer_id = Arc::new(Mutex::new(None));
-        let (stopped, is_stopped) = mpsc::channel();
-        let (go, may_go) = mpsc::channel::<()>();
-        let (hooked_id, gate) = (writer_id.clone(), Mutex::new(Some((stopped, may_go))));
-        simulation.set_hook(Some(Arc::new(move |_| {
-            if *hooked_id.lock().expect("unpoisoned") != Some(std::thread::current().id()) {
-                store_point();
-            } else if let Some((stopped, may_go)) = gate.lock().expect("unpoisoned").take() {
-                let _ = stopped.send(());
-                let _ = may_go.recv_timeout(Duration::from_secs(120));
-            }
-        })));
+        let fs = Arc::new(fs);
+        let writer = fs.clone();
+        let stopped = Simulation::stop_after(1, move || Rig::new(&*writer).write(file, 0, &bytes(9, 4096)));
+        simulation.set_hook(Some(Arc::new(|_| store_point())));
         let session = fs.session().clone();
         std::thread::scope(|scope| {
-            let (fs, session) = (&fs, &session);
-            scope.spawn(move || {
-                *writer_id.lock().expect("unpoisoned") = Some(std::thread::current().id());
-                Rig::new(fs).write(file, 0, &bytes(9, 4096));
-            });
-            is_stopped.recv().expect("the writer begins");
+            let (fs, session) = (&*fs, &session);
             let (ended, has_ended) = mpsc::channel();
             scope.spawn(move || {
                 let outcome = run_abandoned(&[session], stores, || {
@@ -251,7 +238,7 @@ fn lost_blocks_that_somebody_still_writes_to_are_nobodys() {
                     Ok(found) => assert_eq!(found, Some(Recounted::default()), "{stores} stores: beside who writes"),
                 }
             }
-            go.send(()).expect("the writer goes on");
+            stopped.finish();
         });
         simulation.set_hook(None);
         session.reap_dead().expect("reaping");

@@ -6,10 +6,10 @@ use crate::operations::bytes;
 use crate::volume::{Mode, assert_sound, attach, image, open};
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
+use gannet_media::Simulation;
 use gannet_shm::testing::{Outcome, run_abandoned, store_point};
-use gannet_vfs::{AllocateMode, AttributeChange, Errno, FileSystem, InodeFlags, NodeId, Result};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use gannet_vfs::{AllocateMode, AttributeChange, Errno, FileSystem, InodeFlags, NodeId, Result, WritePosition};
+use std::sync::Arc;
 use std::time::Duration;
 
 const BLOCKS: usize = 16;
@@ -17,43 +17,21 @@ const WRITTEN: usize = 2 * 4096;
 
 /// Writes two blocks at the beginning of `file`, stops in the middle of the copy, has `meanwhile` done, and goes on. Returns what the write
 /// returned.
-fn stopped_while(
-    fs: &LogFs,
-    simulation: &gannet_media::Simulation,
-    file: NodeId,
-    meanwhile: impl Fn(&Rig<'_>),
-) -> Result<()> {
-    let writer_id = Arc::new(Mutex::new(None));
-    let (stopped, is_stopped) = mpsc::channel();
-    let (go, may_go) = mpsc::channel::<()>();
-    let went_by_itself = Arc::new(AtomicBool::new(false));
-    let (hooked_id, hooked_late, gate) =
-        (writer_id.clone(), went_by_itself.clone(), Mutex::new(Some((stopped, may_go))));
-    simulation.set_hook(Some(Arc::new(move |_| {
-        if *hooked_id.lock().expect("unpoisoned") == Some(std::thread::current().id())
-            && let Some((stopped, may_go)) = gate.lock().expect("unpoisoned").take()
-        {
-            let _ = stopped.send(());
-            let late = may_go.recv_timeout(Duration::from_secs(30)).is_err();
-            hooked_late.store(late, Ordering::Relaxed);
-        }
-    })));
-    let outcome = std::thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            *writer_id.lock().expect("unpoisoned") = Some(std::thread::current().id());
-            let position = gannet_vfs::WritePosition::At(0);
-            Rig::new(fs)
-                .try_write(file, position, &bytes(9, WRITTEN))
-                .map(|written| assert_eq!(written.count_bytes, WRITTEN))
-        });
-        is_stopped.recv().expect("the writer begins");
-        meanwhile(&Rig::new(fs));
-        assert!(!went_by_itself.load(Ordering::Relaxed), "others waited for who copies");
-        go.send(()).expect("the writer goes on");
-        writer.join().expect("the writer")
+fn stopped_while(fs: &Arc<LogFs>, file: NodeId, meanwhile: impl FnOnce(&Rig<'_>) + Send) -> Result<()> {
+    let writer = fs.clone();
+    let stopped = Simulation::stop_after(1, move || {
+        let written = Rig::new(&*writer).try_write(file, WritePosition::At(0), &bytes(9, WRITTEN));
+        written.map(|written| assert_eq!(written.count_bytes, WRITTEN))
     });
-    simulation.set_hook(None);
-    outcome
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| meanwhile(&Rig::new(&**fs)));
+        while !other.is_finished() {
+            assert!(fs.session().waiting().is_empty(), "others wait for who copies");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        other.join().expect("the other");
+    });
+    stopped.finish()
 }
 
 /// What is done meanwhile, and what the file holds in the end, given what it held.
@@ -144,12 +122,13 @@ fn who_copies_whole_blocks_stops_nobody() {
         for case in &CASES {
             let text = format!("{mode:?}: {}", case.text);
             let (fs, simulation) = open(&image);
-            let file = Rig::new(&fs).find(fs.root(), "file").expect("the file");
-            let before = Rig::new(&fs).content(file);
-            stopped_while(&fs, &simulation, file, |rig| (case.meanwhile)(rig, file))
+            let fs = Arc::new(fs);
+            let file = Rig::new(&*fs).find(fs.root(), "file").expect("the file");
+            let before = Rig::new(&*fs).content(file);
+            stopped_while(&fs, file, |rig| (case.meanwhile)(rig, file))
                 .unwrap_or_else(|error| panic!("{text}: {error}"));
-            assert!(Rig::new(&fs).content(file) == (case.after)(before), "{text}");
-            close(fs, &simulation, &text);
+            assert!(Rig::new(&*fs).content(file) == (case.after)(before), "{text}");
+            close(Arc::into_inner(fs).expect("nobody else has it"), &simulation, &text);
         }
     }
 }
@@ -158,17 +137,18 @@ fn who_copies_whole_blocks_stops_nobody() {
 fn who_copies_for_a_file_that_goes_leaves_nothing() {
     for mode in [Mode::CopyOnWrite, Mode::InPlace] {
         let (fs, simulation) = open(&start(mode));
-        let file = Rig::new(&fs).find(fs.root(), "file").expect("the file");
-        let written = stopped_while(&fs, &simulation, file, |rig| {
+        let fs = Arc::new(fs);
+        let file = Rig::new(&*fs).find(fs.root(), "file").expect("the file");
+        let written = stopped_while(&fs, file, |rig| {
             rig.unlink(rig.root, "file").expect("unlink");
         });
         assert_eq!(written.expect_err("there is no such file").errno(), Errno::STALE);
-        close(fs, &simulation, "the file is gone");
+        close(Arc::into_inner(fs).expect("nobody else has it"), &simulation, "the file is gone");
     }
 }
 
 /// Writes the two blocks in a thread that ends after so many stores; whether it came to its end before.
-fn write_abandoned(fs: &LogFs, simulation: &gannet_media::Simulation, file: NodeId, stores: u64) -> bool {
+fn write_abandoned(fs: &LogFs, simulation: &Simulation, file: NodeId, stores: u64) -> bool {
     simulation.set_hook(Some(Arc::new(|_| store_point())));
     let outcome = run_abandoned(&[fs.session()], stores, || Rig::new(fs).write(file, 0, &bytes(9, WRITTEN)));
     simulation.set_hook(None);
@@ -202,7 +182,7 @@ fn who_has_copied_may_end_anywhere() {
             fs.recount().expect("counting").expect("nobody else counts");
             // Whatever counts as free is written to.
             let other = rig.file(rig.root, "other");
-            while rig.try_write(other, gannet_vfs::WritePosition::Append, &[0xEE; 4096]).is_ok() {}
+            while rig.try_write(other, WritePosition::Append, &[0xEE; 4096]).is_ok() {}
             let content = rig.content(file);
             let written = with_the_write(before.clone());
             assert!(content == written || content == before && !is_whole, "{text}: somebody else's bytes");
@@ -219,7 +199,7 @@ fn who_has_copied_may_end_anywhere() {
 }
 
 /// Closes the volume; what counted as free is free.
-fn close(fs: LogFs, simulation: &gannet_media::Simulation, text: &str) {
+fn close(fs: LogFs, simulation: &Simulation, text: &str) {
     let free = fs.statistics().expect("statistics").blocks_free;
     assert!(fs.detach().expect("detach"));
     drop(fs);
