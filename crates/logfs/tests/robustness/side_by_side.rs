@@ -23,15 +23,19 @@ fn stopped_while(fs: &Arc<LogFs>, file: NodeId, meanwhile: impl FnOnce(&Rig<'_>)
         let written = Rig::new(&*writer).try_write(file, WritePosition::At(0), &bytes(9, WRITTEN));
         written.map(|written| assert_eq!(written.count_bytes, WRITTEN))
     });
-    std::thread::scope(|scope| {
+    let (waited, outcome) = std::thread::scope(|scope| {
         let other = scope.spawn(|| meanwhile(&Rig::new(&**fs)));
-        while !other.is_finished() {
-            assert!(fs.session().waiting().is_empty(), "others wait for who copies");
+        while !other.is_finished() && fs.session().waiting().is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        let waited = !other.is_finished();
+        // Before what waits for it is waited for.
+        let outcome = stopped.finish();
         other.join().expect("the other");
+        (waited, outcome)
     });
-    stopped.finish()
+    assert!(!waited, "others waited for who copies");
+    outcome
 }
 
 /// What is done meanwhile, and what the file holds in the end, given what it held.
