@@ -247,25 +247,23 @@ fn replaced(disk: &Disk) -> Error {
 /// Whether all who had the volume on this medium open were killed, and the next can go on with their arena.
 pub fn is_left_open(medium: &gannet_media::Medium) -> bool {
     let Ok(disk) = Disk::open(medium.clone()) else { return false };
-    disk.load(ARENA_AT).is_ok_and(|arena| arena != 0)
-        && identity(&disk).is_ok_and(|identity| Session::is_left_behind(identity).unwrap_or(false))
+    disk.load(ARENA_AT).is_ok_and(|arena| arena != 0) && Session::is_left_behind(identity(&disk)).unwrap_or(false)
 }
 
 /// Removes the arenas that killed users of this medium left behind, other users' as far as that is allowed: for who has repaired or
 /// made a volume there, which is open in none of them. Returns how many.
 pub fn remove_left_open(medium: &gannet_media::Medium) -> usize {
-    nonce(medium).map_or(0, gannet_shm::remove_leftovers_of)
+    gannet_shm::remove_leftovers_of(nonce(medium))
 }
 
 /// Which volume an arena belongs to: its identifier and the file that holds it, so that a copy has another.
-pub(crate) fn identity(disk: &Disk) -> Result<VolumeIdentity> {
-    Ok(VolumeIdentity { uuid: disk.superblock().uuid, nonce: nonce(disk.medium())? })
+pub(crate) fn identity(disk: &Disk) -> VolumeIdentity {
+    VolumeIdentity { uuid: disk.superblock().uuid, nonce: nonce(disk.medium()) }
 }
 
 /// What tells a volume's file from others.
-fn nonce(medium: &gannet_media::Medium) -> Result<u64> {
-    let file = medium.identity().map_err(|_| Error::because(Errno::IO, "examining the volume's file"))?;
-    Ok(file.map_or(0, |file| file.device.rotate_left(32) ^ file.inode))
+fn nonce(medium: &gannet_media::Medium) -> u64 {
+    medium.identity().map_or(0, |file| file.device.rotate_left(32) ^ file.inode)
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl LogFs {
         let disk =
             superblock.and_then(|superblock| Disk::with_superblock(medium, superblock)).and_then(Disk::if_usable);
         let disk = disk.map_err(volume_error)?.in_its_mode();
-        let identity = attach::identity(&disk).map_err(volume_error)?;
+        let identity = attach::identity(&disk);
         let layout = attach::arena_layout(disk.geometry(), options.index_bytes_max);
         let (disk, options) = (Some(disk), Some(options));
         let mut guard = FileGuard { disk, options, core: None, shared: None, report: None, distrusts_maps: false };

@@ -37,12 +37,10 @@ impl FileIdentity {
 }
 
 impl Medium {
-    /// Which file this is. `None` for a simulated medium.
-    ///
-    /// # Errors
-    /// None so far: it was noted when the file was opened.
-    pub fn identity(&self) -> io::Result<Option<FileIdentity>> {
-        Ok(self.backing.file.as_ref().map(HeldFile::identity))
+    /// Which file this is, as noted when it was opened. `None` for a simulated medium.
+    #[must_use]
+    pub fn identity(&self) -> Option<FileIdentity> {
+        self.backing.file.as_ref().map(HeldFile::identity)
     }
 
     /// Whether `path` still names this file, and not another one that was put in its place.
@@ -51,7 +49,7 @@ impl Medium {
     /// What `stat` says, except that a missing file is `false`.
     pub fn is_named_by(&self, path: &Path) -> io::Result<bool> {
         match stat(path) {
-            Ok(status) => Ok(self.identity()? == Some(FileIdentity::of(&status))),
+            Ok(status) => Ok(self.identity() == Some(FileIdentity::of(&status))),
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
             Err(error) => Err(error.into()),
         }
