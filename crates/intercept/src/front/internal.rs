@@ -32,9 +32,10 @@ pub(crate) fn protect_those_of(fs: &dyn FileSystem) -> bool {
     has_room
 }
 
-/// Keeps another descriptor from the program instead.
-pub(crate) fn replace(descriptor: i32, by: i32) {
+/// Keeps another descriptor from the program instead. `while_both`: what there is to do while it gets neither.
+pub(crate) fn replace(descriptor: i32, by: i32, while_both: impl FnOnce()) {
     entry::mark_descriptor(by as usize);
+    while_both();
     for slot in &INTERNAL {
         let _ = slot.compare_exchange(descriptor, by, Ordering::AcqRel, Ordering::Relaxed);
     }

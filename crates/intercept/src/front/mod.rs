@@ -234,8 +234,8 @@ impl Front {
                 return !internal::is_internal(number_wanted as i32);
             }
             let Some(moved) = inherit::another(number_wanted) else { return false };
-            internal::replace(number_wanted as i32, moved);
-            self.template.store(moved, Ordering::SeqCst);
+            // Who finds the number given up, and takes it, must not be taken for the template by others.
+            internal::replace(number_wanted as i32, moved, || self.template.store(moved, Ordering::SeqCst));
             true
         })
     }
