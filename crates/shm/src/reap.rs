@@ -336,15 +336,21 @@ impl Session {
     /// Looks for dead threads and dead participants and settles what they left. For whoever has
     /// time; locks of the dead are taken over without it.
     pub fn reap_dead(&self) -> Result<Reaped> {
-        self.reap(&mut |id, view| self.participants().is_alive(id, || self.namespace(), view))
+        self.reap(true, &mut |id, view| self.participants().is_alive(id, || self.namespace(), view))
     }
 
-    /// Likewise by who joins: participants that seem to live are not looked at closely, which would take a walk through `/proc`.
+    /// Likewise by who joins: participants that seem to live are not looked at closely, which would take a walk through `/proc`, nor
+    /// their threads as long as there are enough slots, which would take a page of memory for each.
     pub fn reap_evidently_dead(&self) -> Result<Reaped> {
-        self.reap(&mut |id, view| self.participants().seems_alive(id, || self.namespace(), view))
+        let looks_at_threads = self.slots_used() > self.arena().layout().threads / 2;
+        self.reap(looks_at_threads, &mut |id, view| self.participants().seems_alive(id, || self.namespace(), view))
     }
 
-    fn reap(&self, is_alive: &mut dyn FnMut(ParticipantId, &mut View<'_>) -> Result<bool>) -> Result<Reaped> {
+    fn reap(
+        &self,
+        looks_at_threads: bool,
+        is_alive: &mut dyn FnMut(ParticipantId, &mut View<'_>) -> Result<bool>,
+    ) -> Result<Reaped> {
         let me = self.thread()?;
         let mut reaped = Reaped::default();
         let mut view = match self.held_gate.load(Plain::Relaxed) {
@@ -359,7 +365,8 @@ impl Session {
                 reaped.participants += 1;
             }
         }
-        for slot in 0..self.slots_used() {
+        let slots = if looks_at_threads { self.slots_used() } else { 0 };
+        for slot in 0..slots {
             let state = load_state(self.arena(), slot)?;
             if slot != me.slot() && state.kind != Kind::Free && self.reap_slot(&me, slot, false)? == Verdict::Gone {
                 reaped.threads += 1;
