@@ -32,7 +32,7 @@ pub struct Volume {
 impl Volume {
     /// A handle with no descriptors.
     pub(crate) fn new(fs: Arc<dyn FileSystem>, known: Known) -> Result<Self> {
-        let device = fs.statistics()?.identity;
+        let device = fs.identity();
         Ok(Self {
             fs,
             table: Table::new(),

@@ -31,6 +31,10 @@ impl FileSystem for LogFs {
         &self.shared
     }
 
+    fn identity(&self) -> u64 {
+        crate::format::get_u64(&self.core.disk.superblock().uuid, 0)
+    }
+
     fn statistics(&self) -> Result<Statistics> {
         // What nobody uses any more counts as free.
         self.reclaim();
@@ -38,7 +42,6 @@ impl FileSystem for LogFs {
         let geometry = op.disk().geometry();
         let (blocks_in_limbo, inodes_in_limbo) = op.count_limbo()?;
         let blocks_free = self.core.space.blocks(&op)?.free_blocks() + blocks_in_limbo;
-        let uuid = op.disk().superblock().uuid;
         Ok(Statistics {
             block_bytes: crate::format::BLOCK_BYTES as u32,
             blocks: geometry.blocks - geometry.first_free,
@@ -46,7 +49,6 @@ impl FileSystem for LogFs {
             blocks_available: blocks_free.saturating_sub(geometry.reserve()),
             inodes: geometry.inodes() - 1,
             inodes_free: self.core.space.inodes(&op)?.free_blocks() + inodes_in_limbo,
-            identity: crate::format::get_u64(&uuid, 0),
         })
     }
 

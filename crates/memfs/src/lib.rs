@@ -106,7 +106,6 @@ impl FileSystem for MemoryFs {
             blocks_available: blocks_free,
             inodes: tree.table.inodes_max(),
             inodes_free: tree.table.inodes_max() - tree.table.inodes_used(),
-            identity: 0,
         })
     }
 

@@ -294,8 +294,6 @@ pub struct Statistics {
     pub inodes: u64,
     /// Inodes that are free.
     pub inodes_free: u64,
-    /// Identity of the file system (`f_fsid`).
-    pub identity: u64,
 }
 
 #[cfg(test)]

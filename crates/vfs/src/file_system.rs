@@ -39,6 +39,11 @@ pub trait FileSystem: Send + Sync {
     /// The root directory.
     fn root(&self) -> NodeId;
 
+    /// Tells it from others (`f_fsid`), each time that it is opened; 0: nothing does.
+    fn identity(&self) -> u64 {
+        0
+    }
+
     /// Space and inodes.
     fn statistics(&self) -> Result<Statistics>;
 

@@ -11,7 +11,7 @@ use crate::memory;
 use crate::number::NAME_TO_HANDLE_AT;
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::{Capabilities, LastMode, OpenFlags};
-use gannet_vfs::{Errno, FileSystem, Found, NodeId};
+use gannet_vfs::{Errno, Found, NodeId};
 
 /// The kernel's bound on the bytes of a handle.
 const HANDLE_BYTES_MAX: u32 = 128;
@@ -21,10 +21,6 @@ const HANDLE_BYTES: u32 = 20;
 const HANDLE_TYPE: u32 = 0x474e;
 /// What `struct file_handle` has before the handle: how long it is, and its type.
 const HEAD_BYTES: usize = 8;
-
-fn identity_of(fs: &dyn FileSystem) -> Result<u64, Errno> {
-    fs.statistics().map(|all| all.identity).map_err(|error| error.errno())
-}
 
 /// `name_to_handle_at`.
 pub(crate) fn name_to_handle(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
@@ -48,7 +44,7 @@ pub(crate) fn name_to_handle(call: &Call<'_>, scratch: &mut PathScratch) -> Answ
         let mut bytes = Vec::with_capacity(HEAD_BYTES + HANDLE_BYTES as usize);
         bytes.extend_from_slice(&HANDLE_BYTES.to_le_bytes());
         bytes.extend_from_slice(&HANDLE_TYPE.to_le_bytes());
-        bytes.extend_from_slice(&identity_of(namespace.fs())?.to_le_bytes());
+        bytes.extend_from_slice(&namespace.fs().identity().to_le_bytes());
         bytes.extend_from_slice(&node.number.to_le_bytes());
         bytes.extend_from_slice(&node.generation.to_le_bytes());
         if !fits {
@@ -109,7 +105,7 @@ fn node_of(front: &Front, mount: usize, kind: u32, bytes: &[u8]) -> Result<NodeI
     };
     let generation = rest.first_chunk::<4>().ok_or(Errno::STALE)?;
     let number = u64::from_le_bytes(*number);
-    if u64::from_le_bytes(*identity) != identity_of(front.file_system(mount)?)? || number == 0 {
+    if u64::from_le_bytes(*identity) != front.file_system(mount)?.identity() || number == 0 {
         return Err(Errno::STALE);
     }
     Ok(NodeId::new(number, u32::from_le_bytes(*generation)))

@@ -15,7 +15,7 @@ use gannet_vfs::{Errno, FileType, Found, NodeId};
 
 /// The kernel's name for an inode of a volume, ending in zero.
 pub(super) fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
-    let identity = call.front.file_system(mount)?.statistics().map_err(|error| error.errno())?.identity;
+    let identity = call.front.file_system(mount)?.identity();
     let user = credentials::effective().user;
     Ok(format!("/dev/shm/gannet-{kind}-{user}-{identity:x}-{}-{}\0", node.number, node.generation))
 }
@@ -87,8 +87,6 @@ pub(crate) fn fifo_of(call: &Call<'_>, descriptor: i32) -> Option<(usize, NodeId
     let mut parts = name.split('-').skip(1);
     let identity = u64::from_str_radix(parts.next()?, 16).ok()?;
     let node = NodeId::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let is_it = |mount: &usize| {
-        call.front.file_system(*mount).is_ok_and(|fs| fs.statistics().is_ok_and(|all| all.identity == identity))
-    };
+    let is_it = |mount: &usize| call.front.file_system(*mount).is_ok_and(|fs| fs.identity() == identity);
     (0..call.front.mounts.len()).find(is_it).map(|mount| (mount, node))
 }

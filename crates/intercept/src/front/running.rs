@@ -13,17 +13,16 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_vfs::shared::AccessMode;
-use gannet_vfs::{Errno, Error, FileSystem, FileType, NodeId};
+use gannet_vfs::{Errno, FileSystem, FileType, NodeId};
 
 /// How the names of the memory files begin that programs of a volume run from; as links they begin with `/memfd:`.
-fn names_of(fs: &dyn FileSystem) -> Result<String, Errno> {
-    let identity = fs.statistics().map_err(|error| error.errno())?.identity;
-    Ok(format!("gannet-program:{identity:x}:"))
+fn names_of(fs: &dyn FileSystem) -> String {
+    format!("gannet-program:{:x}:", fs.identity())
 }
 
 /// The name of the memory file that a program runs from.
-fn name_of(fs: &dyn FileSystem, node: NodeId) -> Result<String, Errno> {
-    Ok(format!("{}{}:{}.", names_of(fs)?, node.number, node.generation))
+fn name_of(fs: &dyn FileSystem, node: NodeId) -> String {
+    format!("{}{}:{}.", names_of(fs), node.number, node.generation)
 }
 
 /// The number of the inode in a link that begins with `prefix`.
@@ -43,7 +42,7 @@ pub(crate) fn check_not_running(fs: &dyn FileSystem, node: NodeId, file_type: Fi
         return Ok(());
     }
     let find = || {
-        let ours = format!("/memfd:{}", names_of(fs).map_err(Error::from)?).into_bytes();
+        let ours = format!("/memfd:{}", names_of(fs)).into_bytes();
         let mut noted = Ok(());
         each_program(|link| {
             if let Some(number) = number_in(link, &ours) {
@@ -57,7 +56,7 @@ pub(crate) fn check_not_running(fs: &dyn FileSystem, node: NodeId, file_type: Fi
     if !fs.shared().may_be_executed(node, find).map_err(|error| error.errno())? {
         return Ok(());
     }
-    let wanted = format!("/memfd:{}", name_of(fs, node)?).into_bytes();
+    let wanted = format!("/memfd:{}", name_of(fs, node)).into_bytes();
     let mut runs = false;
     each_program(|link| {
         runs = link.starts_with(&wanted);
@@ -78,7 +77,7 @@ pub(crate) fn begin(front: &Front, mount: usize, node: NodeId) -> Result<String,
             return Err(Errno::TXTBSY);
         }
     }
-    name_of(fs, node)
+    Ok(name_of(fs, node))
 }
 
 /// Calls `look` with the link in `/proc` to each process's program, until it says true.

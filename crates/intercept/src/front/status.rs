@@ -248,7 +248,8 @@ pub(crate) fn statistics_of_descriptor(call: &Call<'_>) -> Answer {
 fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
     /// "GNNT"
     const MAGIC: u64 = 0x474e_4e54;
-    let all = call.front.file_system(mount)?.statistics().map_err(|error| error.errno())?;
+    let fs = call.front.file_system(mount)?;
+    let all = fs.statistics().map_err(|error| error.errno())?;
     let mut words = [0u64; 15];
     words[0] = MAGIC;
     words[1] = u64::from(all.block_bytes);
@@ -257,7 +258,7 @@ fn write_statistics(call: &Call<'_>, mount: usize, address: usize) -> Answer {
     words[4] = all.blocks_available;
     words[5] = all.inodes;
     words[6] = all.inodes_free;
-    words[7] = all.identity;
+    words[7] = fs.identity();
     words[8] = 255;
     words[9] = u64::from(all.block_bytes);
     // ST_NOSUID | ST_NODEV, and that the flags are valid.

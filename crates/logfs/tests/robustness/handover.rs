@@ -395,7 +395,7 @@ fn an_arena_without_a_volume_is_removed_by_the_next_of_any() {
     assert!(!repaired_arena.exists(), "an arena that its volume does not name");
     assert!(kept_arena.exists(), "the arena of a volume that is there");
     // Meeting places of a volume go with its last user.
-    let identity = fs.statistics().expect("statistics").identity;
+    let identity = fs.identity();
     let uid = rustix::process::geteuid().as_raw();
     let fifo = PathBuf::from(format!("/dev/shm/gannet-fifo-{uid}-{identity:x}-5-1"));
     let stale = PathBuf::from(format!("/dev/shm/gannet-socket-{uid}-{:x}-5-1", 0xdead_u64));
