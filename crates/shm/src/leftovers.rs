@@ -2,8 +2,10 @@
 //! volume, for all volumes of the same user.
 //!
 //! * An **arena** without participants is kept for the next who opens the volume; but not if the volume's file is gone
-//!   (removed, replaced), says that it is open in another arena or in none, or is not known for an hour. To remove one too many costs
-//!   a recovery, nothing else. Whoever has a volume alone removes all others of that file; root also other users'.
+//!   (removed, replaced), says that it is open in another arena, or in none since somebody was closing it in this one, or is not known for an hour.
+//!   To remove one too many costs a recovery, nothing else; but where the volume says that it is closed, and nobody here was closing it, older
+//!   content was put into it under the users of the arena, and only that the arena is there tells whoever opens it that they changed it since.
+//!   Whoever has a volume alone removes all others of that file; root also other users'.
 //! * **Meeting places**: the kernel's pipes and sockets that stand for FIFOs and sockets of a volume
 //!   (`gannet-fifo-UID-VOLUME-…`, `gannet-socket-…`). They go when no arena of their volume is left.
 //!
@@ -12,8 +14,8 @@
 
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
 use crate::session::{
-    ARENA_ID_AT, MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX,
-    VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT,
+    ARENA_ID_AT, IN_CHARGE, MAGIC, MAGIC_AT, READY_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT,
+    VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT,
 };
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
@@ -138,8 +140,8 @@ fn is_old_and_nameless(arena: impl AsFd + Copy) -> bool {
     nameless && rustix::fs::fstat(arena).is_ok_and(|status| now.saturating_sub(status.st_mtime) > NAMELESS_SECONDS)
 }
 
-/// Whether the volume that the arena's header names is no longer where it was, or says that it is open in another arena, or in none:
-/// it was opened by others, repaired, or made anew. In doubt it is there.
+/// Whether the volume that the arena's header names is no longer where it was, or says that it is open in another arena (it was opened by
+/// others), or in none, and somebody was closing it here. In doubt it is there.
 fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     let word = |at: u64| {
         let mut bytes = [0u8; 8];
@@ -166,7 +168,10 @@ fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     let mut named = [0u8; 8];
     rustix::fs::fstat(&volume).is_ok_and(|status| is_it(&status))
         && read_exactly(&volume, word_at, &mut named)
-        && word(ARENA_ID_AT) != Some(u64::from_le_bytes(named))
+        && match u64::from_le_bytes(named) {
+            0 => word(READY_AT) == Some(IN_CHARGE),
+            other => word(ARENA_ID_AT) != Some(other),
+        }
 }
 
 fn read_exactly(fd: impl AsFd, at: u64, bytes: &mut [u8]) -> bool {

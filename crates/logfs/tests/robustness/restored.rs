@@ -153,6 +153,8 @@ fn what_is_put_back_under_a_user_does_not_count_as_closed() {
             restore(&volume.0, &closed);
             user.kill().expect("kill");
             user.wait().expect("wait");
+            // As somebody does who opens or closes any other volume.
+            gannet_shm::remove_leftovers();
         } else {
             let fs = volume.open();
             restore(&volume.0, &closed);
