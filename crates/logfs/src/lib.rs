@@ -41,6 +41,7 @@ mod collect;
 mod copy_ahead;
 mod counters;
 mod create;
+mod dangling;
 mod disk;
 mod dump;
 mod file_map;

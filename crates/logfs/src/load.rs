@@ -67,6 +67,7 @@ impl<'s> Op<'s> {
             }
             Ok(())
         })?;
+        end.refuse_odd(|| self.slot_word(inode, 0))?;
         if birth.file_type == FileType::Regular {
             self.mark_shared(inode, record)?;
         }

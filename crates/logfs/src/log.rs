@@ -3,11 +3,15 @@
 //! Nothing here trusts the medium: a link must lead into the volume, a page must belong to this inode and begin with the
 //! sequence that is expected, an entry must follow its predecessor in sequence and not precede it in epoch. Sequences
 //! rise with every page, so a walk ends.
+//!
+//! An entry that went bad is not taken for the end, as far as that can be told: what a crash may leave behind an end is little.
 
 use crate::disk::{Block, Disk};
 use crate::format::entry::{AT_LINES, Entry, Owned};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
+use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
+use crate::replay::TIMES_STAY;
 use gannet_vfs::{Error, Result};
 
 /// Where a log ends, and what it ends with.
@@ -19,6 +23,8 @@ pub(crate) struct LogEnd {
     pub(crate) next_sequence: u64,
     /// Epoch of the last entry.
     pub(crate) epoch: u32,
+    /// Epoch in which the last page was linked.
+    pub(crate) page_epoch: u32,
     /// Place of the last entry.
     pub(crate) last: Option<LinePlace>,
     /// Number of pages.
@@ -27,6 +33,31 @@ pub(crate) struct LogEnd {
     pub(crate) lines: u64,
     /// The link of the last page, if it leads to no page of this log; or of the slot, and there is no page. Else 0.
     pub(crate) dangling: u64,
+    /// Something stands behind the end that no crash before the present epoch can have left: it is in flight, or was when somebody
+    /// died, or an entry went bad.
+    pub(crate) is_unexplained: bool,
+}
+
+impl LogEnd {
+    /// Where the link stands that [`LogEnd::dangling`] is. `slot_at`: of the log's inode.
+    pub(crate) fn link_at(&self, slot_at: impl FnOnce() -> Result<u64>) -> Result<u64> {
+        match self.tail {
+            Some(tail) => Ok(tail.block * BLOCK_BYTES + AT_NEXT),
+            None => Ok(slot_at()? + AT_HEAD),
+        }
+    }
+
+    /// `EUCLEAN` where a log does not end in zeros and without a link, as one does at which nobody works, and that was settled if somebody
+    /// died at it: an entry, a page or a link went bad. To go on would lose what it said, and all that stands behind it.
+    pub(crate) fn refuse_odd(&self, slot_at: impl FnOnce() -> Result<u64>) -> Result<()> {
+        match self.tail {
+            _ if self.dangling != 0 => Err(Error::damaged("link to a log page", self.link_at(slot_at)?)),
+            Some(Tail { block, line }) if self.is_unexplained => {
+                Err(Error::damaged("last entry of a log", LinePlace::new(block, line).offset_bytes()))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The end of a log's last page.
@@ -101,6 +132,12 @@ impl PageRoom {
         Ok(&self.bytes[line as usize * LINE..self.lines as usize * LINE])
     }
 
+    /// Whether nothing but zeros stands at `line` and behind, as far as it has been copied.
+    fn is_zero_from(&self, line: u32) -> bool {
+        let copied = &self.bytes[line as usize * LINE_BYTES as usize..self.lines as usize * LINE_BYTES as usize];
+        copied.chunks_exact(8).all(|word| word == [0; 8])
+    }
+
     /// The room, for something else.
     pub(crate) fn bytes_mut(&mut self) -> &mut Block {
         &mut self.bytes
@@ -156,6 +193,7 @@ pub(crate) fn walk_in(
         }
         page.begin(disk, link.block)?;
         end.pages += 1;
+        end.page_epoch = header.epoch;
         visit(Met::Page { block: link.block, header: &header })?;
         let mut line = 1;
         while line < LINES {
@@ -179,10 +217,37 @@ pub(crate) fn walk_in(
             Some((next_link, next_header)) => (link, header) = (next_link, next_header),
             None => {
                 end.dangling = next;
+                end.is_unexplained = look_behind(page, disk, owned, &end)?;
                 return Ok(end);
             }
         }
     }
+}
+
+/// Looks at what stands behind the end of a log's last page, if anything does. An entry is durable before the next one is written, so an
+/// entry behind the end says that one before it went bad; but for those of a collection, which stand under one fence, and of which a
+/// crash leaves any. Returns whether the rest is what no crash before the present epoch can have left.
+///
+/// Where zeros stand at the end, lines behind it are looked at only as far as they have been copied: most logs end within the first few.
+fn look_behind(page: &mut PageRoom, disk: &Disk, owned: Owned, end: &LogEnd) -> Result<bool> {
+    let Some(Tail { block, line }) = end.tail.filter(|tail| tail.line < LINES) else { return Ok(false) };
+    if page.is_zero_from(line) {
+        return Ok(false);
+    }
+    page.extend(disk, LINES)?;
+    // Behind the end of a page that was first used in this epoch stand zeros.
+    let mut is_of_now = end.page_epoch == disk.epoch();
+    for behind in line..LINES {
+        let Some(entry) = Entry::decode(owned, page.entry(disk, behind)?) else { continue };
+        if entry.sequence < end.next_sequence {
+            continue;
+        }
+        if entry.time != TIMES_STAY {
+            return Err(Error::damaged("log entry, with others behind it", LinePlace::new(block, line).offset_bytes()));
+        }
+        is_of_now |= entry.epoch == disk.epoch();
+    }
+    Ok(is_of_now)
 }
 
 /// Where a log ends, by the headers of its pages and the entries of the last: what [`walk`] says of a log that is whole, for

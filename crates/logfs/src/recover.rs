@@ -6,6 +6,7 @@
 //! epoch is raised.
 
 use crate::bits::Bits;
+use crate::dangling::explain;
 use crate::disk::Disk;
 use crate::format::page::LinePlace;
 use crate::format::shares::SharedRun;
@@ -64,13 +65,18 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
     report.inodes = judged.inodes;
     report.words_corrected = judged.corrections.len() as u64;
     report.orphans_freed = judged.orphans.len() as u64;
-    let mut commit = disk.begin();
-    for &(_, at, link) in found.dangling.iter().filter(|(inode, ..)| inodes.has(*inode as u64)) {
-        // The link of a page that did not become whole; or what the block held before, behind a header that was torn. A slot that was stale
-        // has been completed since.
-        if disk.load(at)? == link {
-            commit.store(at, 0)?;
+    // A slot that was stale has been completed since.
+    let mut dangling = Vec::new();
+    for link in found.dangling.iter().filter(|link| inodes.has(link.inode as u64)) {
+        if disk.load(link.at)? == link.link {
+            dangling.push(*link);
         }
+    }
+    explain(disk, &dangling, &found.born)?;
+    let mut commit = disk.begin();
+    for link in &dangling {
+        // The link of a page that did not become whole; or what the block held before, behind a header that was torn.
+        commit.store(link.at, 0)?;
     }
     for &(at, word) in &judged.corrections {
         commit.store(at, word)?;

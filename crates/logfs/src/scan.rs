@@ -4,12 +4,13 @@
 //!
 //! Reads the medium and changes nothing.
 
+use crate::dangling::Dangling;
 use crate::disk::{Chunk, Disk};
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Owned, Partner};
 use crate::format::geometry::SLOTS_PER_BLOCK;
-use crate::format::page::{AT_NEXT, LinePlace, Link};
-use crate::format::slot::{AT_HEAD, Birth, Slot};
+use crate::format::page::{LinePlace, Link};
+use crate::format::slot::{Birth, Slot};
 use crate::holders::Holders;
 use crate::log::{self, PageRoom};
 use crate::survey::{Change, Surveyed, Target};
@@ -42,8 +43,10 @@ pub(crate) struct Found {
     pub(crate) halves: Vec<Undecided>,
     /// Inodes that the last entry of a directory makes, and whose slot did not become whole: with the directory.
     pub(crate) unborn: Vec<(u32, Birth, Target)>,
-    /// Inodes whose last page, or slot, has a link that leads to no page of theirs: with the link's place in bytes, and the link.
-    pub(crate) dangling: Vec<(u32, u64, u64)>,
+    /// Links of last pages, and of slots, that lead to no page of their log.
+    pub(crate) dangling: Vec<Dangling>,
+    /// Inodes that the last entry of a directory makes.
+    pub(crate) born: Vec<u32>,
 }
 
 /// A directory whose last entry is to be decided.
@@ -119,31 +122,27 @@ impl<'d> Volume<'d> {
     pub(crate) fn scan(&self, threads: usize) -> Found {
         let mut found = Found::default();
         for part in self.by_blocks(threads, |part: &mut Reader, block, first| part.block(self, block, first)) {
-            let Found { problem, torn, halves, unborn, dangling } = part.found;
+            let Found { problem, torn, halves, unborn, dangling, born } = part.found;
             problem.into_iter().for_each(|(inode, error)| found.note(inode, error));
             found.torn.extend(torn);
             found.halves.extend(halves);
             found.unborn.extend(unborn);
             found.dangling.extend(dangling);
+            found.born.extend(born);
         }
         // In an order that does not depend on the threads.
         found.torn.sort_unstable();
         found.halves.sort_by_key(|half| half.inode);
         found.unborn.sort_by_key(|&(directory, ..)| directory);
         found.dangling.sort_unstable();
+        found.born.sort_unstable();
         found
     }
 
     /// Takes in an inode that has been read: its blocks, its names, and what is to be decided of it.
     pub(crate) fn take(&self, surveyed: &mut Surveyed, found: &mut Found) -> Result<()> {
         self.used.mark(surveyed);
-        if surveyed.end.dangling != 0 {
-            let at = match surveyed.end.tail {
-                Some(tail) => tail.block * BLOCK_BYTES + AT_NEXT,
-                None => self.disk.slot_at(surveyed.inode)?.ok_or(Error::damaged("slot", 0))? + AT_HEAD,
-            };
-            found.dangling.push((surveyed.inode, at, surveyed.end.dangling));
-        }
+        found.dangling.extend(Dangling::of(self.disk, surveyed)?);
         let Some(place) = surveyed.end.last else { return Ok(()) };
         if surveyed.last.torn_data {
             found.torn.push(place);
@@ -152,6 +151,7 @@ impl<'d> Volume<'d> {
             return Ok(());
         }
         let birth = surveyed.last.birth;
+        found.born.extend(birth.iter().map(|(_, target)| target.inode));
         let mut changing = [None; 2];
         if let Some((partner, sequence)) = surveyed.last.partner {
             changing = surveyed.names.last;

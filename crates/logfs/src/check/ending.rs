@@ -3,26 +3,13 @@
 //! Changes nothing.
 
 use super::trace::{ENTRY, Ground, HEAD, Loss, NEXT, Trace};
+use crate::dangling::proves_itself;
 use crate::disk::Block;
 use crate::format::entry::{Entry, KIND_SHIFT, Owned, Payload, claimed_lines};
 use crate::format::page::{LINES, LinePlace, Link, PageHeader};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, get_u32, get_u64, put_u32, put_u64};
 use crate::replay::TIMES_STAY;
 use gannet_vfs::Result;
-
-/// Whether a page holds two entries of this inode in a row. The header, the first entry and the link to the page become
-/// durable together, so before the second one is written all three are: then it was no crash that took one of them.
-pub(super) fn proves_itself(owned: Owned, page: &Block) -> bool {
-    let entry = |line: u32| {
-        let bytes = page.get(line as usize * LINE_BYTES as usize..)?;
-        Entry::decode(owned, bytes)
-    };
-    (1..LINES).any(|line| {
-        entry(line).is_some_and(|first| {
-            entry(line + first.lines).is_some_and(|second| Some(second.sequence) == first.sequence.checked_add(1))
-        })
-    })
-}
 
 /// A link that leads to no page of this log: damage, or a page that was in flight at a crash.
 pub(super) fn judge_lost_link(
@@ -48,9 +35,9 @@ pub(super) fn judge_lost_link(
     }
     let damage = !inside
         || link.epoch > epoch
-        || (ground.clean() && link.epoch == epoch)
+        || ground.clean()
         || (ground.saved_used.as_ref().is_some_and(|used| used.has(link.block)) && looks_like(ground, owned, page))
-        || proves_itself(owned, page);
+        || proves_itself(owned, page, if first { 0 } else { trace.next_sequence });
     if !damage {
         trace.dangling = Some(at);
         return Ok(());

@@ -4,10 +4,10 @@
 //! several pages would fit, the one that leads furthest is the log's: copies are of its past. Nothing else tells a page that somebody wrote
 //! from a real one but the checksums' key, which is known to whoever can read the volume itself. Changes nothing.
 
-use super::ending::proves_itself;
 use super::model::Model;
 use super::trace::Ground;
 use crate::bits::Bits;
+use crate::dangling::proves_itself;
 use crate::disk::Block;
 use crate::format::entry::{Entry, Owned};
 use crate::format::page::{LINES, Link, PageHeader};
@@ -100,7 +100,7 @@ fn search(ground: &Ground<'_>, reached: &Bits, held: &Bits) -> Result<Strays> {
             .filter(|sequence| (header.first_sequence..header.first_sequence + LINES as u64).contains(sequence))
             .max();
         let Some(last) = last else { continue };
-        if ground.saved_used.is_some() || proves_itself(owned, &page) {
+        if ground.saved_used.is_some() || proves_itself(owned, &page, 0) {
             let link = Link { block, epoch: header.epoch };
             let stray = Stray { first: header.first_sequence, end: last + 1, link };
             strays.pages.entry((header.inode, header.generation)).or_default().push(stray);

@@ -3,10 +3,11 @@
 //!
 //! Changes nothing. Written apart from `log` on purpose: two readers of one format check each other.
 
-use super::ending::{judge_end, judge_lost_link, proves_itself};
+use super::ending::{judge_end, judge_lost_link};
 use super::fixed::Chunks;
 use super::strays::Strays;
 use crate::bits::Bits;
+use crate::dangling::proves_itself;
 use crate::disk::{Block, Disk};
 use crate::format::entry::{Entry, Owned, Payload};
 use crate::format::page::{AT_NEXT, LINES, LinePlace, Link, PageHeader};
@@ -257,8 +258,14 @@ fn next_page(
         trace.skip_to(sequence);
         return Ok(Some((link, header)));
     }
-    if let Some(link) = link.filter(|_| is_exact) {
-        judge_lost_link(ground, owned, trace, link, word_at, first)?;
+    match link {
+        Some(link) if is_exact => judge_lost_link(ground, owned, trace, link, word_at, first)?,
+        // Whoever ends the log there clears the link.
+        Some(_) if ground.clean() => {
+            trace.fault(structure, word_at, "it leads on from a page without entries", Loss::Nothing)
+        }
+        Some(_) => trace.dangling = Some(word_at),
+        None => {}
     }
     Ok(None)
 }
@@ -326,7 +333,7 @@ fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, pag
         return Ok(if ours(&header) && header.epoch == link.epoch { Led::Page(header) } else { Led::Nowhere });
     }
     // Its entries prove whose page it is.
-    let was_linked = ground.clean() && link.epoch == disk.epoch() || proves_itself(owned, page);
+    let was_linked = ground.clean() && link.epoch == disk.epoch() || proves_itself(owned, page, expected.unwrap_or(0));
     let first = Entry::decode(owned, &page[LINE_BYTES as usize..]);
     Ok(match first {
         Some(entry)

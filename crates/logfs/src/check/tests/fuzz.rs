@@ -6,11 +6,13 @@ use super::{check, medium_of, run};
 use crate::attach::AttachOptions;
 use crate::check::{CheckOptions, CheckReport, Finding, Outcome, UNFINISHED};
 use crate::disk::Disk;
-use crate::format::entry::{Extents, FileExtent, LargeValue, LoggedAttributes, Payload, claimed_lines};
+use crate::format::entry::{Extents, FileExtent, LargeValue, LoggedAttributes, Owned, Payload, claimed_lines};
+use crate::format::geometry::SLOTS_PER_BLOCK;
 use crate::format::page::PageHeader;
-use crate::format::slot::{SLOT_BYTES, encode_map_word};
+use crate::format::slot::{SLOT_BYTES, Slot, encode_map_word};
 use crate::format::{BLOCK_BYTES, Key, LINE_BYTES, Tag, get_u32, get_u64, put_u32, put_u64};
 use crate::fuzzing::Choices;
+use crate::log;
 use crate::ops::NoUsers;
 use crate::volume::LogFs;
 use gannet_media::{Medium, MediumOffset};
@@ -181,8 +183,26 @@ pub(crate) fn exercise(medium: &Medium, tally: &mut [u64; 4]) -> Result<(), Stri
         return Err(format!("after {}it is\n{}", findings(&report), findings(&again)));
     }
     let disk = Disk::open(medium.clone()).unwrap();
+    ends_are_sound(&disk)
+        .map_err(|error| format!("what is sound cannot be read after {}: {error}", findings(&report)))?;
     let recovered = crate::recover::recover(&disk, 1);
     recovered.map(|_| ()).map_err(|error| format!("recovery refuses after {}: {error}", findings(&report)))
+}
+
+/// Whether all logs end as those of a volume that was closed cleanly must.
+fn ends_are_sound(disk: &Disk) -> gannet_vfs::Result<()> {
+    for chunk in disk.chunks()? {
+        for number in 0..disk.geometry().chunk_blocks {
+            let first = (u64::from(chunk.number) * disk.geometry().chunk_blocks + number) * SLOTS_PER_BLOCK;
+            for (inode, slot) in disk.slots(u64::from(chunk.block) + number, first)? {
+                let Slot::Used { generation, birth, .. } = slot else { continue };
+                let owned = Owned { key: disk.key(), inode, generation };
+                let end = log::walk(disk, owned, birth.head, &mut |_| Ok(()))?;
+                end.refuse_odd(|| disk.slot_at(inode).map(|at| at.unwrap_or(0)))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn findings(report: &CheckReport) -> String {

@@ -7,6 +7,7 @@ mod campaign;
 #[cfg(test)]
 mod copies;
 mod damage;
+mod ends;
 mod flips;
 pub(crate) mod fuzz;
 #[cfg(test)]
