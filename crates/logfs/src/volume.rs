@@ -144,9 +144,14 @@ impl LogFs {
     pub fn detach(&self) -> Result<bool> {
         let mut slot = self.guard.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         match slot.take() {
-            Some(mut guard) => match self.session.detach(&mut guard).map_err(shared_error)? {
-                Detached::Last => Ok(true),
-                Detached::OthersRemain => Ok(false),
+            Some(mut guard) => match self.session.detach(&mut guard) {
+                Ok(Detached::Last) => Ok(true),
+                Ok(Detached::OthersRemain) => Ok(false),
+                Err(error) => {
+                    // It did not come as far as leaving, and can be tried again.
+                    *slot = Some(guard).filter(|_| self.session.has_joined());
+                    Err(shared_error(error))
+                }
             },
             None if self.session.path().is_none() => {
                 attach::close_last(&self.core, &self.session, Some(&self.shared)).map(|()| true)

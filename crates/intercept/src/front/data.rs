@@ -160,6 +160,12 @@ fn check_position(call: &Call<'_>, count: usize) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Likewise of a position that the description keeps.
+#[inline]
+fn check_end(offset: u64, count: usize) -> Result<(), Errno> {
+    if offset.checked_add(count as u64).is_none_or(|end| end > i64::MAX as u64) { Err(Errno::INVAL) } else { Ok(()) }
+}
+
 /// Reads into `list` the segments of a vectored call, which has room for them; how many there are.
 fn read_segments(call: &Call<'_>, list: &mut [UserSlice]) -> Result<usize, Errno> {
     let [_, address, count, ..] = call.arguments;
@@ -251,7 +257,7 @@ fn read_into(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, mut into: De
     let count = match position_of(call)?.0 {
         Position::At(offset) => read(offset, &mut into)?,
         Position::Current => with_offset(fs, file, |offset| {
-            let result = read(offset, &mut into);
+            let result = check_end(offset, into.remaining()).and_then(|()| read(offset, &mut into));
             (offset + result.map_or(0, |count| count as u64), result)
         })?,
     };
@@ -329,7 +335,9 @@ fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bo
         }
         Position::Current => with_offset(fs, file, |offset| {
             let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-            let result = limited(&mut from, offset).and_then(|()| write(position, &mut from));
+            let result = check_end(offset, from.remaining())
+                .and_then(|()| limited(&mut from, offset))
+                .and_then(|()| write(position, &mut from));
             (result.map_or(offset, |written| written.offset_bytes + written.count_bytes as u64), result)
         })?,
     };

@@ -1,12 +1,12 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
-use super::{Mount, complain, front, maps, over_exec, table};
+use super::{Front, Mount, complain, front, maps, over_exec, rights, table};
 use crate::number;
 use crate::process::{is_beside, is_shared};
 use crate::raw::syscall;
 use crate::thread::{self, Record};
 use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use gannet_vfs::FileSystem;
+use gannet_vfs::{Errno, FileSystem};
 
 /// An `execve` that is about to happen ends this process's part in the volumes: where nothing of them is open or mapped it leaves
 /// in order, so that the last one closes the volume. If the call fails, the next use opens it again. Otherwise others settle
@@ -31,16 +31,19 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
             // SAFETY: made by `Box::into_raw`; there is no other thread, and nothing of the call in hand refers to it.
             let opened = unsafe { Box::from_raw(opened) };
-            leave(mount, &**opened);
+            leave(front, table::current(record), mount, &**opened);
         }
     }
 }
 
 /// Leaves a volume, and says where it could not be closed: `exit` and `execve` have no answer for that. Mostly the command is the last, which
-/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, and others find it gone.
-fn leave(mount: &Mount, opened: &dyn FileSystem) {
-    if let Err(error) = opened.leave()
+/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, nor may who has no descriptor left:
+/// others find them gone.
+fn leave(front: &Front, table: &table::Table, mount: &Mount, opened: &dyn FileSystem) {
+    let has_no_room = |error: &gannet_vfs::Error| matches!(error.errno(), Errno::MFILE | Errno::NFILE);
+    if let Err(error) = rights::with_room(front, table, true, || opened.leave())
         && !super::has_changed_identity()
+        && !has_no_room(&error)
     {
         complain(&[&mount.volume, b": could not be closed: ", error.to_string().as_bytes()]);
     }
@@ -171,7 +174,7 @@ fn process_exits(record: &mut Record, in_child: bool) {
         if thread::is_alone() || is_single_threaded() {
             mount.opened.store(core::ptr::null_mut(), Ordering::Release);
             // SAFETY: as above; never freed.
-            leave(mount, unsafe { &**opened });
+            leave(front, table, mount, unsafe { &**opened });
         } else {
             stays = true;
         }

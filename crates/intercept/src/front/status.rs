@@ -82,7 +82,7 @@ fn write_stat(address: usize, mount: usize, all: &Attributes) -> Answer {
 }
 
 /// `stat`, `lstat`, `newfstatat`.
-pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> Answer {
+pub(crate) fn stat(call: &Call<'_>, mut at: AtForm, scratch: &mut PathScratch) -> Answer {
     let flags = at.arguments[3];
     let address = at.arguments[2];
     const AT_NO_AUTOMOUNT: usize = 0x800;
@@ -91,6 +91,9 @@ pub(crate) fn stat(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) -> An
     let known = AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
     if call.number == NEWFSTATAT && has_unknown(flags, known) {
         return Ok(Outcome::Pass);
+    }
+    if call.number == NEWFSTATAT {
+        name_directory(&mut at, flags);
     }
     if call.number == NEWFSTATAT && is_of_descriptor(&at, flags) {
         // How the C library does `fstat`.
@@ -122,6 +125,14 @@ fn is_of_descriptor(at: &AtForm, flags: usize) -> bool {
     flags & AT_EMPTY_PATH != 0
         && directory != AT_FDCWD
         && (path == 0 || memory::read_value(path, &mut first).is_ok() && first == 0)
+}
+
+/// No path at all stands for an empty one (since Linux 6.11): of the working directory here.
+fn name_directory(at: &mut AtForm, flags: usize) {
+    let is_nameless = at.arguments[at.path] == 0 && at.arguments[at.directory] as i32 == AT_FDCWD;
+    if is_nameless && flags & AT_EMPTY_PATH != 0 {
+        at.arguments[at.path] = c"".as_ptr() as usize;
+    }
 }
 
 /// What a descriptor of the host is: what the kernel says, who puts the mode at `mode_at`; what `write` says of the FIFO of a volume
@@ -163,10 +174,11 @@ pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     if has_unknown(flags, known) || flags & AT_STATX_SYNC_TYPE == AT_STATX_SYNC_TYPE || mask & STATX_RESERVED != 0 {
         return Ok(Outcome::Pass);
     }
-    let at = AtForm::new(STATX, call.arguments);
-    if path == 0 && directory as i32 == AT_FDCWD {
+    let mut at = AtForm::new(STATX, call.arguments);
+    if path == 0 && directory as i32 == AT_FDCWD && flags & AT_EMPTY_PATH == 0 {
         return Ok(Outcome::Pass);
     }
+    name_directory(&mut at, flags);
     if is_of_descriptor(&at, flags) {
         return match call.open_file(directory) {
             Some(file) => {

@@ -26,6 +26,19 @@ static void maps(void) {
     waitpid(child, 0, 0); munmap(map, 16384); munmap(room, 65536); close(file); close(reading);
 }
 
+// At the end of what an offset can say.
+static void ends(void) {
+    section = "ends";
+    int file = open("end", O_CREAT | O_RDWR, 0600); char text[20]; struct iovec part = {text, 20}; ftruncate(file, 65536);
+    if (lseek(file, LONG_MAX - 10, SEEK_SET) > 0) { R(read(file, text, 20)); R(readv(file, &part, 1)); R(write(file, text, 20)); R(writev(file, &part, 1)); R(lseek(file, 0, SEEK_CUR) == LONG_MAX - 10); }
+    else for (int i = 0; i < 5; i++) say("no such place");
+    R((long)mmap(0, 4096, PROT_READ, MAP_SHARED, file, LONG_MAX - 4095)); R((long)mmap(0, 8192, PROT_READ, MAP_PRIVATE, file, LONG_MAX - 8191)); R((long)mmap(0, 4096, PROT_READ, MAP_SHARED, file, -4096));
+    char *map = mmap(0, 8192, PROT_READ, MAP_SHARED, file, 32768); R(madvise(map, 4096, MADV_WIPEONFORK)); R(madvise(map, 4096, MADV_FREE)); R(madvise(map, 4096, MADV_DONTNEED)); R(map[0]);
+    // No path at all, since Linux 6.11 an empty one; which the working directory is, others say.
+    struct stat status; struct statx extended; R(fstatat(AT_FDCWD, 0, &status, AT_EMPTY_PATH)); R(S_ISDIR(status.st_mode)); R(syscall(SYS_statx, AT_FDCWD, 0, AT_EMPTY_PATH, STATX_TYPE, &extended)); R(S_ISDIR(extended.stx_mode)); R(fstatat(AT_FDCWD, 0, &status, 0));
+    munmap(map, 8192); close(file);
+}
+
 static void names(void) {
     section = "names";
     int listening = socket(AF_UNIX, SOCK_STREAM, 0), calling = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -59,6 +72,6 @@ static void descriptors(void) {
 
 int main(int count, char **arguments) {
     if (count < 2 || chdir(arguments[1])) return 2;
-    maps(); names(); descriptors();
+    maps(); ends(); names(); descriptors();
     section = "end"; say("done");
 }

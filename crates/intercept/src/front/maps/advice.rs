@@ -10,12 +10,16 @@ use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_vfs::Errno;
 
+const MADV_FREE: usize = 8;
 const MADV_REMOVE: usize = 9;
+const MADV_WIPEONFORK: usize = 18;
 
-/// `madvise`: MADV_REMOVE makes a hole in the file, which to the kernel is the medium. All other advice is about memory.
+/// `madvise`: MADV_REMOVE makes a hole in the file, which to the kernel is the medium. Some advice is for anonymous memory only, which a hole
+/// is to the kernel. All other is about memory.
 pub(crate) fn advise(call: &Call<'_>) -> Answer {
     let [start, length, advice, ..] = call.arguments;
-    if advice as u32 as usize != MADV_REMOVE || !start.is_multiple_of(PAGE_BYTES) {
+    let advice = advice as u32 as usize;
+    if !matches!(advice, MADV_FREE | MADV_REMOVE | MADV_WIPEONFORK) || !start.is_multiple_of(PAGE_BYTES) {
         return Ok(Outcome::Pass);
     }
     let Some(end) = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE_BYTES)) else {
@@ -23,6 +27,9 @@ pub(crate) fn advise(call: &Call<'_>) -> Answer {
     };
     if !has_any(start, end) {
         return Ok(Outcome::Pass);
+    }
+    if advice != MADV_REMOVE {
+        return Err(Errno::INVAL);
     }
     let on_host = |from: usize, to: usize| {
         // SAFETY: the program's call, for what lies between maps of ours.

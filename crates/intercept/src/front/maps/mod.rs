@@ -80,10 +80,10 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
     if length == 0 {
         return Err(Errno::INVAL);
     }
-    if offset > i64::MAX as usize {
+    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
+    if (i64::MAX as usize).checked_sub(length).is_none_or(|last| offset > last) {
         return Err(Errno::OVERFLOW);
     }
-    let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
     // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.
     let shared = match flags & MAP_TYPE {
         MAP_SHARED => true,
