@@ -352,3 +352,15 @@ first
 volume",
     );
 }
+
+/// Leaving a volume takes a descriptor or two for a moment.
+#[test]
+fn a_process_that_ends_without_a_free_descriptor_leaves_in_order() {
+    let fills = r#"exec python3 -c '
+import os
+try:
+    while True: os.open(".", os.O_RDONLY)
+except OSError as error: print(error.errno)'"#;
+    let (soft, hard) = (format!("(ulimit -Sn 60; {fills})"), format!("(ulimit -n 60; {fills})"));
+    Volume::new(32).script(&format!("exec 2>&1; {soft}; {hard}; echo $?"), "24\n24\n0");
+}
