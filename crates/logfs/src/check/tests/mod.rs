@@ -10,6 +10,8 @@ mod damage;
 mod flips;
 pub(crate) mod fuzz;
 #[cfg(test)]
+mod sense;
+#[cfg(test)]
 mod unreadable;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};
