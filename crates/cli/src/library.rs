@@ -4,9 +4,15 @@
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where the library is.
-pub(crate) fn find() -> Option<PathBuf> {
-    gannet_intercept::find_library().or_else(inside)
+/// Where the library is; `None` if it is nowhere.
+///
+/// # Errors
+/// Where it cannot be known what is beside this command, and none is inside it.
+pub(crate) fn find() -> std::io::Result<Option<PathBuf>> {
+    match gannet_intercept::find_library() {
+        Ok(Some(path)) => Ok(Some(path)),
+        other => inside().map_or(other, |path| Ok(Some(path))),
+    }
 }
 
 /// What [`gannet_open::BUILD`] was when the library at `path` was made; `None` if it does not say.

@@ -493,3 +493,27 @@ fn what_killed_users_left_goes_with_a_repair_and_with_a_new_volume() {
         assert_eq!(arenas(), 0, "{last:?}");
     }
 }
+
+/// In JSON a path is a string with the names' letters, as the guide has it; in text it is one that terminals can show.
+#[test]
+fn a_path_of_a_finding_is_that_of_the_file() {
+    let bench = Bench::new();
+    let path = bench.volume();
+    let volume = path.to_str().unwrap();
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let name = gannet_vfs::Name::new(b"a\n\"\xff \xc3\xa4").unwrap();
+    let file = gannet_vfs::NewNode::regular(0o600, gannet_vfs::Owner::default());
+    let file = open.create(open.root(), name, &file).unwrap();
+    open.set_xattr(file, b"user.large", &[0x5A; 9000], gannet_vfs::XattrMode::Any).unwrap();
+    drop(open);
+    let mut bytes = std::fs::read(&path).unwrap();
+    let is_of_the_value = |block: &[u8]| block.iter().all(|&byte| byte == 0x5A);
+    let block = bytes.chunks(4096).position(is_of_the_value).unwrap();
+    bytes[block * 4096 + 17] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&gannet(&["fsck", "--json", volume]).stdout).unwrap();
+    assert_eq!(found["findings"][0]["path"], "/a\n\"\u{fffd} ä", "{found:#}");
+    let output = gannet(&["fsck", volume]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains(r#"(/a\n\"\xff \xc3\xa4)"#), "{said}");
+}

@@ -136,7 +136,7 @@ fn main() {
         measure(arguments.next().expect("a directory").to_str().expect("UTF-8"));
         return;
     }
-    let library = find_library().expect("libgannet_preload.so: build gannet-preload");
+    let library = find_library().ok().flatten().expect("libgannet_preload.so: build gannet-preload");
     let myself = std::env::current_exe().expect("this program");
     println!("without interception, on tmpfs:");
     measure("/dev/shm");

@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let options = LaunchOptions {
-        library: find_library().expect("libgannet_preload.so: build gannet-preload"),
+        library: find_library().ok().flatten().expect("libgannet_preload.so: build gannet-preload"),
         mounts: if first == "none" {
             vec![]
         } else {

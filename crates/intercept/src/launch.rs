@@ -37,23 +37,26 @@ pub struct LaunchOptions {
     pub directory: Option<PathBuf>,
 }
 
-/// The injected library beside this executable, in `../lib/gannet` or `../lib` of it, or where `GANNET_LIBRARY` says.
-pub fn find_library() -> Option<PathBuf> {
+/// The injected library beside this executable, in `../lib/gannet` or `../lib` of it, or where `GANNET_LIBRARY` says; `None` if it is not there.
+///
+/// # Errors
+/// Where the kernel does not say which file this executable is: without `/proc`, for instance.
+pub fn find_library() -> io::Result<Option<PathBuf>> {
     const NAME: &str = "libgannet_preload.so";
     if let Some(path) = std::env::var_os("GANNET_LIBRARY") {
         let path = PathBuf::from(path);
         // The programs that are started have other working directories. A link stays one: its user may have made it for its name.
-        return Some(std::path::absolute(&path).unwrap_or(path));
+        return Ok(Some(std::path::absolute(&path).unwrap_or(path)));
     }
-    let executable = std::env::current_exe().ok()?;
-    let directory = executable.parent()?;
+    let executable = std::env::current_exe()?;
+    let Some(directory) = executable.parent() else { return Ok(None) };
     let candidates = [
         directory.join(NAME),
         directory.join("../lib/gannet").join(NAME),
         directory.join("../lib").join(NAME),
         directory.join("..").join(NAME),
     ];
-    candidates.into_iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok())
+    Ok(candidates.into_iter().find(|path| path.is_file()).and_then(|path| path.canonicalize().ok()))
 }
 
 /// Runs a command and waits for it. Signals of the terminal reach it as they reach this process, which ignores them meanwhile;

@@ -114,6 +114,10 @@ pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
         gannet_shm::Error::OtherVersion { .. } => {
             Error::because(Errno::BUSY, "the volume is open in processes of another version of Gannet; end them first")
         }
+        gannet_shm::Error::Cut { .. } => Error::because(
+            Errno::UCLEAN,
+            "damaged shared state: its file was cut; end all processes that have the volume open",
+        ),
         gannet_shm::Error::Exclusive { .. } => {
             Error::because(Errno::BUSY, "a process has the volume mounted for itself: unmount it first")
         }

@@ -74,18 +74,21 @@ pub(crate) fn is_sound_value(disk: &Disk, value: &LargeValue<'_>) -> bool {
     in_order && value.bytes as usize <= VALUE_BYTES_MAX && blocks == (value.bytes as u64).div_ceil(BLOCK_BYTES)
 }
 
-/// Reads a value out of its blocks.
-pub(crate) fn read_value(disk: &Disk, value: &LargeValue<'_>, into: &mut [u8]) -> Result<()> {
+/// Reads a value out of its blocks. `EUCLEAN` if it is not what was written: also where it was replaced meanwhile, so that who reads without
+/// the inode's lock believes neither value nor error before he has looked whether it was.
+pub(crate) fn read_value(disk: &Disk, owned: Owned, value: &LargeValue<'_>, into: &mut [u8]) -> Result<()> {
+    let first = value.extents.iter().next().map_or(0, |extent| extent.block);
+    let damaged = || Error::damaged("value of an extended attribute", first * BLOCK_BYTES);
     if !is_sound_value(disk, value) || into.len() != value.bytes as usize {
-        return Err(Error::damaged("value of an extended attribute", 0));
+        return Err(damaged());
     }
-    let mut rest = into;
+    let mut rest = &mut *into;
     for extent in value.extents.iter() {
         let (part, after) = rest.split_at_mut(rest.len().min(extent.count as usize * BLOCK_BYTES as usize));
         disk.read(extent.block * BLOCK_BYTES, part)?;
         rest = after;
     }
-    Ok(())
+    if owned.value_checksum(into) == value.checksum { Ok(()) } else { Err(damaged()) }
 }
 
 impl<'s> Op<'s> {
@@ -98,6 +101,7 @@ impl<'s> Op<'s> {
             let tree = self.tree(node.number as u32, record);
             let (at, true) = self.xattr_place(&tree, name)? else { return Err(Error::new(Errno::NODATA)) };
             let place = tree.get(at).map_err(index_error)?.ok_or(Error::new(Errno::NODATA))?;
+            let owned = Owned { key: self.disk().key(), inode: node.number as u32, generation: node.generation };
             self.xattr_entry(LinePlace(place), |_, found| {
                 let length = match found {
                     XattrValue::Inline(found) => found.len(),
@@ -109,7 +113,7 @@ impl<'s> Op<'s> {
                 let room = value.get_mut(..length).ok_or(Error::new(Errno::RANGE))?;
                 match found {
                     XattrValue::Inline(found) => room.copy_from_slice(found),
-                    XattrValue::Large(found) => read_value(self.disk(), &found, room)?,
+                    XattrValue::Large(found) => read_value(self.disk(), owned, &found, room)?,
                 }
                 Ok(length)
             })?

@@ -9,7 +9,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result, again};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, VolumeIdentity};
-use crate::layout::{ArenaLayout, ArenaOffset, Computed};
+use crate::layout::{ArenaLayout, ArenaOffset, Computed, HEADER_BYTES};
 use crate::session::{
     ARENA_ID_AT, BOOT_AT, BYTES_AT, IN_CHARGE, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY, READY_AT, Session, UUID_AT,
     VolumeGuard,
@@ -27,7 +27,7 @@ impl Session {
     /// Opens the arena of a volume, or makes it if nobody has it, and joins.
     ///
     /// `guard` is told which of the two it was. Errors: `Foreign` if something else stands at the
-    /// arena's name, `OtherVersion`, `Full`, and what the guard refuses with.
+    /// arena's name, `OtherVersion`, `Cut` if somebody lives in what was made shorter, `Full`, and what the guard refuses with.
     pub fn attach(identity: VolumeIdentity, layout: &ArenaLayout, guard: &mut dyn VolumeGuard) -> Result<Arc<Self>> {
         again(|| Self::attach_once(identity, layout, guard))
     }
@@ -54,8 +54,9 @@ impl Session {
                     continue;
                 }
                 // Its last participant was killed.
-                let found = layout.compute_for(gate.bytes)?;
-                if let Some(session) = Self::adopt(&path, &gate, found, &identity, guard)? {
+                if let Ok(found) = layout.compute_for(gate.bytes)
+                    && let Some(session) = Self::adopt(&path, &gate, found, &identity, guard)?
+                {
                     drop(gate);
                     crate::leftovers::remove_leftovers();
                     return Ok(session);
@@ -159,6 +160,9 @@ impl Session {
         states: &[u64],
     ) -> Result<Arc<Self>> {
         let other_version = || Error::OtherVersion { path: path.path.clone() };
+        if is_cut(gate) {
+            return Err(Error::Cut { path: path.path.clone() });
+        }
         if gate.bytes != layout.bytes {
             return Err(other_version());
         }
@@ -260,6 +264,18 @@ impl Session {
             self.arena.fixed(at).store(value, Ordering::Release);
         }
     }
+}
+
+/// Whether the arena's file is shorter than it was made, in whichever version: without room for a header, or shorter than that says.
+fn is_cut(gate: &Gate) -> bool {
+    if gate.bytes < HEADER_BYTES {
+        return true;
+    }
+    let word = |at| {
+        let mut word = [0; 8];
+        (rustix::io::pread(gate.fd(), &mut word, at) == Ok(word.len())).then_some(u64::from_le_bytes(word))
+    };
+    word(MAGIC_AT) == Some(MAGIC) && word(BYTES_AT).is_some_and(|bytes| gate.bytes < bytes)
 }
 
 /// Maps the arena through an open file of its own: not the gate's, not the byte's, since children

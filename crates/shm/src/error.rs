@@ -33,6 +33,12 @@ pub enum Error {
         /// The arena.
         path: String,
     },
+    /// Somebody made the arena's file shorter than those need it who live in it.
+    #[error("{path}: damaged shared state: its file was cut; end all processes that have the volume open")]
+    Cut {
+        /// The arena.
+        path: String,
+    },
     /// A process has the volume for itself.
     #[error("process {pid} has the volume mounted for itself (cache=exclusive or writeback): unmount it first")]
     Exclusive {

@@ -25,7 +25,7 @@ use rustix::thread::{Timespec, nanosleep};
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
 
 const GATE_BYTE: u64 = 0;
-const FIRST_PARTICIPANT_BYTE: u64 = 1;
+pub(crate) const FIRST_PARTICIPANT_BYTE: u64 = 1;
 /// Descriptors that are kept over an exec are above the standard ones at least.
 const KEPT_AT_LEAST: i32 = 3;
 

@@ -73,7 +73,7 @@ pub(crate) const PARTICIPANT_BYTES: u64 = 64;
 /// A page for each thread, since its life word stands at the end of one ([`crate::life`]).
 pub(crate) const SLOT_BYTES: u64 = PAGE_BYTES;
 /// Bound on the size of one arena: 2 TiB of sparse address space. A volume of 16 TiB takes 1.1 of them.
-const ARENA_BYTES_MAX: u64 = 2 << 40;
+pub(crate) const ARENA_BYTES_MAX: u64 = 2 << 40;
 
 /// How many processes can have one volume open by default.
 pub const PARTICIPANTS_DEFAULT: u32 = 1024;

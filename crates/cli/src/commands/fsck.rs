@@ -186,7 +186,7 @@ fn as_json(path: &Path, checked: &Checked) -> Value {
             "structure": finding.structure,
             "offset_bytes": finding.offset_bytes,
             "inode": (finding.inode != 0).then_some(finding.inode),
-            "path": finding.path,
+            "path": finding.path.as_ref().map(|path| String::from_utf8_lossy(path)),
             "what": finding.what,
             "remedy": finding.remedy,
             "repaired": finding.repaired,

@@ -29,7 +29,13 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         return Err(Failure::new("which program?").with_code(USAGE));
     };
     let starts_inside = arguments.command.is_empty().then(|| mounts.first().map(|mount| mount.place.clone())).flatten();
-    let library = crate::library::find().ok_or_else(|| {
+    let found = crate::library::find().map_err(|error| {
+        Failure::new(format_args!(
+            "without /proc it is not known where this program is, nor the library beside it ({error}); mount /proc, or set \
+             GANNET_LIBRARY"
+        ))
+    })?;
+    let library = found.ok_or_else(|| {
         Failure::new(
             "libgannet_preload.so is not beside this program; `cargo build -p gannet-preload` makes it, or set \
              GANNET_LIBRARY",

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Set) -> Result<u8, Failure> {
     for named in &arguments.paths {
         let place = find(&volume, named.as_bytes()).map_err(|error| about(named.as_bytes(), error))?;
         if !has_data(place.file_type) {
-            let named = named.to_string_lossy();
+            let named = named.as_bytes().escape_ascii();
             return Err(Failure::new(format_args!("{named}: only files and directories say how data is written")));
         }
         let mut left = vec![place];
@@ -52,7 +52,7 @@ fn has_data(file_type: FileType) -> bool {
 
 /// An error about a path on the volume.
 fn about(path: &[u8], error: impl Into<Failed>) -> Failure {
-    let path = String::from_utf8_lossy(path).into_owned();
+    let path = path.escape_ascii();
     match error.into() {
         Failed::Volume(error) if error.errno() == Errno::NOENT => {
             Failure::new(format_args!("{path}: there is no such file on the volume"))
@@ -107,7 +107,8 @@ fn one(arguments: &Set, volume: &LogFs, default: bool, place: &Place) -> Result<
             None => (default, "as the volume was made"),
         };
         let text = if mode { "copy-on-write" } else { "in place" };
-        print(&format!("{}: {text}, {why}\n", String::from_utf8_lossy(&place.path)))?;
+        // A name can have line feeds in it, and what terminals obey: it is shown as `dump` shows it.
+        print(&format!("{}: {text}, {why}\n", place.path.escape_ascii()))?;
         return Ok(());
     };
     let wanted = now.with_copy_on_write(data.copy_on_write());

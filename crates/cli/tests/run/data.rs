@@ -101,3 +101,17 @@ fn a_path_that_leads_through_a_file_is_named() {
     let line = refuses(&["dump", &volume, "/s/x"], 1);
     assert!(line.contains("volume: /s/x on it: Not a directory"), "{line}");
 }
+
+/// A name with what terminals obey, and with a line feed, is shown so that it does neither harm.
+#[test]
+fn names_are_shown_on_one_line() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    let make = "import os; os.close(os.open(b'/gannet/a\\nb\\x1b[31m\\xff', os.O_CREAT)); os.mkfifo(b'/gannet/\\x1bp')";
+    says(&["run", &volume, "--", "python3", "-c", make], 0, "");
+    let output = run(&["set", &volume, "-R", "/"]);
+    let expected = "/: in place, as the volume was made\n/a\\nb\\x1b[31m\\xff: in place, as the volume was made";
+    assert_eq!(text(&output.stdout), expected, "{output:?}");
+    assert!(refuses(&["set", &volume, "/\u{1b}p"], 1).starts_with("gannet: /\\x1bp: only files"));
+    assert!(refuses(&["set", &volume, "/\u{1b}\nx"], 1).starts_with("gannet: /\\x1b\\nx: there is no such"));
+}

@@ -6,6 +6,7 @@ mod injected;
 mod library;
 mod memory_file;
 mod nested;
+mod not_started;
 mod terminal;
 
 use std::os::unix::fs::PermissionsExt;

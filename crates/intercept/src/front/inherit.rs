@@ -35,9 +35,9 @@ fn from_hexadecimal(text: &[u8]) -> Option<Vec<u8>> {
     text.strip_prefix(b"n")?.chunks(2).map(|pair| Some(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?)).collect()
 }
 
-/// The template: inherited, or made now.
+/// The template: inherited, or made now; or why there is none.
 #[unsafe(link_section = ".text.hot.gannet")]
-pub(crate) fn template(text: &[u8]) -> Option<i32> {
+pub(crate) fn template(text: &[u8]) -> Result<i32, &'static str> {
     let mut head = numbers(text.split(|byte| *byte == b';').next().unwrap_or_default());
     let inherited = head.next();
     if head.next() == Some(1) {
@@ -45,7 +45,10 @@ pub(crate) fn template(text: &[u8]) -> Option<i32> {
     }
     // Another thread of the program before may have had it make way while this one was executed; one that was not intercepted, anything.
     let places = inherited.into_iter().flat_map(|first| first as usize..first as usize + TEMPLATE_STEPS_MAX);
-    places.into_iter().find(|place| placeholder::is_template(*place)).map(|place| place as i32).or_else(make_template)
+    match places.into_iter().find(|place| placeholder::is_template(*place)) {
+        Some(place) => Ok(place as i32),
+        None => make_template(),
+    }
 }
 
 /// Where the template is kept: above what programs number by hand, yet low, because a fork goes through the table of
@@ -62,7 +65,7 @@ pub(crate) fn another(template: usize) -> Option<i32> {
 }
 
 /// Moves a descriptor out of the way of programs that count them or close all low ones.
-fn hide(descriptor: i32) -> Option<i32> {
+fn hide(descriptor: i32) -> i32 {
     let mut limits = [0u64; 2];
     const RLIMIT_NOFILE: usize = 7;
     // SAFETY: a buffer for `rlimit`, and duplicates of our own descriptor.
@@ -71,21 +74,24 @@ fn hide(descriptor: i32) -> Option<i32> {
         let from = TEMPLATE_START.min((limits[0].min(1 << 20) as usize).saturating_sub(16)).max(10);
         let moved = syscall(FCNTL, [descriptor as usize, F_DUPFD, from]);
         if is_error(moved) {
-            return Some(descriptor);
+            return descriptor;
         }
         syscall(CLOSE, [descriptor as usize]);
-        Some(moved as i32)
+        moved as i32
     }
 }
 
 /// What placeholders are duplicates of: an empty file that can be neither read, nor written, nor mapped, and is always ready.
-fn make_template() -> Option<i32> {
+fn make_template() -> Result<i32, &'static str> {
     const MFD_ALLOW_SEALING: usize = 2;
     const O_WRONLY: usize = 1;
     // SAFETY: a string that ends in zero.
     let descriptor = unsafe { syscall(MEMFD_CREATE, [c"gannet".as_ptr() as usize, MFD_ALLOW_SEALING]) };
     if is_error(descriptor) {
-        return None;
+        return Err(why_not(
+            descriptor,
+            "the kernel refuses memfd_create (a filter of system calls, as containers have them?)",
+        ));
     }
     let mut path = String::with_capacity(32);
     let _ = write!(path, "/proc/self/fd/{descriptor}\0");
@@ -94,7 +100,21 @@ fn make_template() -> Option<i32> {
         syscall(FCNTL, [descriptor as usize, F_ADD_SEALS, placeholder::SEALS]);
         let reopened = syscall(OPEN, [path.as_ptr() as usize, O_WRONLY, 0]);
         syscall(CLOSE, [descriptor as usize]);
-        if is_error(reopened) { None } else { hide(reopened as i32) }
+        if is_error(reopened) {
+            return Err(why_not(reopened, "it cannot be opened by /proc/self/fd (is /proc mounted?)"));
+        }
+        Ok(hide(reopened as i32))
+    }
+}
+
+/// What a call of the kernel's failed for that was to give a descriptor.
+fn why_not(error: isize, otherwise: &'static str) -> &'static str {
+    const ENFILE: isize = -23;
+    const EMFILE: isize = -24;
+    match error {
+        EMFILE => "the process may have no more descriptors (ulimit -n)",
+        ENFILE => "the machine has no more open files",
+        _ => otherwise,
     }
 }
 

@@ -178,10 +178,7 @@ pub(crate) fn initialise(open: OpenVolume) {
     if mounts.is_empty() {
         return;
     }
-    let Some(template) = inherit::template(settings.descriptors()) else {
-        complain(&[b"cannot make a memory file; volumes are not visible"]);
-        return;
-    };
+    let template = inherit::template(settings.descriptors()).unwrap_or_else(|why| do_not_start(why));
     let is_below = |inner: &Mount, outer: &Mount| {
         inner.place.strip_prefix(&outer.place[..]).is_some_and(|rest| rest.first() == Some(&b'/'))
     };
@@ -196,6 +193,22 @@ pub(crate) fn initialise(open: OpenVolume) {
     rights::initialise();
     let front: &'static Front = Box::leak(Box::new(front));
     FRONT.store(core::ptr::from_ref(front).cast_mut(), Ordering::Release);
+}
+
+/// Ends the process before its program begins, with the status that shells give to what cannot be started: a program that cannot have its
+/// volumes would take the host's files at their places for them, and write to those.
+#[cold]
+fn do_not_start(why: &str) -> ! {
+    const NOT_STARTED: usize = 126;
+    complain(&[
+        b"cannot make a memory file: ",
+        why.as_bytes(),
+        b"; the program is not started, as it would not see the volume",
+    ]);
+    loop {
+        // SAFETY: ends the process.
+        unsafe { syscall(number::EXIT_GROUP, [NOT_STARTED]) };
+    }
 }
 
 /// Takes over what the program before this one left open, which opens volumes. At start.

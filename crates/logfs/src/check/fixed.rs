@@ -84,16 +84,18 @@ pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Su
             wrong_copies.push(0);
             second
         }
+        (Ok(first), Ok(second)) if first == second => {
+            wrong_copies.extend(super::sense::unlike_each_other(medium, &first, replica_block, findings)?);
+            first
+        }
         (Ok(first), second) => {
-            if second.as_ref() != Ok(&first) {
-                let what = match second {
-                    Ok(_) => "it says something else than the superblock",
-                    Err(_) => "it is damaged",
-                };
-                let remedy = "it is copied from the superblock; nothing is lost";
-                findings.damage("replica of the superblock", replica_block * BLOCK_BYTES, 0, what, remedy);
-                wrong_copies.push(replica_block);
-            }
+            let what = match second {
+                Ok(_) => "it says something else than the superblock",
+                Err(_) => "it is damaged",
+            };
+            let remedy = "it is copied from the superblock; nothing is lost";
+            findings.damage("replica of the superblock", replica_block * BLOCK_BYTES, 0, what, remedy);
+            wrong_copies.push(replica_block);
             first
         }
         (Err(SuperblockError::Incompatible(features)), _) => {

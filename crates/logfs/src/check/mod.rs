@@ -12,6 +12,7 @@
 //! | `trace`, `ending`, `strays`, `examine` | one log: its entries, where it ends, pages that no link leads to; one inode |
 //! | `model` | the steps, in order |
 //! | `slots`, `tree`, `claims` | renames and slots; names; space, data hashes and saved maps |
+//! | `sense` | what is well-formed and cannot be meant: flags, attributes, births |
 //! | `saved` | the maps of a clean detach |
 //! | `repair`, `writer` | writing the model down; one log |
 
@@ -23,6 +24,7 @@ mod model;
 mod repair;
 mod report;
 pub(crate) mod saved;
+mod sense;
 mod slots;
 mod strays;
 #[cfg(any(test, feature = "fuzzing"))]

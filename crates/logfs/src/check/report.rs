@@ -48,8 +48,8 @@ pub struct Finding {
     pub offset_bytes: u64,
     /// The inode that it concerns, or 0.
     pub inode: u32,
-    /// A path of that inode, where one is known.
-    pub path: Option<String>,
+    /// A path of that inode, where one is known, as its names stand on the volume.
+    pub path: Option<Vec<u8>>,
     /// What is wrong.
     pub what: String,
     /// What repair does, and loses.
@@ -63,7 +63,8 @@ impl fmt::Display for Finding {
         write!(out, "{} at {:#x}", self.structure, self.offset_bytes)?;
         match (self.inode, &self.path) {
             (0, _) => {}
-            (inode, Some(path)) => write!(out, ", inode {inode} ({path})")?,
+            // A name can be anything, also what terminals obey.
+            (inode, Some(path)) => write!(out, ", inode {inode} ({})", path.escape_ascii())?,
             (inode, None) => write!(out, ", inode {inode}")?,
         }
         write!(out, ": {}", self.what)?;

@@ -238,13 +238,13 @@ impl Model<'_> {
         Ok(())
     }
 
-    fn path(&self, inode: u32, place_of: &HashMap<u32, (u32, u64)>) -> Result<Option<String>> {
-        let mut names = Vec::new();
+    fn path(&self, inode: u32, place_of: &HashMap<u32, (u32, u64)>) -> Result<Option<Vec<u8>>> {
+        let mut names: Vec<Box<[u8]>> = Vec::new();
         let mut at = inode;
         while at != ROOT {
             let Some(&(directory, key)) = place_of.get(&at) else { return Ok(None) };
             if names.len() == SHOWN_DEPTH_MAX {
-                names.push("...".into());
+                names.push((*b"...").into());
                 break;
             }
             let Some(holder) = self.inodes.get(&directory) else { return Ok(None) };
@@ -252,11 +252,11 @@ impl Model<'_> {
                 Some(bound) => bound.name(&self.ground, directory, holder.generation)?.unwrap_or_default(),
                 None => return Ok(None),
             };
-            names.push(name.escape_ascii().to_string());
+            names.push(name);
             at = directory;
         }
-        names.push(String::new());
+        names.push(Box::default());
         names.reverse();
-        Ok(Some(if names.len() == 1 { "/".into() } else { names.join("/") }))
+        Ok(Some(if names.len() == 1 { b"/".to_vec() } else { names.join(&b'/') }))
     }
 }

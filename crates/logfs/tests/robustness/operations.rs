@@ -177,7 +177,9 @@ fn set_xattr(path: &'static str, text: &'static str, length: usize) -> Operation
 }
 
 static LONG_TARGET: [u8; 4000] = [b't'; 4000];
-static XATTRS: [(&[u8], &[u8]); 2] = [(b"user.inherited", b"one"), (b"system.posix_acl_access", b"two")];
+/// An access control list: who owns it, its group and others.
+const LIST: &[u8; 28] = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x04\0\x04\0\xff\xff\xff\xff\x20\0\0\0\xff\xff\xff\xff";
+static XATTRS: [(&[u8], &[u8]); 2] = [(b"user.inherited", b"one"), (b"system.posix_acl_access", LIST)];
 
 /// All operations.
 pub(crate) fn all(mode: Mode) -> Vec<Operation> {
@@ -395,7 +397,9 @@ fn attributes(list: &mut Vec<Operation>) {
         operation("remove user.value of /d2".into(), Tear::Whole, |rig| {
             rig.fs.remove_xattr(at(rig, "/d2")?, b"user.value")
         }),
-        set_xattr("/a", "system.posix_acl_access", 28),
+        operation("set system.posix_acl_access of /a".into(), Tear::Whole, |rig| {
+            rig.fs.set_xattr(at(rig, "/a")?, b"system.posix_acl_access", LIST, XattrMode::Any)
+        }),
         operation("remove user.one of /b".into(), Tear::Whole, |rig| rig.fs.remove_xattr(at(rig, "/b")?, b"user.one")),
     ]);
 }

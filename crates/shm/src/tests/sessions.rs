@@ -1,6 +1,10 @@
 //! Attaching and leaving: who is first and last, what is refused, what is left behind.
 
 use super::{Calls, identity, layout, left_behind};
+use crate::file::FIRST_PARTICIPANT_BYTE;
+use crate::layout::{ARENA_BYTES_MAX, HEADER_BYTES};
+use crate::session::MAGIC;
+use crate::sys;
 use crate::testing::{Outcome, after_every_store, run_abandoned};
 use crate::{
     ArenaIdentity, ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage,
@@ -169,6 +173,42 @@ fn whatever_else_stands_at_the_name_is_refused() {
         refused("another user's");
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+/// Who lives in it cannot be joined, and is not of another version. What nobody lives in is no matter, whatever its size.
+#[test]
+fn an_arena_whose_file_was_cut_is_damaged() {
+    let id = identity(43);
+    let mut guard = Calls::default();
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    let (path, bytes) = (session.path().unwrap().to_owned(), session.arena().bytes());
+    session.detach(&mut guard).unwrap();
+    // As it would be found after a cut: a header that says how long it was made.
+    let header = [MAGIC, 0, bytes].map(u64::to_le_bytes).concat();
+    for (length, is_cut) in [(0, true), (24, true), (HEADER_BYTES, true), (bytes - 1, true), (bytes, false)] {
+        std::fs::write(&path, &header).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let file = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        file.set_len(length).unwrap();
+        assert!(sys::lock_bytes_try(&file, FIRST_PARTICIPANT_BYTE, 1).unwrap());
+        match Session::attach(id, &layout(), &mut guard) {
+            Err(Error::Cut { .. }) if is_cut => {}
+            Err(Error::OtherVersion { .. }) if !is_cut => {}
+            other => panic!("{length} bytes: {other:?}"),
+        }
+        drop(file);
+        guard = Calls::default();
+        let session = Session::attach(id, &layout(), &mut guard).unwrap();
+        assert_eq!((guard.first, guard.joined), (1, 0), "{length} bytes");
+        session.detach(&mut guard).unwrap();
+        assert_eq!(left_behind(&id), Vec::<String>::new());
+    }
+    // Longer than any arena can be.
+    std::fs::write(&path, &header).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(ARENA_BYTES_MAX * 2).unwrap();
+    Session::attach(id, &layout(), &mut guard).unwrap().detach(&mut guard).unwrap();
+    assert_eq!(left_behind(&id), Vec::<String>::new());
 }
 
 #[test]

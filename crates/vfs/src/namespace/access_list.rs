@@ -119,6 +119,19 @@ impl<'a> AccessList<'a> {
         }
     }
 
+    /// Whether the attribute of this name is a list.
+    pub fn is_named(name: &[u8]) -> bool {
+        matches!(name, ACCESS_NAME | DEFAULT_NAME)
+    }
+
+    /// Whether a value can be stored as a list: what reads it takes an empty one for none.
+    pub fn can_be_stored(value: &[u8]) -> bool {
+        let mut room = AccessList::ROOM;
+        let Some(copy) = room.get_mut(..value.len()) else { return false };
+        copy.copy_from_slice(value);
+        value.is_empty() || AccessList::new(copy).is_ok()
+    }
+
     /// Whether a value is that of a list without entries: to set it removes the list.
     pub fn is_none(value: &[u8]) -> bool {
         value.is_empty() || value == VERSION.to_le_bytes()

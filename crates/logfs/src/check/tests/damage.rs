@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Seen {
     file_type: FileType,
-    mode: u32,
+    pub(super) mode: u32,
     links: u64,
     size_bytes: u64,
     content: Vec<u8>,

@@ -11,6 +11,8 @@ mod ends;
 mod flips;
 pub(crate) mod fuzz;
 #[cfg(test)]
+mod sense;
+#[cfg(test)]
 mod unreadable;
 
 use super::{CheckOptions, CheckReport, Outcome, Severity, check};

@@ -91,7 +91,7 @@ fn slots(volume: &Volume) -> (Damage, (u64, u64)) {
     let is_root = |slot: &u64| shows(&zeroed(*slot), |finding| finding.structure == "root directory");
     let root = (1..64).map(|block| block * 4096 + SLOT_BYTES).find(is_root).expect("a root directory");
     let others = (1..31).map(|number| (root + number * SLOT_BYTES + AT_CHECKSUM, 0));
-    let is_file = |&word: &(u64, u64)| shows(&vec![word], |finding| finding.path.as_deref() == Some("/b"));
+    let is_file = |&word: &(u64, u64)| shows(&vec![word], |finding| finding.path.as_deref() == Some(&b"/b"[..]));
     (zeroed(root), others.into_iter().find(is_file).expect("a file"))
 }
 
