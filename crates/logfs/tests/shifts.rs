@@ -150,9 +150,9 @@ fn a_queue_of_many_pieces_is_sound() {
     let medium = volume(BYTES);
     let fs = attach(&medium);
     let free_at_first = free(&fs);
-    let mut queue = Queue::new(&fs, 2000);
+    let mut queue = Queue::new(&fs, 3000);
     for step in 0..1000 {
-        queue.pair(step * 37 % 2000);
+        queue.pair(step * 37 % 3000);
     }
     queue.assert_content(&queue.rig);
     assert_lasts(&medium, BYTES, &queue, "pairs of shifts");
