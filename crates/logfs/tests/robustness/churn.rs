@@ -182,7 +182,7 @@ pub(crate) const CHURNS: [Churn; 8] = [
     of("names", names, 700, 60),
     Churn { whole: false, ..of("data", data, 700, 10) },
     Churn { whole: false, ..of("pieces", pieces, 112, 2) },
-    Churn { whole: false, ..of("shifts", shifts, 1500, 10) },
+    Churn { whole: false, ..of("shifts", shifts, 900, 10) },
     of("attributes", attributes, 250, 10),
     of("births", births, 160, 10),
     of("links", links, 400, 10),
