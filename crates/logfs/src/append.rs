@@ -370,18 +370,23 @@ impl<'s> Op<'s> {
     fn try_allocate(&self, count: u32, goal: Option<u64>) -> Result<Held> {
         let space = self.core.space.blocks(self)?;
         let held = space.allocate(&self.thread, count, goal, false).map_err(storage::error)?;
-        let geometry = self.disk().geometry();
-        let leaves = match self.need.get() {
-            Need::Ordinary => geometry.reserve(),
-            Need::Removal => geometry.reserve_of_collection(),
-            Need::LastRemoval => BLOCKS_TO_COLLECT.min(geometry.reserve_of_collection()),
-            Need::Freeing => 0,
-        };
+        let leaves = self.blocks_left_to_others();
         if space.free_near(held.extent().start) < leaves && space.free_blocks() < leaves {
             space.release(&self.thread, held).map_err(storage::error)?;
             return Err(Error::because(Errno::NOSPC, "the volume is full"));
         }
         Ok(held)
+    }
+
+    /// How many of the last blocks are not for this operation.
+    pub(crate) fn blocks_left_to_others(&self) -> u64 {
+        let geometry = self.disk().geometry();
+        match self.need.get() {
+            Need::Ordinary => geometry.reserve(),
+            Need::Removal => geometry.reserve_of_collection(),
+            Need::LastRemoval => BLOCKS_TO_COLLECT.min(geometry.reserve_of_collection()),
+            Need::Freeing => 0,
+        }
     }
 
     /// The block `goal`, if it is free, and not one of the last few: what most appends take. Else nothing, and it is to be

@@ -94,6 +94,7 @@ mod unshare;
 mod used;
 mod volume;
 mod volume_guard;
+mod whole_map;
 mod write;
 mod write_copy;
 mod write_end;

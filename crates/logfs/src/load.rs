@@ -15,6 +15,7 @@ use crate::mapped::{MapsWord, SHIFTED};
 use crate::ops::{Op, index_error};
 use crate::record::{Collection, Record, State};
 use crate::replay::{InodeState, NamePlace, binding_key, xattr_key};
+use crate::whole_map::WholeMap;
 use gannet_shm::{Ordering, fence};
 use gannet_vfs::{Errno, Error, FileType, Result};
 
@@ -52,16 +53,16 @@ impl<'s> Op<'s> {
         let mut counts = Counts::default();
         let mut has_access_list = false;
         let mut target = None;
-        let mut maps = 0;
+        let mut whole = WholeMap::default();
         let end = log::walk(self.disk(), owned, birth.head, &mut |met| {
             if let Met::Entry { place, entry } = met {
                 state.apply(entry);
                 self.index_entry(&tree, place, entry, &mut counts)?;
+                whole.take(entry, counts.blocks);
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
                     Payload::LargeXattr { name: ACCESS_LIST, .. } => has_access_list = true,
                     Payload::Target(_) => target = target.or(Some(place)),
-                    Payload::Shift { .. } => maps = SHIFTED,
                     _ => {}
                 }
             }
@@ -89,8 +90,12 @@ impl<'s> Op<'s> {
         record.set_xattrs(counts.xattrs);
         // Somebody may have it mapped still.
         let is_same = record.last_generation() == generation;
+        let maps = if whole.shifted { SHIFTED } else { 0 };
         record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));
-        record.set_target_place(target);
+        match birth.file_type {
+            FileType::Regular => record.set_map_said_from(whole.said_from),
+            _ => record.set_target_place(target),
+        }
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };
         record.set_loaded(state);

@@ -54,7 +54,7 @@ const WRITABLE: u64 = 1 << 63;
 pub(crate) const MAPPED_WRITABLY: u64 = 1;
 /// It was mapped: blocks stay where they are, also in copy-on-write mode.
 pub(crate) const MAPPED: u64 = 2;
-/// Blocks moved within the file since its map was last written to the log as a whole.
+/// Blocks moved within the file since its log said its whole map ([`map_said_from`](crate::record::Record::map_said_from)).
 pub(crate) const SHIFTED: u64 = 4;
 /// Blocks moved within the file while it was mapped writably: which of them maps show, the table does not say rightly.
 pub(crate) const MOVED: u64 = 8;

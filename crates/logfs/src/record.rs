@@ -342,6 +342,17 @@ impl<'s> Record<'s> {
         self.store(TARGET, place.map_or(0, |place| place.0));
     }
 
+    /// Sequence number from which on a file's log says its whole map; 0 if only all of the log does. What entries before it say
+    /// of blocks is dead, also where blocks have moved since.
+    pub(crate) fn map_said_from(&self) -> u64 {
+        self.load(TARGET)
+    }
+
+    /// See [`Record::map_said_from`].
+    pub(crate) fn set_map_said_from(&self, sequence: u64) {
+        self.store(TARGET, sequence);
+    }
+
     /// Pages of the log, and lines of its live entries as far as they are counted.
     pub(crate) fn log_use(&self) -> (u32, u32) {
         let word = self.load(LOG);

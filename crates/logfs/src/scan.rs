@@ -237,7 +237,7 @@ impl Reader {
         }
         for (inode, generation, birth) in std::mem::take(&mut self.slots) {
             match Surveyed::read(disk, inode, generation, birth, &mut self.room) {
-                Ok(surveyed) if surveyed.expect_data(disk) && surveyed.map.runs() <= RUNS_TOGETHER => {
+                Ok(surveyed) if surveyed.expect_data(disk) && surveyed.map.has_at_most(RUNS_TOGETHER) => {
                     self.waiting.push(surveyed);
                 }
                 Ok(surveyed) => self.finish(volume, surveyed),

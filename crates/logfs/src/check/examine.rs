@@ -115,10 +115,9 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
         sequence_floor: 0,
         findings: Findings::default(),
     };
-    let mut shifted = 0;
     let head_at = slot.at + crate::format::slot::AT_HEAD;
     let mut log = trace(ground, owned, slot.birth.head, head_at, stop_at, &mut |place, entry, gapped| {
-        if let Some(what) = examined.refuse(ground, entry, &mut shifted, gapped)? {
+        if let Some(what) = examined.refuse(ground, entry, gapped)? {
             return Ok(Verdict::Bad(what));
         }
         examined.take(ground, place, entry, gapped)?;
@@ -162,13 +161,7 @@ pub(super) fn examine(ground: &Ground<'_>, slot: &SlotWords, stop_at: Option<Lin
 
 impl Examined {
     /// Why an entry that is valid in itself cannot stand in this log, if so. `gapped`: entries before it are lost.
-    fn refuse(
-        &self,
-        ground: &Ground<'_>,
-        entry: &Entry<'_>,
-        shifted: &mut u64,
-        gapped: bool,
-    ) -> Result<Option<String>> {
+    fn refuse(&self, ground: &Ground<'_>, entry: &Entry<'_>, gapped: bool) -> Result<Option<String>> {
         let geometry = ground.disk.geometry();
         let file_type = self.birth.file_type;
         let wrong = |what: &str| Ok(Some(format!("{what} in the log of a {file_type:?}")));
@@ -234,14 +227,9 @@ impl Examined {
             }
             Payload::Shift { file_block, distance, down, size_bytes } => {
                 let end = self.map.end();
-                // Moving costs as much as there are runs: what no file system wrote shall not take forever.
-                *shifted += self.map.runs() as u64;
                 let moves = if down { distance <= file_block } else { end.saturating_add(distance) <= FILE_BLOCKS_MAX };
                 if distance == 0 || !moves || size_bytes > size_limit || file_block.max(distance) >= FILE_BLOCKS_MAX {
                     return Ok(Some(format!("blocks from {file_block} on cannot move by {distance}")));
-                }
-                if *shifted > 64 * geometry.blocks + (1 << 20) {
-                    return Ok(Some("more shifts of more blocks than any use explains".into()));
                 }
             }
             Payload::Size { .. } | Payload::Unmap { .. } => {}

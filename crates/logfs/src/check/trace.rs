@@ -85,9 +85,11 @@ pub(super) struct Trace {
     pub(super) gaps: Vec<(u64, u64)>,
     /// A page was found that no link leads to.
     pub(super) searched: bool,
-    /// Entries in the last page, and the epoch in which it was linked.
+    /// Entries in the last page, the epoch in which it was linked, and what it begins with: a page behind it begins with more, so that
+    /// none is met twice.
     entries_on_page: u32,
     pub(super) page_epoch: u32,
+    page_sequence: u64,
 }
 
 impl Trace {
@@ -153,7 +155,7 @@ pub(super) fn trace(
         let first = trace.pages.is_empty();
         if header.epoch < trace.epoch
             || stop_at == Some(LinePlace::new(link.block, 0))
-            || trace.pages.contains(&link.block)
+            || !first && header.first_sequence <= trace.page_sequence
         {
             return Ok(trace);
         }
@@ -168,7 +170,7 @@ pub(super) fn trace(
             trace.next_sequence = header.first_sequence;
         }
         trace.pages.push(link.block);
-        trace.page_epoch = header.epoch;
+        (trace.page_epoch, trace.page_sequence) = (header.epoch, header.first_sequence);
         if !read_entries(ground, owned, &mut trace, link.block, stop_at, &page, visit)? {
             return Ok(trace);
         }
@@ -234,8 +236,9 @@ fn next_page(
         Some(expected) if is_exact => ground.strays.at(owned, expected, trace.epoch),
         Some(_) => None,
     };
-    if let Some(stray) = found.filter(|stray| !trace.pages.contains(&stray.block))
+    if let Some(stray) = found
         && let Led::Page(header) = self::led(ground, owned, stray, expected, page)?
+        && (first || header.first_sequence > trace.page_sequence)
     {
         let what = format!("it does not lead to the log's page; that was found in block {}", stray.block);
         trace.fault(structure, word_at, what, Loss::Nothing);
@@ -248,7 +251,7 @@ fn next_page(
         (Some(one), Some(other)) => Some(if other.1 < one.1 { other } else { one }),
         (one, other) => one.or(other),
     };
-    if let Some((link, sequence)) = later.filter(|(link, _)| !trace.pages.contains(&link.block))
+    if let Some((link, sequence)) = later
         && let Led::Page(header) = self::led(ground, owned, link, Some(sequence), page)?
     {
         let (from, to) = (trace.next_sequence, sequence - 1);

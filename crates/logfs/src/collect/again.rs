@@ -1,8 +1,9 @@
 //! What is true still of an old page, appended again under one fence.
 
 use crate::disk::Commit;
+use crate::format::LINE_BYTES;
 use crate::format::entry::{Extents as EntryExtents, FileExtent, Payload};
-use crate::format::page::LinePlace;
+use crate::format::page::{ENTRY_LINES, LinePlace};
 use crate::ops::{Locked, Op};
 use crate::replay::TIMES_STAY;
 use gannet_vfs::Result;
@@ -47,6 +48,12 @@ impl<'o, 's> Again<'o, 's> {
             self.fence();
         }
         Ok(place)
+    }
+
+    /// Pages that so many extents take at most.
+    pub(super) fn pages_of_extents(count: u64) -> u64 {
+        let entries_of_page = u64::from(ENTRY_LINES) / (MAP_ENTRY_BYTES as u64 / LINE_BYTES);
+        count.div_ceil(MAP_BATCH as u64).div_ceil(entries_of_page) + 1
     }
 
     /// Adds an extent to the next entry of extents.

@@ -11,7 +11,7 @@ use crate::mapped::SHIFTED;
 use crate::ops::{Locked, Op, index_error};
 use crate::record::Collection;
 use crate::replay::{NamePlace, TIMES_STAY, binding_key};
-use gannet_vfs::{Error, FileType, Result};
+use gannet_vfs::{Errno, Error, FileType, Result};
 use std::ops::Range;
 
 /// Names and extents of a page that one operation looks at, so that none waits long; with two pages owed for each that is
@@ -46,11 +46,12 @@ impl<'s> Op<'s> {
             return Ok(false);
         }
         // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
-        // written again, once, before any of them goes.
-        if record.maps().has(SHIFTED) {
-            self.copy_map(again)?;
-            record.change_maps(|word| word.without(SHIFTED));
+        // written again, once, before any of them goes. From then on what they say of blocks is dead, however much is shifted while
+        // they go.
+        if record.maps().has(SHIFTED) && record.map_said_from() < sequences.end {
+            self.copy_map(again, pass)?;
         }
+        let map_said_from = record.map_said_from();
         let (first_line, first_item) = pass.cursor;
         let mut line = first_line;
         // Up to here the page was looked at before: its entries follow each other.
@@ -96,6 +97,7 @@ impl<'s> Op<'s> {
                         }
                     }
                 }
+                Payload::Write { .. } | Payload::Remap { .. } if sequence < map_said_from => {}
                 Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                     proved()?;
                     for (item, extent) in extents.iter().enumerate().skip(from) {
@@ -197,17 +199,36 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Adds the whole map.
-    fn copy_map(&self, again: &mut Again<'_, 's>) -> Result<()> {
+    /// Appends the whole map, and notes from where on the log says it: all of it or, for want of room, nothing.
+    fn copy_map(&self, again: &mut Again<'_, 's>, pass: &mut Collection) -> Result<()> {
         let locked = again.locked;
+        let record = &locked.record;
+        let map = self.extents(locked.inode, record);
+        let mut count = 0;
+        map.for_each_from(0, &mut |_| {
+            count += 1;
+            true
+        })
+        .map_err(index_error)?;
+        // A part of it is of no use, and would take the room anew whenever some is made.
+        let free = self.core.space.blocks(self)?.free_blocks();
+        if Again::pages_of_extents(count) + self.blocks_left_to_others() > free {
+            return Err(Error::because(Errno::NOSPC, "no room for the map of a file"));
+        }
+        let (from, pages) = (record.sequence(), record.log_use().0);
         let mut outcome = Ok(());
-        self.extents(locked.inode, &locked.record)
-            .for_each_from(0, &mut |extent| {
-                outcome = again.extent(entry_extent(extent));
-                outcome.is_ok()
-            })
-            .map_err(index_error)?;
-        outcome
+        map.for_each_from(0, &mut |extent| {
+            outcome = again.extent(entry_extent(extent));
+            outcome.is_ok()
+        })
+        .map_err(index_error)?;
+        outcome?;
+        again.extents_end()?;
+        record.set_map_said_from(from);
+        record.change_maps(|word| word.without(SHIFTED));
+        // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
+        pass.remaining = pass.remaining.min(pages.saturating_sub(1)).max(1);
+        Ok(())
     }
 
     fn copy_xattr(

@@ -40,7 +40,7 @@ pub(super) const STATE_ACCESS_LIST: u64 = 1 << 41;
 /// Not loaded, but for where the log ended: generation, tail, sequence and pages still hold.
 pub(super) const STATE_END_KNOWN: u64 = 1 << 42;
 
-/// Place of the entry that holds a symbolic link's target.
+/// Place of the entry that holds a symbolic link's target. Of a file: sequence number from which on its log says its whole map.
 pub(super) const TARGET: usize = 23;
 
 /// Collection of the log: threshold in the high half, pages left of the pass in the low.

@@ -67,6 +67,21 @@ fn pieces(rig: &Rig<'_>, index: usize, random: &mut Random) {
     }
 }
 
+/// Blocks of a file in many pieces are moved about, time and again while its log is collected.
+fn shifts(rig: &Rig<'_>, index: usize, random: &mut Random) {
+    let file = |path| at(rig, path).expect("a file");
+    let blocks = rig.attributes(file("/d1/f")).size_bytes / 4096;
+    let shift = |mode, at: u64| rig.fs.allocate(file("/d1/f"), mode, 4096 * at, 4096).expect("a shift");
+    match random.below(if blocks < 80 { 4 } else { 2 }) {
+        0 if blocks > 60 => shift(AllocateMode::Collapse, random.below(50) as u64),
+        1 if blocks > 60 => shift(AllocateMode::Insert, random.below(50) as u64),
+        _ => {
+            let path = if index.is_multiple_of(2) { "/d1/f" } else { "/cut" };
+            rig.try_write(file(path), WritePosition::Append, &bytes(index as u8, 4096)).expect("an append");
+        }
+    }
+}
+
 /// Attributes of one file change.
 fn attributes(rig: &Rig<'_>, index: usize, random: &mut Random) {
     let file = at(rig, "/a").expect("a file");
@@ -163,10 +178,11 @@ const fn of(text: &'static str, step: Step, steps: usize, looks: usize) -> Churn
 }
 
 /// All of them.
-pub(crate) const CHURNS: [Churn; 7] = [
+pub(crate) const CHURNS: [Churn; 8] = [
     of("names", names, 700, 60),
     Churn { whole: false, ..of("data", data, 700, 10) },
     Churn { whole: false, ..of("pieces", pieces, 112, 2) },
+    Churn { whole: false, ..of("shifts", shifts, 900, 10) },
     of("attributes", attributes, 250, 10),
     of("births", births, 160, 10),
     of("links", links, 400, 10),
@@ -261,6 +277,11 @@ fn files_are_collected() {
 #[test]
 fn what_is_written_over_in_many_pieces_is_free() {
     both("pieces");
+}
+
+#[test]
+fn files_whose_blocks_move_are_collected() {
+    both("shifts");
 }
 
 #[test]
