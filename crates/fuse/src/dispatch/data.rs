@@ -171,8 +171,16 @@ impl Dispatcher {
         }
         self.drop_set_id_for(header, node, &now)?;
         self.drop_capabilities(node);
-        self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
-        Ok(FixedReply::new())
+        let outcome = self.file_system.allocate(node, mode, offset_bytes, length_bytes);
+        if outcome.is_err()
+            && !only_adds
+            && let Some(kernel) = self.kernel.get()
+        {
+            // Room is made sure of first, but a medium can fail in the midst, and only where all is done the kernel drops its pages.
+            kernel.drop_later(header.node, offset_bytes..offset_bytes.saturating_add(length_bytes));
+            self.attributes_have_changed(header.node);
+        }
+        outcome.map(|()| FixedReply::new())
     }
 
     /// `copy_file_range`: shares blocks where it can, copies otherwise.
