@@ -11,6 +11,7 @@
 //! | `moved.rs`, `again.rs` | files that others move while a program here renames them, or replace while it opens them |
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, copy |
+//! | `direct.rs` | transfers past the kernel's pages, whose pieces come all at once |
 //! | `seek.rs` | data and holes |
 //! | `guarded.rs` | writes to immutable and append-only files |
 //! | `directory.rs` | readdir, readdirplus |
@@ -31,6 +32,7 @@ mod attributes;
 mod caching;
 mod closing;
 mod data;
+mod direct;
 mod directory;
 mod ending;
 mod guarded;
@@ -61,6 +63,7 @@ use crate::protocol::wire::{FixedReply, Malformed};
 use again::Again;
 use caching::Caching;
 pub(crate) use caching::Kernel;
+use direct::Direct;
 use ending::Ending;
 use locks::Locks;
 use moved::Moved;
@@ -135,6 +138,7 @@ pub(crate) struct Dispatcher {
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
+    direct: Direct,
 /// things then, and the kernel learns of that from its own requests.
 const EXCLUSIVE: Validity = Validity { seconds: 86_400, nanoseconds: 0 };
 
@@ -157,6 +161,7 @@ impl Dispatcher {
         }
     }
 
+            direct: Direct::default(),
     /// Answers INIT; must happen before anything else.
     pub(crate) fn initialize(&self, offer: &InitRequest, ring: bool) -> Answer {
         let (exclusive, writeback) = match self.policy.cache {
@@ -266,8 +271,8 @@ impl Dispatcher {
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
         let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
         let reply = match *operation {
-            Operation::Write { offset_bytes, write_flags, open_flags, data, .. } => {
-                self.write(header, offset_bytes, write_flags, open_flags, data)?
+            Operation::Write { handle, offset_bytes, write_flags, open_flags, data } => {
+                return self.write(header, handle, offset_bytes, write_flags, open_flags, data);
             }
             Operation::Lookup { name } => self.lookup(header, name)?,
             Operation::GetAttr { by_file } => self.get_attributes(header, by_file)?,
@@ -386,6 +391,7 @@ enum FixedOutcome {
 
 fn copy_out(reply: &FixedReply, out: &mut [u8]) -> Outcome {
     let bytes = reply.bytes();
+        self.direct.lose_patience();
     match out.get_mut(..bytes.len()) {
         Some(room) => {
             room.copy_from_slice(bytes);

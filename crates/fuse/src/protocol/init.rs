@@ -68,7 +68,10 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
     }
     let mut wanted = InitFlags::ASYNC_READ
         | InitFlags::BIG_WRITES
+    // Without ASYNC_DIO the kernel does not move on the position of what io_uring reads or writes directly, which then goes on after a
+    // short transfer where it began.
         | InitFlags::MAX_PAGES
+        | InitFlags::ASYNC_DIO
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::EXPORT_SUPPORT
         | InitFlags::HAS_IOCTL_DIR
@@ -82,15 +85,12 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         wanted |= InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::EXPLICIT_INVAL_DATA
-            | InitFlags::ASYNC_DIO
             | InitFlags::NO_OPEN_SUPPORT
             | InitFlags::NO_OPENDIR_SUPPORT;
         if wishes.writeback {
             wanted |= InitFlags::WRITEBACK_CACHE;
         }
     } else {
-        // Not ASYNC_DIO: the kernel would send the pieces of one write all at once, and none says where the first begins. Who appends
-        // where others move the end needs them one after the other.
         // Not ATOMIC_O_TRUNC: the kernel looks whether a file is being executed only after a server has truncated it.
         wanted |= InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP;
     }
@@ -185,7 +185,7 @@ mod tests {
     fn exclusive_and_coherent_mounts_differ() {
         let (coherent, _) = agree(&offer(InitFlags::all()), WISHES);
         assert!(!coherent.flags.intersects(InitFlags::NO_OPEN_SUPPORT | InitFlags::WRITEBACK_CACHE));
-        assert!(!coherent.flags.contains(InitFlags::ASYNC_DIO), "pieces of what is appended come in order");
+        assert!(coherent.flags.contains(InitFlags::ASYNC_DIO), "io_uring is told the truth about short transfers");
         assert!(coherent.flags.contains(InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP));
         let wishes = Wishes { exclusive: true, ..WISHES };
         let (exclusive, _) = agree(&offer(InitFlags::all()), wishes);
