@@ -101,6 +101,10 @@ pub(crate) struct Policy {
     pub(crate) group: Option<u32>,
     /// The permission bits that all files appear to lack; they appear to have all others.
     pub(crate) umask: Option<u32>,
+    /// Reading directories moves no access time.
+    pub(crate) no_directory_access_time: bool,
+    /// Each read of a link moves its access time: the kernel must not remember where it leads.
+    pub(crate) strict_access_time: bool,
     /// The kernel keeps locks, for this mount alone.
     pub(crate) local_locks: bool,
     /// How long somebody who opens the volume waits for an automatic mount to stop caching.
@@ -134,11 +138,11 @@ pub(crate) struct Dispatcher {
     room: Room,
     moved: Moved,
     again: Again,
+    direct: Direct,
     ending: Ending,
 }
 
 /// For how long the kernel believes what it was told on an exclusive mount. Only the file system itself can change
-    direct: Direct,
 /// things then, and the kernel learns of that from its own requests.
 const EXCLUSIVE: Validity = Validity { seconds: 86_400, nanoseconds: 0 };
 
@@ -157,11 +161,11 @@ impl Dispatcher {
             room: Room::default(),
             moved: Moved::default(),
             again: Again::default(),
+            direct: Direct::default(),
             ending: Ending::default(),
         }
     }
 
-            direct: Direct::default(),
     /// Answers INIT; must happen before anything else.
     pub(crate) fn initialize(&self, offer: &InitRequest, ring: bool) -> Answer {
         let (exclusive, writeback) = match self.policy.cache {
@@ -169,7 +173,14 @@ impl Dispatcher {
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
         let locks = !exclusive && !self.policy.local_locks;
-        let wishes = Wishes { exclusive, writeback, locks, access_lists: self.policy.umask.is_none(), ring };
+        let wishes = Wishes {
+            exclusive,
+            writeback,
+            locks,
+            access_lists: self.policy.umask.is_none(),
+            links: !self.policy.strict_access_time,
+            ring,
+        };
         let answer = negotiate(offer, wishes);
         if let Answer::Agreed(agreement, _) = answer {
             let _ = self.agreement.set(agreement);
@@ -380,6 +391,7 @@ impl Dispatcher {
     pub(crate) fn lose_patience(&self) {
         self.room.lose_patience();
         self.again.lose_patience();
+        self.direct.lose_patience();
     }
 }
 
@@ -391,7 +403,6 @@ enum FixedOutcome {
 
 fn copy_out(reply: &FixedReply, out: &mut [u8]) -> Outcome {
     let bytes = reply.bytes();
-        self.direct.lose_patience();
     match out.get_mut(..bytes.len()) {
         Some(room) => {
             room.copy_from_slice(bytes);
