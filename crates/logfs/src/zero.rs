@@ -23,6 +23,9 @@ impl<'s> Op<'s> {
         self.unshare(locked, whole_blocks(&zeroed))?;
         self.fill_holes(locked, first, last)?;
         self.grow_after(locked, size)?;
+        if zeroed.is_empty() {
+            return Ok(());
+        }
         // A line of the log at most, and the file may be longer by now: from the reserve, if it must be.
         self.need.set(Need::Freeing);
         self.seal(locked)?;
