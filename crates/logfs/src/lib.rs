@@ -100,6 +100,7 @@ mod write_copy;
 mod write_end;
 mod write_entry;
 mod xattrs;
+mod zero;
 
 pub use attach::{AccessTimes, AttachOptions, is_left_open, remove_left_open};
 pub use check::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity, check, check_giving_up};

@@ -1,4 +1,4 @@
-//! Truncating and extending, and the `fallocate` family.
+//! Truncating and extending, and the `fallocate` family. What it makes zeros is in [`crate::zero`].
 
 use crate::attributes::ATTRIBUTES_ENTRY_BYTES;
 use crate::disk::{Durable, access_error};
@@ -7,7 +7,7 @@ use crate::format::slot::AT_TOUCHED;
 use crate::format::superblock::FEATURE_RESIZE;
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, IndexError, Mapping, Reservation};
-use crate::ops::{Locked, Need, Op, index_error, shared_error};
+use crate::ops::{Locked, Need, Op, index_error};
 use crate::write::FILE_BYTES_MAX;
 use crate::write_entry::Displaced;
 use gannet_media::{DataHash, MediumOffset};
@@ -198,10 +198,7 @@ impl<'s> Op<'s> {
                     AllocateMode::Zero => locked.record.size().max(end),
                     _ => locked.record.size(),
                 };
-                self.punch(&locked, offset, end)?;
-                self.need.set(Need::Ordinary);
-                self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
-                self.grow_after(&locked, size)
+                self.zero_range(&locked, offset, end, size)
             }
             AllocateMode::Collapse => self.collapse(&locked, offset, end),
             AllocateMode::Insert => self.insert(&locked, offset, length),
@@ -227,7 +224,7 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    fn grow_after(&self, locked: &Locked<'s>, size: u64) -> Result<()> {
+    pub(crate) fn grow_after(&self, locked: &Locked<'s>, size: u64) -> Result<()> {
         if size > locked.record.size() { self.extend(locked, size, None) } else { Ok(()) }
     }
 
@@ -246,21 +243,23 @@ impl<'s> Op<'s> {
         Ok(missing)
     }
 
-    /// Gives all holes among these blocks of the file zeroed blocks.
-    pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
-        let record = &locked.record;
-        // All or nothing, as far as can be known beforehand.
-        let missing = self.hole_blocks(locked, from, to)?;
+    /// `ENOSPC` if so many blocks cannot be had now. Nothing is set aside: others may be faster.
+    pub(crate) fn look_for_room(&self, blocks: u64) -> Result<()> {
         let reserve = self.disk().geometry().reserve();
         let lacks =
-            || -> Result<bool> { Ok(missing > 0 && missing + reserve > self.core.space.blocks(self)?.free_blocks()) };
+            || -> Result<bool> { Ok(blocks > 0 && blocks + reserve > self.core.space.blocks(self)?.free_blocks()) };
         let mut lacking = lacks()?;
         if lacking && (self.empty_limbo()? | self.take_others_limbo()?) {
             lacking = lacks()?;
         }
-        if lacking {
-            return Err(Error::because(Errno::NOSPC, "the volume is full"));
-        }
+        if lacking { Err(Error::because(Errno::NOSPC, "the volume is full")) } else { Ok(()) }
+    }
+
+    /// Gives all holes among these blocks of the file zeroed blocks.
+    pub(crate) fn fill_holes(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
+        let record = &locked.record;
+        // All or nothing, as far as can be known beforehand.
+        self.look_for_room(self.hole_blocks(locked, from, to)?)?;
         let mut next = from;
         while next < to {
             let hole = match self.mapping(locked.inode, record, next * BLOCK_BYTES)? {
@@ -317,50 +316,6 @@ impl<'s> Op<'s> {
         record.touch(time);
         self.publish_entry(locked, prepared, &durable);
         Ok(followed)
-    }
-
-    /// Zeros the part of a block that is mapped, in place: `from..to` lie in one block and inside the file.
-    fn zero_part(&self, locked: &Locked<'s>, from: u64, to: u64) -> Result<()> {
-        self.unshare(locked, from / BLOCK_BYTES..from / BLOCK_BYTES + 1)?;
-        let Mapping::Blocks { block, .. } = self.mapping(locked.inode, &locked.record, from)? else { return Ok(()) };
-        self.seal(locked)?;
-        let stripe = self.thread.lock(self.core.places.stripe(locked.inode, from)).map_err(shared_error)?;
-        let mut commit = self.disk().begin();
-        commit.zero(block * BLOCK_BYTES + from % BLOCK_BYTES, to - from)?;
-        // Unnoticed [store]: a time, for which the conformance suite asks.
-        commit.store(self.slot_word(locked.inode, AT_TOUCHED)?, locked.now() as u64)?;
-        let _ = commit.fence();
-        stripe.unlock();
-        Ok(())
-    }
-
-    fn punch(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {
-        let size = locked.record.size();
-        let (first, last) = (offset.div_ceil(BLOCK_BYTES), end / BLOCK_BYTES);
-        // Behind the end of the file there is nothing to keep: the block of the end goes too.
-        let last = if end >= size { last.max(size.div_ceil(BLOCK_BYTES).min(end.div_ceil(BLOCK_BYTES))) } else { last };
-        if first > last || (first == last && offset / BLOCK_BYTES == (end - 1) / BLOCK_BYTES && end < size) {
-            return self.zero_part(locked, offset, end.min(size).max(offset));
-        }
-        if !offset.is_multiple_of(BLOCK_BYTES) && offset < size {
-            self.zero_part(locked, offset, (first * BLOCK_BYTES).min(end).min(size))?;
-        }
-        if !end.is_multiple_of(BLOCK_BYTES) && end < size && last >= first {
-            self.zero_part(locked, last * BLOCK_BYTES, end)?;
-        }
-        if last <= first {
-            return Ok(());
-        }
-        self.need.set(Need::Freeing);
-        let extents = self.extents(locked.inode, &locked.record);
-        let mut nodes = extents.reserve(first, last - first).map_err(index_error)?;
-        let time = locked.now();
-        let payload = Payload::Unmap { file_block: first, count: last - first };
-        let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
-        locked.record.touch(time);
-        let unmapped = self.unmap_blocks(locked, first, last - first, &mut nodes, &durable);
-        drop(nodes);
-        if self.follows(locked, unmapped) { Ok(()) } else { Err(index_error(IndexError::Torn)) }
     }
 
     fn collapse(&self, locked: &Locked<'s>, offset: u64, end: u64) -> Result<()> {

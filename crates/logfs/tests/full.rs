@@ -6,7 +6,9 @@ use common::{attach, volume};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{CheckOptions, Outcome, check};
 use gannet_media::Medium;
-use gannet_vfs::{AttributeChange, Errno, FileSystem, MapAccess, NewNode, NodeId, Owner, RenameFlags, WritePosition};
+use gannet_vfs::{
+    AllocateMode, AttributeChange, Errno, FileSystem, MapAccess, NewNode, NodeId, Owner, RenameFlags, WritePosition,
+};
 use std::sync::{Barrier, mpsc};
 
 const BLOCK: usize = 4096;
@@ -48,7 +50,7 @@ fn inodes_are_made_in_single_blocks() {
     for number in 0..many {
         let node = rig.find(rig.root, &format!("f{number}")).expect("a file");
         for hole in (1..40).step_by(4) {
-            let mode = gannet_vfs::AllocateMode::PunchHole;
+            let mode = AllocateMode::PunchHole;
             fs.allocate(node, mode, hole * BLOCK as u64, BLOCK as u64).expect("punch");
         }
     }
@@ -194,7 +196,7 @@ fn a_write_goes_as_far_as_there_is_room() {
     let rig = Rig::new(&fs);
     // Runs of 100 blocks, a hole in a file, and what is allocated behind an end.
     let behind = rig.file(rig.root, "behind");
-    fs.allocate(behind, gannet_vfs::AllocateMode::KeepSize, 0, 20 * BLOCK as u64).expect("allocate");
+    fs.allocate(behind, AllocateMode::KeepSize, 0, 20 * BLOCK as u64).expect("allocate");
     let sparse = rig.file(rig.root, "sparse");
     rig.write(sparse, 400 * BLOCK as u64, b"end");
     let given = rig.file(rig.root, "given");
@@ -203,7 +205,7 @@ fn a_write_goes_as_far_as_there_is_room() {
     let content: Vec<u8> = (0..400 * BLOCK).map(|at| (at / 7) as u8).collect();
     for (text, position) in [("behind", 0), ("sparse", 0), ("fresh", 0), ("fresh", 5000)] {
         let node = rig.find(rig.root, text).unwrap_or_else(|| rig.file(rig.root, text));
-        let punch = gannet_vfs::AllocateMode::PunchHole;
+        let punch = AllocateMode::PunchHole;
         fs.allocate(given, punch, 0, 100 * BLOCK as u64).expect("punch");
         let free = fs.statistics().expect("statistics").blocks_free as usize;
         let written = rig.try_write(node, WritePosition::At(position), &content).expect("there is some room");
@@ -376,6 +378,55 @@ fn two_in_need_do_not_stand_in_each_others_way() {
         scope.spawn(|| work(1));
         scope.spawn(|| work(2));
     });
+    assert!(fs.detach().expect("detach"));
+    drop(fs);
+    assert_sound(&medium);
+}
+
+/// Zeros take room where a file has holes or shares its blocks. If there is too little, not a byte has changed.
+#[test]
+fn zeroing_without_room_destroys_nothing() {
+    const MIB: u64 = 1 << 20;
+    let medium = volume(32 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    let content: Vec<u8> = (0..8 * MIB).map(|at| (at / 7 % 251) as u8 + 1).collect();
+    let small = rig.file(rig.root, "small");
+    rig.write(small, 0, &content[..5 * BLOCK]);
+    let large = rig.file(rig.root, "large");
+    rig.write(large, 0, &content);
+    let shares = rig.file(rig.root, "shares");
+    fs.clone_range(large, 0, shares, 0, 100 * BLOCK as u64).expect("clone");
+    let refused = |node, mode, offset, length| {
+        let before = (rig.attributes(node), rig.content(node));
+        let outcome = fs.allocate(node, mode, offset, length).map_err(|error| error.errno());
+        assert_eq!(outcome, Err(Errno::NOSPC), "{mode:?} of {length} at {offset}");
+        let after = (rig.attributes(node), rig.content(node));
+        let differs = before.1.iter().zip(&after.1).position(|(before, after)| before != after);
+        assert!(differs.is_none(), "{mode:?} of {length} at {offset}: differs at {differs:?}");
+        assert_eq!((before.0.size_bytes, before.0.sectors), (after.0.size_bytes, after.0.sectors), "{mode:?}");
+    };
+    for mode in [AllocateMode::Zero, AllocateMode::ZeroKeepSize] {
+        refused(small, mode, 8192, 1 << 40);
+        refused(small, mode, 8193, 1 << 40);
+    }
+    for blocks in [100, 3, 1] {
+        fill(&rig, &format!("f{blocks}-"), blocks);
+    }
+    for mode in [AllocateMode::Zero, AllocateMode::ZeroKeepSize] {
+        refused(large, mode, 4 * MIB, 16 * MIB);
+        refused(large, mode, 0, 64 << 10);
+        refused(shares, mode, 5, 100);
+        refused(shares, mode, 50 * BLOCK as u64 + 5, 64 << 10);
+    }
+    // Both ends of what is punched are in blocks that are shared.
+    refused(shares, AllocateMode::PunchHole, 50 * BLOCK as u64 + 5, 64 << 10);
+    // Blocks of the file's own are zeroed where they are: that takes no room.
+    let (from, to) = (5 * MIB + 5, 7 * MIB + 77);
+    fs.allocate(large, AllocateMode::Zero, from, to - from).expect("it has blocks of its own");
+    let mut expected = content.clone();
+    expected[from as usize..to as usize].fill(0);
+    assert!(rig.content(large) == expected);
     assert!(fs.detach().expect("detach"));
     drop(fs);
     assert_sound(&medium);

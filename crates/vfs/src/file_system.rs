@@ -218,7 +218,7 @@ pub trait FileSystem: Send + Sync {
         Ok(())
     }
 
-    /// `fallocate(2)`, all or nothing. `EINVAL` for an empty range and for what [`AllocateMode`] forbids, `EFBIG`, `ENOSPC`, `EISDIR`,
+    /// `fallocate(2)`, all or nothing: what fails for want of room has changed no byte. `EINVAL` for an empty range and for what [`AllocateMode`] forbids, `EFBIG`, `ENOSPC`, `EISDIR`,
     /// `ENODEV` for other types than regular files.
     fn allocate(&self, _node: NodeId, _mode: AllocateMode, _offset_bytes: u64, _length_bytes: u64) -> Result<()> {
         not_supported()

@@ -210,3 +210,33 @@ fn coherent_mounts_never_cache_and_two_mounts_see_each_other() {
         bench.check();
     });
 }
+
+/// Behind a direct write at the end that fails the kernel sets the size to what it takes for the end. Others have moved it.
+#[test]
+fn a_direct_write_that_fails_cuts_off_nothing_of_others() {
+    use std::os::unix::fs::OpenOptionsExt;
+    with_transports(|transport| {
+        let bench = Bench::new();
+        let server = bench.mount(&format!("transport={transport}"));
+        // The mount is alone: the file is opened through the kernel's pages, and so for direct I/O, too.
+        let cached = File::create(bench.on("log")).unwrap();
+        let mut log = File::options().append(true).custom_flags(libc::O_DIRECT).open(bench.on("log")).unwrap();
+        let record = vec![b'x'; 1 << 20];
+        log.write_all(&record[..4096]).unwrap();
+        let mut shell = bench.shell();
+        shell.does("head -c 8192 /dev/zero >> /gannet/log; cat /dev/zero > /gannet/fill 2>&1; :");
+        let error = log.write(&record).expect_err("there is no room");
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        let size: u64 = shell.does("stat -c %s /gannet/log").trim().parse().unwrap();
+        assert!(size >= 4096 + 8192, "{size} bytes");
+        shell.does("rm /gannet/fill");
+        // What a program cuts is cut.
+        log.write_all(&record).unwrap();
+        log.set_len(100).unwrap();
+        assert_eq!(shell.does("stat -c %s /gannet/log"), "100\n");
+        shell.end();
+        drop((cached, log));
+        server.end();
+        bench.check();
+    });
+}

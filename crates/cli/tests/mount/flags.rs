@@ -79,7 +79,12 @@ fn access_times_are_what_they_were_mounted_with() {
         return eprintln!("skipped: {why}");
     }
     let bench = Bench::new();
-    for (first, same, other) in [("relatime", "ro,relatime", "noatime"), ("noatime", "ro,noatime", "relatime")] {
+    for (first, same, other) in [
+        ("relatime", "ro,relatime", "noatime"),
+        ("noatime", "ro,noatime", "relatime"),
+        ("nodiratime", "ro,nodiratime", "diratime"),
+        ("relatime", "ro,diratime", "nodiratime"),
+    ] {
         assert!(helper(&bench, &bench.volume(), &["-o", first]).status.success());
         let before = flags(&bench.at());
         let refused = helper(&bench, &bench.volume(), &["-o", &format!("remount,ro,{other}")]);

@@ -161,6 +161,33 @@ fn each_read_moves_the_access_time_if_asked() {
             };
             let first = read();
             assert_eq!(read() > first, moves, "{words}");
+            std::os::unix::fs::symlink("file", bench.on("link")).unwrap();
+            let follow = || {
+                tick();
+                assert_eq!(fs::read_link(bench.on("link")).unwrap().as_os_str(), "file");
+                fs::symlink_metadata(bench.on("link")).unwrap().accessed().unwrap()
+            };
+            let first = follow();
+            assert_eq!(follow() > first, moves, "{words}: a link");
+            server.end();
+        }
+    });
+}
+
+#[test]
+fn directories_keep_their_access_times_if_asked() {
+    with_transports(|transport| {
+        for (words, moves) in [("strictatime", true), ("strictatime,nodiratime", false)] {
+            let bench = Bench::new();
+            let server = bench.mount(&format!("transport={transport},{words}"));
+            fs::create_dir(bench.on("directory")).unwrap();
+            let list = || {
+                tick();
+                assert_eq!(fs::read_dir(bench.on("directory")).unwrap().count(), 0);
+                fs::metadata(bench.on("directory")).unwrap().accessed().unwrap()
+            };
+            let first = list();
+            assert_eq!(list() > first, moves, "{words}");
             server.end();
         }
     });

@@ -239,6 +239,10 @@ fn allocation_is_all_or_nothing(rig: &Rig<'_>) {
     let too_much = (before.blocks + 1) * u64::from(before.block_bytes);
     fails!(rig.fs.allocate(node, AllocateMode::Extend, 0, too_much), NOSPC);
     assert_eq!((rig.fs.statistics().unwrap(), rig.content(node)), (before, b"abc".to_vec()));
+    for mode in [AllocateMode::Zero, AllocateMode::ZeroKeepSize] {
+        fails!(rig.fs.allocate(node, mode, 1, too_much), NOSPC);
+        assert_eq!((rig.fs.statistics().unwrap(), rig.content(node)), (before, b"abc".to_vec()), "{mode:?}");
+    }
 }
 
 /// What was allocated behind the end is the file's when it grows, by whatever means, and what is written there stays.

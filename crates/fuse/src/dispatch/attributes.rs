@@ -54,7 +54,8 @@ impl Dispatcher {
     pub(super) fn set_attributes(&self, header: &Header, request: &SetAttrRequest) -> Result<FixedReply> {
         let node = self.node(header.node)?;
         let valid = request.valid;
-        if valid.contains(SetAttrValid::CTIME) && !self.agreed(InitFlags::WRITEBACK_CACHE) {
+        let times_of_pages = valid.contains(SetAttrValid::CTIME) && !self.agreed(InitFlags::WRITEBACK_CACHE);
+        if times_of_pages || self.cuts_what_others_wrote(header, request) {
             // Nobody asked: with ctime come only the times that the kernel remembers, after it wrote back a map's pages. They are
             // older than those of that very write, and of others' changes.
             let attributes = self.file_system.attributes(node)?;

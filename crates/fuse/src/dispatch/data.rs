@@ -7,7 +7,7 @@ use gannet_vfs::{
 
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
-use super::{CachePolicy, Dispatcher};
+use super::{CachePolicy, Dispatcher, FixedOutcome, Outcome};
 use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
 use crate::protocol::request::Header;
@@ -15,7 +15,6 @@ use crate::protocol::wire::FixedReply;
 
 const O_ACCMODE: u32 = 0o3;
 const O_APPEND: u32 = 0o2000;
-const O_DIRECT: u32 = 0o40000;
 const O_NOATIME: u32 = 0o1_000_000;
 /// At most this many bytes are copied per request where blocks cannot be shared, so that a copy can be interrupted.
 const COPY_BYTES_MAX: u64 = 16 << 20;
@@ -85,11 +84,31 @@ impl Dispatcher {
     pub(super) fn write(
         &self,
         header: &Header,
+        handle: u64,
         offset_bytes: u64,
         write_flags: WriteRequestFlags,
         open_flags: u32,
         data: &[u8],
-    ) -> Result<FixedReply> {
+    ) -> Result<FixedOutcome> {
+        let outcome = self.store(header, handle, offset_bytes, write_flags, open_flags, data);
+        if !matches!(outcome, Ok(FixedOutcome::Reply(_)))
+            && !self.exclusive()
+            && !write_flags.contains(WriteRequestFlags::CACHE)
+        {
+            self.nodes.write_failed(header.node);
+        }
+        outcome
+    }
+
+    fn store(
+        &self,
+        header: &Header,
+        handle: u64,
+        offset_bytes: u64,
+        write_flags: WriteRequestFlags,
+        open_flags: u32,
+        data: &[u8],
+    ) -> Result<FixedOutcome> {
         let node = self.node(header.node)?;
         let from_page_cache = write_flags.contains(WriteRequestFlags::CACHE);
         let position = self.write_position(header, node, offset_bytes, write_flags, open_flags, data)?;
@@ -99,22 +118,35 @@ impl Dispatcher {
             self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
         }
         self.drop_capabilities(node);
+        let appends = position == WritePosition::Append;
+        if appends {
+            self.await_append(header.node, node, offset_bytes)?;
+        }
         let mut from = Source::from_slice(data);
         let mut written = self.file_system.write(node, position, &mut from, flags)?;
-        if !from.is_empty() && position != WritePosition::Append {
-            // The kernel takes pages that it writes back for written, whatever count it is told, and on an exclusive mount a
-            // short count of a direct write (ASYNC_DIO) for an I/O error: only an error says that there was no room for the rest.
-            let all = from_page_cache || (open_flags & O_DIRECT != 0 && self.exclusive());
-            match self.write_rest(node, &mut written, from, flags) {
-                Err(error) if all => return Err(error),
-                _ => {}
+        if appends {
+            self.nodes.appended(header.node, offset_bytes + written.count_bytes as u64);
+        }
+        if !from.is_empty() {
+            // The kernel takes pages that it writes back for written, whatever count it is told, and for some direct writes it makes an I/O
+            // error of a short count: only an error says then that there was no room for the rest.
+            let all = from_page_cache || self.hides_short_counts(header, handle, open_flags);
+            if appends && all {
+                // Not to be tried again when there is room: a part is there already.
+                return Ok(FixedOutcome::Other(Outcome::Error(Errno::NOSPC)));
+            }
+            if !appends {
+                match self.write_rest(node, &mut written, from, flags) {
+                    Err(error) if all => return Err(error),
+                    _ => {}
+                }
             }
         }
         // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
         if from_page_cache && !self.agreed(InitFlags::WRITEBACK_CACHE) {
             self.attributes_have_changed(header.node);
         }
-        Ok(reply::written(written.count_bytes as u32))
+        Ok(FixedOutcome::Reply(reply::written(written.count_bytes as u32)))
     }
 
     /// Goes on with a write that was done in part, as far as there is room; `written` counts what was done. Where that is refused, and room
@@ -171,8 +203,16 @@ impl Dispatcher {
         }
         self.drop_set_id_for(header, node, &now)?;
         self.drop_capabilities(node);
-        self.file_system.allocate(node, mode, offset_bytes, length_bytes)?;
-        Ok(FixedReply::new())
+        let outcome = self.file_system.allocate(node, mode, offset_bytes, length_bytes);
+        if outcome.is_err()
+            && !only_adds
+            && let Some(kernel) = self.kernel.get()
+        {
+            // Room is made sure of first, but a medium can fail in the midst, and only where all is done the kernel drops its pages.
+            kernel.drop_later(header.node, offset_bytes..offset_bytes.saturating_add(length_bytes));
+            self.attributes_have_changed(header.node);
+        }
+        outcome.map(|()| FixedReply::new())
     }
 
     /// `copy_file_range`: shares blocks where it can, copies otherwise.

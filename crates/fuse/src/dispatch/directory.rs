@@ -57,7 +57,9 @@ impl Dispatcher {
             })?;
         }
         let used_bytes = writer.used_bytes();
-        self.file_system.note_access(directory);
+        if !self.policy.no_directory_access_time {
+            self.file_system.note_access(directory);
+        }
         if plus {
             self.fill_entries(directory, &mut room[..used_bytes]);
         }

@@ -50,8 +50,8 @@ impl Dispatcher {
                 return Err(UNCHANGEABLE);
             }
         }
-        // On a shared volume the kernel's idea of the end may be old. The pieces of a large write come one after the other
-        // (no ASYNC_DIO), so each belongs at the end.
+        // On a shared volume the kernel's idea of the end may be old. The pieces of a large write are stored one after the other
+        // (`direct.rs`), so each belongs at the end.
         let at_the_end = appends && !self.exclusive();
         Ok(if at_the_end { WritePosition::Append } else { WritePosition::At(offset_bytes) })
     }

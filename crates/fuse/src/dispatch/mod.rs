@@ -11,6 +11,7 @@
 //! | `moved.rs`, `again.rs` | files that others move while a program here renames them, or replace while it opens them |
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, copy |
+//! | `direct.rs` | transfers past the kernel's pages, whose pieces come all at once |
 //! | `seek.rs` | data and holes |
 //! | `guarded.rs` | writes to immutable and append-only files |
 //! | `directory.rs` | readdir, readdirplus |
@@ -31,6 +32,7 @@ mod attributes;
 mod caching;
 mod closing;
 mod data;
+mod direct;
 mod directory;
 mod ending;
 mod guarded;
@@ -61,6 +63,7 @@ use crate::protocol::wire::{FixedReply, Malformed};
 use again::Again;
 use caching::Caching;
 pub(crate) use caching::Kernel;
+use direct::Direct;
 use ending::Ending;
 use locks::Locks;
 use moved::Moved;
@@ -98,6 +101,10 @@ pub(crate) struct Policy {
     pub(crate) group: Option<u32>,
     /// The permission bits that all files appear to lack; they appear to have all others.
     pub(crate) umask: Option<u32>,
+    /// Reading directories moves no access time.
+    pub(crate) no_directory_access_time: bool,
+    /// Each read of a link moves its access time: the kernel must not remember where it leads.
+    pub(crate) strict_access_time: bool,
     /// The kernel keeps locks, for this mount alone.
     pub(crate) local_locks: bool,
     /// How long somebody who opens the volume waits for an automatic mount to stop caching.
@@ -131,6 +138,7 @@ pub(crate) struct Dispatcher {
     room: Room,
     moved: Moved,
     again: Again,
+    direct: Direct,
     ending: Ending,
 }
 
@@ -153,6 +161,7 @@ impl Dispatcher {
             room: Room::default(),
             moved: Moved::default(),
             again: Again::default(),
+            direct: Direct::default(),
             ending: Ending::default(),
         }
     }
@@ -164,7 +173,14 @@ impl Dispatcher {
             CachePolicy::Exclusive { writeback } => (true, writeback),
         };
         let locks = !exclusive && !self.policy.local_locks;
-        let wishes = Wishes { exclusive, writeback, locks, access_lists: self.policy.umask.is_none(), ring };
+        let wishes = Wishes {
+            exclusive,
+            writeback,
+            locks,
+            access_lists: self.policy.umask.is_none(),
+            links: !self.policy.strict_access_time,
+            ring,
+        };
         let answer = negotiate(offer, wishes);
         if let Answer::Agreed(agreement, _) = answer {
             let _ = self.agreement.set(agreement);
@@ -266,8 +282,8 @@ impl Dispatcher {
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
         let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
         let reply = match *operation {
-            Operation::Write { offset_bytes, write_flags, open_flags, data, .. } => {
-                self.write(header, offset_bytes, write_flags, open_flags, data)?
+            Operation::Write { handle, offset_bytes, write_flags, open_flags, data } => {
+                return self.write(header, handle, offset_bytes, write_flags, open_flags, data);
             }
             Operation::Lookup { name } => self.lookup(header, name)?,
             Operation::GetAttr { by_file } => self.get_attributes(header, by_file)?,
@@ -375,6 +391,7 @@ impl Dispatcher {
     pub(crate) fn lose_patience(&self) {
         self.room.lose_patience();
         self.again.lose_patience();
+        self.direct.lose_patience();
     }
 }
 

@@ -64,6 +64,10 @@ struct Record {
     direct_serial: u32,
     /// The epoch of caching in which the kernel's pages are right ([`ANY_PAGES`], [`NO_PAGES`]).
     pages_epoch: u32,
+    /// A direct write failed since a size was last set.
+    failed_write: bool,
+    /// Where the last append to it ended by the kernel's reckoning.
+    appended_to: u64,
 }
 
 /// How a file is opened.
@@ -135,6 +139,8 @@ impl Nodes {
                 written_opens: 0,
                 direct_serial: 0,
                 pages_epoch: NO_PAGES,
+                failed_write: false,
+                appended_to: 0,
             };
             lock(self.shard(id)).entry(id).or_insert(unknown).lookups += 1;
         }
@@ -188,6 +194,30 @@ impl Nodes {
     /// Whether somebody has a file open for writing.
     pub(crate) fn is_written(&self, id: u64) -> bool {
         lock(self.shard(id)).get(&id).is_some_and(|record| record.written_opens > 0)
+    }
+
+    /// Notes where an append ended by the kernel's reckoning.
+    pub(super) fn appended(&self, id: u64, end_bytes: u64) {
+        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
+            record.appended_to = end_bytes;
+        }
+    }
+
+    /// Whether the last append ended there.
+    pub(super) fn append_goes_on(&self, id: u64, offset_bytes: u64) -> bool {
+        lock(self.shard(id)).get(&id).is_some_and(|record| record.appended_to == offset_bytes)
+    }
+
+    /// Notes that a direct write failed.
+    pub(super) fn write_failed(&self, id: u64) {
+        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
+            record.failed_write = true;
+        }
+    }
+
+    /// Whether that was noted, since it was last asked.
+    pub(super) fn take_failed_write(&self, id: u64) -> bool {
+        lock(self.shard(id)).get_mut(&id).is_some_and(|record| std::mem::take(&mut record.failed_write))
     }
 
     /// Whether programs read a file through pages that may be wrong: each read must ask, and drop them.

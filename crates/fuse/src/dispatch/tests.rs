@@ -1,6 +1,7 @@
 //! Requests without a kernel: random ones must neither panic nor leave anything behind.
 
 mod copies;
+mod direct;
 mod ending;
 mod guarded;
 mod holes;

@@ -48,6 +48,11 @@ impl Users {
         lock(self.shard(handle)).entry(handle).or_default().mode = Some(mode);
     }
 
+    /// How the kernel opened a file of an automatic mount.
+    pub(super) fn mode(&self, handle: u64) -> Option<OpenMode> {
+        lock(self.shard(handle)).get(&handle).and_then(|open| open.mode)
+    }
+
     pub(super) fn set_written(&self, handle: u64) {
         lock(self.shard(handle)).entry(handle).or_default().written = true;
     }

@@ -31,6 +31,7 @@ pub(super) fn mount(target: &Path, kind: &str, options: &MountOptions) -> Result
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
     flags.set(MountFlags::NOATIME, options.no_access_time);
+    flags.set(MountFlags::NODIRATIME, options.no_directory_access_time);
     flags.set(MountFlags::NOEXEC, options.no_execute);
     flags.set(NOSYMFOLLOW, options.no_links);
     flags.set(MountFlags::NOSUID, !options.allow_set_user_id);

@@ -113,6 +113,8 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         group: options.group,
         local_locks: options.local_locks,
         umask: options.umask,
+        no_directory_access_time: options.no_directory_access_time,
+        strict_access_time: options.strict_access_time,
         cache_deadline: options.cache_deadline.unwrap_or(CACHE_DEADLINE),
     };
     let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&file_system), policy));

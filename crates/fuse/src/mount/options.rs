@@ -15,7 +15,6 @@ const IGNORED: &[&str] = &[
     "comment",
     "default_permissions",
     "defaults",
-    "diratime",
     "dirsync",
     "group",
     "group_id",
@@ -26,7 +25,6 @@ const IGNORED: &[&str] = &[
     "mand",
     "max_read",
     "noauto",
-    "nodiratime",
     "nofail",
     "nogroup",
     "noiversion",
@@ -58,8 +56,10 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Access times are not kept.
     pub no_access_time: bool,
+    /// Reading directories moves no access time.
+    pub no_directory_access_time: bool,
     /// Each read moves the access time, not only the first after a change and the first of a day. An automatic mount is
-    /// coherent then; on an exclusive one what the page cache answers moves nothing.
+    /// coherent then; on an exclusive one what the page cache answers moves nothing. Where links lead is asked each time.
     pub strict_access_time: bool,
     /// No program can be run from it.
     pub no_execute: bool,
@@ -109,6 +109,8 @@ impl MountOptions {
                 "allow_other" => self.allow_other = true,
                 "noatime" => self.no_access_time = true,
                 "atime" => self.no_access_time = false,
+                "nodiratime" => self.no_directory_access_time = true,
+                "diratime" => self.no_directory_access_time = false,
                 "strictatime" => (self.no_access_time, self.strict_access_time) = (false, true),
                 "relatime" => (self.no_access_time, self.strict_access_time) = (false, false),
                 "norelatime" | "nostrictatime" => self.strict_access_time = false,
@@ -217,6 +219,10 @@ mod tests {
         assert!(options.strict_access_time && !options.no_access_time);
         options.parse("relatime").unwrap();
         assert!(!options.strict_access_time);
+        options.parse("nodiratime").unwrap();
+        assert!(options.no_directory_access_time && !options.no_access_time);
+        options.parse("diratime").unwrap();
+        assert!(!options.no_directory_access_time);
         // What the kernel shows for a mount is repeated by remounting.
         options.parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=131072").unwrap();
         options.parse("nosymfollow,mand,nomand,iversion,noiversion").unwrap();

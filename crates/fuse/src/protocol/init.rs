@@ -20,6 +20,8 @@ pub struct Wishes {
     pub locks: bool,
     /// Access control lists count.
     pub access_lists: bool,
+    /// The kernel may remember where symbolic links lead.
+    pub links: bool,
     /// The server is ready to serve the ring.
     pub ring: bool,
 }
@@ -66,13 +68,15 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
     if offer.major < MAJOR || offer.minor < MINOR_MIN {
         return Answer::TooOld;
     }
+    // Without ASYNC_DIO the kernel does not move on the position of what io_uring reads or writes directly, which then goes on after a
+    // short transfer where it began.
     let mut wanted = InitFlags::ASYNC_READ
+        | InitFlags::ASYNC_DIO
         | InitFlags::BIG_WRITES
         | InitFlags::MAX_PAGES
         | InitFlags::PARALLEL_DIROPS
         | InitFlags::EXPORT_SUPPORT
         | InitFlags::HAS_IOCTL_DIR
-        | InitFlags::CACHE_SYMLINKS
         | InitFlags::DONT_MASK
         | InitFlags::HANDLE_KILLPRIV_V2
         | InitFlags::SETXATTR_EXT
@@ -82,17 +86,17 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
         wanted |= InitFlags::DO_READDIRPLUS
             | InitFlags::READDIRPLUS_AUTO
             | InitFlags::EXPLICIT_INVAL_DATA
-            | InitFlags::ASYNC_DIO
             | InitFlags::NO_OPEN_SUPPORT
             | InitFlags::NO_OPENDIR_SUPPORT;
         if wishes.writeback {
             wanted |= InitFlags::WRITEBACK_CACHE;
         }
     } else {
-        // Not ASYNC_DIO: the kernel would send the pieces of one write all at once, and none says where the first begins. Who appends
-        // where others move the end needs them one after the other.
         // Not ATOMIC_O_TRUNC: the kernel looks whether a file is being executed only after a server has truncated it.
         wanted |= InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP;
+    }
+    if wishes.links {
+        wanted |= InitFlags::CACHE_SYMLINKS;
     }
     if wishes.access_lists {
         wanted |= InitFlags::POSIX_ACL;
@@ -132,7 +136,8 @@ pub fn negotiate(offer: &InitRequest, wishes: Wishes) -> Answer {
 mod tests {
     use super::*;
 
-    const WISHES: Wishes = Wishes { exclusive: false, writeback: false, locks: false, access_lists: true, ring: true };
+    const WISHES: Wishes =
+        Wishes { exclusive: false, writeback: false, locks: false, access_lists: true, links: true, ring: true };
 
     fn agree(offer: &InitRequest, wishes: Wishes) -> (Agreement, FixedReply) {
         match negotiate(offer, wishes) {
@@ -150,7 +155,8 @@ mod tests {
         for bit in 0..64 {
             let offered = InitFlags::from_bits_retain(1 << bit);
             for exclusive in [false, true] {
-                let wishes = Wishes { exclusive, writeback: true, locks: true, access_lists: true, ring: true };
+                let wishes =
+                    Wishes { exclusive, writeback: true, locks: true, access_lists: true, links: true, ring: true };
                 let (agreement, reply) = agree(&offer(offered), wishes);
                 assert!(offered.contains(agreement.flags), "bit {bit}");
                 assert_eq!(reply.bytes().len(), INIT_OUT_BYTES);
@@ -185,8 +191,11 @@ mod tests {
     fn exclusive_and_coherent_mounts_differ() {
         let (coherent, _) = agree(&offer(InitFlags::all()), WISHES);
         assert!(!coherent.flags.intersects(InitFlags::NO_OPEN_SUPPORT | InitFlags::WRITEBACK_CACHE));
-        assert!(!coherent.flags.contains(InitFlags::ASYNC_DIO), "pieces of what is appended come in order");
+        assert!(coherent.flags.contains(InitFlags::ASYNC_DIO), "io_uring is told the truth about short transfers");
         assert!(coherent.flags.contains(InitFlags::AUTO_INVAL_DATA | InitFlags::DIRECT_IO_ALLOW_MMAP));
+        assert!(coherent.flags.contains(InitFlags::CACHE_SYMLINKS));
+        let (strict, _) = agree(&offer(InitFlags::all()), Wishes { links: false, ..WISHES });
+        assert_eq!(strict.flags, coherent.flags - InitFlags::CACHE_SYMLINKS);
         let wishes = Wishes { exclusive: true, ..WISHES };
         let (exclusive, _) = agree(&offer(InitFlags::all()), wishes);
         assert!(

@@ -37,7 +37,14 @@ pub fn fuzz_one(data: &[u8]) {
 fn exercise(request: &request::Request<'_>) {
     match request.operation {
         Some(request::Operation::Init(offer)) => {
-            let wishes = init::Wishes { exclusive: true, writeback: true, locks: true, access_lists: true, ring: true };
+            let wishes = init::Wishes {
+                exclusive: true,
+                writeback: true,
+                locks: true,
+                access_lists: true,
+                links: true,
+                ring: true,
+            };
             let _ = init::negotiate(&offer, wishes);
         }
         Some(request::Operation::BatchForget { entries }) => {

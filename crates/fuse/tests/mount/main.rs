@@ -16,6 +16,7 @@ mod programs;
 mod room;
 mod signals;
 mod special;
+mod uring;
 
 use std::io::{BufRead, BufReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -220,6 +221,7 @@ fn main() -> ExitCode {
     let tests: Vec<&Test> = [
         files::TESTS,
         appends::TESTS,
+        uring::TESTS,
         programs::TESTS,
         special::TESTS,
         holes::TESTS,

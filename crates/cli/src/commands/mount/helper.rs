@@ -125,7 +125,10 @@ pub(super) fn remount(directory: &Path, words: &str) -> Result<u8, Failure> {
     };
     let no_access_time = shown.contains(Shown::NOATIME);
     // The server keeps these times, as it was told when it began.
-    if named("noatime", &["atime", "relatime", "strictatime"]).is_some_and(|wanted| wanted != no_access_time) {
+    let no_directory_access_time = shown.contains(Shown::NODIRATIME);
+    if named("noatime", &["atime", "relatime", "strictatime"]).is_some_and(|wanted| wanted != no_access_time)
+        || named("nodiratime", &["diratime"]).is_some_and(|wanted| wanted != no_directory_access_time)
+    {
         let why = "whether access times are kept is said when it is mounted: unmount it and mount it again";
         return Err(Failure::new(format_args!("{}: {why}", directory.display())));
     }

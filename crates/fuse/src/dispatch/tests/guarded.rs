@@ -22,7 +22,7 @@ fn after(cache: CachePolicy, flags: InodeFlags, at: u64, from_page_cache: bool, 
     let header = by_root(dispatcher.nodes.id(node));
     let write_flags = if from_page_cache { WriteRequestFlags::CACHE } else { WriteRequestFlags::empty() };
     let open_flags = if append { 1 | O_APPEND } else { 1 };
-    let written = dispatcher.write(&header, at, write_flags, open_flags, data);
+    let written = dispatcher.write(&header, 0, at, write_flags, open_flags, data);
     let mut bytes = [0; 100];
     let count = file_system.read(node, 0, &mut Destination::from_slice(&mut bytes)).unwrap();
     match written {
