@@ -160,6 +160,7 @@ pub(crate) fn opening_number(arena: u64) -> u64 {
 
 /// Says, for who finds this arena when all its users were killed, that they may have changed the volume.
 pub(crate) fn note_writer(core: &Core, session: &Session) -> Result<()> {
+    session.note_writer();
     session.word(core.places.control(CONTROL_CHANGEABLE)).map_err(shared_error)?.store(1, Ordering::Release);
     Ok(())
 }

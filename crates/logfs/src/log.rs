@@ -193,7 +193,8 @@ pub(crate) fn walk_in(
         }
         page.begin(disk, link.block)?;
         end.pages += 1;
-        end.page_epoch = header.epoch;
+        // No entry is older than its page: what looks so is what the block held before.
+        (end.page_epoch, end.epoch) = (header.epoch, end.epoch.max(header.epoch));
         visit(Met::Page { block: link.block, header: &header })?;
         let mut line = 1;
         while line < LINES {
@@ -239,7 +240,7 @@ fn look_behind(page: &mut PageRoom, disk: &Disk, owned: Owned, end: &LogEnd) -> 
     let mut is_of_now = end.page_epoch == disk.epoch();
     for behind in line..LINES {
         let Some(entry) = Entry::decode(owned, page.entry(disk, behind)?) else { continue };
-        if entry.sequence < end.next_sequence {
+        if entry.sequence < end.next_sequence || entry.epoch < end.page_epoch {
             continue;
         }
         if entry.time != TIMES_STAY {
@@ -265,11 +266,13 @@ pub(crate) fn find_end(disk: &Disk, owned: Owned, head: u64) -> Result<(Option<T
     }
     // As far as entries go, which is not far in most logs.
     let mut room: Block = [0; BLOCK_BYTES as usize];
-    let (mut line, mut next_sequence) = (1, header.first_sequence);
+    let (mut line, mut next_sequence, mut epoch) = (1, header.first_sequence, header.epoch);
     while line < LINES {
         let entry = Entry::decode(owned, disk.read_entry(LinePlace::new(link.block, line), &mut room)?);
-        let Some(entry) = entry.filter(|entry| entry.sequence == next_sequence) else { break };
+        let follows = |entry: &Entry<'_>| entry.sequence == next_sequence && entry.epoch >= epoch;
+        let Some(entry) = entry.filter(follows) else { break };
         next_sequence += 1;
+        epoch = entry.epoch;
         line += entry.lines;
     }
     Ok((Some(Tail { block: link.block, line }), next_sequence, pages))

@@ -28,7 +28,7 @@ use crate::storage::{self, HAND_INODES};
 use crate::survey::{Values, data_is_whole};
 use crate::write::coarse_now;
 use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper, fence};
-use gannet_vfs::{FileType, Result};
+use gannet_vfs::{Errno, FileType, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -74,6 +74,20 @@ struct Settled {
     named: HashSet<(u32, u32)>,
     /// Generation and end of each.
     ends: HashMap<u32, (u32, LogEnd)>,
+    /// A log cannot be read. It is left as it is, and said to be damaged to whoever comes; what the dead thread had in hand counts as used until
+    /// the volume has been repaired.
+    is_damaged: bool,
+}
+
+impl Settled {
+    /// One file that is damaged keeps nobody from what else the dead thread had locked.
+    fn take_damage(&mut self, outcome: Result<()>) -> Result<()> {
+        match outcome {
+            Err(error) if error.errno() == Errno::UCLEAN => self.is_damaged = true,
+            outcome => outcome?,
+        }
+        Ok(())
+    }
 }
 
 fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
@@ -96,7 +110,8 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
 
     let mut settled = Settled::default();
     for &inode in &locked {
-        settle_log(disk, inode, &locked, &mut settled)?;
+        let outcome = settle_log(disk, inode, &locked, &mut settled);
+        settled.take_damage(outcome)?;
     }
     let committed = hands.iter().any(|hand| {
         hand.kind == HAND_COMMIT
@@ -132,12 +147,14 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     for chunk in chunks_in_making.clone().filter(|&chunk| chunk < disk.geometry().chunks) {
         commit.flush(disk.geometry().map_word_at(chunk), 8)?;
     }
-    for hand in &hands {
-        if hand.kind == HAND_INODES {
-            settle_birth(&op, &mut commit, hand.a, &mut settled)?;
+    // What a damaged log names nobody knows: nothing is taken back then.
+    for hand in hands.iter().filter(|hand| hand.kind == HAND_INODES) {
+        if !settled.is_damaged {
+            let outcome = settle_birth(&op, &mut commit, hand.a, &mut settled);
+            settled.take_damage(outcome)?;
         }
     }
-    for hand in hands.iter().filter(|hand| hand.kind == HAND_BLOCKS) {
+    for hand in hands.iter().filter(|hand| hand.kind == HAND_BLOCKS && !settled.is_damaged) {
         let extent = Extent::unpack(hand.a).filter(|extent| !settled.blocks.contains(&extent.start));
         if let Some(extent) = extent {
             wipe_unused_page(disk, &mut commit, extent)?;
@@ -149,7 +166,9 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
 
     let is_named = |inode: u64| {
         let inode = inode as u32;
-        matches!(disk.slot(inode), Ok(Slot::Used { .. } | Slot::Damaged)) || locked.contains(&inode)
+        settled.is_damaged
+            || matches!(disk.slot(inode), Ok(Slot::Used { .. } | Slot::Damaged))
+            || locked.contains(&inode)
     };
     core.space.inodes(&op)?.settle(dead, &is_named).map_err(storage::error)?;
     let is_chunk = |block: u64| {
@@ -157,7 +176,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             matches!(disk.chunk_block(chunk), Ok(Some(first)) if block.wrapping_sub(first) < disk.geometry().chunk_blocks)
         })
     };
-    let is_referenced = |block: u64| settled.blocks.contains(&block) || is_chunk(block);
+    let is_referenced = |block: u64| settled.is_damaged || settled.blocks.contains(&block) || is_chunk(block);
     core.space.blocks(&op)?.settle(dead, &is_referenced).map_err(storage::error)?;
 
     for &inode in &locked {

@@ -6,7 +6,7 @@
 //! epoch is raised.
 
 use crate::bits::Bits;
-use crate::dangling::explain;
+use crate::dangling::unexplained;
 use crate::disk::Disk;
 use crate::format::page::LinePlace;
 use crate::format::shares::SharedRun;
@@ -72,7 +72,9 @@ pub(crate) fn recover(disk: &Disk, threads: usize) -> Result<Recovered> {
             dangling.push(*link);
         }
     }
-    explain(disk, &dangling, &found.born)?;
+    if let Some(link) = unexplained(disk, &dangling, &found.born, &volume.used.blocks)?.first() {
+        return Err(Error::damaged("link to a log page: the log goes on elsewhere", link.at));
+    }
     let mut commit = disk.begin();
     for link in &dangling {
         // The link of a page that did not become whole; or what the block held before, behind a header that was torn.

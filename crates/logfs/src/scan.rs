@@ -45,7 +45,7 @@ pub(crate) struct Found {
     pub(crate) unborn: Vec<(u32, Birth, Target)>,
     /// Links of last pages, and of slots, that lead to no page of their log.
     pub(crate) dangling: Vec<Dangling>,
-    /// Inodes that the last entry of a directory makes.
+    /// Inodes that the last entry of a directory makes, if it can have been in flight.
     pub(crate) born: Vec<u32>,
 }
 
@@ -151,7 +151,9 @@ impl<'d> Volume<'d> {
             return Ok(());
         }
         let birth = surveyed.last.birth;
-        found.born.extend(birth.iter().map(|(_, target)| target.inode));
+        if surveyed.end.epoch == self.disk.epoch() {
+            found.born.extend(birth.iter().map(|(_, target)| target.inode));
+        }
         let mut changing = [None; 2];
         if let Some((partner, sequence)) = surveyed.last.partner {
             changing = surveyed.names.last;

@@ -84,6 +84,13 @@ impl FileGuard {
         let left = LeftBehind::of(disk, session, arena)?;
         if !left.is_named()? {
             self.distrusts_maps = left.were_writers()?;
+            if self.distrusts_maps && disk.load(CLEAN_AT)? != 0 {
+                // Older content was put back under them. Once their arena is gone nothing else says that its saved maps are not to be believed.
+                recover::refuse_read_only(disk)?;
+                let mut commit = disk.begin();
+                commit.store(CLEAN_AT, 0)?; // Unmet: it takes users who were killed, and a simulated medium is one process's; `restored` does it.
+                let _ = commit.fence(); // Unmet: as above.
+            }
             return Ok(false);
         }
         recover::refuse_read_only(disk)?;

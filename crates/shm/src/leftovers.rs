@@ -2,7 +2,8 @@
 //! volume, for all volumes of the same user.
 //!
 //! * An **arena** without participants is kept for the next who opens the volume; but not if the volume's file is gone
-//!   (removed, replaced), says that it is open in another arena, or in none since somebody was closing it in this one, or is not known for an hour.
+//!   (removed, replaced), says that it is open in another arena, or in none since somebody was closing it in this one or all only read, or is not known
+//!   for an hour.
 //!   To remove one too many costs a recovery, nothing else; but where the volume says that it is closed, and nobody here was closing it, older
 //!   content was put into it under the users of the arena, and only that the arena is there tells whoever opens it that they changed it since.
 //!   Whoever has a volume alone removes all others of that file; root also other users'.
@@ -15,7 +16,7 @@
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
 use crate::session::{
     ARENA_ID_AT, IN_CHARGE, MAGIC, MAGIC_AT, READY_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT,
-    VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT,
+    VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT, WRITERS_AT,
 };
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
@@ -169,7 +170,7 @@ fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     rustix::fs::fstat(&volume).is_ok_and(|status| is_it(&status))
         && read_exactly(&volume, word_at, &mut named)
         && match u64::from_le_bytes(named) {
-            0 => word(READY_AT) == Some(IN_CHARGE),
+            0 => word(READY_AT) == Some(IN_CHARGE) || word(WRITERS_AT) == Some(0),
             other => word(ARENA_ID_AT) != Some(other),
         }
 }

@@ -40,6 +40,8 @@ pub(crate) const VOLUME_INODE_AT: u64 = 272;
 pub(crate) const VOLUME_PATH_LENGTH_AT: u64 = 280;
 /// Where in the volume's file its word stands that says which arena it is open in; 0 if that is not known.
 pub(crate) const VOLUME_WORD_PLACE_AT: u64 = 288;
+/// 1: somebody had the volume open to write to it.
+pub(crate) const WRITERS_AT: u64 = 296;
 /// Whose readers may remember; and how long an answer may take, with the lease in the high half, both in milliseconds.
 pub(crate) const CACHING_AT: u64 = 320;
 pub(crate) const PATIENCE_AT: u64 = 328;
@@ -175,6 +177,12 @@ impl Session {
             self.arena.fixed(VOLUME_PATH_AT + index as u64 * 8).store(u64::from_le_bytes(word), Ordering::Relaxed);
         }
         self.arena.fixed(VOLUME_PATH_LENGTH_AT).store(length, Ordering::Release);
+    }
+
+    /// Notes that somebody has the volume open to write to it, before he does: where he is killed, and the volume says that it is closed, his arena
+    /// is not removed by others.
+    pub fn note_writer(&self) {
+        self.arena.fixed(WRITERS_AT).store(1, Ordering::Release);
     }
 
     /// Whether this very process is a participant: a forked child is not before its first operation.

@@ -37,7 +37,7 @@ pub(super) fn judge_lost_link(
         || link.epoch > epoch
         || ground.clean()
         || (ground.saved_used.as_ref().is_some_and(|used| used.has(link.block)) && looks_like(ground, owned, page))
-        || proves_itself(owned, page, if first { 0 } else { trace.next_sequence });
+        || proves_itself(owned, page, if first { 0 } else { trace.next_sequence }, epoch);
     if !damage {
         trace.dangling = Some(at);
         return Ok(());
@@ -77,7 +77,8 @@ pub(super) fn judge_end(
         return None;
     }
     let behind = (line..LINES).filter_map(|behind| Some((behind, Entry::decode(owned, rest(behind))?)));
-    let behind: Vec<_> = behind.filter(|(_, entry)| entry.sequence >= next).collect();
+    let is_later = |entry: &Entry<'_>| entry.sequence >= next && entry.epoch >= trace.page_epoch;
+    let behind: Vec<_> = behind.filter(|(_, entry)| is_later(entry)).collect();
     // Several that a collection wrote again stand under one fence, so that a crash takes any of them.
     let is_of_a_crash = |entry: &Entry<'_>| entry.time == TIMES_STAY && (!ground.clean() || entry.epoch < epoch_now);
     let Some((first, found)) = behind.iter().find(|(_, entry)| !is_of_a_crash(entry)) else {

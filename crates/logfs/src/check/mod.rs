@@ -12,6 +12,7 @@
 //! | `trace`, `ending`, `strays`, `examine` | one log: its entries, where it ends, pages that no link leads to; one inode |
 //! | `model` | the steps, in order |
 //! | `slots`, `tree`, `claims` | renames and slots; names; space, data hashes and saved maps |
+//! | `unexplained` | links that no crash leaves |
 //! | `sense` | what is well-formed and cannot be meant: flags, attributes, births |
 //! | `saved` | the maps of a clean detach |
 //! | `repair`, `writer` | writing the model down; one log |
@@ -32,6 +33,7 @@ mod strays;
 pub(crate) mod tests;
 mod trace;
 mod tree;
+mod unexplained;
 mod writer;
 
 pub use report::{CheckOptions, CheckProgress, CheckReport, Finding, Outcome, Severity};

@@ -153,6 +153,7 @@ impl<'d> Model<'d> {
         given.give_up.iter().try_for_each(|file| model.give_up(file))?;
         stage("space", 2);
         model.claim_space()?;
+        model.check_dangling()?;
         model.check_sense()?;
         stage("maps", 3);
         model.check_links();

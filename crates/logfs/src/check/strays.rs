@@ -100,7 +100,7 @@ fn search(ground: &Ground<'_>, reached: &Bits, held: &Bits) -> Result<Strays> {
             .filter(|sequence| (header.first_sequence..header.first_sequence + LINES as u64).contains(sequence))
             .max();
         let Some(last) = last else { continue };
-        if ground.saved_used.is_some() || proves_itself(owned, &page, 0) {
+        if ground.saved_used.is_some() || proves_itself(owned, &page, 0, header.epoch) {
             let link = Link { block, epoch: header.epoch };
             let stray = Stray { first: header.first_sequence, end: last + 1, link };
             strays.pages.entry((header.inode, header.generation)).or_default().push(stray);

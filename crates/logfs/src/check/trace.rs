@@ -87,7 +87,7 @@ pub(super) struct Trace {
     pub(super) searched: bool,
     /// Entries in the last page, the epoch in which it was linked, and what it begins with: a page behind it begins with more, so that
     /// none is met twice.
-    entries_on_page: u32,
+    pub(super) entries_on_page: u32,
     pub(super) page_epoch: u32,
     page_sequence: u64,
 }
@@ -171,6 +171,8 @@ pub(super) fn trace(
         }
         trace.pages.push(link.block);
         (trace.page_epoch, trace.page_sequence) = (header.epoch, header.first_sequence);
+        // No entry is older than its page.
+        trace.epoch = trace.epoch.max(header.epoch);
         if !read_entries(ground, owned, &mut trace, link.block, stop_at, &page, visit)? {
             return Ok(trace);
         }
@@ -236,6 +238,9 @@ fn next_page(
         Some(expected) if is_exact => ground.strays.at(owned, expected, trace.epoch),
         Some(_) => None,
     };
+    // What a link of an epoch that has not ended cleanly leads to is of that epoch; older pages may be of an inode that never came to be.
+    let is_of_now = |link: Link| link.epoch == disk.epoch();
+    let found = found.filter(|stray| ground.clean() || !link.is_some_and(is_of_now) || is_of_now(*stray));
     if let Some(stray) = found
         && let Led::Page(header) = self::led(ground, owned, stray, expected, page)?
         && (first || header.first_sequence > trace.page_sequence)
@@ -336,7 +341,8 @@ fn led(ground: &Ground<'_>, owned: Owned, link: Link, expected: Option<u64>, pag
         return Ok(if ours(&header) && header.epoch == link.epoch { Led::Page(header) } else { Led::Nowhere });
     }
     // Its entries prove whose page it is.
-    let was_linked = ground.clean() && link.epoch == disk.epoch() || proves_itself(owned, page, expected.unwrap_or(0));
+    let was_linked =
+        ground.clean() && link.epoch == disk.epoch() || proves_itself(owned, page, expected.unwrap_or(0), link.epoch);
     let first = Entry::decode(owned, &page[LINE_BYTES as usize..]);
     Ok(match first {
         Some(entry)

@@ -152,3 +152,40 @@ fn the_last_entry_of_a_log_does_not_vanish() {
     // Others are not concerned.
     assert_eq!(content(&fs, file).lines().count(), 6);
 }
+
+fn is_refused_and_repaired(medium: &Medium, what: &str) {
+    let disk = Disk::open(medium.clone()).expect("a volume");
+    let error = crate::recover::recover(&disk, 1).err().expect(what);
+    assert_eq!(error.errno(), Errno::UCLEAN, "{what}: {error}");
+    assert_eq!(run(medium, false).outcome, Outcome::Damaged, "{what}");
+    assert_eq!(repaired(medium).outcome, Outcome::Repaired, "{what}");
+    drop(attach(medium));
+}
+
+/// A link of an epoch that has passed was not being stored when the crash came.
+#[test]
+fn what_recovery_refuses_is_damage_to_fsck() {
+    let (medium, ..) = volume(false);
+    let fs = attach(&medium);
+    let one = make(&fs, fs.root(), "one", FileType::Regular);
+    append(&fs, one, b"x").expect("appended");
+    drop(fs);
+    drop(attach(&medium));
+    flip(&medium, first_page_at(&medium, one) + 16, 0x20);
+    is_refused_and_repaired(&medium, "the only page of a log, of an epoch that has passed");
+}
+
+/// The page behind a damaged entry proves that there was one.
+#[test]
+fn the_last_entry_of_a_page_does_not_vanish_with_the_next_page() {
+    let (medium, ..) = volume(false);
+    let fs = attach(&medium);
+    let file = make(&fs, fs.root(), "full", FileType::Regular);
+    let lines = BLOCK_BYTES / LINE_BYTES - 1;
+    (0..=lines).for_each(|_| append(&fs, file, b"x").expect("appended"));
+    drop(fs);
+    let page = first_page_at(&medium, file);
+    assert_ne!(medium.load_u64(MediumOffset(page + AT_NEXT)).expect("readable"), 0, "there is another page");
+    flip(&medium, page + lines * LINE_BYTES + 40, 0x20);
+    is_refused_and_repaired(&medium, "the last entry of a page");
+}
