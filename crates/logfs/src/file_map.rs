@@ -176,6 +176,40 @@ mod tests {
         assert!(map.iter().zip(map.iter().skip(1)).all(|(one, next)| one.file_block < next.file_block));
     }
 
+    /// Files that grew have pieces that are full, one behind the other: what comes between two of them must find a place.
+    #[test]
+    fn what_comes_between_full_pieces_is_kept() {
+        let run = |file_block, count| FileExtent { file_block, block: 1000 + file_block, count, shared: false };
+        for seed in 0..2000_u64 {
+            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            let mut random = |below: u64| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                (state >> 33) % below
+            };
+            let runs = PIECE_RUNS as u64 * (1 + seed % 6);
+            let (mut map, mut table) = (FileMap::default(), HashMap::<u64, u64>::new());
+            let mut put = |map: &mut FileMap, from, count: u64| {
+                map.map(run(from, count as u32));
+                table.extend((from..from + count).map(|at| (at, 1000 + at)));
+            };
+            (0..runs).for_each(|at| put(&mut map, 4 * at, 2));
+            for _ in 0..40 {
+                let (from, count) = (random(4 * runs), 1 + random(3));
+                put(&mut map, from, count);
+            }
+            let mut told = HashMap::new();
+            for extent in map.iter() {
+                told.extend((0..extent.count as u64).map(|index| (extent.file_block + index, extent.block + index)));
+            }
+            assert_eq!(told, table, "seed {seed}");
+        }
+        // The shortest case, step by step.
+        let mut map = FileMap::default();
+        (0..24).for_each(|at| map.map(run(2 * at, 1)));
+        [11, 31].into_iter().for_each(|at| map.map(run(at, 1)));
+        assert_eq!(map.iter().count(), 26);
+    }
+
     #[test]
     fn agrees_with_a_table_of_single_blocks() {
         let mut state = 7_u64;

@@ -233,15 +233,18 @@ impl Pieces {
 
     /// Adds a run where there is none.
     pub(super) fn insert(&mut self, start: u64, run: Run) {
-        let Some(cut_at) = self.add(start, run) else { return };
-        let (before, behind) = std::mem::take(self).split(cut_at);
-        if cut_at == start {
-            // Where runs are added at the end, full pieces stay behind.
-            let alone = Self(Some(Piece::new(start, vec![run])));
-            *self = before.join(alone).join(behind);
-        } else {
+        for is_cut in [false, true] {
+            let Some(middle) = self.add(start, run) else { return };
+            // Once a full piece has been cut either half has room, whatever it was joined with; else the run gets a piece of its own, as it does
+            // where runs are added at the end: full pieces stay behind.
+            let cut_at = if is_cut { start } else { middle };
+            let (before, behind) = std::mem::take(self).split(cut_at);
+            if cut_at == start {
+                let alone = Self(Some(Piece::new(start, vec![run])));
+                *self = before.join(alone).join(behind);
+                return;
+            }
             *self = before.join(behind);
-            self.add(start, run);
         }
     }
 
@@ -260,8 +263,10 @@ impl Pieces {
             } else if start > last && piece.behind.0.is_some() {
                 pieces = &mut piece.behind;
             } else if piece.runs.len() >= PIECE_RUNS {
+                // In a gap between two pieces it gets one of its own: where the search ends, behind a cut, depends on how they are joined.
                 let middle = piece.runs[PIECE_RUNS / 2].offset;
-                return Some(if start > last { start } else { base.wrapping_add(middle) });
+                let is_inside = (first..=last).contains(&start);
+                return Some(if is_inside { base.wrapping_add(middle) } else { start });
             } else {
                 let within = piece.runs_before(base, start);
                 piece.runs.insert(within, Run { offset: start.wrapping_sub(base), ..run });
