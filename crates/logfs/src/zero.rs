@@ -22,13 +22,9 @@ impl<'s> Op<'s> {
         self.look_for_room(self.hole_blocks(locked, first, last)? + shared)?;
         self.unshare(locked, whole_blocks(&zeroed))?;
         self.fill_holes(locked, first, last)?;
+        // Before the file is longer; an entry that says so hashes nothing of what was in it.
+        self.seal_to_zero(locked, &[&zeroed])?;
         self.grow_after(locked, size)?;
-        if zeroed.is_empty() {
-            return Ok(());
-        }
-        // A line of the log at most, and the file may be longer by now: from the reserve, if it must be.
-        self.need.set(Need::Freeing);
-        self.seal(locked)?;
         self.zero_in_place(locked, zeroed)
     }
 
@@ -41,13 +37,15 @@ impl<'s> Op<'s> {
         let in_file = |from: u64, to: u64| from..to.min(size).max(from);
         if first > last || (first == last && offset / BLOCK_BYTES == (end - 1) / BLOCK_BYTES && end < size) {
             let part = in_file(offset, end);
-            self.make_zeroable(locked, &part)?;
+            self.unshare(locked, whole_blocks(&part))?;
+            self.seal_to_zero(locked, &[&part])?;
             return self.zero_in_place(locked, part);
         }
         let before = in_file(offset, (first * BLOCK_BYTES).min(end));
         let behind = if end < size && last >= first { last * BLOCK_BYTES..end } else { end..end };
-        self.make_zeroable(locked, &before)?;
-        self.make_zeroable(locked, &behind)?;
+        self.unshare(locked, whole_blocks(&before))?;
+        self.unshare(locked, whole_blocks(&behind))?;
+        self.seal_to_zero(locked, &[&before, &behind])?;
         let extents = self.extents(locked.inode, &locked.record);
         let mut nodes = match last > first {
             true => extents.reserve(first, last - first).map_err(index_error)?,
@@ -85,13 +83,19 @@ impl<'s> Op<'s> {
         Ok(shared)
     }
 
-    /// Has bytes in blocks of the file's own, which no entry's hash covers: they can be zeroed then, and nothing can fail for want of room.
-    fn make_zeroable(&self, locked: &Locked<'s>, bytes: &Range<u64>) -> Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
+    /// Before bytes are zeroed in blocks of the file's own: no entry's hash covers them from here on. It takes a line of the log at most, from the
+    /// reserve, if it must be, and none where the file has no blocks.
+    fn seal_to_zero(&self, locked: &Locked<'s>, ranges: &[&Range<u64>]) -> Result<()> {
+        for bytes in ranges {
+            let blocks = whole_blocks(bytes);
+            if !bytes.is_empty() && self.hole_blocks(locked, blocks.start, blocks.end)? < blocks.end - blocks.start {
+                let need = self.need.replace(Need::Freeing);
+                let sealed = self.seal(locked);
+                self.need.set(need);
+                return sealed;
+            }
         }
-        self.unshare(locked, whole_blocks(bytes))?;
-        self.seal(locked)
+        Ok(())
     }
 
     /// Zeros bytes inside of the file wherever it has blocks.
@@ -122,5 +126,6 @@ impl<'s> Op<'s> {
 
 /// The blocks that bytes of a file lie in.
 fn whole_blocks(bytes: &Range<u64>) -> Range<u64> {
-    bytes.start / BLOCK_BYTES..bytes.end.div_ceil(BLOCK_BYTES)
+    let first = bytes.start / BLOCK_BYTES;
+    if bytes.is_empty() { first..first } else { first..bytes.end.div_ceil(BLOCK_BYTES) }
 }
