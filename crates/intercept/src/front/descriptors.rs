@@ -3,7 +3,7 @@
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
 use super::table::CREATED;
-use super::{changes, credentials, flags, held, listing, locks, own_tables, sharing};
+use super::{changes, credentials, flags, held, listing, locks, own_tables, placeholder, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -140,13 +140,17 @@ pub(crate) fn duplicate_onto(call: &mut Call<'_>) -> Answer {
     if call.number == DUP3 && (flags & !O_CLOEXEC != 0 || old == new) {
         return Err(Errno::INVAL);
     }
+    const F_GETFD: usize = 1;
     let takes_ours = call.is_internal(new);
-    if call.is_internal(old) || takes_ours && (call.in_child || !call.front.make_way(new)) {
+    // SAFETY: asks whether a descriptor is open.
+    let is_open = |descriptor| !is_error(unsafe { syscall(FCNTL, [descriptor, F_GETFD]) });
+    if call.is_internal(old) || takes_ours && (call.in_child || !is_open(old) || !call.front.make_way(new)) {
         return Err(Errno::BADF);
     }
-    // What could not take the number leaves it free, as it was for the program.
+    // What could not take the number leaves it free, as it was for the program; unless another thread has taken it.
+    let template = call.front.template();
     let close_unless_taken = |result: isize| {
-        if takes_ours && is_error(result) {
+        if takes_ours && is_error(result) && placeholder::is_one(new, template, 0) {
             // SAFETY: a number that was ours until now.
             unsafe { syscall(CLOSE, [new]) };
         }

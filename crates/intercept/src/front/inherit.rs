@@ -84,9 +84,16 @@ fn hide(descriptor: i32) -> i32 {
 /// What placeholders are duplicates of: an empty file that can be neither read, nor written, nor mapped, and is always ready.
 fn make_template() -> Result<i32, &'static str> {
     const MFD_ALLOW_SEALING: usize = 2;
+    const MFD_NOEXEC_SEAL: usize = 8;
+    const EINVAL: isize = -22;
     const O_WRONLY: usize = 1;
     // SAFETY: a string that ends in zero.
-    let descriptor = unsafe { syscall(MEMFD_CREATE, [c"gannet".as_ptr() as usize, MFD_ALLOW_SEALING]) };
+    let make = |flags: usize| unsafe { syscall(MEMFD_CREATE, [c"gannet".as_ptr() as usize, flags]) };
+    // `vm.memfd_noexec` (Linux 6.3) can forbid all others.
+    let mut descriptor = make(MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if descriptor == EINVAL {
+        descriptor = make(MFD_ALLOW_SEALING);
+    }
     if is_error(descriptor) {
         return Err(why_not(
             descriptor,
