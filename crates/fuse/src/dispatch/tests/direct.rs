@@ -129,6 +129,23 @@ fn pieces_of_an_end_that_is_nobodys_are_appended_in_order() {
     }
 }
 
+/// However long one is being stored.
+#[test]
+fn no_piece_goes_before_one_that_is_known() {
+    let bench = Bench::new(CachePolicy::Coherent);
+    let caller = Caller { header: &bench.header, handle: 0, open_flags: APPENDS };
+    let first = bench.dispatcher.await_append(&caller, bench.node, 100 * PIECE as u64, PIECE as u64).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| bench.append(101 * PIECE, 2));
+        std::thread::sleep(2 * PATIENCE);
+        assert!(bench.content().is_empty());
+        bench.others_append(1);
+        first.stored(PIECE as u64);
+        drop(first);
+    });
+    assert_eq!(bench.pieces(), [1, 2]);
+}
+
 #[test]
 fn the_pieces_behind_one_that_failed_fail_at_once() {
     let bench = Bench::new(CachePolicy::Coherent);
