@@ -234,7 +234,11 @@ fn a_direct_write_that_fails_cuts_off_nothing_of_others() {
         log.write_all(&record).unwrap();
         log.set_len(100).unwrap();
         assert_eq!(shell.does("stat -c %s /gannet/log"), "100\n");
+        // Others append and are gone before the write fails.
+        shell.does("head -c 8192 /dev/zero >> /gannet/log; cat /dev/zero > /gannet/fill 2>&1; :");
         shell.end();
+        log.write_all(&record).expect_err("there is no room");
+        assert!(bench.run("stat -c %s /gannet/log").trim().parse::<u64>().unwrap() >= 100 + 8192);
         drop((cached, log));
         server.end();
         bench.check();

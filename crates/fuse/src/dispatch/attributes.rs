@@ -55,9 +55,10 @@ impl Dispatcher {
         let node = self.node(header.node)?;
         let valid = request.valid;
         let times_of_pages = valid.contains(SetAttrValid::CTIME) && !self.agreed(InitFlags::WRITEBACK_CACHE);
-        if times_of_pages || self.cuts_what_others_wrote(header, request) {
+        let size_bytes = self.size_to_set(header, node, request)?;
+        if times_of_pages || size_bytes.is_none() && valid.contains(SetAttrValid::SIZE) {
             // Nobody asked: with ctime come only the times that the kernel remembers, after it wrote back a map's pages. They are
-            // older than those of that very write, and of others' changes.
+            // older than those of that very write, and of others' changes. And a size may be the kernel's own idea.
             let attributes = self.file_system.attributes(node)?;
             return Ok(reply::attributes(&self.shown(attributes), self.unguarded_validity()));
         }
@@ -72,7 +73,7 @@ impl Dispatcher {
             }
         };
         let mut change = AttributeChange {
-            size_bytes: valid.contains(SetAttrValid::SIZE).then_some(request.size_bytes),
+            size_bytes,
             user: valid.contains(SetAttrValid::UID).then_some(request.user),
             group: valid.contains(SetAttrValid::GID).then_some(request.group),
             accessed: set_time(SetAttrValid::ATIME, SetAttrValid::ATIME_NOW, request.accessed),

@@ -5,6 +5,7 @@ use gannet_vfs::{
     AllocateMode, Errno, Error, FileType, InodeFlags, NodeId, Result, SyncScope, WriteFlags, WritePosition, Written,
 };
 
+use super::callers::Caller;
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
 use super::{CachePolicy, Dispatcher, FixedOutcome, Outcome};
@@ -90,25 +91,27 @@ impl Dispatcher {
         open_flags: u32,
         data: &[u8],
     ) -> Result<FixedOutcome> {
-        let outcome = self.store(header, handle, offset_bytes, write_flags, open_flags, data);
-        if !matches!(outcome, Ok(FixedOutcome::Reply(_)))
-            && !self.exclusive()
-            && !write_flags.contains(WriteRequestFlags::CACHE)
-        {
-            self.nodes.write_failed(header.node);
+        let direct = self.is_direct(write_flags);
+        let caller = Caller { header, handle, open_flags };
+        let stored = self.store(&caller, offset_bytes, write_flags, data);
+        if direct && !matches!(stored, Ok(Ok(count_bytes)) if count_bytes == data.len()) {
+            self.note_failed_write(&caller, offset_bytes, data.len() as u64);
         }
-        outcome
+        Ok(match stored? {
+            Ok(count_bytes) => FixedOutcome::Reply(reply::written(count_bytes as u32)),
+            Err(error) => FixedOutcome::Other(Outcome::Error(error.errno())),
+        })
     }
 
+    /// Stores what a write brings, and says how much that was. An inner error is final; after others it may be tried again when there is room.
     fn store(
         &self,
-        header: &Header,
-        handle: u64,
+        caller: &Caller<'_>,
         offset_bytes: u64,
         write_flags: WriteRequestFlags,
-        open_flags: u32,
         data: &[u8],
-    ) -> Result<FixedOutcome> {
+    ) -> Result<Result<usize>> {
+        let &Caller { header, open_flags, .. } = caller;
         let node = self.node(header.node)?;
         let from_page_cache = write_flags.contains(WriteRequestFlags::CACHE);
         let position = self.write_position(header, node, offset_bytes, write_flags, open_flags, data)?;
@@ -119,34 +122,49 @@ impl Dispatcher {
         }
         self.drop_capabilities(node);
         let appends = position == WritePosition::Append;
-        if appends {
-            self.await_append(header.node, node, offset_bytes)?;
-        }
+        let piece = match appends {
+            true => Some(self.await_append(caller, node, offset_bytes, data.len() as u64)?),
+            false => None,
+        };
+        let direct = self.is_direct(write_flags);
+        let size_before = match direct && !appends {
+            true => Some(self.file_system.attributes(node)?.size_bytes),
+            false => None,
+        };
         let mut from = Source::from_slice(data);
-        let mut written = self.file_system.write(node, position, &mut from, flags)?;
-        if appends {
-            self.nodes.appended(header.node, offset_bytes + written.count_bytes as u64);
+        let mut written = self
+            .file_system
+            .write(node, position, &mut from, flags)
+            .inspect_err(|error| piece.iter().for_each(|piece| piece.failed(error.errno())))?;
+        if let Some(piece) = &piece {
+            piece.stored(written.count_bytes as u64);
         }
+        let mut outcome = Ok(());
         if !from.is_empty() {
             // The kernel takes pages that it writes back for written, whatever count it is told, and for some direct writes it makes an I/O
             // error of a short count: only an error says then that there was no room for the rest.
-            let all = from_page_cache || self.hides_short_counts(header, handle, open_flags);
+            let all = from_page_cache || self.hides_short_counts(caller);
             if appends && all {
                 // Not to be tried again when there is room: a part is there already.
-                return Ok(FixedOutcome::Other(Outcome::Error(Errno::NOSPC)));
+                outcome = Err(Error::new(Errno::NOSPC));
+            } else if !appends {
+                outcome = self
+                    .write_rest(node, &mut written, from, flags)
+                    .or_else(|error| if all { Err(error) } else { Ok(()) });
             }
-            if !appends {
-                match self.write_rest(node, &mut written, from, flags) {
-                    Err(error) if all => return Err(error),
-                    _ => {}
-                }
-            }
+        }
+        if direct {
+            self.note_stored(caller, offset_bytes, &written, size_before);
+        }
+        match outcome {
+            Err(error) if appends => return Ok(Err(error)),
+            outcome => outcome?,
         }
         // A map's pages: the kernel goes on to believe the times that it knows, unless it keeps them itself.
         if from_page_cache && !self.agreed(InitFlags::WRITEBACK_CACHE) {
             self.attributes_have_changed(header.node);
         }
-        Ok(FixedOutcome::Reply(reply::written(written.count_bytes as u32)))
+        Ok(Ok(written.count_bytes))
     }
 
     /// Goes on with a write that was done in part, as far as there is room; `written` counts what was done. Where that is refused, and room

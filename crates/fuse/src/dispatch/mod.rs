@@ -12,6 +12,8 @@
 //! | `attributes.rs` | stat, setattr, inode flags |
 //! | `data.rs` | open, read, write, allocate, copy |
 //! | `direct.rs` | transfers past the kernel's pages, whose pieces come all at once |
+//! | `appends.rs`, `cuts.rs` | the order of such pieces of an append; the kernel's cut behind one that failed |
+//! | `callers.rs` | what a calling thread is doing |
 //! | `seek.rs` | data and holes |
 //! | `guarded.rs` | writes to immutable and append-only files |
 //! | `directory.rs` | readdir, readdirplus |
@@ -28,9 +30,12 @@
 
 mod acl;
 mod again;
+mod appends;
 mod attributes;
 mod caching;
+mod callers;
 mod closing;
+mod cuts;
 mod data;
 mod direct;
 mod directory;
@@ -281,6 +286,9 @@ impl Dispatcher {
     /// Serves an operation with a reply of fixed size.
     fn fixed_once(self: &Arc<Self>, header: &Header, operation: &Operation<'_>) -> Result<FixedOutcome> {
         let done = || Ok(FixedOutcome::Reply(FixedReply::new()));
+        if !matches!(operation, Operation::Write { .. } | Operation::SetAttr(_)) {
+            self.no_cut_follows(header);
+        }
         let reply = match *operation {
             Operation::Write { handle, offset_bytes, write_flags, open_flags, data } => {
                 return self.write(header, handle, offset_bytes, write_flags, open_flags, data);
@@ -358,6 +366,7 @@ impl Dispatcher {
 
     /// Serves an operation whose reply fills the buffer.
     fn bulk(self: &Arc<Self>, header: &Header, operation: &BulkOperation, out: &mut [u8]) -> Outcome {
+        self.no_cut_follows(header);
         let result = match operation {
             BulkOperation::Read { offset_bytes, size_bytes, open_flags, .. } => {
                 self.read(header, *offset_bytes, *size_bytes, *open_flags, out)

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gannet_vfs::{Errno, NodeId};
 
+use super::direct::DirectWrites;
 use crate::protocol::constants::ROOT_ID;
 
 const SHARDS: usize = 64;
@@ -52,7 +53,6 @@ const NO_PAGES: u32 = u32::MAX;
 const ANY_PAGES: u32 = 0;
 
 /// What is known about an inode that the kernel holds.
-#[derive(Clone, Copy)]
 struct Record {
     lookups: u64,
     /// Open files that go through the kernel's pages, and those that pass them by; of automatic mounts only.
@@ -64,10 +64,8 @@ struct Record {
     direct_serial: u32,
     /// The epoch of caching in which the kernel's pages are right ([`ANY_PAGES`], [`NO_PAGES`]).
     pages_epoch: u32,
-    /// A direct write failed since a size was last set.
-    failed_write: bool,
-    /// Where the last append to it ended by the kernel's reckoning.
-    appended_to: u64,
+    /// What is known of direct writes to it, once there was one.
+    direct: Option<Box<DirectWrites>>,
 }
 
 /// How a file is opened.
@@ -139,8 +137,7 @@ impl Nodes {
                 written_opens: 0,
                 direct_serial: 0,
                 pages_epoch: NO_PAGES,
-                failed_write: false,
-                appended_to: 0,
+                direct: None,
             };
             lock(self.shard(id)).entry(id).or_insert(unknown).lookups += 1;
         }
@@ -196,28 +193,9 @@ impl Nodes {
         lock(self.shard(id)).get(&id).is_some_and(|record| record.written_opens > 0)
     }
 
-    /// Notes where an append ended by the kernel's reckoning.
-    pub(super) fn appended(&self, id: u64, end_bytes: u64) {
-        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
-            record.appended_to = end_bytes;
-        }
-    }
-
-    /// Whether the last append ended there.
-    pub(super) fn append_goes_on(&self, id: u64, offset_bytes: u64) -> bool {
-        lock(self.shard(id)).get(&id).is_some_and(|record| record.appended_to == offset_bytes)
-    }
-
-    /// Notes that a direct write failed.
-    pub(super) fn write_failed(&self, id: u64) {
-        if let Some(record) = lock(self.shard(id)).get_mut(&id) {
-            record.failed_write = true;
-        }
-    }
-
-    /// Whether that was noted, since it was last asked.
-    pub(super) fn take_failed_write(&self, id: u64) -> bool {
-        lock(self.shard(id)).get_mut(&id).is_some_and(|record| std::mem::take(&mut record.failed_write))
+    /// What is known of direct writes to a file. Nothing if the kernel does not hold it.
+    pub(super) fn with_direct<T>(&self, id: u64, look: impl FnOnce(&mut DirectWrites) -> T) -> Option<T> {
+        lock(self.shard(id)).get_mut(&id).map(|record| look(record.direct.get_or_insert_default()))
     }
 
     /// Whether programs read a file through pages that may be wrong: each read must ask, and drop them.

@@ -95,6 +95,7 @@ impl<'a> Request<'a> {
             Opcode::StatX => Operation::StatX { flags: word(16)?, mask: word(20)? },
             Opcode::SetAttr => Operation::SetAttr(SetAttrRequest {
                 valid: SetAttrValid::from_bits_retain(word(0)?),
+                handle: long(8)?,
                 size_bytes: long(16)?,
                 accessed: (long(32)? as i64, word(56)?),
                 modified: (long(40)? as i64, word(60)?),

@@ -59,6 +59,7 @@ pub struct InitRequest {
 #[allow(missing_docs)]
 pub struct SetAttrRequest {
     pub valid: SetAttrValid,
+    pub handle: u64,
     pub size_bytes: u64,
     pub accessed: (i64, u32),
     pub modified: (i64, u32),

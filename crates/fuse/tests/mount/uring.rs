@@ -15,6 +15,7 @@ use crate::{Outcome, Server, Skipped, Test, content};
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "uring_reads_stop_at_the_end", body: reads_stop_at_the_end, every_way: true },
     Test { name: "uring_writes_stop_where_it_is_full", body: writes_stop_where_it_is_full, every_way: true },
+    Test { name: "uring_cuts_what_it_is_asked_to", body: cuts_what_it_is_asked_to, every_way: true },
     Test { name: "uring_appends_stay_in_order", body: appends_stay_in_order, every_way: true },
 ];
 
@@ -102,6 +103,46 @@ fn writes_stop_where_it_is_full(way: &str) -> Outcome {
                     assert_eq!(found.len(), 0, "{length}, flags {flags:o}: nobody else has moved the end");
                 }
             }
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    drop(fill);
+    server.end();
+    Ok(())
+}
+
+/// Also behind a write that failed, which the kernel cuts off by itself: by io_uring and by `ftruncate(2)`.
+fn cuts_what_it_is_asked_to(way: &str) -> Outcome {
+    let mut ring = ring()?;
+    let server = Server::start(&format!("{way},size=4"));
+    let bytes = Aligned::new(&pattern(3 << 20, 9));
+    let fill = File::create(server.at("fill")).unwrap();
+    rustix::fs::fallocate(&fill, rustix::fs::FallocateFlags::empty(), 0, (4 << 20) - (128 << 10)).unwrap();
+    for flags in [0, libc::O_DIRECT, libc::O_APPEND, libc::O_DIRECT | libc::O_APPEND] {
+        for by_ring in [false, true] {
+            let path = server.at("file");
+            fs::write(&path, &bytes.get()[..8192]).unwrap();
+            let mut options = OpenOptions::new();
+            options.write(true).append(flags & libc::O_APPEND != 0).custom_flags(flags & libc::O_DIRECT);
+            let file = options.open(&path).unwrap();
+            let told = write(&mut ring, &file, 8192, bytes.get());
+            let size = file.metadata().unwrap().len();
+            if told.is_err() {
+                assert_eq!(size, 8192, "flags {flags:o}");
+                let _ = write(&mut ring, &file, 8192, bytes.get());
+            }
+            if by_ring {
+                let cut = opcode::Ftruncate::new(types::Fd(file.as_raw_fd()), 100).build();
+                match done(&mut ring, &cut) {
+                    // Linux 6.9 and newer have it.
+                    Err(Errno::INVAL) => file.set_len(100).unwrap(),
+                    cut => assert_eq!(cut, Ok(0), "flags {flags:o}"),
+                }
+            } else {
+                file.set_len(100).unwrap();
+            }
+            drop(file);
+            assert!(content(&path) == bytes.get()[..100], "flags {flags:o}, by io_uring: {by_ring}");
             fs::remove_file(&path).unwrap();
         }
     }

@@ -40,8 +40,16 @@ fn a_list_is_told_with_the_permission_bits_as_they_are() {
     assert_eq!(told(), list(6, 4, 0));
     // So does the mount's own: it is one change.
     let (valid, time) = (SetAttrValid::MODE, (0, 0));
-    let request =
-        SetAttrRequest { valid, size_bytes: 0, accessed: time, modified: time, mode: 0o700, user: 0, group: 0 };
+    let request = SetAttrRequest {
+        valid,
+        handle: 0,
+        size_bytes: 0,
+        accessed: time,
+        modified: time,
+        mode: 0o700,
+        user: 0,
+        group: 0,
+    };
     dispatcher.set_attributes(&header, &request).unwrap();
     assert_eq!(told(), list(7, 0, 0));
     let mut out = [0; 8];
