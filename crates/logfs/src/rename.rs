@@ -63,6 +63,12 @@ impl<'s> Op<'s> {
                 Err(error) if error.errno() == Errno::NOENT => None,
                 Err(error) => return Err(error),
             };
+            if target.is_some() && flags.contains(RenameFlags::NO_REPLACE) {
+                if self.are_both_there([from_directory, to_directory], [from_name, to_name])? {
+                    return Err(Error::new(Errno::EXIST));
+                }
+                continue;
+            }
             check_existence(target.is_some(), flags)?;
             if across {
                 self.refuse_cycle(source, to_directory)?;
@@ -134,6 +140,21 @@ impl<'s> Op<'s> {
             return outcome;
         }
         Err(Error::because(Errno::BUSY, "the names change faster than they can be renamed"))
+    }
+
+    /// Whether both names are there at one moment: one after the other they can be found though the first was taken away before the second came.
+    /// `ENOENT` if the first is not.
+    fn are_both_there(&self, directories: [NodeId; 2], names: [Name<'_>; 2]) -> Result<bool> {
+        let [first, second] = directories;
+        let locked = self.lock_all([Some(first), Some(second).filter(|_| first != second), None, None])?;
+        let [Some(one), other, ..] = &locked else {
+            return Err(Error::new(Errno::STALE));
+        };
+        let other = other.as_ref().unwrap_or(one);
+        self.directory_with_names(one)?;
+        self.directory_with_names(other)?;
+        self.seat(one.inode, &one.record, names[0])?.taken()?;
+        Ok(matches!(self.seat(other.inode, &other.record, names[1])?, Seat::Taken(_)))
     }
 
     /// Why source or target could not be locked beside the directories: one of them is one of the directories.
