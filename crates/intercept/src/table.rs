@@ -103,7 +103,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(EXECVE, "execve", Handler, Handled, "the environment keeps the injection; programs of the volume run from a memory file"),
     entry(EXIT, "exit", Handler, Machinery, "frees the thread's engine stack"),
     entry(EXIT_GROUP, "exit_group", Handler, Machinery, "releases descriptions and locks"),
-    entry(FCNTL, "fcntl", DescriptorOrTable, Handled, "leases and notifications are refused with EINVAL; owner and signal (F_SETOWN, F_SETSIG) are kept of the file that was given one last"),
+    entry(FCNTL, "fcntl", DescriptorOrTable, Handled, "leases and notifications are refused with EINVAL; owner and signal (F_SETOWN, F_SETSIG) are kept of the file that was given one last; F_SET_RW_HINT is checked and forgotten"),
     entry(FLOCK, "flock", Descriptor, Handled, ""),
     entry(FSYNC, "fsync", Descriptor, Handled, ""),
     entry(FDATASYNC, "fdatasync", Descriptor, Handled, ""),
