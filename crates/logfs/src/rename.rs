@@ -69,7 +69,9 @@ impl<'s> Op<'s> {
                 }
                 continue;
             }
-            check_existence(target.is_some(), flags)?;
+            if target.is_none() && exchange {
+                return Err(Error::new(Errno::NOENT));
+            }
             if across {
                 self.refuse_cycle(source, to_directory)?;
                 if let Some(target) = target {
@@ -113,7 +115,6 @@ impl<'s> Op<'s> {
             {
                 continue;
             }
-            check_existence(target_now.is_some(), flags)?;
             if target_now.is_some_and(|target| target.node() == source_now.node()) {
                 // Two names of one inode: nothing happens, POSIX says.
                 return Ok(());
@@ -437,14 +438,4 @@ impl<'s> Op<'s> {
         // The new name likewise.
         add(to, 1 - i64::from(target.is_some()), source - target.unwrap_or(0));
     }
-}
-
-fn check_existence(target_exists: bool, flags: RenameFlags) -> Result<()> {
-    if target_exists && flags.contains(RenameFlags::NO_REPLACE) {
-        return Err(Error::new(Errno::EXIST));
-    }
-    if !target_exists && flags.contains(RenameFlags::EXCHANGE) {
-        return Err(Error::new(Errno::NOENT));
-    }
-    Ok(())
 }

@@ -42,7 +42,7 @@ const CUTTING_CALLS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_creat,
 ];
-/// The same of 32-bit programs: `open`, `creat`, `truncate`, `ftruncate`, `truncate64`, `ftruncate64`, `openat`. As numbers of 64-bit calls
+/// The same of 32-bit programs: `open`, `creat`, `truncate`, `ftruncate`, `truncate64` and `ftruncate64`. As numbers of 64-bit calls
 /// none of them writes in pieces.
 #[cfg(target_arch = "x86_64")]
 const CUTTING_CALLS_32: &[i64] = &[5, 8, 92, 93, 193, 194];
