@@ -17,7 +17,7 @@ use crate::format::slot::Slot;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::log;
 use crate::ops::{for_each_backed_record, shared_error};
-use crate::places::{CONTROL_ADOPTIONS, CONTROL_CHANGEABLE, CONTROL_CLOSED, CONTROL_EPOCH, Places};
+use crate::places::{CONTROL_ADOPTIONS, CONTROL_CLOSED, CONTROL_EPOCH, Places};
 use crate::record::Record;
 use gannet_shm::{ArenaIdentity, Ordering, Session, Word};
 use gannet_vfs::{Error, Result};
@@ -49,14 +49,14 @@ impl<'s> LeftBehind<'s> {
     }
 
     /// Whether the dead may have changed the volume: not if all who ever used this arena could only read.
-    pub(crate) fn were_writers(&self) -> Result<bool> {
-        Ok(self.control(CONTROL_CHANGEABLE)?.load(Ordering::Relaxed) != 0)
+    pub(crate) fn were_writers(&self) -> bool {
+        self.session.had_writers()
     }
 
     /// For who joins living users: whether the volume is still what they opened, as far as the words say that opening and closing change. From the
     /// first who may write on it names this arena; as long as all of them only read it is closed just as the first of them found it.
     pub(crate) fn is_as_opened(&self) -> Result<bool> {
-        if self.were_writers()? {
+        if self.were_writers() {
             return self.is_named();
         }
         let (disk, known) = (self.disk, self.control(CONTROL_CLOSED)?.load(Ordering::Relaxed));

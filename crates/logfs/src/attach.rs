@@ -12,9 +12,7 @@ use crate::format::geometry::Geometry;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
-use crate::places::{
-    CONTROL_CHANGEABLE, CONTROL_CLOSED, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX,
-};
+use crate::places::{CONTROL_CLOSED, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
 use crate::reap::EngineReaper;
 use crate::recover::{self, RecoveryReport};
 use crate::shares::Shares;
@@ -132,7 +130,7 @@ pub(crate) fn open_first(
         }
     };
     if !disk.medium().is_read_only() {
-        note_writer(core, session)?;
+        session.note_writer();
         let mut commit = disk.begin();
         commit.store(CLEAN_AT, 0)?;
         // Unnoticed [flush]: what a power loss takes, it takes with the arena.
@@ -156,13 +154,6 @@ pub(crate) fn arena_of(session: &Session) -> ArenaIdentity {
 /// A number that no other opening of a volume has.
 pub(crate) fn opening_number(arena: u64) -> u64 {
     arena.rotate_left(32) ^ Time::now().0 as u64
-}
-
-/// Says, for who finds this arena when all its users were killed, that they may have changed the volume.
-pub(crate) fn note_writer(core: &Core, session: &Session) -> Result<()> {
-    session.note_writer();
-    session.word(core.places.control(CONTROL_CHANGEABLE)).map_err(shared_error)?.store(1, Ordering::Release);
-    Ok(())
 }
 
 fn epoch_word<'s>(core: &Core, session: &'s Session) -> Result<&'s gannet_shm::Word> {

@@ -63,8 +63,6 @@ pub(crate) const CONTROL_FREE_SLOTS: u64 = 17;
 pub(crate) const CONTROL_ADOPTIONS: u64 = 18;
 /// Not 0 once a block was pinned, or is about to be, since the arena was made.
 pub(crate) const CONTROL_PINNED: u64 = 19;
-/// Not 0 once somebody who may change the volume had it open in this arena.
-pub(crate) const CONTROL_CHANGEABLE: u64 = 20;
 /// Taken while a log is collected because the volume is full; after inode locks.
 pub(crate) const CONTROL_NEED_LOCK: u64 = 21;
 /// The clean word that the first participant found, 0 if it had to recover: as long as all only read, it is the volume's.
@@ -74,8 +72,8 @@ pub(crate) const CONTROL_RECOUNT_LOCK: u64 = 23;
 /// Not 0 while somebody counts so.
 pub(crate) const CONTROL_RECOUNTING: u64 = 24;
 /// What [`CONTROL_UNCERTAIN`] was when the last such count began.
-pub(crate) const CONTROL_RECOUNTED: u64 = 25;
-const CONTROL_LINES: u64 = 26;
+pub(crate) const CONTROL_RECOUNTED: u64 = 20;
+const CONTROL_LINES: u64 = 25;
 const _: () = assert!(CONTROL_SUSPECTS * LINE_BYTES + SUSPECTS_MAX * 8 <= CONTROL_LEFT_BY_MAPS * LINE_BYTES);
 
 /// Words of the engine that each thread slot has, whole lines, so that no two threads share one: counters, then limbo, then calls of

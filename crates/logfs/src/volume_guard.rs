@@ -2,9 +2,7 @@
 //! callbacks of `shm`, and the claim on the volume itself.
 
 use crate::adopt::LeftBehind;
-use crate::attach::{
-    AttachOptions, OTHER_CONTENT, assemble, close_last, is_uncertain, note_writer, open_first, opening_number,
-};
+use crate::attach::{AttachOptions, OTHER_CONTENT, assemble, close_last, is_uncertain, open_first, opening_number};
 use crate::disk::Disk;
 use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::ops::{Core, Users, shared_error};
@@ -83,7 +81,7 @@ impl FileGuard {
         let Some(disk) = &self.disk else { return Ok(false) };
         let left = LeftBehind::of(disk, session, arena)?;
         if !left.is_named()? {
-            self.distrusts_maps = left.were_writers()?;
+            self.distrusts_maps = left.were_writers();
             if self.distrusts_maps && disk.load(CLEAN_AT)? != 0 {
                 // Older content was put back under them. Once their arena is gone nothing else says that its saved maps are not to be believed.
                 recover::refuse_read_only(disk)?;
@@ -105,7 +103,7 @@ impl FileGuard {
         left.count()?;
         let (core, _) = self.take_disk(session)?;
         // Of those who were killed here maybe none came to say so.
-        note_writer(&core, session)?;
+        session.note_writer();
         if session.reap_dead().is_err() {
             // What they left cannot be settled: the medium alone counts.
             return Ok(false);
@@ -134,7 +132,7 @@ impl FileGuard {
         let (core, _) = self.take_disk(session)?;
         core.disk.refresh_epoch()?;
         let found = LeftBehind::of(&core.disk, session, arena)?;
-        let were_writers = found.were_writers()?;
+        let were_writers = found.were_writers();
         if !found.is_as_opened()? {
             let recorded = core.disk.load(ARENA_AT)?;
             // Nothing was stored to, and nothing is: who has it open elsewhere is left alone.
@@ -155,7 +153,7 @@ impl FileGuard {
             commit.store(ARENA_AT, arena.0)?; // Unmet: as above.
             commit.store(CLEAN_AT, 0)?; // Unmet: as above.
             let _ = commit.fence(); // Unmet: as above.
-            note_writer(&core, session)?;
+            session.note_writer();
         }
         let is_read_only = core.disk.medium().is_read_only();
         self.core = Some(core);

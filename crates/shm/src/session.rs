@@ -185,6 +185,11 @@ impl Session {
         self.arena.fixed(WRITERS_AT).store(1, Ordering::Release);
     }
 
+    /// Whether anybody ever did.
+    pub fn had_writers(&self) -> bool {
+        self.arena.fixed(WRITERS_AT).load(Ordering::Acquire) != 0
+    }
+
     /// Whether this very process is a participant: a forked child is not before its first operation.
     pub fn has_joined(&self) -> bool {
         self.incarnation() != 0
