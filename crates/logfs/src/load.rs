@@ -9,7 +9,7 @@ use crate::format::entry::{Entry, LoggedAttributes, Owned, Payload, XattrValue};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
 use crate::index::IndexError;
-use crate::index::{Extents, FileExtent, Tree};
+use crate::index::{Extents, FILE_BLOCK_LIMIT, FileExtent, Mapping, Tree};
 use crate::log::{self, Met};
 use crate::mapped::{MapsWord, SHIFTED};
 use crate::ops::{Op, index_error};
@@ -58,7 +58,9 @@ impl<'s> Op<'s> {
             if let Met::Entry { place, entry } = met {
                 state.apply(entry);
                 self.index_entry(&tree, place, entry, &mut counts)?;
-                whole.take(entry, counts.blocks);
+                whole
+                    .take(entry, |at| next_mapped(&Extents::new(tree), at))
+                    .map_err(|error| entry_error(error, place))?;
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
                     Payload::LargeXattr { name: ACCESS_LIST, .. } => has_access_list = true,
@@ -90,10 +92,13 @@ impl<'s> Op<'s> {
         record.set_xattrs(counts.xattrs);
         // Somebody may have it mapped still.
         let is_same = record.last_generation() == generation;
-        let maps = if whole.shifted { SHIFTED } else { 0 };
+        // A collection that was about to say the whole map goes on where it was.
+        let part = Some(whole.part).filter(|part| whole.shifted && part.to > 0);
+        let (said_from, has_shifted) = part.map_or((whole.said_from, whole.shifted), |part| (part.from, part.shifted));
+        let maps = if has_shifted { SHIFTED } else { 0 };
         record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));
         match birth.file_type {
-            FileType::Regular => record.set_map_said_from(whole.said_from),
+            FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)),
             _ => record.set_target_place(target),
         }
         record.set_collection(Collection::default());
@@ -148,7 +153,7 @@ impl<'s> Op<'s> {
             }
             Payload::Write { ref extents, .. } | Payload::Remap { ref extents, .. } => {
                 if let Payload::Remap { file_block, count, .. } = entry.payload {
-                    let count = count.min(crate::index::FILE_BLOCK_LIMIT.saturating_sub(file_block));
+                    let count = count.min(FILE_BLOCK_LIMIT.saturating_sub(file_block));
                     self.unindex(tree, file_block, count, counts)?;
                 }
                 let map = Extents::new(*tree);
@@ -173,11 +178,11 @@ impl<'s> Op<'s> {
             Payload::Size { size_bytes, .. }
             | Payload::Resize { attributes: LoggedAttributes { size_bytes, .. }, .. } => {
                 let from = size_bytes.div_ceil(crate::format::BLOCK_BYTES);
-                let count = crate::index::FILE_BLOCK_LIMIT.saturating_sub(from);
+                let count = FILE_BLOCK_LIMIT.saturating_sub(from);
                 self.unindex(tree, from, count, counts)?;
             }
             Payload::Unmap { file_block, count } => {
-                let count = count.min(crate::index::FILE_BLOCK_LIMIT.saturating_sub(file_block));
+                let count = count.min(FILE_BLOCK_LIMIT.saturating_sub(file_block));
                 self.unindex(tree, file_block, count, counts)?;
             }
             Payload::Shift { file_block, distance, down, .. } => {
@@ -262,6 +267,17 @@ impl<'s> Op<'s> {
             Some((name, value)) => Ok(take(name, value)),
             None => Err(damaged),
         }
+    }
+}
+
+/// The first block of a file at or behind `at` that is mapped, if there is one.
+fn next_mapped(map: &Extents<'_>, at: u64) -> std::result::Result<Option<u64>, IndexError> {
+    if at >= FILE_BLOCK_LIMIT {
+        return Ok(None);
+    }
+    match map.lookup(at)? {
+        Mapping::Blocks { .. } => Ok(Some(at)),
+        Mapping::Hole { count } => Ok(Some(at + count).filter(|&next| next < FILE_BLOCK_LIMIT)),
     }
 }
 

@@ -12,6 +12,7 @@ use crate::places::{CONTROL_LEFT_BY_MAPS, CONTROL_PINNED};
 use crate::shares::Shares;
 use crate::space::{Extent as SpaceExtent, PinOwner};
 use crate::storage;
+use crate::whole_map::behind_shift;
 use gannet_media::MediumOffset;
 use gannet_vfs::{Errno, Error, Extent, ExtentKind, MapAccess, MapToken, MappedExtent, NodeId, Result};
 use std::ops::Range;
@@ -250,8 +251,13 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Notes that blocks move within a file. What maps show moves with them, so where it is in the file is no longer known.
-    pub(crate) fn note_shift(&self, locked: &Locked<'s>) {
+    /// Notes that blocks move within a file: what stands at `file_block` and behind, by `distance`. What maps show moves with them, so where
+    /// it is in the file is no longer known.
+    pub(crate) fn note_shift(&self, locked: &Locked<'s>, file_block: u64, distance: u64, down: bool) {
+        let record = &locked.record;
+        if let Some(to) = record.map_said_to() {
+            record.set_map_said(record.map_said_from(), Some(behind_shift(to, file_block, distance, down)));
+        }
         locked.record.change_maps(|word| {
             let word = word.with(SHIFTED);
             let word = if word.has(MAPPED_WRITABLY) { word.with(MOVED) } else { word };

@@ -343,14 +343,21 @@ impl<'s> Record<'s> {
     }
 
     /// Sequence number from which on a file's log says its whole map; 0 if only all of the log does. What entries before it say
-    /// of blocks is dead, also where blocks have moved since.
+    /// of blocks is dead, also where blocks have moved since. While [`Record::map_said_to`] is something that holds of what stands
+    /// before that block alone.
     pub(crate) fn map_said_from(&self) -> u64 {
         self.load(TARGET)
     }
 
-    /// See [`Record::map_said_from`].
-    pub(crate) fn set_map_said_from(&self, sequence: u64) {
-        self.store(TARGET, sequence);
+    /// The block of a file up to which a collection has its log say its map again, if one is about to.
+    pub(crate) fn map_said_to(&self) -> Option<u64> {
+        self.load(ENTRIES).checked_sub(1)
+    }
+
+    /// See [`Record::map_said_from`] and [`Record::map_said_to`]. Of files only: the words are others' of other inodes.
+    pub(crate) fn set_map_said(&self, from: u64, to: Option<u64>) {
+        self.store(TARGET, from);
+        self.store(ENTRIES, to.map_or(0, |to| to.saturating_add(1)));
     }
 
     /// Pages of the log, and lines of its live entries as far as they are counted.

@@ -332,7 +332,7 @@ impl<'s> Op<'s> {
         let size_bytes = size - (end - offset);
         let payload = Payload::Shift { file_block: last, distance, down: true, size_bytes };
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
-        self.note_shift(locked);
+        self.note_shift(locked, last, distance, true);
         record.touch(time);
         let moved = self
             .unmap_blocks(locked, first, distance, &mut nodes, &durable)
@@ -363,7 +363,7 @@ impl<'s> Op<'s> {
         let time = locked.now();
         let payload = Payload::Shift { file_block: first, distance, down: false, size_bytes };
         self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
-        self.note_shift(locked);
+        self.note_shift(locked, first, distance, false);
         record.touch(time);
         let moved = extents.shift(first, distance as i64, &mut nodes).map_err(index_error);
         drop(nodes);

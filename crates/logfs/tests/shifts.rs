@@ -14,6 +14,9 @@ const BLOCK: u64 = 4096;
 /// Extents that a log page takes where a collection writes a map again: three entries of 64.
 const EXTENTS_OF_PAGE: u64 = 3 * 64;
 
+/// Pages that an operation may take: for its own entry, and for a piece of what is written again.
+const PAGES_OF_STEP_MAX: u64 = 3;
+
 /// A file that is moved about, and what each of its blocks should hold: a number, 0 in holes.
 struct Pieces {
     node: NodeId,
@@ -72,7 +75,11 @@ impl<'a> Queue<'a> {
     }
 
     fn shift(&mut self, mode: AllocateMode, at: u64) {
+        let free = || self.rig.fs.statistics().expect("statistics").blocks_free;
+        let free_before = free();
         self.rig.fs.allocate(self.file.node, mode, at * BLOCK, BLOCK).expect("a shift");
+        let taken = free_before.saturating_sub(free());
+        assert!(taken <= PAGES_OF_STEP_MAX, "one operation waited for {taken} pages");
         match mode {
             AllocateMode::Insert => self.file.blocks.insert(at as usize, 0),
             _ => drop(self.file.blocks.remove(at as usize)),

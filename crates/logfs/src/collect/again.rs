@@ -10,7 +10,7 @@ use gannet_vfs::Result;
 use std::ops::Range;
 
 /// Extents that one entry takes when they are written again.
-const MAP_BATCH: usize = 64;
+pub(super) const MAP_BATCH: usize = 64;
 const MAP_ENTRY_BYTES: usize = (48 + 16 * MAP_BATCH).next_multiple_of(64);
 
 /// Entries that are written again under one fence.

@@ -1,6 +1,6 @@
 //! What of a page is still true, by the index, and is appended again.
 
-use super::again::Again;
+use super::again::{Again, MAP_BATCH};
 use super::page::Page;
 use super::pass::PAGES_PER_STEP;
 use crate::format::BLOCK_BYTES;
@@ -48,8 +48,11 @@ impl<'s> Op<'s> {
         // Blocks are not where the entries before a shift say, so these cannot be looked at one by one: the whole map is
         // written again, once, before any of them goes. From then on what they say of blocks is dead, however much is shifted while
         // they go.
-        if record.maps().has(SHIFTED) && record.map_said_from() < sequences.end {
-            self.copy_map(again, pass)?;
+        if locked.state.file_type == FileType::Regular
+            && (record.map_said_to().is_some() || record.maps().has(SHIFTED) && record.map_said_from() < sequences.end)
+        {
+            self.copy_some_of_map(again, pass)?;
+            return Ok(false);
         }
         let map_said_from = record.map_said_from();
         let (first_line, first_item) = pass.cursor;
@@ -199,36 +202,56 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Appends the whole map, and notes from where on the log says it: all of it or, for want of room, nothing.
-    fn copy_map(&self, again: &mut Again<'_, 's>, pass: &mut Collection) -> Result<()> {
+    /// Appends a piece of the map, behind what was appended of it before, and notes up to where the log says it.
+    fn copy_some_of_map(&self, again: &mut Again<'_, 's>, pass: &mut Collection) -> Result<()> {
         let locked = again.locked;
         let record = &locked.record;
-        let map = self.extents(locked.inode, record);
-        let mut count = 0;
-        map.for_each_from(0, &mut |_| {
-            count += 1;
-            true
-        })
-        .map_err(index_error)?;
-        // A part of it is of no use, and would take the room anew whenever some is made.
-        let free = self.core.space.blocks(self)?.free_blocks();
-        if Again::pages_of_extents(count) + self.blocks_left_to_others() > free {
-            return Err(Error::because(Errno::NOSPC, "no room for the map of a file"));
-        }
-        let (from, pages) = (record.sequence(), record.log_use().0);
-        let mut outcome = Ok(());
-        map.for_each_from(0, &mut |extent| {
-            outcome = again.extent(entry_extent(extent));
-            outcome.is_ok()
-        })
-        .map_err(index_error)?;
+        let to = match record.map_said_to() {
+            Some(to) if to > 0 => to,
+            _ => {
+                self.check_room_for_map(locked)?;
+                record.set_map_said(record.sequence(), Some(0));
+                record.change_maps(|word| word.without(SHIFTED));
+                // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
+                pass.remaining = pass.remaining.min(record.log_use().0.saturating_sub(1)).max(1);
+                0
+            }
+        };
+        let (mut said, mut said_to, mut is_all, mut outcome) = (0, to, true, Ok(()));
+        self.extents(locked.inode, record)
+            .for_each_from(to, &mut |extent| {
+                is_all = said < MAP_BATCH;
+                if is_all {
+                    outcome = again.extent(entry_extent(extent));
+                    (said, said_to) = (said + 1, extent.file_block + extent.count);
+                }
+                is_all && outcome.is_ok()
+            })
+            .map_err(index_error)?;
         outcome?;
         again.extents_end()?;
-        record.set_map_said_from(from);
-        record.change_maps(|word| word.without(SHIFTED));
-        // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
-        pass.remaining = pass.remaining.min(pages.saturating_sub(1)).max(1);
+        record.set_map_said(record.map_said_from(), Some(said_to).filter(|_| !is_all));
         Ok(())
+    }
+
+    /// Whether there is room for a file's map: a part of it is of no use until the rest follows. By the length of its log, which has said each
+    /// extent in hardly less room; if that is too much, by their number.
+    fn check_room_for_map(&self, locked: &Locked<'s>) -> Result<()> {
+        let record = &locked.record;
+        let room = self.core.space.blocks(self)?.free_blocks().saturating_sub(self.blocks_left_to_others());
+        let pages = u64::from(record.log_use().0);
+        if pages + pages / 8 < room {
+            return Ok(());
+        }
+        let (mut count, mut fits) = (0, true);
+        self.extents(locked.inode, record)
+            .for_each_from(0, &mut |_| {
+                count += 1;
+                fits = Again::pages_of_extents(count) <= room;
+                fits
+            })
+            .map_err(index_error)?;
+        if fits { Ok(()) } else { Err(Error::because(Errno::NOSPC, "no room for the map of a file")) }
     }
 
     fn copy_xattr(

@@ -4,9 +4,9 @@
 //! two pages whenever a log grows by one, by the operations that follow, each a piece; and only while the log is more than
 //! about twice what is live in it.
 //!
-//! Where blocks have moved within a file, entries before that do not say any more where they are: its whole map is written at
-//! once, before the first of them goes, and noted in the record. What stands before it says nothing of blocks any more,
-//! whatever moves while it goes (`whole_map` says why).
+//! Where blocks have moved within a file, entries before that do not say any more where they are: its whole map is written
+//! again, a piece with each operation, before the first of them goes, and noted in the record. What stands before it says
+//! nothing of blocks any more, whatever moves while it is written and while they go (`whole_map` says why).
 //!
 //! What is appended again says what is true already, so any part of it may survive a crash: all that a page gives stands
 //! under one fence. A log ends at the first entry that is not there, and what a crash left behind it is of a former epoch,

@@ -28,7 +28,7 @@ pub(super) const UNSEALED_START: usize = 17;
 pub(super) const UNSEALED_END: usize = 18;
 /// Blocks of data.
 pub(super) const BLOCKS: usize = 19;
-/// Names in a directory.
+/// Names in a directory. Of a file: one more than the block up to which its map is said again; 0 if none is about to be.
 pub(super) const ENTRIES: usize = 20;
 /// Extended attributes.
 pub(super) const XATTRS: usize = 21;
