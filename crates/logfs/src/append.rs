@@ -315,6 +315,18 @@ impl<'s> Op<'s> {
         buffer: &mut [u8],
     ) -> Result<Durable> {
         let prepared = self.prepare(locked, payload.lines(), true)?;
+        self.append_prepared(locked, prepared, time, payload, buffer)
+    }
+
+    /// As [`Op::append`], where there is room for the entry.
+    pub(crate) fn append_prepared(
+        &self,
+        locked: &Locked<'s>,
+        prepared: Prepared,
+        time: i64,
+        payload: &Payload<'_>,
+        buffer: &mut [u8],
+    ) -> Result<Durable> {
         let mut commit = self.disk().begin();
         self.write_entry(&mut commit, locked, &prepared, time, payload, buffer)?;
         let durable = commit.fence();

@@ -46,20 +46,20 @@ impl<'s> Op<'s> {
         self.unshare(locked, whole_blocks(&before))?;
         self.unshare(locked, whole_blocks(&behind))?;
         self.seal_to_zero(locked, &[&before, &behind])?;
-        let extents = self.extents(locked.inode, &locked.record);
-        let mut nodes = match last > first {
-            true => extents.reserve(first, last - first).map_err(index_error)?,
-            false => extents.tree().no_reservation().map_err(index_error)?,
-        };
-        self.zero_in_place(locked, before)?;
-        self.zero_in_place(locked, behind)?;
         if last <= first {
-            return Ok(());
+            self.zero_in_place(locked, before)?;
+            return self.zero_in_place(locked, behind);
         }
+        let mut nodes = self.extents(locked.inode, &locked.record).reserve(first, last - first).map_err(index_error)?;
         self.need.set(Need::Freeing);
-        let time = locked.now();
         let payload = Payload::Unmap { file_block: first, count: last - first };
-        let durable = self.append(locked, time, &payload, &mut [0; LINE_BYTES as usize])?;
+        let prepared = self.prepare(locked, payload.lines(), true)?;
+        let zeroed = self.zero_in_place(locked, before).and_then(|()| self.zero_in_place(locked, behind));
+        if let Err(error) = zeroed {
+            return Err(self.cancel_with(prepared, error));
+        }
+        let time = locked.now();
+        let durable = self.append_prepared(locked, prepared, time, &payload, &mut [0; LINE_BYTES as usize])?;
         locked.record.touch(time);
         let unmapped = self.unmap_blocks(locked, first, last - first, &mut nodes, &durable);
         drop(nodes);

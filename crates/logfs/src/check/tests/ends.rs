@@ -9,9 +9,10 @@ use crate::format::page::{AT_NEXT, Link};
 use crate::format::slot::AT_HEAD;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use gannet_media::{Medium, MediumOffset};
+use gannet_shm::testing::{Outcome as Abandoned, run_abandoned};
 use gannet_vfs::usermem::{Destination, Source};
 use gannet_vfs::{
-    AttributeChange, Errno, FileSystem, FileType, Name, NewNode, NodeId, Owner, WriteFlags, WritePosition,
+    AttributeChange, Errno, FileSystem, FileType, Name, NewNode, NodeId, Owner, RenameFlags, WriteFlags, WritePosition,
 };
 
 const FILES: u32 = 100;
@@ -188,4 +189,48 @@ fn the_last_entry_of_a_page_does_not_vanish_with_the_next_page() {
     assert_ne!(medium.load_u64(MediumOffset(page + AT_NEXT)).expect("readable"), 0, "there is another page");
     flip(&medium, page + lines * LINE_BYTES + 40, 0x20);
     is_refused_and_repaired(&medium, "the last entry of a page");
+}
+
+/// A thread ends while it renames a file from a directory whose log went bad into another one: the first is damaged to all who come, as it
+/// was, and everything else goes on.
+#[test]
+fn a_log_that_went_bad_keeps_nobody_from_what_else_a_thread_had_locked() {
+    let (medium, directory, _) = volume(false);
+    let places = places_in_directory(&medium, directory);
+    for (what, at, bits) in &places[2..] {
+        let (mut stores, mut settled) = (1, 0);
+        loop {
+            let (medium, directory, file) = volume(false);
+            let fs = attach(&medium);
+            let other = make(&fs, fs.root(), "other", FileType::Directory);
+            let (old, new) = (Name::new(b"file-7").expect("a name"), Name::new(b"moved").expect("a name"));
+            // They are known from before.
+            names_in(&fs, directory);
+            let damaged = medium.load_u64(MediumOffset(*at)).expect("readable") ^ bits;
+            medium.store_u64(MediumOffset(*at), damaged).expect("stored");
+            let session = fs.session().clone();
+            let work = || fs.rename(directory, old, other, new, RenameFlags::empty());
+            let ended = matches!(run_abandoned(&[&session], stores, work), Abandoned::Completed(_));
+            session.reap_dead().expect("settled");
+            append(&fs, file, b"more\n").unwrap_or_else(|error| panic!("{what}, {stores} stores: {error}"));
+            make(&fs, other, "later", FileType::Regular);
+            if let Err(error) = fs.lookup(directory, Name::new(b"file-0").expect("a name")) {
+                assert_eq!(error.errno(), Errno::UCLEAN, "{what}, {stores} stores: {error}");
+                settled += 1;
+            }
+            assert_eq!(medium.load_u64(MediumOffset(*at)), Ok(damaged), "{what}, {stores} stores: not touched");
+            drop(fs);
+            if stores % 10 == 1 {
+                assert_eq!(repaired(&medium).outcome, Outcome::Repaired, "{what}, {stores} stores");
+                let fs = attach(&medium);
+                assert!(names_in(&fs, directory) as u32 + 2 >= FILES, "{what}, {stores} stores");
+                assert_eq!(content(&fs, file).lines().count(), 7, "{what}, {stores} stores");
+            }
+            if ended {
+                break;
+            }
+            stores += 3;
+        }
+        assert!(settled > 3, "{what}: {settled} of {stores}");
+    }
 }
