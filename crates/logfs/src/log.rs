@@ -50,12 +50,20 @@ impl LogEnd {
     /// `EUCLEAN` where a log does not end in zeros and without a link, as one does at which nobody works, and that was settled if somebody
     /// died at it: an entry, a page or a link went bad. To go on would lose what it said, and all that stands behind it.
     pub(crate) fn refuse_odd(&self, slot_at: impl FnOnce() -> Result<u64>) -> Result<()> {
+        self.refuse_dangling(slot_at)?;
         match self.tail {
-            _ if self.dangling != 0 => Err(Error::damaged("link to a log page", self.link_at(slot_at)?)),
             Some(Tail { block, line }) if self.is_unexplained => {
                 Err(Error::damaged("last entry of a log", LinePlace::new(block, line).offset_bytes()))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// The same of a log that somebody died at, whose last entry may be there in part: `EUCLEAN` where a link leads to no page of the log.
+    pub(crate) fn refuse_dangling(&self, slot_at: impl FnOnce() -> Result<u64>) -> Result<()> {
+        match self.dangling {
+            0 => Ok(()),
+            _ => Err(Error::damaged("link to a log page", self.link_at(slot_at)?)),
         }
     }
 }

@@ -269,8 +269,8 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
     let Slot::Used { generation, birth, .. } = disk.slot(inode)? else { return Ok(()) };
     let owned = Owned { key: disk.key(), inode, generation };
     let end = flush_log(disk, owned, birth.head)?;
-    // A page is stored before the link to it, and an entry before the next one: whatever a thread leaves, a log that does not end so went bad.
-    end.refuse_odd(|| Ok(disk.slot_at(inode)?.unwrap_or(0)))?;
+    // A page is stored before the link to it.
+    end.refuse_dangling(|| Ok(disk.slot_at(inode)?.unwrap_or(0)))?;
     if let Some(last) = end.last {
         let keep = last_stands(disk, owned, birth.head, &end, last, locked)?;
         if !keep {
