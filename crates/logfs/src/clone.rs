@@ -60,8 +60,8 @@ impl<'s> Op<'s> {
         Shares::of(&self.core.places, self.thread.arena())
     }
 
-    /// See `FileSystem::clone_range` and `FileSystem::dedupe_range`; returns how many bytes from the beginning of the ranges share
-    /// their blocks now, or `None` if they do not hold the same bytes. What is compared ends at [`DEDUPE_BYTES_MAX`].
+    /// See `FileSystem::clone_range` and `FileSystem::dedupe_range`; returns how many bytes from the beginning of the ranges are done with,
+    /// or `None` if they do not hold the same bytes. What is compared ends at [`DEDUPE_BYTES_MAX`].
     pub(crate) fn share_range(
         &self,
         (from, from_offset): (NodeId, u64),
@@ -82,18 +82,26 @@ impl<'s> Op<'s> {
         let to_end = to_offset.checked_add(length).ok_or(Error::new(Errno::INVAL))?;
         let whole = |offset: u64| offset.is_multiple_of(BLOCK_BYTES);
         let ragged = !whole(length) && (from_end != source_size || to_end < target_size);
-        let overlap = target.is_none() && from_offset < to_end && to_offset < from_end;
         let outside = from_end > source_size || sharing == Sharing::IfEqual && to_end > target_size;
-        if !whole(from_offset) || !whole(to_offset) || outside || ragged || overlap {
+        // Of a block that is not the end of both files nobody says what else is in it: of equal ranges it is left as it is.
+        let (asked, length) = match sharing {
+            Sharing::IfEqual if ragged => (length, length / BLOCK_BYTES * BLOCK_BYTES),
+            _ => (length, length),
+        };
+        let overlap = target.is_none() && from_offset < to_offset + length && to_offset < from_offset + length;
+        if !whole(from_offset) || !whole(to_offset) || outside || ragged && length == asked || overlap {
             return Err(Error::new(Errno::INVAL));
         }
         if to_end > FILE_BYTES_MAX {
             return Err(Error::new(Errno::FBIG));
         }
         if length == 0 {
-            return Ok(Some(0));
+            return Ok(Some(asked));
         }
-        let length = if sharing == Sharing::IfEqual { length.min(DEDUPE_BYTES_MAX) } else { length };
+        let (asked, length) = match sharing {
+            Sharing::IfEqual if length > DEDUPE_BYTES_MAX => (DEDUPE_BYTES_MAX, DEDUPE_BYTES_MAX),
+            _ => (asked, length),
+        };
         let to_end = to_offset + length;
         let ranges = Ranges {
             from: from_offset / BLOCK_BYTES,
@@ -124,7 +132,7 @@ impl<'s> Op<'s> {
             done += self.clone_some(&source, to, rest, to_end, sharing)?;
         }
         self.collect_some(to);
-        Ok(Some(length))
+        Ok(Some(asked))
     }
 
     /// Marks blocks of a file as shared, and waits for those who write to them in place.

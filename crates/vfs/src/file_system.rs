@@ -249,7 +249,8 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// The same if both ranges hold the same bytes; returns whether they did. `to` changes in nothing that can be seen: its range
-    /// lies within it, and its times stay.
+    /// lies within it, and its times stay. Of any length: what is less than a block at the end, and not the end of both files, is neither
+    /// compared nor shared.
     fn dedupe_range(
         &self,
         _from: NodeId,
