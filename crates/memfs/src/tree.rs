@@ -199,8 +199,9 @@ impl Tree {
         };
         let whole = |value: u64| value.is_multiple_of(BLOCK_BYTES);
         let at_ends = source_end == source.size_bytes() && target_end == target.size_bytes();
-        let overlap = from == to && from_offset < target_end && to_offset < source_end;
-        if !whole(from_offset) || !whole(to_offset) || !(whole(length) || at_ends) || overlap {
+        let length = if at_ends { length } else { length / BLOCK_BYTES * BLOCK_BYTES };
+        let overlap = from == to && from_offset < to_offset + length && to_offset < from_offset + length;
+        if !whole(from_offset) || !whole(to_offset) || overlap {
             return Err(Error::new(Errno::INVAL));
         }
         let (mut one, mut two) = (vec![0; BLOCK_BYTES as usize], vec![0; BLOCK_BYTES as usize]);

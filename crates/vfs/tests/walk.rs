@@ -184,6 +184,8 @@ fn flags_of_inodes_forbid() {
     assert_eq!(errno(root.unlink(&place(fs.root(), "f")).map(drop)), perm);
     assert_eq!(errno(root.link(file, &place(fs.root(), "g"))), perm);
     assert_eq!(errno(root.set_mode(file, 0).map(drop)), perm);
+    assert_eq!(errno(root.set_owner(file, Some(0), None).map(drop)), perm);
+    root.set_owner(file, None, None).unwrap();
     assert_eq!(errno(root.set_times(file, TimeChange::Set(Time(1)), TimeChange::Keep)), perm);
     root.set_times(file, TimeChange::Now, TimeChange::Now).unwrap();
     assert_eq!(errno(root.check_write_open(file, true)), None);
@@ -193,6 +195,7 @@ fn flags_of_inodes_forbid() {
     assert_eq!(errno(root.check_access(file, Access::WRITE)), perm);
     assert_eq!(errno(root.check_access(file, Access::READ)), None);
     assert_eq!(errno(root.set_owner(file, Some(1), None).map(drop)), perm);
+    assert_eq!(errno(root.set_owner(file, None, None).map(drop)), perm);
     assert_eq!(errno(root.set_times(file, TimeChange::Now, TimeChange::Now)), perm);
     assert_eq!(errno(root.set_xattr(file, b"user.x", b"", XattrMode::Any)), perm);
     assert_eq!(errno(root.rename(&place(fs.root(), "f"), &place(fs.root(), "g"), RenameFlags::empty())), perm);

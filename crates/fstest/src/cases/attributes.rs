@@ -1,8 +1,8 @@
 //! Attributes: what a new inode has, and what changes when.
 
 use gannet_vfs::{
-    AttributeChange, FileType, InodeFlags, ModeChange, NewNode, Owner, Time, TimeChange, WriteFlags, WritePosition,
-    usermem::Source,
+    AllocateMode, AttributeChange, FileType, InodeFlags, ModeChange, NewNode, Owner, Time, TimeChange, WriteFlags,
+    WritePosition, usermem::Source,
 };
 
 use super::cases;
@@ -16,6 +16,7 @@ cases![
     a_new_inode_has_what_was_asked_for,
     every_type_can_be_made,
     one_change_changes_all_it_names,
+    growing_keeps_what_was_allocated_behind_whatever_else_changes needs ALLOCATE,
     only_regular_files_have_a_size_to_set,
     times_are_kept_to_the_nanosecond,
     set_id_bits_are_dropped_as_chown_drops_them,
@@ -86,6 +87,27 @@ fn one_change_changes_all_it_names(rig: &Rig<'_>) {
     let change = AttributeChange { user: Some(9), ..Default::default() };
     let after = rig.fs.set_attributes(node, &change).unwrap();
     assert_eq!((after.owner, after.mode, after.modified), (Owner { user: 9, group: 6 }, 0o1640, Time(12)));
+}
+
+fn growing_keeps_what_was_allocated_behind_whatever_else_changes(rig: &Rig<'_>) {
+    let node = rig.file(rig.root, "f");
+    rig.write(node, 0, b"hello");
+    rig.fs.allocate(node, AllocateMode::KeepSize, 0, 1 << 20).unwrap();
+    let sectors = rig.attributes(node).sectors;
+    assert!(sectors > 0);
+    let change = AttributeChange {
+        size_bytes: Some(10_000),
+        mode: ModeChange::Set(0o600),
+        modified: TimeChange::Set(Time(12)),
+        ..Default::default()
+    };
+    let got = rig.fs.set_attributes(node, &change).unwrap();
+    assert_eq!((got.size_bytes, got.mode, got.modified), (10_000, 0o600, Time(12)));
+    assert_eq!((got.sectors, rig.attributes(node)), (sectors, got));
+    assert_eq!(rig.content(node)[..6], *b"hello\0");
+    // A file that is cut gives it back.
+    let change = AttributeChange { size_bytes: Some(5000), mode: ModeChange::Set(0o640), ..Default::default() };
+    assert!(rig.fs.set_attributes(node, &change).unwrap().sectors < sectors / 2);
 }
 
 fn only_regular_files_have_a_size_to_set(rig: &Rig<'_>) {

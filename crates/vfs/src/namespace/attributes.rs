@@ -34,7 +34,14 @@ impl Namespace<'_, '_> {
 
     /// `chown`; `None` keeps. Set-id bits and capabilities of what is not a directory go.
     pub fn set_owner(&self, node: NodeId, user: Option<u32>, group: Option<u32>) -> Result<Attributes> {
-        let known = self.changeable(node)?;
+        let known = match (user, group) {
+            // Nobody's: the time of change moves, as it does whatever is appended.
+            (None, None) => self.fs.permissions(node)?,
+            _ => self.changeable(node)?,
+        };
+        if known.flags.contains(InodeFlags::IMMUTABLE) {
+            return fail(Errno::PERM);
+        }
         let owns = self.who.user == known.owner.user;
         let user_allowed = user.is_none_or(|user| owns && user == known.owner.user);
         let group_allowed =

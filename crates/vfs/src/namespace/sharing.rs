@@ -82,7 +82,8 @@ impl Namespace<'_, '_> {
     }
 
     /// Makes two ranges share blocks if they hold the same bytes; returns whether they did. Nothing else changes, times
-    /// included. `EINVAL` for a range beyond an end, `EPERM` for a target that this caller could not write to.
+    /// included. `EINVAL` for a range beyond an end, `EPERM` for a target that this caller could not write to; one that may only be
+    /// appended to is allowed, since it stays as it is.
     pub fn dedupe_range(
         &self,
         from: NodeId,
@@ -91,7 +92,13 @@ impl Namespace<'_, '_> {
         to_offset_bytes: u64,
         length_bytes: u64,
     ) -> Result<bool> {
-        let known = self.changeable_file(to)?;
+        let known = self.fs().permissions(to)?;
+        match known.file_type {
+            FileType::Regular if known.flags.contains(InodeFlags::IMMUTABLE) => return fail(Errno::PERM),
+            FileType::Regular => {}
+            FileType::Directory => return fail(Errno::ISDIR),
+            _ => return fail(Errno::INVAL),
+        }
         if !self.is_owner(&known) && self.check_access(to, super::Access::WRITE).is_err() {
             return fail(Errno::PERM);
         }
