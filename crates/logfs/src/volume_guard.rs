@@ -8,6 +8,7 @@ use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT};
 use crate::ops::{Core, Users, shared_error};
 use crate::recover::{self, RecoveryReport};
 use crate::span::open_together;
+use gannet_media::Medium;
 use gannet_shm::{ArenaIdentity, Session, VolumeGuard};
 use gannet_vfs::shared::Shared;
 use gannet_vfs::{Errno, Error, NodeId, Result};
@@ -71,6 +72,8 @@ impl FileGuard {
             Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::NOMEM | Errno::SHUTDOWN) => Err(error),
             _ => {
                 (self.core, self.shared) = (None, None);
+                // Who else has come makes the next arena, maybe, and claims the volume for it alone, while this process waits for its turn.
+                give_back(&medium)?;
                 self.disk = Some(Disk::open(medium)?.if_usable()?);
                 Ok(false)
             }
@@ -195,6 +198,11 @@ fn claim(disk: &Disk, first: bool) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Gives back what [`claim`] claimed.
+fn give_back(medium: &Medium) -> Result<()> {
+    medium.descriptors().try_for_each(|descriptor| gannet_shm::unclaim_volume(descriptor).map_err(shared_error))
 }
 
 impl VolumeGuard for FileGuard {

@@ -73,4 +73,4 @@ pub use crate::slab::{
 };
 pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
 pub use crate::thread::Thread;
-pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, volume_is_claimed};
+pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, unclaim_volume, volume_is_claimed};

@@ -32,6 +32,11 @@ pub fn claim_volume_shared(volume: impl AsFd) -> Result<bool> {
     sys::share_bytes_try(&volume, BYTE, 1).map_err(Error::system("lock the volume"))
 }
 
+/// Gives up whatever claim was made through this open file, if any.
+pub fn unclaim_volume(volume: impl AsFd) -> Result<()> {
+    sys::unlock_bytes(&volume, BYTE, 1).map_err(Error::system("unlock the volume"))
+}
+
 /// Whether somebody has the volume open, in whatever arena, by another open file than this one. `volume` need not be open
 /// for writing.
 pub fn volume_is_claimed(volume: impl AsFd) -> Result<bool> {

@@ -6,7 +6,7 @@ use crate::{Random, damaged_arena, joining, kills, leaks, long, restored};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{LogFs, MakeOptions, check, make};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
-use gannet_vfs::{FileSystem, NewNode, Owner, Time, WritePosition};
+use gannet_vfs::{FileSystem, InodeFlags, NewNode, Owner, Time, WritePosition};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
@@ -155,6 +155,15 @@ fn child() {
             let new = NewNode::regular(0o600, Owner::default());
             let file = fs.create_unnamed(rig.root, &new).expect("a file without a name");
             rig.write(file, 0, &[6; 50_000]);
+        }
+        "rewrite" => {
+            let own = format!("{}", std::process::id());
+            let new = NewNode { flags: InodeFlags::COPY_ON_WRITE, ..NewNode::regular(0o600, Owner::default()) };
+            let file = fs.create(rig.root, name(&own), &new).expect("a file");
+            ready();
+            for round in 0_u64.. {
+                rig.write(file, round * 7919 % 100_000, &[round as u8; 200_000]);
+            }
         }
         "work" | "work with a message" => {
             if role != "work" {

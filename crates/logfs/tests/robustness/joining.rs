@@ -64,6 +64,40 @@ fn kills_while_joining_and_leaving_lose_nothing() {
     assert!(recovered * 4 <= rounds, "{recovered} of {rounds} recovered");
 }
 
+/// All users are killed inside operations, and several come at once: one recovers, or goes on with what was left, and the others join. Nobody is
+/// refused, nor waits for another who waits for him.
+#[test]
+fn who_come_at_once_after_kills_all_get_in() {
+    const COMERS: usize = 4;
+    let volume = Volume::new("at-once");
+    let mut random = Random(23);
+    for round in 0..if long() { 500 } else { 40 } {
+        let mut workers: Vec<_> = (0..2).map(|_| volume.spawn("rewrite")).collect();
+        std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
+        workers.iter_mut().for_each(|worker| worker.kill().expect("kill"));
+        workers.iter_mut().for_each(|worker| drop(worker.wait().expect("wait")));
+        let all_there = Barrier::new(COMERS);
+        let come = || {
+            all_there.wait();
+            LogFs::open(&volume.0, false, options())
+        };
+        let comers: Vec<_> = std::thread::scope(|scope| {
+            let comers: Vec<_> = (0..COMERS).map(|_| scope.spawn(come)).collect();
+            comers.into_iter().map(|comer| comer.join().expect("no panic")).collect()
+        });
+        let comers: Vec<_> =
+            comers.into_iter().map(|comer| comer.unwrap_or_else(|error| panic!("round {round}: {error}"))).collect();
+        let rig = Rig::new(&comers[0]);
+        for (name, _) in rig.list(rig.root) {
+            rig.unlink(rig.root, std::str::from_utf8(&name).expect("text")).expect("unlink");
+        }
+        let left = comers.iter().filter(|comer| comer.detach().expect("detach")).count();
+        assert_eq!(left, 1, "round {round}: one was the last");
+        drop(comers);
+        assert!(volume.arenas().is_empty(), "round {round}");
+    }
+}
+
 /// What a thread slot has of the engine's gets memory with its first use: those of many threads at once, too, and each is counted.
 #[test]
 fn many_threads_at_once_are_counted() {
