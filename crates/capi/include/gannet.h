@@ -605,7 +605,8 @@ int gannet_clone_range(struct gannet_volume *volume,
 
 /**
  * Makes a range of `to` share the blocks of `from` if both hold the same bytes; nothing else changes, times included. Offsets and length are
- * as for `gannet_clone_range`, and both ranges lie within their files. `to` need not be open for writing if it may be written to.
+ * as for `gannet_clone_range`, and both ranges lie within their files; what is less than a block at the end, and not the end of both files, is
+ * neither compared nor shared. `to` need not be open for writing if it may be written to.
  *
  * Returns 1 if they held the same and share blocks now, 0 if they differ. -EINVAL for ranges that do not fit these rules.
  *
