@@ -34,6 +34,7 @@ mod appends;
 mod attributes;
 mod caching;
 mod callers;
+mod circles;
 mod closing;
 mod cuts;
 mod data;
