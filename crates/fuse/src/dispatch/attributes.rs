@@ -8,7 +8,7 @@ use gannet_vfs::{
 };
 
 use super::names::UNCHANGEABLE;
-use super::set_id::{SET_ID, is_root};
+use super::set_id::{Capability, SET_ID, is_capable};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, SetAttrValid};
 use crate::protocol::reply;
@@ -86,7 +86,7 @@ impl Dispatcher {
             change.mode = ModeChange::Set(request.mode & 0o7777);
         } else if owner_changes && now.file_type != FileType::Directory {
             // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
-            let bits = now.mode & SET_ID != 0 && !is_root(header);
+            let bits = now.mode & SET_ID != 0 && !is_capable(header, Capability::SetId);
             change.mode = if bits { self.mode_after_change(header, &now) } else { ModeChange::DropSetId };
         } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
             change.mode = self.mode_after_change(header, &now);

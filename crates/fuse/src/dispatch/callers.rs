@@ -56,7 +56,7 @@ const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl, 55, 221];
 const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl];
 
 /// Whether the numbers below `/proc` are those of this process's PID namespace.
-static PROC_IS_OURS: LazyLock<bool> = LazyLock::new(|| {
+pub(super) static PROC_IS_OURS: LazyLock<bool> = LazyLock::new(|| {
     std::fs::read_link("/proc/self").is_ok_and(|shown| shown.to_str() == Some(&std::process::id().to_string()))
 });
 
