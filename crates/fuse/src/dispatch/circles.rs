@@ -123,7 +123,8 @@ impl Dispatcher {
     /// Whether the owner of a request would wait for itself: for one that waits, or that waits for another that waits, for what it holds.
     pub(super) fn is_circle(&self, waiters: &Waiters, waiting: &Waiting) -> bool {
         let Some(owner) = waiting.owner else { return false };
-        // Linux looks at no locks of open files. Which they are the kernel does not say; that is looked up only if it matters.
+        // Linux looks for none when the lock of an open file is asked for, and does not see who waits for one; but the first lock in the
+        // way may be one. Which they are the kernel does not say; that is looked up only if it matters.
         self.leads_back(waiters, owner, waiting, |_| true)
             && !waits_for_open_file_lock(waiting.thread)
             && self.leads_back(waiters, owner, waiting, |other| !waits_for_open_file_lock(other.thread))
@@ -141,8 +142,9 @@ impl Dispatcher {
                 if !reached.insert(holder) {
                     continue;
                 }
-                let of_holder = waiters.of_owner(holder).take(FOLLOWED_MAX - followed);
-                waits.extend(of_holder.inspect(|_| followed += 1).filter(|&other| counts(other)));
+                let is_first = std::ptr::eq(waiting, from);
+                let of_holder = waiters.of_owner(holder).take(FOLLOWED_MAX - followed).inspect(|_| followed += 1);
+                waits.extend(of_holder.filter(|&other| is_first || counts(other)));
             }
         }
         false

@@ -135,6 +135,18 @@ fn open_file_locks_make_no_circles(way: &str) -> Outcome {
         set(&other, libc::F_UNLCK, 2);
         waits.into_iter().for_each(|wait| wait.join().unwrap().unwrap());
     });
+    // A process that waits for one is told, if that waits for the process.
+    set(&other, libc::F_UNLCK, 1);
+    set(&one, libc::F_UNLCK, 2);
+    set(&one, libc::F_WRLCK, 1);
+    lock_byte(&other, 2).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| wait(&one, 2));
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(lock_byte(&other, 1), Err(Errno::DEADLK));
+        lock(&other, libc::F_SETLK, libc::F_UNLCK, (2, 1)).unwrap();
+        waits.join().unwrap().unwrap();
+    });
     drop((one, other));
     server.end();
     Ok(())
