@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use gannet_vfs::{
-    AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Result, Time, TimeChange,
+    AttributeChange, Attributes, Errno, Error, FileType, InodeFlags, ModeChange, NodeId, Permissions, Result, Time,
+    TimeChange,
 };
 
 use super::names::UNCHANGEABLE;
-use super::set_id::{SET_ID, is_root};
+use super::set_id::{Capability, SET_ID, is_capable};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, SetAttrValid};
 use crate::protocol::reply;
@@ -85,17 +86,13 @@ impl Dispatcher {
             change.mode = ModeChange::Set(request.mode & 0o7777);
         } else if owner_changes && now.file_type != FileType::Directory {
             // The kernel leaves this to us (HANDLE_KILLPRIV_V2). Also root's chown drops the bits.
-            let bits = now.mode & SET_ID != 0 && !is_root(header);
+            let bits = now.mode & SET_ID != 0 && !is_capable(header, Capability::SetId);
             change.mode = if bits { self.mode_after_change(header, &now) } else { ModeChange::DropSetId };
         } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
             change.mode = self.mode_after_change(header, &now);
         }
-        // Times of an append-only file may be set to now only, as `touch` does. A kernel that writes back sends the times of
-        // its writes to files so, too, and cannot be told apart from a program then.
-        let sets_times = matches!(change.accessed, TimeChange::Set(_)) || matches!(change.modified, TimeChange::Set(_));
-        let touches_only = !valid
-            .intersects(SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE)
-            && (!sets_times || (self.agreed(InitFlags::WRITEBACK_CACHE) && now.file_type == FileType::Regular));
+        let others = SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE;
+        let touches_only = !valid.intersects(others) && self.only_touches(&now, change.accessed, change.modified);
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !touches_only) {
             return Err(UNCHANGEABLE);
         }
@@ -111,6 +108,16 @@ impl Dispatcher {
             self.drop_capabilities(node);
         }
         Ok(reply::attributes(&self.shown(attributes), self.unguarded_validity()))
+    }
+
+    /// Whether times are set as `touch` does, both to now, which an append-only file allows.
+    fn only_touches(&self, now: &Permissions, accessed: TimeChange, modified: TimeChange) -> bool {
+        use TimeChange::{Keep, Now, Set};
+        if self.agreed(InitFlags::WRITEBACK_CACHE) && now.file_type == FileType::Regular {
+            // The kernel keeps the second one: it sends that of its writes, which cannot be told apart from a program's, and what now is.
+            return matches!((accessed, modified), (Keep, _) | (Now, Now | Set(_)));
+        }
+        matches!((accessed, modified), (Keep, Keep) | (Now, Now))
     }
 
     /// Removes file capabilities, as a change of owner or content does.

@@ -49,8 +49,14 @@ const CUTTING_CALLS_32: &[i64] = &[5, 8, 92, 93, 193, 194];
 #[cfg(not(target_arch = "x86_64"))]
 const CUTTING_CALLS_32: &[i64] = &[];
 
+/// `fcntl`, and as 32-bit programs call it. The other two numbers are those of 64-bit calls that take no locks.
+#[cfg(target_arch = "x86_64")]
+const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl, 55, 221];
+#[cfg(not(target_arch = "x86_64"))]
+const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl];
+
 /// Whether the numbers below `/proc` are those of this process's PID namespace.
-static PROC_IS_OURS: LazyLock<bool> = LazyLock::new(|| {
+pub(super) static PROC_IS_OURS: LazyLock<bool> = LazyLock::new(|| {
     std::fs::read_link("/proc/self").is_ok_and(|shown| shown.to_str() == Some(&std::process::id().to_string()))
 });
 
@@ -107,22 +113,40 @@ pub(super) fn cutter(header: &Header) -> Cutter {
     }
 }
 
+/// Whether a thread waits for a lock of an open file, not of a process. `false` if that cannot be seen.
+pub(super) fn waits_for_open_file_lock(thread: u32) -> bool {
+    line_of(thread).is_some_and(|line| is_open_file_lock(&line))
+}
+
 /// The system call that a thread is in, or [`NONE`]. Nothing if that cannot be seen.
 fn call_of(header: &Header) -> Option<i64> {
-    if header.process == 0 || !*PROC_IS_OURS {
+    number_in(&line_of(header.process)?)
+}
+
+/// What `/proc/TID/syscall` says of a thread that does not run.
+fn line_of(thread: u32) -> Option<String> {
+    if thread == 0 || !*PROC_IS_OURS {
         return None;
     }
-    let path = format!("/proc/{}/syscall", header.process);
+    let path = format!("/proc/{thread}/syscall");
     for look in 0..LOOKS {
         if look > 0 {
             std::thread::sleep(PAUSE);
         }
         let line = std::fs::read_to_string(&path).ok()?;
         if !line.starts_with("running") {
-            return number_in(&line);
+            return Some(line);
         }
     }
     None
+}
+
+fn is_open_file_lock(line: &str) -> bool {
+    let command = line.split_ascii_whitespace().nth(2).and_then(|word| word.strip_prefix("0x"));
+    let command = command.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+    number_in(line).is_some_and(|number| LOCKING_CALLS.contains(&number))
+        // An `int`: what is above it means nothing.
+        && command.is_some_and(|command| command as i32 == libc::F_OFD_SETLKW)
 }
 
 /// What `/proc/TID/syscall` says of a thread that does not run: the number, arguments, stack and code. One that was never a program's has
@@ -146,6 +170,9 @@ mod tests {
         assert_eq!(number_in(&line("0", "0x0")), Some(NONE), "a worker of io_uring");
         assert_eq!(number_in("-1 0x7ffcc3b9e108 0x7fdb0ce2d2ad\n"), Some(NONE));
         assert_eq!(number_in("running\n"), None);
+        let fcntl = |command: &str| format!("72 0x3 {command} 0x7ffc0 0x0 0x0 0x0 0x7ffcc3b9e108 0x7fdb0ce2d2ad\n");
+        assert!(is_open_file_lock(&fcntl("0x26")) && !is_open_file_lock(&fcntl("0x7")));
+        assert!(!is_open_file_lock(&line("18", "0x7ffcc3b9e108")) && !is_open_file_lock("running\n"));
         assert_eq!(number_in(""), None);
     }
 }

@@ -5,17 +5,18 @@
 //! each gets a description of its own per file, so that all programs behind this one process stay apart. A process's goes
 //! when it closes the file (FLUSH), an open file's when that is released. The word is the address of a kernel structure, so the
 //! next open file can have that of one whose release has yet to be told: `predecessor` says when.
-//! Those that wait are in `waiting`.
+//! Those that wait are in `waiting`, circles of them in `circles`.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 
+use super::circles::{Waiters, Waiting};
 use super::closing::{Closing, Patience};
-use super::waiting::{Blocker, Seats, Waiters, Waiting, WaitsFor};
+use super::waiting::{Blocker, Seats, WaitsFor};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
 use crate::protocol::reply;
@@ -190,36 +191,50 @@ impl Dispatcher {
         match self.file_system.shared().try_lock(&*self.file_system, &request) {
             Ok(()) => {
                 leave();
+                if let Some(owner) = of_owner.filter(|_| exclusive.is_some()) {
+                    lock(&self.locks.waiters).granted(owner);
+                }
                 Ok(Outcome::Reply(0))
             }
             Err(error)
                 if error.errno() == Errno::AGAIN && !waits && !matches!(self.blocker(&request), Blocker::Stays) =>
             {
-                let stop = Arc::default();
-                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: true }))
+                let told = Arc::default();
+                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, told, impatient: true }))
             }
             Err(error) if error.errno() == Errno::AGAIN && waits => {
-                let stop = Arc::new(AtomicBool::new(false));
+                let waiting = Waiting::new(header, of_owner, request);
+                let told = Arc::clone(&waiting.told);
                 let mut waiters = lock(&self.locks.waiters);
-                if let Some(at) = waiters.early.iter().position(|&early| early == header.unique) {
-                    waiters.early.swap_remove(at);
-                    stop.store(true, Ordering::Relaxed);
-                }
                 // Under the lock: of two that wait for each other the later one sees the other.
-                if of_owner.is_some_and(|owner| self.would_deadlock(&waiters, owner, &request)) {
+                if self.is_circle(&waiters, &waiting) {
                     drop(waiters);
                     leave();
                     return Err(Error::new(Errno::DEADLK));
                 }
-                waiters.by_request.insert(header.unique, Waiting { stop: Arc::clone(&stop), owner: of_owner, request });
+                waiters.insert(header.unique, waiting);
                 drop(waiters);
-                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, stop, impatient: false }))
+                Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, told, impatient: false }))
             }
             Err(error) => {
                 leave();
                 Err(error)
             }
         }
+    }
+
+    /// The kernel's owners of the record locks on a file that are in the way. Those of other participants are none.
+    pub(super) fn owners_in_the_way(&self, file: u64, request: &SharedRequest) -> Vec<u64> {
+        // Who cannot be asked waits, and is not told.
+        let Ok(found) = self.file_system.shared().owners_in_the_way(request) else { return Vec::new() };
+        let description =
+            |owner| if let LockOwner::OpenFile(description) = owner { Some(description.word()) } else { None };
+        let mut found: Vec<u64> = found.into_iter().filter_map(description).collect();
+        found.sort_unstable();
+        let owners = lock(&self.locks.owners);
+        let of_file = owners.get(&file).into_iter().flatten();
+        let in_the_way = of_file.filter(|owner| found.binary_search(&owner.description.word()).is_ok());
+        in_the_way.map(|owner| owner.word).collect()
     }
 
     /// What is asked of the kernel's owner behind a description.

@@ -19,7 +19,7 @@
 //! | `directory.rs` | readdir, readdirplus |
 //! | `set_id.rs` | set-id bits that fall with changes of content |
 //! | `xattr.rs`, `acl.rs` | extended attributes, access control lists |
-//! | `locks.rs` | record locks, `flock`, interrupts |
+//! | `locks.rs`, `circles.rs` | record locks, `flock`; who waits for whom, interrupts |
 //! | `waiting.rs` | requests that wait: for locks, for room, for what the kernel has yet to write back |
 //! | `signals.rs`, `closing.rs` | signals to who waits, where the kernel does not tell; locks that a close is about to drop |
 //! | `ending.rs` | the end of a mount, and of who waits |
@@ -34,6 +34,7 @@ mod appends;
 mod attributes;
 mod caching;
 mod callers;
+mod circles;
 mod closing;
 mod cuts;
 mod data;

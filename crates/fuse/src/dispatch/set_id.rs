@@ -4,6 +4,7 @@
 use gannet_vfs::{AttributeChange, FileType, ModeChange, NodeId, Permissions, Result};
 
 use super::Dispatcher;
+use super::callers::PROC_IS_OURS;
 use crate::protocol::request::Header;
 
 pub(super) const SET_ID: u32 = 0o6000;
@@ -13,27 +14,38 @@ const GROUP_EXECUTE: u32 = 0o010;
 /// The user of a request that names none: where mounts may map owners, only those that make an inode do.
 const NOT_TOLD: u32 = u32::MAX;
 
-/// Whether root calls. That root may lack a capability cannot be seen.
-pub(super) fn is_root(header: &Header) -> bool {
-    match header.user {
-        NOT_TOLD if header.process != 0 => of_root(&status(header)),
-        user => user == 0,
+/// What root may do unless it was taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Capability {
+    /// Keep set-id bits.
+    SetId = 4,
+    /// See attributes that are the administrator's.
+    Administer = 21,
+}
+
+/// Whether root calls, and has a capability, as far as that can be seen. What others have may be worth something in a user namespace of
+/// theirs only: it does not count.
+pub(super) fn is_capable(header: &Header, capability: Capability) -> bool {
+    if header.user != 0 && header.user != NOT_TOLD {
+        return false;
     }
+    let status = status(header);
+    (header.user == 0 || of_root(&status)) && !lacks(&status, capability)
 }
 
 impl Dispatcher {
     /// What a change of content by a caller who is not privileged makes of the mode. Besides what the file system drops for
     /// anybody: set-group-id that no execution goes with stays for members of the group only.
     pub(super) fn mode_after_change(&self, header: &Header, now: &Permissions) -> ModeChange {
-        let foreign = now.file_type == FileType::Regular
+        let foreign = now.file_type != FileType::Directory
             && now.mode & (SET_GROUP_ID | GROUP_EXECUTE) == SET_GROUP_ID
             && !is_member(header, self.policy.group.unwrap_or(now.owner.group));
         if foreign { ModeChange::Set(now.mode & !SET_ID) } else { ModeChange::DropSetId }
     }
 
-    /// Before a change by a request that does not say whether the bits go: root's changes leave them alone.
+    /// Before a change by a request that does not say whether the bits go: root's changes leave them alone, if root may.
     pub(super) fn drop_set_id_for(&self, header: &Header, node: NodeId, now: &Permissions) -> Result<()> {
-        if now.mode & SET_ID == 0 || is_root(header) {
+        if now.mode & SET_ID == 0 || is_capable(header, Capability::SetId) {
             return Ok(());
         }
         self.drop_set_id(header, node, now)
@@ -59,6 +71,9 @@ fn is_member(header: &Header, group: u32) -> bool {
 
 /// What the kernel says about the thread that calls; nothing if that cannot be had.
 pub(super) fn status(header: &Header) -> String {
+    if header.process == 0 || !*PROC_IS_OURS {
+        return String::new();
+    }
     std::fs::read_to_string(format!("/proc/{}/status", header.process)).unwrap_or_default()
 }
 
@@ -69,6 +84,12 @@ fn field<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
 /// Whether a thread's `status` is one of root's: the last of its users is that for files.
 fn of_root(status: &str) -> bool {
     field(status, "Uid:").nth(3) == Some("0")
+}
+
+/// Whether a thread's `status` says that a capability is not in effect.
+fn lacks(status: &str, capability: Capability) -> bool {
+    let effective = field(status, "CapEff:").next().and_then(|set| u64::from_str_radix(set, 16).ok());
+    effective.is_some_and(|set| set & 1 << capability as u32 == 0)
 }
 
 /// Whether a thread's `status` lists a group, as that for files or as a further one.
@@ -82,12 +103,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_found_in_a_status() {
+    fn groups_and_capabilities_are_found_in_a_status() {
         let status = "Name:\tsh\nGid:\t7\t7\t7\t9\nGroups:\t4 24 1000 \nNStgid:\t5\n";
         assert!(listed(status, 4) && listed(status, 1000) && listed(status, 9));
         assert!(!listed(status, 7) && !listed(status, 100));
         assert!(of_root("Name:\tsh\nUid:\t7\t7\t7\t0\n") && !of_root("Uid:\t0\t0\t0\t7\n") && !of_root(""));
         assert!(!listed("", 0));
+        let effective = "CapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffef\n";
+        assert!(lacks(effective, Capability::SetId) && !lacks(effective, Capability::Administer));
+        assert!(!lacks("", Capability::SetId));
         assert!(!listed("Groups:\t \n", 0));
     }
 }

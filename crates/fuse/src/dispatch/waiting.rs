@@ -3,13 +3,13 @@
 //! Who must wait does so on a thread made for it: a server thread that waited could be the one that serves the unlock, or the write.
 
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gannet_vfs::shared::{LockOwner, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, InodeFlags, NodeId, Result};
 
+use super::circles::{Look, Told};
 use super::closing::Patience;
 use super::locks::lock;
 use super::room::Kept;
@@ -19,30 +19,10 @@ use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
 use crate::protocol::wire::FixedReply;
 
-/// Interrupts that came before their requests were seen to wait: the latest are remembered.
-const EARLY_MAX: usize = 64;
-/// Owners that are followed to find a circle of waiters.
-const DEADLOCK_OWNERS_MAX: usize = 64;
-
 /// Requests of one mount that may wait at a time. Each has a thread, and over the ring an entry; any user of the mount can make one.
 pub(super) const WAITERS_MAX: usize = 1024;
 /// So many more, if it is not for a lock: those who wait for one may never end, and others still write, seek and set flags.
 pub(super) const OTHERS_MAX: usize = 256;
-
-/// A request that waits.
-pub(super) struct Waiting {
-    pub(super) stop: Arc<AtomicBool>,
-    /// The kernel's owner of a record lock.
-    pub(super) owner: Option<u64>,
-    pub(super) request: SharedRequest,
-}
-
-/// Those of a mount.
-#[derive(Default)]
-pub(super) struct Waiters {
-    pub(super) by_request: HashMap<u64, Waiting>,
-    pub(super) early: Vec<u64>,
-}
 
 /// A request that has to wait.
 pub(crate) struct Wait {
@@ -82,7 +62,7 @@ pub(super) type Seats = AtomicUsize;
 /// What a request waits for.
 pub(super) enum WaitsFor {
     /// Others' locks, or only a close that is under way (`impatient`).
-    Lock { owner: Option<u64>, request: SharedRequest, stop: Arc<AtomicBool>, impatient: bool },
+    Lock { owner: Option<u64>, request: SharedRequest, told: Arc<Told>, impatient: bool },
     /// The end of an open file that had the owner's word.
     Predecessor { lock_request: LockRequest, wait: bool },
     /// Room in a full file system.
@@ -143,17 +123,21 @@ impl Wait {
         let Self { seat, header, what_for } = self;
         let dispatcher = &seat.0;
         match what_for {
-            WaitsFor::Lock { owner, request, stop, impatient } => {
+            WaitsFor::Lock { owner, request, told, impatient } => {
                 let file_system = &*dispatcher.file_system;
-                let mut signals = Signals::of(dispatcher, &header);
-                let mut stop = || stop.load(Ordering::Relaxed) || dispatcher.has_ended() || signals.wait();
+                let (mut signals, mut look, mut deadlock) = (Signals::of(dispatcher, &header), Look::default(), false);
+                let mut stop = || {
+                    deadlock = look.is_due(&told) && dispatcher.leaves_circle(header.unique);
+                    deadlock || told.to_stop() || dispatcher.has_ended() || signals.wait()
+                };
                 let locked = match impatient {
                     true => dispatcher.lock_after_close(&request, &mut stop),
                     false => file_system.shared().lock(file_system, &request, &mut stop),
                 };
-                dispatcher.waits_no_more(&header, owner);
+                dispatcher.waits_no_more(&header, owner, locked.is_ok());
                 match locked {
                     Ok(()) => Outcome::Reply(0),
+                    Err(_) if deadlock => Outcome::Error(Errno::DEADLK),
                     Err(error) => Outcome::Error(error.errno()),
                 }
             }
@@ -172,7 +156,7 @@ impl Wait {
     pub(crate) fn refuse(self) -> Outcome {
         match self.what_for {
             WaitsFor::Lock { owner, impatient, .. } => {
-                self.seat.0.waits_no_more(&self.header, owner);
+                self.seat.0.waits_no_more(&self.header, owner, false);
                 Outcome::Error(if impatient { Errno::AGAIN } else { Errno::NOLCK })
             }
             WaitsFor::Predecessor { .. } => Outcome::Error(Errno::NOLCK),
@@ -190,12 +174,16 @@ impl Dispatcher {
         if free && !self.has_ended() { Outcome::Waits(Box::new(wait)) } else { wait.refuse() }
     }
 
-    /// The end of a wait for a lock.
-    fn waits_no_more(&self, header: &Header, owner: Option<u64>) {
+    /// The end of a wait for a lock, with the lock or without.
+    fn waits_no_more(&self, header: &Header, owner: Option<u64>, granted: bool) {
         if let Some(owner) = owner {
             self.leave_owner(header.node, owner);
         }
-        lock(&self.locks.waiters).by_request.remove(&header.unique);
+        let mut waiters = lock(&self.locks.waiters);
+        waiters.remove(header.unique);
+        if let Some(owner) = owner.filter(|_| granted) {
+            waiters.granted(owner);
+        }
     }
 
     /// What is in the way of `request`, and whether a close may be about to take it away.
@@ -242,40 +230,6 @@ impl Dispatcher {
                 }
                 return outcome;
             }
-        }
-    }
-
-    /// Whether `owner` would wait for itself: for one that waits, or that waits for another that waits, for what it holds.
-    pub(super) fn would_deadlock(&self, waiters: &Waiters, owner: u64, request: &SharedRequest) -> bool {
-        let mut reached = Vec::new();
-        let mut requests = vec![*request];
-        while let Some(request) = requests.pop() {
-            // Another participant of the volume is looked at by nobody: what it waits for is not known here.
-            let Ok(Some(blocker)) = self.file_system.shared().test_lock(&request) else { continue };
-            let LockOwner::OpenFile(description) = blocker.owner else { continue };
-            let Some(holder) = self.find_owner(description, |owner| owner.word) else { continue };
-            if holder == owner {
-                return true;
-            }
-            if reached.len() < DEADLOCK_OWNERS_MAX && !reached.contains(&holder) {
-                reached.push(holder);
-                let of_holder = waiters.by_request.values().filter(|waiting| waiting.owner == Some(holder));
-                requests.extend(of_holder.map(|waiting| waiting.request));
-            }
-        }
-        false
-    }
-
-    /// A signal came for the caller of a request.
-    pub(super) fn interrupt(&self, unique: u64) {
-        let mut waiters = lock(&self.locks.waiters);
-        if let Some(waiting) = waiters.by_request.get(&unique) {
-            waiting.stop.store(true, Ordering::Relaxed);
-        } else {
-            if waiters.early.len() == EARLY_MAX {
-                waiters.early.remove(0);
-            }
-            waiters.early.push(unique);
         }
     }
 }

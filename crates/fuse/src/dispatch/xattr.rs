@@ -6,7 +6,7 @@ use gannet_vfs::{Errno, Error, InodeFlags, NodeId, Result, XattrMode};
 use super::Dispatcher;
 use super::acl::{self, AccessList};
 use super::names::UNCHANGEABLE;
-use super::set_id::is_root;
+use super::set_id::{Capability, is_capable};
 use crate::protocol::constants::SETXATTR_ACL_KILL_SGID;
 use crate::protocol::request::Header;
 use crate::protocol::wire::FixedReply;
@@ -84,7 +84,8 @@ impl Dispatcher {
         let mut root = None;
         self.file_system.list_xattrs(node, &mut |name| {
             // As everywhere, `trusted.` is for the administrator's eyes only.
-            if name.starts_with(b"trusted.") && !*root.get_or_insert_with(|| is_root(header)) {
+            if name.starts_with(b"trusted.") && !*root.get_or_insert_with(|| is_capable(header, Capability::Administer))
+            {
                 return;
             }
             let end = used_bytes + name.len() + 1;

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::{IFlags, OFlags};
+use rustix::fs::{AtFlags, IFlags, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 use rustix::io::Errno;
 
 use crate::holes::Map;
@@ -14,6 +14,7 @@ use crate::{Outcome, Server, Skipped, Test, content, eventually};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "what_was_appended_stays", body: what_was_appended_stays, every_way: true },
+    Test { name: "only_a_touch_is_no_change", body: only_a_touch_is_no_change, every_way: true },
     Test { name: "appends_go_on", body: appends_go_on, every_way: true },
     Test { name: "what_was_stored_before_a_flag_counts", body: what_was_stored_before_a_flag_counts, every_way: true },
 ];
@@ -89,6 +90,48 @@ fn what_was_appended_stays(way: &str) -> Outcome {
         stays(&format!("{name}, closed"));
         flag(&path, IFlags::empty());
         fs::remove_file(&path).unwrap();
+    }
+    server.end();
+    Ok(())
+}
+
+fn only_a_touch_is_no_change(way: &str) -> Outcome {
+    root()?;
+    let server = Server::start(way);
+    let late = way.contains("writeback");
+    const SET: i64 = 5;
+    for (flags, name) in [(IFlags::APPEND, "append-only"), (IFlags::IMMUTABLE, "immutable")] {
+        for directory in [false, true] {
+            let path = server.at(&format!("{name} {directory}"));
+            if directory {
+                fs::create_dir(&path).unwrap()
+            } else {
+                fs::write(&path, LINE).unwrap()
+            }
+            flag(&path, flags);
+            let times = [UTIME_NOW, UTIME_OMIT, SET];
+            for (accessed, modified) in times.into_iter().flat_map(|one| times.map(|other| (one, other))) {
+                let how = format!("{name}, directory: {directory}, {accessed:#x} {modified:#x}");
+                let before = fs::metadata(&path).unwrap();
+                let time = |nanoseconds| Timespec { tv_sec: 1, tv_nsec: nanoseconds };
+                let times = Timestamps { last_access: time(accessed), last_modification: time(modified) };
+                let set = rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::empty());
+                let appends = flags == IFlags::APPEND;
+                // The kernel keeps the second time then, and sends its own likewise.
+                let unknown = late && appends && !directory && modified != UTIME_OMIT && accessed != SET;
+                if (accessed, modified) == (UTIME_OMIT, UTIME_OMIT)
+                    || appends && (accessed, modified) == (UTIME_NOW, UTIME_NOW)
+                {
+                    assert_eq!(set, Ok(()), "{how}");
+                } else if !unknown {
+                    assert_eq!(set, Err(Errno::PERM), "{how}");
+                    let now = fs::metadata(&path).unwrap();
+                    assert_eq!(now.accessed().unwrap(), before.accessed().unwrap(), "{how}");
+                    assert_eq!(now.modified().unwrap(), before.modified().unwrap(), "{how}");
+                }
+            }
+            flag(&path, IFlags::empty());
+        }
     }
     server.end();
     Ok(())

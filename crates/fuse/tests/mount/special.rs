@@ -6,9 +6,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
-use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, Uid, XattrFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
+use rustix::thread::CapabilitySet;
 
 use crate::files::pattern;
 use crate::{Outcome, Server, Skipped, Test, content};
@@ -269,6 +270,29 @@ fn set_id_bits_fall(way: &str) -> Outcome {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
     as_nobody("truncate -s 3 program");
     assert_eq!(mode(), 0o777, "nor does truncation");
+    let pipe = server.at("pipe");
+    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, 0o600.into(), 0).unwrap();
+    rustix::fs::chown(&pipe, Some(Uid::from_raw(65_534)), Some(Gid::from_raw(77))).unwrap();
+    fs::set_permissions(&pipe, fs::Permissions::from_mode(0o2745)).unwrap();
+    as_nobody("chgrp nogroup pipe");
+    assert_eq!(fs::metadata(&pipe).unwrap().mode() & 0o7777, 0o745, "a pipe's go likewise");
+    // Root that may not keep them. Capabilities are a thread's.
+    let set = XattrFlags::CREATE;
+    rustix::fs::setxattr(&path, "trusted.secret", b"1", set).unwrap();
+    let names = || rustix::fs::listxattr(&path, &mut [0u8; 100]).unwrap();
+    assert_eq!(names(), b"trusted.secret\0".len());
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::FSETID | CapabilitySet::SYS_ADMIN);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let file = OpenOptions::new().write(true).open(&path).unwrap();
+            rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 100).unwrap();
+            assert_eq!(names(), 0, "nor look at what is the administrator's");
+        });
+    });
+    assert_eq!(mode(), 0o777, "root without the right for it loses them");
     server.end();
     Ok(())
 }

@@ -140,6 +140,20 @@ impl Shared {
         test().map_err(error_of)
     }
 
+    /// The owners of all locks that stand in the way of `request`, one for each lock. Allocates.
+    pub fn owners_in_the_way(&self, request: &LockRequest) -> Result<Vec<LockOwner>> {
+        let thread = self.thread()?;
+        let look = || {
+            let bucket = self.tables.bucket(request.node.number);
+            let guard = thread.lock(bucket.lock())?;
+            let mut owners = Vec::new();
+            self.tables.conflicts(&thread, bucket, request, |owner| owners.push(owner))?;
+            guard.unlock();
+            Ok(owners)
+        };
+        look().map_err(error_of)
+    }
+
     /// Takes or releases a lock at once. `EAGAIN` if another's stands in the way, `ENOLCK` when there are too many.
     pub fn try_lock(&self, fs: &dyn FileSystem, request: &LockRequest) -> Result<()> {
         for last in [false, true] {

@@ -217,6 +217,28 @@ impl Tables {
         })
     }
 
+    /// Calls `visit` with the owner of each record that stands in the way of a lock. Under the bucket's lock.
+    pub(super) fn conflicts(
+        &self,
+        thread: &Thread<'_>,
+        bucket: Bucket,
+        request: &LockRequest,
+        mut visit: impl FnMut(LockOwner),
+    ) -> Result<()> {
+        let Some(exclusive) = request.exclusive else { return Ok(()) };
+        self.records_up_to(thread, bucket, (0, request.range.end), |_, object, one| {
+            if one.is_some_and(|one| one.overlaps(request.range))
+                && let Some(record) = self.load_record(thread, object)?
+                && record.node == request.node
+                && record.conflicts(&request.owner, exclusive, request.range)
+                && self.owner_exists(thread, &record.owner)?
+            {
+                visit(record.owner);
+            }
+            Ok(true)
+        })
+    }
+
     /// The first lock of an owner that touches a range. Under the bucket's lock.
     pub(super) fn own(&self, thread: &Thread<'_>, bucket: Bucket, request: &LockRequest) -> Result<Option<LockedBy>> {
         self.first_of(thread, bucket, request.range, |record| {

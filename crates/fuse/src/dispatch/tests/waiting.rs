@@ -25,7 +25,7 @@ fn who_cannot_wait_is_refused_and_leaves_nothing() {
         assert!(matches!(lock(holder, false), Ok(Outcome::Reply(0))));
         let Ok(Outcome::Waits(wait)) = lock(other, true) else { panic!("somebody has it") };
         assert!(matches!(wait.refuse(), Outcome::Error(Errno::NOLCK)));
-        assert!(dispatcher.locks.waiters.lock().unwrap().by_request.is_empty());
+        assert!(dispatcher.locks.waiters.lock().unwrap().is_empty());
         // Nobody waits by the owner any more: it goes with its file.
         dispatcher.flush(&header, other, other + 1).unwrap();
         assert_eq!(dispatcher.locks.owners_known(), usize::from(flags == 0), "of the holder alone");
@@ -79,7 +79,7 @@ fn only_so_many_wait_at_a_time() {
     assert!(matches!(refused, Outcome::Error(Errno::NOMEM)));
     assert_eq!(others, OTHERS_MAX);
     waiting.into_iter().for_each(|wait| _ = wait.refuse());
-    assert!(dispatcher.locks.waiters.lock().unwrap().by_request.is_empty());
+    assert!(dispatcher.locks.waiters.lock().unwrap().is_empty());
     assert!(dispatcher.finish());
 }
 
