@@ -95,7 +95,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(ACCESS, "access", Handler, Handled, ""),
     entry(DUP, "dup", DescriptorOrTable, Handled, ""),
     entry(DUP2, "dup2", Handler, Handled, ""),
-    entry(SENDFILE, "sendfile", Handler, Handled, "read and write through a buffer"),
+    entry(SENDFILE, "sendfile", Handler, Handled, "read and write through a buffer, from devices through a pipe"),
     entry(CONNECT, "connect", Handler, Handled, "to a Unix socket of the volume, by processes of one user"),
     entry(CLONE, "clone", Handler, Machinery, "fork and vfork inherit descriptors; threads pass, one without CLONE_FILES is refused with EPERM"),
     entry(FORK, "fork", Handler, Machinery, "the child inherits descriptors"),

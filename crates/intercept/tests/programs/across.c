@@ -1,0 +1,44 @@
+// Calls of which one end is in a volume and the other the host's, and in which order what is wrong with them is found, told line by line as in
+// conform.c. What is the host's is memory, which is another file system beside tmpfs, too.
+//   across DIRECTORY      an empty directory, which becomes the working directory
+#include "say.h"
+#include <linux/fiemap.h>
+#include <sys/signalfd.h>
+#include <sys/timerfd.h>
+
+#ifndef SYS_pidfd_open
+#define SYS_pidfd_open 434
+#endif
+enum { SETXATTRAT = 463, GETXATTRAT, LISTXATTRAT, REMOVEXATTRAT, FILE_GETATTR = 468, FILE_SETATTR };
+#ifndef F_DUPFD_QUERY
+#define F_DUPFD_QUERY 1027
+#endif
+
+static long length(int file) { struct stat s; return fstat(file, &s) ? -1 : s.st_size; }
+
+// What is sent from devices, and what cannot be sent.
+static void devices(void) {
+    section = "devices";
+    int file = open("f", O_CREAT | O_RDWR, 0600), zero = open("/dev/zero", O_RDONLY), random = open("/dev/urandom", O_RDONLY); off_t at = 5; char text[100] = "";
+    pwrite(file, "0123456789", 10, 0); R(sendfile(file, zero, 0, 4)); R(lseek(file, 0, SEEK_CUR)); show("f"); R(sendfile(file, zero, &at, 4)); R(at); R(sendfile(file, random, 0, 100)); R(sendfile(file, random, &at, 100)); R(at);
+    R(length(file)); R(sendfile(file, zero, 0, 300000)); R(length(file)); R(lseek(file, 0, SEEK_CUR)); R(pread(file, text, 1, 300000)); R(text[0]);
+    struct rlimit limit = {400000, RLIM_INFINITY}, unlimited; getrlimit(RLIMIT_FSIZE, &unlimited); setrlimit(RLIMIT_FSIZE, &limit); R(sendfile(file, zero, 0, 300000)); R(sendfile(file, zero, 0, 300000)); setrlimit(RLIMIT_FSIZE, &unlimited); R(length(file));
+    int null = open("/dev/null", O_RDWR), terminal = open("/dev/ptmx", O_RDWR | O_NOCTTY), directory = open("/", O_RDONLY); R(sendfile(file, null, 0, 4)); R(sendfile(file, terminal, 0, 4)); at = 0; R(sendfile(file, terminal, &at, 4)); R(sendfile(file, directory, 0, 4)); R(sendfile(file, zero, 0, 0)); R(sendfile(file, null, 0, 0));
+    // Only as many descriptors as there are: it is done nevertheless.
+    struct rlimit few = {directory + 1, 1024}, many; getrlimit(RLIMIT_NOFILE, &many); few.rlim_max = many.rlim_max; ftruncate(file, 0); lseek(file, 0, SEEK_SET); setrlimit(RLIMIT_NOFILE, &few); R(sendfile(file, zero, 0, 100000)); setrlimit(RLIMIT_NOFILE, &many); R(length(file));
+    sigset_t none; sigemptyset(&none);
+    int path = open("f", O_PATH), reading = open("f", O_RDONLY), appending = open("f", O_WRONLY | O_APPEND), others[] = {epoll_create1(0), eventfd(3, 0), signalfd(-1, &none, 0), timerfd_create(CLOCK_MONOTONIC, 0), inotify_init(), syscall(SYS_pidfd_open, getpid(), 0)};
+    for (int i = 0; i < 6; i++) {
+        int other = others[i]; say("-- %d", i);
+        at = 0; R(sendfile(file, other, &at, 8)); R(sendfile(path, other, &at, 8)); R(sendfile(reading, other, &at, 8)); R(sendfile(appending, other, &at, 8)); R(sendfile(file, other, 0, 8)); R(sendfile(appending, other, 0, 8)); R(copy_file_range(other, 0, file, 0, 1, 0)); R(copy_file_range(file, 0, other, 0, 1, 0)); R(copy_file_range(other, 0, appending, 0, 1, 0)); R(copy_file_range(other, 0, path, 0, 1, 0));
+    }
+    for (int i = 3; i < 40; i++) close(i);
+    unlink("f");
+}
+
+int main(int count, char **arguments) {
+    if (count < 2 || chdir(arguments[1])) return 2;
+    signal(SIGXFSZ, SIG_IGN); umask(022);
+    devices();
+    section = "end"; say("done");
+}
