@@ -36,9 +36,26 @@ static void devices(void) {
     unlink("f");
 }
 
+// A descriptor of the host's without any path, and the working directory.
+static void pathless(void) {
+    section = "pathless";
+    int memory = memfd_create("memory", 0), ends[2]; pipe(ends); char text[100] = ""; struct { uint64_t value; uint32_t size, flags; } value = {(uintptr_t)"abc", 3, 0}; make("f", "x"); int file = open("f", O_RDWR), all[] = {memory, ends[0], file, 700, -5};
+    for (int i = 0; i < 5; i++) {
+        int of = all[i]; say("-- %d", i); value.value = (uintptr_t)"abc";
+        R(syscall(SETXATTRAT, of, 0, AT_EMPTY_PATH, "user.a", &value, 16)); value.value = (uintptr_t)text; R(syscall(GETXATTRAT, of, 0, AT_EMPTY_PATH, "user.a", &value, 16)); say("%.3s", text); OK(syscall(LISTXATTRAT, of, 0, AT_EMPTY_PATH, text, 100)); R(syscall(REMOVEXATTRAT, of, 0, AT_EMPTY_PATH, "user.a")); R(syscall(GETXATTRAT, of, "", AT_EMPTY_PATH, "user.a", &value, 16)); R(syscall(GETXATTRAT, of, 0, 0, "user.a", &value, 16)); R(syscall(LISTXATTRAT, of, 0, 0, text, 100));
+        memset(text, 0, 24); R(syscall(FILE_SETATTR, of, 0, text, 24, AT_EMPTY_PATH)); R(syscall(FILE_GETATTR, of, 0, text, 24, AT_EMPTY_PATH)); R(syscall(FILE_GETATTR, of, "", text, 24, AT_EMPTY_PATH)); R(syscall(FILE_GETATTR, of, 0, text, 24, 0)); memset(text, 0, 24);
+    }
+    // Whose flags are these: those of the directory here, which was given one.
+    memset(text, 0, 24); text[0] = 0x40; R(syscall(FILE_SETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH)); text[0] = 0; R(syscall(FILE_GETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH)); R(text[0]); text[0] = 0; R(syscall(FILE_GETATTR, AT_FDCWD, ".", text, 24, 0)); R(text[0]); memset(text, 0, 24); R(syscall(FILE_SETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH));
+    // From a directory of the host's, too.
+    char home[4096]; getcwd(home, sizeof home); chdir("/"); R(syscall(FILE_GETATTR, memory, 0, text, 24, AT_EMPTY_PATH)); R(syscall(FILE_GETATTR, AT_FDCWD, 0, text, 24, 0)); OK(syscall(LISTXATTRAT, memory, 0, AT_EMPTY_PATH, text, 100)); chdir(home);
+    for (int i = 3; i < 40; i++) close(i);
+    unlink("f");
+}
+
 int main(int count, char **arguments) {
     if (count < 2 || chdir(arguments[1])) return 2;
     signal(SIGXFSZ, SIG_IGN); umask(022);
-    devices();
+    devices(); pathless();
     section = "end"; say("done");
 }
