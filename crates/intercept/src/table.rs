@@ -87,7 +87,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(MUNMAP, "munmap", Handler, Handled, ""),
     entry(RT_SIGACTION, "rt_sigaction", Handler, Machinery, "handlers are wrapped, so that a signal inside an operation is delivered after it"),
     entry(SIGALTSTACK, "sigaltstack", Handler, Machinery, "noted, so that the handler knows whether it runs on it"),
-    entry(IOCTL, "ioctl", Descriptor, Refused(ENOTTY), "FIOCLEX, FIONCLEX, FIONBIO act on the placeholder; FICLONE, FICLONERANGE, FIDEDUPERANGE, FS_IOC_FIEMAP, and what chattr asks for (FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR and their opposites) are handled; a loop device is not given ours: EINVAL"),
+    entry(IOCTL, "ioctl", Descriptor, Refused(ENOTTY), "FIOCLEX, FIONCLEX, FIONBIO act on the placeholder; FICLONE, FICLONERANGE, FIDEDUPERANGE, FS_IOC_FIEMAP, and what chattr asks for (FS_IOC_GETFLAGS, FS_IOC_FSGETXATTR and their opposites) are handled; a loop device is not given ours: EINVAL; the host's files are no clones of ours: EXDEV"),
     entry(PREAD64, "pread64", Descriptor, Handled, ""),
     entry(PWRITE64, "pwrite64", Descriptor, Handled, ""),
     entry(READV, "readv", Descriptor, Handled, ""),

@@ -343,7 +343,7 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const O_NONBLOCK: u32 = 0o4000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, request, argument, ..] = call.arguments;
-    let Some(file) = call.open_file(descriptor) else { return refuse_loop(call, request, argument) };
+    let Some(file) = call.open_file(descriptor) else { return ioctl_of_host(call, request, argument) };
     match request as u32 as usize {
         FIOCLEX | FIONCLEX => {
             held::changed(descriptor as u32 as usize);
@@ -419,15 +419,21 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     }
 }
 
-/// The second lowest byte of the requests of loop devices; none of another number is looked at.
+/// The second lowest byte of the requests of the host's descriptors that name another descriptor: of loop devices, and of what clones. None of
+/// another number is looked at.
 pub(crate) const LOOP_REQUESTS: u8 = 0x4c;
+pub(crate) const CLONE_REQUESTS: u8 = 0x94;
 
-/// `ioctl` of a device of the host: a loop device would read and write the placeholder. `EINVAL`, as for any file that it cannot use.
-fn refuse_loop(call: &Call<'_>, request: usize, argument: usize) -> Answer {
+/// `ioctl` of a descriptor of the host, which may name one of ours. A loop device would read and write the placeholder: `EINVAL`, as for any file
+/// that it cannot use.
+fn ioctl_of_host(call: &Call<'_>, request: usize, argument: usize) -> Answer {
     const LOOP_SET_FD: usize = 0x4c00;
     const LOOP_CHANGE_FD: usize = 0x4c06;
     const LOOP_CONFIGURE: usize = 0x4c0a;
     let file = match request as u32 as usize {
+        sharing::FICLONE | sharing::FICLONERANGE => {
+            return sharing::clone_to_host(call, request as u32 as usize, argument);
+        }
         LOOP_SET_FD | LOOP_CHANGE_FD => argument,
         LOOP_CONFIGURE => {
             let mut file = 0u32;

@@ -53,9 +53,24 @@ static void pathless(void) {
     unlink("f");
 }
 
+// Clones from, onto and beside the host's, and what is no file.
+static void clones(void) {
+    section = "clones";
+    make("f", "0123456789"); mkfifo("p", 0600); int file = open("f", O_RDWR), memory = memfd_create("memory", 0), writing = open("f", O_WRONLY), reading = open("f", O_RDONLY), path = open("f", O_PATH), directory = open(".", O_RDONLY), fifo = open("p", O_RDWR | O_NONBLOCK), ends[2], of_host = open("/dev/null", O_PATH); pipe(ends); write(memory, "abcdefgh", 8);
+    int own[] = {file, writing, reading, path, directory, fifo}, others[] = {memory, ends[1], of_host, 700, -1};
+    for (int i = 0; i < 6; i++) for (int k = 0; k < 5; k++) {
+        struct file_clone_range from = {own[i], 0, 0, 0}, to = {others[k], 0, 0, 0};
+        say("-- %d %d", i, k); R(ioctl(others[k], FICLONE, own[i])); R(ioctl(own[i], FICLONE, others[k])); R(ioctl(others[k], FICLONERANGE, &from)); R(ioctl(own[i], FICLONERANGE, &to));
+    }
+    // Only what is wrong whatever the file system: not all can clone.
+    R(ioctl(directory, FICLONE, path)); R(ioctl(file, FICLONE, path)); R(ioctl(path, FICLONE, file)); R(ioctl(fifo, FICLONE, path)); R(ioctl(fifo, FICLONE, file)); R(ioctl(fifo, FICLONE, directory)); R(ioctl(file, FICLONE, fifo)); R(ioctl(directory, FICLONE, fifo)); R(ioctl(file, FICLONE, directory)); R(ioctl(directory, FICLONE, file)); R(ioctl(file, FICLONERANGE, BAD)); R(ioctl(memory, FICLONERANGE, BAD));
+    show("f"); R(length(memory)); for (int i = 3; i < 40; i++) close(i);
+    unlink("f"); unlink("p");
+}
+
 int main(int count, char **arguments) {
     if (count < 2 || chdir(arguments[1])) return 2;
     signal(SIGXFSZ, SIG_IGN); umask(022);
-    devices(); pathless();
+    devices(); pathless(); clones();
     section = "end"; say("done");
 }
