@@ -183,7 +183,7 @@ pub(crate) const TABLE: &[Entry] = &[
     entry(PREADV, "preadv", Descriptor, Handled, ""),
     entry(PWRITEV, "pwritev", Descriptor, Handled, ""),
     entry(FANOTIFY_MARK, "fanotify_mark", Handler, Refused(ENODEV), ""),
-    entry(NAME_TO_HANDLE_AT, "name_to_handle_at", Handler, Handled, ""),
+    entry(NAME_TO_HANDLE_AT, "name_to_handle_at", Handler, Handled, "AT_HANDLE_CONNECTABLE is refused with EOPNOTSUPP"),
     entry(SYNCFS, "syncfs", Descriptor, Handled, ""),
     entry(SENDMSG, "sendmsg", Handler, Handled, "descriptors in it reach other processes of the tree"),
     entry(SENDMMSG, "sendmmsg", Handler, Handled, "as sendmsg"),

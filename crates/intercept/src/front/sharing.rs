@@ -33,6 +33,8 @@ const DEDUPE_DIFFERS: i32 = 1;
 
 const FIEMAP_BYTES: usize = 32;
 const FIEMAP_EXTENT_BYTES: usize = 56;
+/// The kernel refuses to tell more in one call.
+const FIEMAP_EXTENTS_MAX: u32 = u32::MAX / FIEMAP_EXTENT_BYTES as u32;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
@@ -174,6 +176,9 @@ pub(crate) fn extents(call: &Call<'_>, file: &OpenFile, argument: usize) -> Answ
     }
     let (start, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
     let (flags, room): (u32, u32) = (value_at(argument, 16)?, value_at(argument, 24)?);
+    if room > FIEMAP_EXTENTS_MAX {
+        return Err(Errno::INVAL);
+    }
     if length == 0 || start >= i64::MAX as u64 {
         return Err(if length == 0 { Errno::INVAL } else { Errno::FBIG });
     }

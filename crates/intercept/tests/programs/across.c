@@ -68,9 +68,26 @@ static void clones(void) {
     unlink("f"); unlink("p");
 }
 
+// What else is wrong, and when that is found.
+static void orders(void) {
+    section = "orders";
+    make("f", "0123456789"); int file = open("f", O_RDWR), again = open("f", O_RDWR), path = open("f", O_PATH), writing = open("f", O_WRONLY), reading = open("f", O_RDONLY), appending = open("f", O_WRONLY | O_APPEND), directory = open(".", O_RDONLY), ends[2]; pipe(ends);
+    R(fcntl(path, F_DUPFD_QUERY, path)); R(fcntl(path, F_DUPFD_QUERY, dup(path))); R(fcntl(path, F_DUPFD_QUERY, file)); R(fcntl(file, F_DUPFD_QUERY, path)); R(fcntl(file, F_DUPFD_QUERY, again)); R(fcntl(path, F_DUPFD_QUERY, 700)); R(fcntl(path, F_DUPFD_QUERY, ends[0]));
+    R(fcntl(directory, F_SETFL, O_DIRECT)); R(fcntl(directory, F_GETFL) & O_DIRECT); R(fcntl(directory, F_SETFL, O_NONBLOCK)); R(fcntl(directory, F_ADD_SEALS, 1)); R(fcntl(reading, F_ADD_SEALS, 1)); R(fcntl(path, F_ADD_SEALS, 1));
+    struct flock lock = {F_RDLCK, SEEK_SET, 0, 0, 1}; R(fcntl(writing, F_OFD_SETLK, &lock)); R(fcntl(file, F_OFD_SETLK, &lock)); R(fcntl(file, F_OFD_GETLK, &lock)); lock.l_type = F_WRLCK; R(fcntl(reading, F_OFD_SETLKW, &lock)); lock.l_type = F_UNLCK; R(fcntl(reading, F_OFD_SETLK, &lock)); lock.l_type = 9; R(fcntl(reading, F_OFD_SETLK, &lock));
+    R(splice(ends[0], 0, appending, 0, 1, SPLICE_F_NONBLOCK)); R(splice(ends[0], 0, file, 0, 1, SPLICE_F_NONBLOCK)); loff_t at = -1; R(splice(ends[0], 0, file, &at, 1, SPLICE_F_NONBLOCK)); R(splice(ends[0], 0, reading, 0, 1, SPLICE_F_NONBLOCK)); write(ends[1], "a", 1); R(splice(ends[0], 0, appending, 0, 1, SPLICE_F_NONBLOCK)); R(splice(ends[0], 0, file, 0, 1, SPLICE_F_NONBLOCK)); close(ends[1]); R(splice(ends[0], 0, file, 0, 1, SPLICE_F_NONBLOCK)); show("f");
+    R((long)mmap(0, -4096, PROT_READ, MAP_SHARED, file, 0)); R((long)mmap(0, -4096, PROT_READ, MAP_PRIVATE, file, 4096)); R((long)mmap(0, 1l << 60, PROT_READ, MAP_PRIVATE, file, 0)); R((long)mmap(0, -4096, PROT_READ, MAP_SHARED, directory, 0)); R((long)mmap(0, 4096, PROT_READ, MAP_SHARED, directory, 0x7ffffffffffff000)); R((long)mmap(0, 8192, PROT_READ, MAP_SHARED, directory, 0x7ffffffffffff000)); R((long)mmap(0, 4096, PROT_READ, MAP_SHARED, directory, -4096)); R((long)mmap(0, 8192, PROT_READ, MAP_SHARED, file, 0x7ffffffffffff000)); R((long)mmap(0, 4096, PROT_READ, MAP_SHARED, path, 0x7ffffffffffff000));
+    // Of the disk's file systems; the one in memory has no such request.
+    struct fiemap map = {0, ~0ull, 0, 0, 0x7fffffff, 0}; R(ioctl(file, FS_IOC_FIEMAP, &map)); map.fm_extent_count = -1; R(ioctl(file, FS_IOC_FIEMAP, &map));
+    struct { unsigned bytes; int type; char rest[160]; } handle = {128}; int mount; R(S(name_to_handle_at, AT_FDCWD, "f", &handle, &mount, 2)); R(S(name_to_handle_at, AT_FDCWD, "none", &handle, &mount, 2)); R(S(name_to_handle_at, AT_FDCWD, "f", &handle, &mount, 0x202)); R(S(name_to_handle_at, AT_FDCWD, "f", &handle, &mount, 4));
+    handle.bytes = 128; R(S(name_to_handle_at, AT_FDCWD, "f", &handle, &mount, 0)); R(S(open_by_handle_at, directory, &handle, O_RDWR | O_CREAT | O_EXCL)); OK(S(open_by_handle_at, directory, &handle, O_RDWR | O_CREAT)); OK(S(open_by_handle_at, directory, &handle, O_RDWR | O_EXCL)); OK(S(open_by_handle_at, directory, &handle, O_PATH | O_CREAT | O_EXCL)); handle.type |= 0x1000000; R(S(open_by_handle_at, directory, &handle, O_RDWR)); R(S(open_by_handle_at, -1, &handle, O_RDWR)); handle.type |= 1 << 31; R(S(open_by_handle_at, directory, &handle, O_RDWR));
+    for (int i = 3; i < 60; i++) close(i);
+    unlink("f");
+}
+
 int main(int count, char **arguments) {
     if (count < 2 || chdir(arguments[1])) return 2;
     signal(SIGXFSZ, SIG_IGN); umask(022);
-    devices(); pathless(); clones();
+    devices(); pathless(); clones(); orders();
     section = "end"; say("done");
 }
