@@ -1,6 +1,6 @@
 //! What suites for Linux file systems look at beyond the answers of calls (times, set-id bits, what lies behind a file's end, users,
-//! exclusion; what transfers leave where they did not move all; limits, seals and short buffers), told line by line by `suites.c`, `transfers.c` and
-//! `corners.c` in a volume and on two file systems of the host: each line is one of theirs.
+//! exclusion; what transfers leave where they did not move all; limits, seals and short buffers; one end in a volume and one on the host), told line by
+//! line by `suites.c`, `transfers.c`, `corners.c` and `across.c` in a volume and on two file systems of the host: each line is one of theirs.
 
 mod common;
 
@@ -26,6 +26,14 @@ fn what_transfers_leave_is_as_on_the_host() {
 #[test]
 fn limits_seals_and_short_buffers_are_as_on_the_host() {
     lines_are_the_hosts("corners");
+}
+
+#[test]
+fn what_has_an_end_on_the_host_is_as_on_the_host() {
+    if !is_root_who_can("open files by handles") {
+        return;
+    }
+    lines_are_the_hosts("across");
 }
 
 /// Runs a program on both file systems of the host, and in a volume.

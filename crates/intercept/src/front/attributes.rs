@@ -2,7 +2,7 @@
 
 use super::call::{Answer, AtForm, CWD, Call, done};
 use super::credentials;
-use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, mode_of};
+use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, is_pathless, mode_of, name_directory};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -236,7 +236,11 @@ pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answe
         let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
         return xattr_at(number, &arguments, &namespace, node);
     }
-    let at = AtForm::new(call.number, call.arguments);
+    let mut at = AtForm::new(call.number, call.arguments);
+    if is_pathless(&at, flags) {
+        return call.by_host_descriptor(directory);
+    }
+    name_directory(&mut at, flags);
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
         xattr_at(number, &arguments, namespace, node)

@@ -64,6 +64,11 @@ impl Call<'_> {
         super::internal::is_internal(descriptor as i32)
     }
 
+    /// A call about a descriptor that is not ours: the kernel's, unless it is the interception's own.
+    pub(crate) fn by_host_descriptor(&self, descriptor: usize) -> Answer {
+        if self.is_internal(descriptor) { Err(Errno::BADF) } else { Ok(Outcome::Pass) }
+    }
+
     /// Makes the program's call, with other arguments.
     pub(crate) fn on_host(number: usize, arguments: [usize; 6]) -> Outcome {
         // SAFETY: the program's own call; only paths and directories were replaced.

@@ -3,7 +3,7 @@
 use super::call::{Answer, Call, done};
 use super::data::O_NOATIME;
 use super::table::CREATED;
-use super::{changes, credentials, flags, held, listing, locks, own_tables, placeholder, sharing};
+use super::{changes, credentials, data, flags, held, listing, locks, own_tables, placeholder, sharing};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -229,13 +229,15 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
     const F_UNLCK: usize = 2;
     const F_SETPIPE_SZ: usize = 1031;
     const F_GETPIPE_SZ: usize = 1032;
+    const F_ADD_SEALS: usize = 1033;
     const F_GET_RW_HINT: usize = 1035;
     const F_SET_RW_HINT: usize = 1036;
     const RW_HINT_MAX: u64 = 5;
     const F_NOTIFY: usize = 1026;
     const DN_MULTISHOT: u32 = 0x8000_0000;
     /// What F_SETFL changes: O_APPEND, O_NONBLOCK, O_DIRECT, O_NOATIME. Files send no signals: O_ASYNC stays as it is.
-    const CHANGEABLE: u32 = 0o2000 | 0o4000 | 0o40000 | 0o1000000;
+    const CHANGEABLE: u32 = 0o2000 | 0o4000 | O_DIRECT | 0o1000000;
+    const O_DIRECT: u32 = 0o40000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, command, argument, ..] = call.arguments;
     let descriptor = descriptor as u32 as usize;
@@ -269,19 +271,6 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             done(if of_path { info.status & KEPT_WITH_O_PATH } else { info.status | 0o100000 } as usize)
         }
         F_CREATED_QUERY => done(usize::from(file.flags & CREATED != 0)),
-        _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
-        F_SETFL => {
-            let now = shared.info(file.description).map_err(|error| error.errno())?.status;
-            let fs = call.file_system(&file)?;
-            Namespace::new(fs, credentials::effective())
-                .check_status(file.node, now, argument as u32)
-                .map_err(|error| error.errno())?;
-            shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
-            if argument as u32 & O_NOATIME != 0 {
-                call.table().add_flags(file.description, O_NOATIME);
-            }
-            done(0)
-        }
         F_DUPFD_QUERY => {
             let other = argument as u32 as usize;
             match call.table().get(other) {
@@ -291,7 +280,25 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
                 None => done(0),
             }
         }
+        _ if file.flags & O_PATH != 0 => Err(Errno::BADF),
+        F_SETFL => {
+            let now = shared.info(file.description).map_err(|error| error.errno())?.status;
+            let fs = call.file_system(&file)?;
+            Namespace::new(fs, credentials::effective())
+                .check_status(file.node, now, argument as u32)
+                .map_err(|error| error.errno())?;
+            if argument as u32 & O_DIRECT != 0 && file.file_type != FileType::Regular {
+                return Err(Errno::INVAL);
+            }
+            shared.set_status(file.description, CHANGEABLE, argument as u32).map_err(|error| error.errno())?;
+            if argument as u32 & O_NOATIME != 0 {
+                call.table().add_flags(file.description, O_NOATIME);
+            }
+            done(0)
+        }
         F_GETLEASE => done(F_UNLCK),
+        // Before it is found that only memory files have seals.
+        F_ADD_SEALS if data::check_writable(&file).is_err() => Err(Errno::PERM),
         F_GETOWN | F_GETSIG | F_GETOWN_EX => {
             if OWNED.load(Ordering::Relaxed) == file.description.word() {
                 return Ok(Outcome::Pass);
@@ -343,7 +350,7 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     const O_NONBLOCK: u32 = 0o4000;
     const O_PATH: u32 = 0o10000000;
     let [descriptor, request, argument, ..] = call.arguments;
-    let Some(file) = call.open_file(descriptor) else { return refuse_loop(call, request, argument) };
+    let Some(file) = call.open_file(descriptor) else { return ioctl_of_host(call, request, argument) };
     match request as u32 as usize {
         FIOCLEX | FIONCLEX => {
             held::changed(descriptor as u32 as usize);
@@ -419,15 +426,21 @@ pub(crate) fn ioctl(call: &Call<'_>) -> Answer {
     }
 }
 
-/// The second lowest byte of the requests of loop devices; none of another number is looked at.
+/// The second lowest byte of the requests of the host's descriptors that name another descriptor: of loop devices, and of what clones. None of
+/// another number is looked at.
 pub(crate) const LOOP_REQUESTS: u8 = 0x4c;
+pub(crate) const CLONE_REQUESTS: u8 = 0x94;
 
-/// `ioctl` of a device of the host: a loop device would read and write the placeholder. `EINVAL`, as for any file that it cannot use.
-fn refuse_loop(call: &Call<'_>, request: usize, argument: usize) -> Answer {
+/// `ioctl` of a descriptor of the host, which may name one of ours. A loop device would read and write the placeholder: `EINVAL`, as for any file
+/// that it cannot use.
+fn ioctl_of_host(call: &Call<'_>, request: usize, argument: usize) -> Answer {
     const LOOP_SET_FD: usize = 0x4c00;
     const LOOP_CHANGE_FD: usize = 0x4c06;
     const LOOP_CONFIGURE: usize = 0x4c0a;
     let file = match request as u32 as usize {
+        sharing::FICLONE | sharing::FICLONERANGE => {
+            return sharing::clone_to_host(call, request as u32 as usize, argument);
+        }
         LOOP_SET_FD | LOOP_CHANGE_FD => argument,
         LOOP_CONFIGURE => {
             let mut file = 0u32;

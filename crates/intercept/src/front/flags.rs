@@ -2,7 +2,7 @@
 
 use super::call::{Answer, AtForm, Call, done};
 use super::credentials;
-use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, mode_of};
+use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, is_pathless, mode_of, name_directory};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::FILE_SETATTR;
@@ -62,7 +62,11 @@ pub(crate) fn by_path(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         super::data::check_not_path(&file)?;
         return work(call.file_system(&file)?, file.node, file.file_type);
     }
-    let at = AtForm::new(call.number, call.arguments);
+    let mut at = AtForm::new(call.number, call.arguments);
+    if is_pathless(&at, flags) {
+        return call.by_host_descriptor(directory);
+    }
+    name_directory(&mut at, flags);
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let found = place.existing().map_err(|error| error.errno())?;
         work(namespace.fs(), found.node, found.file_type)

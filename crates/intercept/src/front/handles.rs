@@ -27,14 +27,21 @@ pub(crate) fn name_to_handle(call: &Call<'_>, scratch: &mut PathScratch) -> Answ
     const AT_HANDLE_MNT_ID_UNIQUE: usize = 1;
     const AT_HANDLE_FID: usize = 0x200;
     const AT_SYMLINK_FOLLOW: usize = 0x400;
+    const AT_HANDLE_CONNECTABLE: usize = 2;
     let [_, _, handle, mount_number, flags, _] = call.arguments;
-    if has_unknown(flags, AT_HANDLE_MNT_ID_UNIQUE | AT_HANDLE_FID | AT_SYMLINK_FOLLOW | AT_EMPTY_PATH) {
+    let known = AT_HANDLE_MNT_ID_UNIQUE | AT_HANDLE_FID | AT_SYMLINK_FOLLOW | AT_EMPTY_PATH | AT_HANDLE_CONNECTABLE;
+    let connects = flags & AT_HANDLE_CONNECTABLE != 0;
+    if has_unknown(flags, known) || connects && flags & AT_HANDLE_FID != 0 {
         return Ok(Outcome::Pass);
     }
     let mode = if flags & AT_SYMLINK_FOLLOW != 0 { LastMode::Follow } else { LastMode::NoFollow };
     let at = AtForm::new(NAME_TO_HANDLE_AT, call.arguments);
     call.at_path(at, mode, empty_of(flags), scratch, |namespace, mount, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
+        if connects {
+            // Handles here do not say where a file is.
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut room = 0u32;
         memory::read_value(handle, &mut room).map_err(|_| Errno::FAULT)?;
         if room > HANDLE_BYTES_MAX {
@@ -70,9 +77,11 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
         call.open_file(descriptor).map(|file| file.mount)
     };
     let Some(mount) = mount else { return Ok(Outcome::Pass) };
+    /// The type itself, and what the kernel notes beside it of handles that are connectable, and of directories.
+    const TYPE_BITS: u32 = 0x3_ffff;
     let mut head = [0u32; 2];
     memory::read_value(handle, &mut head).map_err(|_| Errno::FAULT)?;
-    if head[0] == 0 || head[0] > HANDLE_BYTES_MAX || (head[1] as i32) < 0 {
+    if head[0] == 0 || head[0] > HANDLE_BYTES_MAX || head[1] & !TYPE_BITS != 0 {
         return Err(Errno::INVAL);
     }
     if let Some(file) = call.open_file(descriptor) {
@@ -89,7 +98,11 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
         let fs = call.front.file_system(mount)?;
         let known = fs.attributes(node).map_err(|_| Errno::NOENT)?;
         let found = Found { node, file_type: known.file_type };
-        open_node(call, mount, found, OpenFlags::from_bits_retain(flags as u32), pipe)
+        let flags = OpenFlags::from_bits_retain(flags as u32);
+        if flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) && !flags.contains(OpenFlags::PATH) {
+            return Err(Errno::EXIST);
+        }
+        open_node(call, mount, found, flags, pipe)
     })
     // There is nothing to walk anew: the inode is gone.
     .map_err(|errno| if errno == Errno::NOENT { Errno::STALE } else { errno })

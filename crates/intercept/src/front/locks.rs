@@ -88,10 +88,9 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     let start = base.checked_add(words[1] as i64).ok_or(Errno::OVERFLOW)?;
     let range = LockRange::new(start, words[2] as i64).map_err(|error| error.errno())?;
     let of_description = command >= F_OFD_GETLK;
+    // Of what takes a lock this is said behind what the file is open for.
+    let names_process = of_description && words[3] as u32 != 0;
     let owner = if of_description {
-        if words[3] as u32 != 0 {
-            return Err(Errno::INVAL);
-        }
         LockOwner::OpenFile(file.description)
     } else {
         fs.shared().process_owner().map_err(|error| error.errno())?
@@ -107,6 +106,9 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
     let request =
         LockRequest { node: file.node, owner, exclusive, range, process: known_process_id(call.record) as u32 };
     if is_test {
+        if names_process {
+            return Err(Errno::INVAL);
+        }
         let answer = match fs.shared().test_lock(&request).map_err(|error| error.errno())? {
             None => [words[0] & !0xffff | F_UNLCK as u64, words[1], words[2], words[3]],
             Some(other) => {
@@ -132,6 +134,9 @@ pub(crate) fn record_lock(call: &Call<'_>, file: &OpenFile, command: usize, addr
         Some(false) if !data::reads(file.flags) => return Err(Errno::BADF),
         Some(false) => {}
         None => {}
+    }
+    if names_process {
+        return Err(Errno::INVAL);
     }
     if !of_description {
         note_some();

@@ -2,9 +2,10 @@
 //! files of one volume that share instead.
 
 use super::call::{Answer, Call, done};
-use super::data::{check_readable, check_writable};
+use super::data::{O_PATH, check_not_path, check_readable, check_writable};
 use super::table::OpenFile;
-use super::{credentials, maps};
+use super::{credentials, maps, rendezvous};
+use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::FCNTL;
 use crate::raw::{is_error, syscall};
@@ -32,6 +33,8 @@ const DEDUPE_DIFFERS: i32 = 1;
 
 const FIEMAP_BYTES: usize = 32;
 const FIEMAP_EXTENT_BYTES: usize = 56;
+/// The kernel refuses to tell more in one call.
+const FIEMAP_EXTENTS_MAX: u32 = u32::MAX / FIEMAP_EXTENT_BYTES as u32;
 const FIEMAP_FLAG_SYNC: u32 = 1;
 const FIEMAP_EXTENT_LAST: u32 = 1;
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
@@ -50,26 +53,36 @@ fn put_at<T: memory::Plain>(address: usize, offset: usize, value: T) -> Result<(
     memory::write_value(address.wrapping_add(offset), &value).map_err(|_| Errno::FAULT)
 }
 
-/// What both ends of sharing must be.
-fn check_ends(call: &Call<'_>, source: &OpenFile, target: &OpenFile) -> Result<(), Errno> {
-    if source.mount != target.mount {
-        return Err(Errno::XDEV);
+/// The volume that an end of sharing is of, and what it is there; `None` for the host's. `EBADF` if it is closed or open with `O_PATH`.
+fn place_of(call: &Call<'_>, descriptor: usize) -> Result<Option<(usize, FileType)>, Errno> {
+    if let Some(file) = call.open_file(descriptor) {
+        check_not_path(&file)?;
+        return Ok(Some((file.mount, file.file_type)));
     }
-    for file in [source, target] {
-        match file.file_type {
-            FileType::Regular => {}
-            FileType::Directory => return Err(Errno::ISDIR),
-            _ => return Err(Errno::INVAL),
-        }
+    const F_GETFL: usize = 3;
+    // SAFETY: asks about a descriptor of the host.
+    let flags = unsafe { syscall(FCNTL, [descriptor, F_GETFL]) };
+    if is_error(flags) || flags as u32 & O_PATH != 0 || call.is_internal(descriptor) {
+        return Err(Errno::BADF);
     }
-    check_readable(source)?;
-    check_writable(target)?;
-    let info = call.file_system(target)?.shared().info(target.description).map_err(errno)?;
-    if info.status & O_APPEND != 0 { Err(Errno::BADF) } else { Ok(()) }
+    // The kernel has a pipe of its own in the place of a volume's FIFO.
+    Ok(rendezvous::fifo_of(call, descriptor as i32).map(|(mount, _)| (mount, FileType::Fifo)))
 }
 
-/// `FICLONE` and `FICLONERANGE` on `target`.
-pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument: usize) -> Answer {
+/// What both ends of a clone must be: one volume's, then files.
+fn check_places(source: Option<(usize, FileType)>, target: Option<(usize, FileType)>) -> Result<(), Errno> {
+    let types = match (source, target) {
+        (Some((from, source)), Some((to, target))) if from == to => [source, target],
+        _ => return Err(Errno::XDEV),
+    };
+    if types.contains(&FileType::Directory) {
+        return Err(Errno::ISDIR);
+    }
+    if types == [FileType::Regular; 2] { Ok(()) } else { Err(Errno::INVAL) }
+}
+
+/// What `FICLONE` and `FICLONERANGE` ask for: the source's descriptor, where in it, how much, where to.
+fn wish(request: usize, argument: usize) -> Result<(usize, u64, u64, u64), Errno> {
     let (source, from_offset, length, to_offset) = match request {
         FICLONE => (argument as i32 as i64, 0, 0, 0),
         _ => {
@@ -77,14 +90,31 @@ pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument
             (source, value_at(argument, 8)?, value_at(argument, 16)?, value_at(argument, 24)?)
         }
     };
-    let source = usize::try_from(source).map_err(|_| Errno::BADF)?;
-    let Some(source) = call.open_file(source) else {
-        const F_GETFD: usize = 1;
-        // SAFETY: asks whether a descriptor of the host is open.
-        let closed = is_error(unsafe { syscall(FCNTL, [source, F_GETFD]) });
-        return Err(if closed { Errno::BADF } else { Errno::XDEV });
+    Ok((usize::try_from(source).map_err(|_| Errno::BADF)?, from_offset, length, to_offset))
+}
+
+/// `FICLONE` and `FICLONERANGE` on a descriptor of the host's: the kernel would look at the placeholder of a source of ours.
+pub(crate) fn clone_to_host(call: &Call<'_>, request: usize, argument: usize) -> Answer {
+    let source = match wish(request, argument) {
+        Ok((source, ..)) if call.is_ours(source) => source,
+        _ => return Ok(Outcome::Pass),
     };
-    check_ends(call, &source, target)?;
+    let target = place_of(call, call.arguments[0])?;
+    check_places(place_of(call, source)?, target)?;
+    Err(Errno::XDEV)
+}
+
+/// `FICLONE` and `FICLONERANGE` on `target`.
+pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument: usize) -> Answer {
+    let (source, from_offset, length, to_offset) = wish(request, argument)?;
+    check_places(place_of(call, source)?, Some((target.mount, target.file_type)))?;
+    let source = call.open_file(source).ok_or(Errno::XDEV)?;
+    check_readable(&source)?;
+    check_writable(target)?;
+    let info = call.file_system(target)?.shared().info(target.description).map_err(errno)?;
+    if info.status & O_APPEND != 0 {
+        return Err(Errno::BADF);
+    }
     let namespace = Namespace::new(call.file_system(target)?, credentials::effective());
     namespace.clone_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)?;
     maps::renew(call, target.mount, target.node, to_offset, u64::MAX, maps::Change::Moved);
@@ -115,13 +145,15 @@ pub(crate) fn dedupe(call: &Call<'_>, source: &OpenFile, argument: usize) -> Ans
         let (target, to_offset): (i64, u64) = (value_at(at, 0)?, value_at(at, 8)?);
         let reserved: u32 = value_at(at, 28)?;
         let attempt = || {
+            let target = usize::try_from(target).map_err(|_| Errno::BADF)?;
+            let place = place_of(call, target)?;
             if reserved != 0 {
                 return Err(Errno::INVAL);
             }
-            let target = usize::try_from(target).ok().and_then(|target| call.open_file(target)).ok_or(Errno::BADF)?;
-            if target.mount != source.mount {
+            if place.is_none_or(|(mount, _)| mount != source.mount) {
                 return Err(Errno::XDEV);
             }
+            let target = call.open_file(target).ok_or(Errno::INVAL)?;
             let namespace = Namespace::new(call.file_system(&target)?, credentials::effective());
             namespace.dedupe_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)
         };
@@ -139,10 +171,13 @@ pub(crate) fn dedupe(call: &Call<'_>, source: &OpenFile, argument: usize) -> Ans
 
 /// `FS_IOC_FIEMAP`.
 pub(crate) fn extents(call: &Call<'_>, file: &OpenFile, argument: usize) -> Answer {
-    let (start, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
-    let (flags, room): (u32, u32) = (value_at(argument, 16)?, value_at(argument, 24)?);
     if file.file_type != FileType::Regular {
         return Err(Errno::OPNOTSUPP);
+    }
+    let (start, length): (u64, u64) = (value_at(argument, 0)?, value_at(argument, 8)?);
+    let (flags, room): (u32, u32) = (value_at(argument, 16)?, value_at(argument, 24)?);
+    if room > FIEMAP_EXTENTS_MAX {
+        return Err(Errno::INVAL);
     }
     if length == 0 || start >= i64::MAX as u64 {
         return Err(if length == 0 { Errno::INVAL } else { Errno::FBIG });

@@ -128,11 +128,16 @@ fn is_of_descriptor(at: &AtForm, flags: usize) -> bool {
 }
 
 /// No path at all stands for an empty one (since Linux 6.11): of the working directory here.
-fn name_directory(at: &mut AtForm, flags: usize) {
+pub(crate) fn name_directory(at: &mut AtForm, flags: usize) {
     let is_nameless = at.arguments[at.path] == 0 && at.arguments[at.directory] as i32 == AT_FDCWD;
     if is_nameless && flags & AT_EMPTY_PATH != 0 {
         at.arguments[at.path] = c"".as_ptr() as usize;
     }
+}
+
+/// Whether a call names a descriptor without any path, not even an empty one: there is nothing to walk.
+pub(crate) fn is_pathless(at: &AtForm, flags: usize) -> bool {
+    at.arguments[at.path] == 0 && is_of_descriptor(at, flags)
 }
 
 /// What a descriptor of the host is: what the kernel says, who puts the mode at `mode_at`; what `write` says of the FIFO of a volume

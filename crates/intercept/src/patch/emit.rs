@@ -7,7 +7,7 @@
 use super::area::{ORIGINAL_BYTES, SLOT_BYTES_MAX};
 use super::gates;
 use crate::entry;
-use crate::front::descriptors::LOOP_REQUESTS;
+use crate::front::descriptors::{CLONE_REQUESTS, LOOP_REQUESTS};
 use crate::front::links::{RECHECK, takes_path};
 use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG, SENDTO};
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site, WINDOW_BYTES_MAX};
@@ -147,7 +147,7 @@ pub(crate) fn displacement_between(from: usize, to: usize) -> Option<i32> {
 fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
     let class = usize::try_from(number).ok().map(class_of);
     let mut to_pass = [0; 3];
-    let mut to_handler = None;
+    let (mut to_handler, mut clones) = (None, None);
     if class.is_none() {
         code.put(&[0x48, 0x3d]); // cmp rax, NUMBER_LIMIT - 1
         code.put(&(NUMBER_LIMIT as u32 - 1).to_le_bytes());
@@ -159,11 +159,13 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
         to_handler = Some(code.short_jump(0x75)); // jne handler
     }
     if usize::try_from(number) == Ok(IOCTL) {
-        // Requests of loop devices name a descriptor: it may be ours though the device is not.
+        // Requests that name a descriptor besides: it may be ours though the first is not.
         code.put(&[0x89, 0xf1]); // mov ecx, esi
         code.put(&[0xc1, 0xe9, 0x08]); // shr ecx, 8
         code.put(&[0x83, 0xf9, LOOP_REQUESTS]); // cmp ecx, LOOP_REQUESTS
         to_handler = Some(code.short_jump(0x74)); // je handler
+        code.put(&[0x80, 0xf9, CLONE_REQUESTS]); // cmp cl, CLONE_REQUESTS
+        clones = Some(code.short_jump(0x74)); // je handler
     }
     if usize::try_from(number) == Ok(SENDTO) {
         // Only an address may lead to a volume.
@@ -190,7 +192,7 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
             Ok(_) => code.put(&[0x41, 0xf6, 0x04, 0x0b, entry::MARKS_OF_CALLS]), // test byte [r11 + rcx], marks
         }
         let unmarked = code.short_jump(0x74); // je pass
-        if let Some(at) = to_handler {
+        for at in [to_handler, clones].into_iter().flatten() {
             code.land(at);
         }
         code.enter();

@@ -148,6 +148,11 @@ def dedupe(at):
     return struct.unpack_from('<QQi', request, 32)[1:]
 os.pwrite(b.fileno(), b'y' * 4096, 8192)
 print(dedupe(8192), dedupe(4096), dedupe(100))
+def toward(target):
+    request = bytearray(struct.pack('<QQHHI', 0, 4096, 1, 0, 0) + struct.pack('<qQQiI', target, 0, 0, 0, 0))
+    fcntl.ioctl(a, 0xc0189436, request)
+    return errno.errorcode[-struct.unpack_from('<i', request, 48)[0]]
+print(toward(os.memfd_create('host')), toward(999), toward(os.open('two', os.O_PATH)), toward(-1))
 def answer(source=0, length=4096, reserved=(0, 0, 0)):
     request = bytearray(struct.pack('<QQHHI', source, length, 1, *reserved[:2]) + struct.pack('<qQQiI', b.fileno(), 8192, 7, 7, reserved[2]))
     return refused(lambda: fcntl.ioctl(a, 0xc0189436, request)) or struct.unpack_from('<Qi', request, 40)
@@ -167,6 +172,7 @@ P"#,
 ([(0, 4096, True), (4096, 4096, False), (8192, 4096, True)], 1)
 16384 b'y'
 (4096, 0) (0, 1) (0, -22)
+EXDEV EBADF EBADF EBADF
 (4096, 0) EINVAL EINVAL (0, -22) (0, -22) EINVAL EINVAL
 (0, 1)
 (0, 1)

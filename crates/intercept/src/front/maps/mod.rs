@@ -60,6 +60,9 @@ const MAP_NORESERVE: usize = 0x4000;
 /// Flags about where: MAP_32BIT, MAP_FIXED, MAP_FIXED_NOREPLACE.
 const MAP_PLACEMENT: usize = 0x40 | MAP_FIXED | 0x10_0000;
 
+/// No program has as many addresses, also with five levels of page tables, and no volume is as large.
+const ADDRESSES_BYTES: usize = 1 << 56;
+
 /// `mmap`.
 pub(crate) fn map(call: &Call<'_>) -> Answer {
     let [address, length, protection, flags, descriptor, offset] = call.arguments;
@@ -81,7 +84,12 @@ pub(crate) fn map(call: &Call<'_>) -> Answer {
         return Err(Errno::INVAL);
     }
     let length = length.checked_next_multiple_of(PAGE_BYTES).ok_or(Errno::NOMEM)?;
-    if (i64::MAX as usize).checked_sub(length).is_none_or(|last| offset > last) {
+    if length > ADDRESSES_BYTES {
+        return Err(Errno::NOMEM);
+    }
+    // Of others it is found later that they cannot be mapped at all.
+    let end_max = if file.file_type == FileType::Regular { i64::MAX as usize } else { usize::MAX };
+    if offset > end_max - length {
         return Err(Errno::OVERFLOW);
     }
     // MAP_SHARED, MAP_PRIVATE, or MAP_SHARED_VALIDATE.

@@ -67,6 +67,55 @@ fn is_seekable(end: &End) -> bool {
     }
 }
 
+/// Whether an end can be read at an offset. Much of what is no file (`eventfd`, `epoll`) can be sought in, to no effect, but not that.
+fn takes_offsets(end: &End) -> bool {
+    const ESPIPE: isize = -29;
+    match end {
+        End::Ours(_) => true,
+        // SAFETY: reads nothing into no buffer.
+        End::Host(descriptor) => unsafe { syscall(PREADV, [*descriptor, 0, 0, 0, 0]) != ESPIPE },
+    }
+}
+
+const TYPE: u32 = 0o170000;
+const PIPE: u32 = 0o010000;
+const DIRECTORY: u32 = 0o040000;
+const REGULAR: u32 = 0o100000;
+const BLOCK_DEVICE: u32 = 0o060000;
+/// What the type's bits never say: a process, which to the kernel is a regular file of a file system of its own.
+const PROCESS: u32 = 1;
+
+/// What an end is: its type, as `stat` has it.
+fn kind_of(end: &End) -> Result<u32, Errno> {
+    let descriptor = match end {
+        End::Ours(file) => return Ok((file.file_type as u32) << 12),
+        End::Host(descriptor) => *descriptor,
+    };
+    let mut status = [0u64; 18];
+    // SAFETY: room for struct stat.
+    host_result(unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) })?;
+    let kind = status[3] as u32 & TYPE;
+    Ok(if kind == 0 && is_process(descriptor) { PROCESS } else { kind })
+}
+
+/// Whether a descriptor is what `pidfd_open` gives.
+fn is_process(descriptor: usize) -> bool {
+    /// "PIDF"
+    const MAGIC: u64 = 0x5049_4446;
+    let mut statistics = [0u64; 15];
+    // SAFETY: room for struct statfs.
+    let result = unsafe { syscall(FSTATFS, [descriptor, statistics.as_mut_ptr() as usize]) };
+    !is_error(result) && statistics[0] == MAGIC
+}
+
+/// The descriptor of a source of `sendfile` that is neither a file nor a disk: only the kernel knows whether it can be sent.
+pub(super) fn device_of(source: &End) -> Result<Option<usize>, Errno> {
+    match source {
+        End::Host(descriptor) if !matches!(kind_of(source)?, REGULAR | BLOCK_DEVICE) => Ok(Some(*descriptor)),
+        _ => Ok(None),
+    }
+}
+
 /// Where a descriptor of the host's is read next, if it has such a place.
 pub(super) fn position_of(descriptor: usize) -> Option<u64> {
     const SEEK_CUR: usize = 1;
@@ -109,8 +158,8 @@ pub(crate) fn refuse_tee(call: &Call<'_>) -> Answer {
     Err(if usable { Errno::INVAL } else { Errno::BADF })
 }
 
-/// Which ends a call takes: `sendfile` from files, `copy_file_range` between files, `splice` from or to a pipe. The flags that the target is
-/// open with.
+/// Which ends a call takes: `sendfile` from what can be sought in, `copy_file_range` between files, `splice` from or to a pipe. The flags that
+/// the target is open with.
 pub(super) fn check_ends(
     call: &Call<'_>,
     source: &End,
@@ -118,23 +167,9 @@ pub(super) fn check_ends(
     offsets: [usize; 2],
     flags: usize,
 ) -> Result<u32, Errno> {
-    const TYPE: u32 = 0o170000;
-    const PIPE: u32 = 0o010000;
-    const DIRECTORY: u32 = 0o040000;
-    const REGULAR: u32 = 0o100000;
-    const BLOCK_DEVICE: u32 = 0o060000;
-    let kind = |end: &End| match end {
-        End::Ours(file) => Ok((file.file_type as u32) << 12),
-        End::Host(descriptor) => {
-            let mut status = [0u64; 18];
-            // SAFETY: room for struct stat.
-            host_result(unsafe { syscall(FSTAT, [*descriptor, status.as_mut_ptr() as usize]) })?;
-            Ok(status[3] as u32 & TYPE)
-        }
-    };
     // What they are open for, in the kernel's order.
     let reads = reads(source)?;
-    if call.number == SENDFILE && reads && offsets[0] != 0 && !is_seekable(source) {
+    if call.number == SENDFILE && reads && offsets[0] != 0 && !takes_offsets(source) {
         return Err(Errno::SPIPE);
     }
     if let (true, End::Ours(file), End::Host(descriptor)) = (reads, source, target)
@@ -149,27 +184,24 @@ pub(super) fn check_ends(
     let writes = data::writes(target_flags);
     // Of ours the description is asked, later.
     let appends = matches!(target, End::Host(_)) && target_flags & O_APPEND != 0;
-    let (from, to) = (kind(source)?, kind(target)?);
+    let (from, to) = (kind_of(source)?, kind_of(target)?);
+    let is_copied = |kind| matches!(kind, REGULAR | PROCESS);
     match call.number {
         SENDFILE if !reads => Err(Errno::BADF),
         SENDFILE if !writes => Err(Errno::BADF),
-        SENDFILE if !matches!(from, REGULAR | BLOCK_DEVICE) => Err(Errno::INVAL),
+        SENDFILE if from == DIRECTORY || !is_seekable(source) => Err(Errno::INVAL),
         COPY_FILE_RANGE if flags as u32 != 0 => Err(Errno::INVAL),
         COPY_FILE_RANGE if from == DIRECTORY || to == DIRECTORY => Err(Errno::ISDIR),
-        COPY_FILE_RANGE if from != REGULAR || to != REGULAR => Err(Errno::INVAL),
+        COPY_FILE_RANGE if !is_copied(from) || !is_copied(to) => Err(Errno::INVAL),
         COPY_FILE_RANGE if !reads || !writes || appends => Err(Errno::BADF),
+        COPY_FILE_RANGE if from == PROCESS || to == PROCESS => match target {
+            End::Ours(file) if data::appends(call.file_system(file)?, file)? => Err(Errno::BADF),
+            _ => Err(Errno::XDEV),
+        },
         SPLICE if from == PIPE && offsets[0] != 0 || to == PIPE && offsets[1] != 0 => Err(Errno::SPIPE),
         SPLICE if offsets.iter().any(|at| *at != 0 && memory::read_value(*at, &mut 0i64).is_err()) => Err(Errno::FAULT),
         SPLICE if !reads || !writes => Err(Errno::BADF),
         SPLICE if from != PIPE && to != PIPE => Err(Errno::INVAL),
-        SPLICE if flags & SPLICE_NONBLOCKING != 0 => {
-            const POLLIN: u64 = 1;
-            let End::Host(descriptor) = source else { return Ok(target_flags) };
-            let mut poll = [*descriptor as u64 & 0xffff_ffff | POLLIN << 32];
-            // SAFETY: one struct pollfd.
-            let ready = unsafe { syscall(POLL, [poll.as_mut_ptr() as usize, 1, 0]) };
-            if ready == 0 { Err(Errno::AGAIN) } else { Ok(target_flags) }
-        }
         _ => Ok(target_flags),
     }
 }

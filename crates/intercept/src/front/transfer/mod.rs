@@ -18,7 +18,7 @@ use crate::memory;
 use crate::number::*;
 use crate::raw::is_error;
 use checks::{
-    End, O_APPEND, SPLICE_FLAGS, SPLICE_NONBLOCKING, check_apart, check_ends, flags_of, is_pipe, position_of,
+    End, O_APPEND, SPLICE_FLAGS, SPLICE_NONBLOCKING, check_apart, check_ends, device_of, flags_of, is_pipe, position_of,
 };
 use gannet_vfs::namespace::Namespace;
 use gannet_vfs::{Errno, FileType};
@@ -116,6 +116,12 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
             *slot = Some(offset);
         }
     }
+    if let (SPLICE, End::Host(pipe), SPLICE_NONBLOCKING) =
+        (call.number, &source, call.arguments[5] & SPLICE_NONBLOCKING)
+        && !pipes::has_something(*pipe)
+    {
+        return Err(Errno::AGAIN);
+    }
     let mut count = count.min(COUNT_MAX);
     let mut moved = 0;
     if call.number == COPY_FILE_RANGE {
@@ -134,6 +140,7 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
     for slot in offsets.iter_mut().flatten() {
         *slot += moved as u64;
     }
+    let device = if call.number == SENDFILE { device_of(&source)? } else { None };
     let mut way = Way::new(call, &source, &target, offsets, moved);
     let result = match (&source, &target, pipe) {
         (_, _, Some(pipe)) => {
@@ -141,7 +148,7 @@ pub(crate) fn transfer(call: &Call<'_>, buffer: &mut [u8]) -> Answer {
             way.fill_pipe(pipe, !is_flagged && target_flags & O_NONBLOCK == 0, buffer, count)
         }
         (End::Host(pipe), End::Ours(file), _) if call.number == SPLICE => way.empty_pipe(*pipe, file, buffer, count),
-        _ => way.between_files(buffer, count),
+        _ => way.between_files(device, buffer, count),
     };
     let (moved, offsets) = way.end();
     if let (0, Err(errno)) = (moved, result) {

@@ -1,13 +1,13 @@
 //! Bytes on their way from one end of a transfer to the other, by a buffer of the thread's.
 //!
-//! Calls the file system and, for descriptors of the host's, the kernel; waits only interruptibly.
+//! Calls the file system and, for descriptors of the host's, the kernel; reads devices by a pipe of its own; waits only interruptibly.
 
 use super::super::call::Call;
 use super::super::data::{appends, before_change, note_access, with_offset};
 use super::super::table::OpenFile;
-use super::super::{limits, maps};
+use super::super::{changes, limits, maps};
 use super::checks::{End, position_of};
-use super::host_result;
+use super::{host_result, pipes};
 use crate::interruptible;
 use crate::number::*;
 use crate::raw::syscall;
@@ -54,8 +54,13 @@ impl<'c, 'r> Way<'c, 'r> {
         (self.moved, self.offsets)
     }
 
-    /// From a file or device into a file, or something else that takes all it is given.
-    pub(super) fn between_files(&mut self, buffer: &mut [u8], count: usize) -> Result<(), Errno> {
+    /// From a file or a device of the host's into a file, or something else that takes all it is given.
+    pub(super) fn between_files(
+        &mut self,
+        device: Option<usize>,
+        buffer: &mut [u8],
+        count: usize,
+    ) -> Result<(), Errno> {
         while self.moved < count {
             let mut step = buffer.len().min(count - self.moved);
             if let End::Ours(file) = self.target {
@@ -63,13 +68,25 @@ impl<'c, 'r> Way<'c, 'r> {
                 let room = limits::room(file.file_type, || position(self.call, file, self.offsets[1]))?;
                 step = step.min(usize::try_from(room).unwrap_or(usize::MAX).max(1));
             }
-            let read = self.read(&mut buffer[..step])?;
+            let mut goes_on = None;
+            let read = match device {
+                Some(device) => {
+                    let (read, next) = self.read_device(device, &mut buffer[..step])?;
+                    goes_on = next;
+                    read
+                }
+                None => self.read(&mut buffer[..step])?,
+            };
             if read == 0 {
                 break;
             }
             let written = self.write(&buffer[..read]);
             self.settle(read, *written.as_ref().unwrap_or(&0))?;
             let written = written?;
+            if written == read && goes_on.is_some() {
+                // Many a device stays where it is.
+                self.offsets[0] = goes_on;
+            }
             match self.target {
                 // Where it did not take all, the next step tells why, as the kernel finds out.
                 End::Ours(_) if written > 0 => {}
@@ -77,11 +94,32 @@ impl<'c, 'r> Way<'c, 'r> {
                 _ if written < read => break,
                 _ => {}
             }
-            if written == read && read < step && matches!(self.source, End::Host(_)) {
+            if written == read && read < step && matches!(self.source, End::Host(_)) && device.is_none() {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Reads some of a device, by a pipe as the kernel does, which says what cannot be sent; and where the device goes on.
+    fn read_device(&self, device: usize, buffer: &mut [u8]) -> Result<(usize, Option<u64>), Errno> {
+        let mut at = self.offsets[0];
+        // No child is to have the pipe.
+        let read = changes::change(self.call.in_child, || {
+            pipes::with_one(|from, to| {
+                let place = at.as_mut().map_or(0, |at| core::ptr::from_mut(at) as usize);
+                // SAFETY: the offset is ours, or none; then out of a pipe of our own, in which so much is, into our own buffer.
+                unsafe {
+                    let spliced = interruptible::syscall6(SPLICE, [device, place, to, 0, buffer.len(), 0]);
+                    let count = host_result(spliced)?.min(buffer.len());
+                    host_result(syscall(READ, [from, buffer.as_mut_ptr() as usize, count]))
+                }
+            })
+        });
+        match read {
+            Some(read) => Ok((read?, at)),
+            None => Ok((self.read(buffer)?, None)),
+        }
     }
 
     /// Reads some, from where the source goes on.

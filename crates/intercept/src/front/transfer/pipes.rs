@@ -6,7 +6,7 @@
 use super::super::data::O_PATH;
 use super::super::table::OpenFile;
 use super::super::{changes, limits};
-use super::checks::{End, flags_of};
+use super::checks::{End, SPLICE_NONBLOCKING, flags_of};
 use super::moving::{Way, position};
 use super::{O_NONBLOCK, host_result};
 use crate::interruptible;
@@ -130,6 +130,13 @@ fn is_ready(descriptor: usize, events: u64, waits: bool) -> Result<bool, Errno> 
     Ok(poll(descriptor, events, waits)? != 0)
 }
 
+/// Whether a pipe has bytes, or its end.
+pub(super) fn has_something(pipe: usize) -> bool {
+    let mut poll = [pipe as u64 & 0xffff_ffff | POLLIN << 32];
+    // SAFETY: one struct pollfd.
+    unsafe { syscall(POLL, [poll.as_mut_ptr() as usize, 1, 0]) != 0 }
+}
+
 /// How many bytes are in a pipe, once there are any; none at its end.
 fn wait_for_bytes(pipe: usize) -> Result<usize, Errno> {
     let count = available(pipe)?;
@@ -175,7 +182,17 @@ fn write_pages(pipe: usize, bytes: &[u8]) -> Result<usize, Errno> {
 
 /// Reads what is in a pipe, and leaves it there: by a second one, that has it too. `None` if none is to be had.
 fn peek(pipe: usize, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
-    const SPLICE_NONBLOCKING: usize = 2;
+    with_one(|from, to| {
+        // SAFETY: between two pipes, of which one is ours, into our own buffer.
+        unsafe {
+            let count = host_result(syscall(TEE, [pipe, to, buffer.len(), SPLICE_NONBLOCKING]))?.min(buffer.len());
+            host_result(syscall(READ, [from, buffer.as_mut_ptr() as usize, count]))
+        }
+    })
+}
+
+/// Does `work` with the ends of a pipe of our own, to read from and to write to. `None` if none is to be had.
+pub(super) fn with_one<T>(work: impl FnOnce(usize, usize) -> T) -> Option<T> {
     const O_CLOEXEC: usize = 0o2000000;
     let mut ends = [0u32; 2];
     // SAFETY: room for two descriptors.
@@ -183,11 +200,7 @@ fn peek(pipe: usize, buffer: &mut [u8]) -> Option<Result<usize, Errno>> {
         return None;
     }
     let [from, to] = ends.map(|end| end as usize);
-    // SAFETY: between two pipes, of which one is ours, into our own buffer.
-    let result = unsafe {
-        host_result(syscall(TEE, [pipe, to, buffer.len(), SPLICE_NONBLOCKING]))
-            .and_then(|count| host_result(syscall(READ, [from, buffer.as_mut_ptr() as usize, count.min(buffer.len())])))
-    };
+    let result = work(from, to);
     for end in [from, to] {
         // SAFETY: our own.
         unsafe { syscall(CLOSE, [end]) };
