@@ -54,7 +54,7 @@ impl Prepared {
 }
 
 /// What it takes at most to empty a page, before that page is free.
-const BLOCKS_TO_COLLECT: u64 = 2;
+pub(crate) const BLOCKS_TO_COLLECT: u64 = 2;
 
 impl<'s> Op<'s> {
     /// Makes sure that an entry of `lines` lines has room in the log. May allocate a page: before any store of the

@@ -103,7 +103,8 @@ impl<'s> Op<'s> {
         self.read_record(node, |record, state| Ok(permissions_of(record, state)))
     }
 
-    /// Changes attributes, all or none.
+    /// Changes attributes, all or none; but where blocks stand behind the end that a file is to grow to, the size comes first, and stays where
+    /// there is no room for the rest, or a crash comes in between.
     pub(crate) fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
         let locked = self.lock(node)?;
         if change.size_bytes.is_some() {

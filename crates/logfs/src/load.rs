@@ -54,7 +54,12 @@ impl<'s> Op<'s> {
         let mut has_access_list = false;
         let mut target = None;
         let mut whole = WholeMap::default();
+        let (mut pages, mut head_end) = (0_u64, u64::MAX);
         let end = log::walk(self.disk(), owned, birth.head, &mut |met| {
+            if let Met::Page { header, .. } = met {
+                pages += 1;
+                head_end = if pages == 2 { header.first_sequence } else { head_end };
+            }
             if let Met::Entry { place, entry } = met {
                 state.apply(entry);
                 self.index_entry(&tree, place, entry, &mut counts)?;
@@ -92,8 +97,9 @@ impl<'s> Op<'s> {
         record.set_xattrs(counts.xattrs);
         // Somebody may have it mapped still.
         let is_same = record.last_generation() == generation;
-        // A collection that was about to say the whole map goes on where it was.
-        let part = Some(whole.part).filter(|part| whole.shifted && part.to > 0);
+        // A collection that was about to say the whole map goes on where it was. It was not if the oldest page may go as it is.
+        let is_due = whole.shifted && whole.said_from < head_end;
+        let part = Some(whole.part).filter(|part| is_due && part.to > 0);
         let (said_from, has_shifted) = part.map_or((whole.said_from, whole.shifted), |part| (part.from, part.shifted));
         let maps = if has_shifted { SHIFTED } else { 0 };
         record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));

@@ -72,9 +72,10 @@ impl FileGuard {
             Err(error) if !matches!(error.errno(), Errno::UCLEAN | Errno::NOMEM | Errno::SHUTDOWN) => Err(error),
             _ => {
                 (self.core, self.shared) = (None, None);
+                let disk = Disk::open(medium)?.if_usable()?;
                 // Who else has come makes the next arena, maybe, and claims the volume for it alone, while this process waits for its turn.
-                give_back(&medium)?;
-                self.disk = Some(Disk::open(medium)?.if_usable()?);
+                give_back(disk.medium())?;
+                self.disk = Some(disk);
                 Ok(false)
             }
         }

@@ -73,6 +73,9 @@ pub(crate) fn by_path(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
     })
 }
 
+/// The `FS_XFLAG_*` that there are.
+const XFLAGS_KNOWN: u32 = 0x8001_fffb;
+
 /// The flags in a structure, as `fsx_xflags`. Extent size hints and project ids have no meaning here: none or an error.
 fn read(address: usize, size: usize) -> Result<u32, Errno> {
     let mut bytes = vec![0u8; size];
@@ -83,7 +86,7 @@ fn read(address: usize, size: usize) -> Result<u32, Errno> {
     }
     let (head, rest) = about.split_at(8);
     let flags = u64::from_le_bytes(head.try_into().map_err(|_| Errno::INVAL)?);
-    let flags = u32::try_from(flags).map_err(|_| Errno::INVAL)?;
+    let flags = u32::try_from(flags).ok().filter(|flags| flags & !XFLAGS_KNOWN == 0).ok_or(Errno::INVAL)?;
     // Flags that mean nothing here are refused before the path is looked at, as the kernel does.
     InodeFlags::empty().with_extended(flags).map_err(|error| error.errno())?;
     if rest.iter().all(|byte| *byte == 0) { Ok(flags) } else { Err(Errno::OPNOTSUPP) }

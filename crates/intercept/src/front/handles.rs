@@ -11,7 +11,7 @@ use crate::memory;
 use crate::number::NAME_TO_HANDLE_AT;
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::{Capabilities, LastMode, OpenFlags};
-use gannet_vfs::{Errno, Found, NodeId};
+use gannet_vfs::{Errno, FileType, Found, NodeId};
 
 /// The kernel's bound on the bytes of a handle.
 const HANDLE_BYTES_MAX: u32 = 128;
@@ -101,6 +101,9 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
         let flags = OpenFlags::from_bits_retain(flags as u32);
         if flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) && !flags.contains(OpenFlags::PATH) {
             return Err(Errno::EXIST);
+        }
+        if flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH) && known.file_type == FileType::Directory {
+            return Err(Errno::ISDIR);
         }
         open_node(call, mount, found, flags, pipe)
     })

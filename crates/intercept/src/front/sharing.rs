@@ -4,7 +4,7 @@
 use super::call::{Answer, Call, done};
 use super::data::{O_PATH, check_not_path, check_readable, check_writable};
 use super::table::OpenFile;
-use super::{credentials, maps, rendezvous};
+use super::{credentials, limits, maps, rendezvous};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::FCNTL;
@@ -115,10 +115,22 @@ pub(crate) fn clone(call: &Call<'_>, target: &OpenFile, request: usize, argument
     if info.status & O_APPEND != 0 {
         return Err(Errno::BADF);
     }
+    check_limit(call, &source, (from_offset, to_offset), length)?;
     let namespace = Namespace::new(call.file_system(target)?, credentials::effective());
     namespace.clone_range(source.node, from_offset, target.node, to_offset, length).map_err(errno)?;
     maps::renew(call, target.mount, target.node, to_offset, u64::MAX, maps::Change::Moved);
     done(0)
+}
+
+/// Whether the largest size of files allows a clone: where it begins behind that it is like a write, and what would be cut is not begun.
+fn check_limit(call: &Call<'_>, source: &OpenFile, offsets: (u64, u64), length: u64) -> Result<(), Errno> {
+    let allowed = limits::allowed(FileType::Regular, usize::MAX, || Ok(offsets.1))?;
+    if allowed == usize::MAX {
+        return Ok(());
+    }
+    let size = call.file_system(source)?.attributes(source.node).map_err(errno)?.size_bytes;
+    let length = if length == 0 { size.saturating_sub(offsets.0) } else { length };
+    if length > allowed as u64 { Err(Errno::INVAL) } else { Ok(()) }
 }
 
 /// `FIDEDUPERANGE` on `source`: each target has its own answer.

@@ -3,6 +3,7 @@
 use super::again::{Again, MAP_BATCH};
 use super::page::Page;
 use super::pass::PAGES_PER_STEP;
+use crate::append::BLOCKS_TO_COLLECT;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Binding, Entry, FileExtent, Glance, Payload, glance};
 use crate::format::page::{LINES, LinePlace};
@@ -206,17 +207,14 @@ impl<'s> Op<'s> {
     fn copy_some_of_map(&self, again: &mut Again<'_, 's>, pass: &mut Collection) -> Result<()> {
         let locked = again.locked;
         let record = &locked.record;
-        let to = match record.map_said_to() {
-            Some(to) if to > 0 => to,
-            _ => {
-                self.check_room_for_map(locked)?;
-                record.set_map_said(record.sequence(), Some(0));
-                record.change_maps(|word| word.without(SHIFTED));
-                // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
-                pass.remaining = pass.remaining.min(record.log_use().0.saturating_sub(1)).max(1);
-                0
-            }
-        };
+        let to = record.map_said_to().unwrap_or(0);
+        self.check_room_for_map(locked, to)?;
+        if to == 0 {
+            record.set_map_said(record.sequence(), Some(0));
+            record.change_maps(|word| word.without(SHIFTED));
+            // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
+            pass.remaining = pass.remaining.min(record.log_use().0.saturating_sub(1)).max(1);
+        }
         let (mut said, mut said_to, mut is_all, mut outcome) = (0, to, true, Ok(()));
         self.extents(locked.inode, record)
             .for_each_from(to, &mut |extent| {
@@ -234,18 +232,19 @@ impl<'s> Op<'s> {
         Ok(())
     }
 
-    /// Whether there is room for a file's map: a part of it is of no use until the rest follows. By the length of its log, which has said each
-    /// extent in hardly less room; if that is too much, by their number.
-    fn check_room_for_map(&self, locked: &Locked<'s>) -> Result<()> {
+    /// Whether there is room for what stands of a file's map from block `to` on: a part of it is of no use until the rest follows, and takes the
+    /// last blocks from nobody who needs them to free some.
+    fn check_room_for_map(&self, locked: &Locked<'s>, to: u64) -> Result<()> {
         let record = &locked.record;
-        let room = self.core.space.blocks(self)?.free_blocks().saturating_sub(self.blocks_left_to_others());
-        let pages = u64::from(record.log_use().0);
-        if pages + pages / 8 < room {
+        let kept = self.blocks_left_to_others().max(BLOCKS_TO_COLLECT);
+        let room = self.core.space.blocks(self)?.free_blocks().saturating_sub(kept);
+        // An extent has a block at least.
+        if Again::pages_of_extents(record.blocks()) <= room {
             return Ok(());
         }
         let (mut count, mut fits) = (0, true);
         self.extents(locked.inode, record)
-            .for_each_from(0, &mut |_| {
+            .for_each_from(to, &mut |_| {
                 count += 1;
                 fits = Again::pages_of_extents(count) <= room;
                 fits
