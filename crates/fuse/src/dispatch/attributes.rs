@@ -89,6 +89,8 @@ impl Dispatcher {
             change.mode = if bits { self.mode_after_change(header, &now) } else { ModeChange::DropSetId };
         } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
             change.mode = self.mode_after_change(header, &now);
+        } else if valid.is_empty() {
+            change.mode = self.mode_before_change(header, &now);
         }
         // Times of an append-only file may be set to now only, as `touch` does. A kernel that writes back sends the times of
         // its writes to files so, too, and cannot be told apart from a program then.

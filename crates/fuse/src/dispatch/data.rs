@@ -118,7 +118,7 @@ impl Dispatcher {
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
         let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
         if drops {
-            self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
+            self.drop_set_id(header, header.node, node, &self.file_system.permissions(node)?)?;
         }
         self.drop_capabilities(node);
         let appends = position == WritePosition::Append;
@@ -219,7 +219,7 @@ impl Dispatcher {
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
             return Err(UNCHANGEABLE);
         }
-        self.drop_set_id_for(header, node, &now)?;
+        self.drop_set_id_for(header, header.node, node, &now)?;
         self.drop_capabilities(node);
         let outcome = self.file_system.allocate(node, mode, offset_bytes, length_bytes);
         if outcome.is_err()
@@ -256,7 +256,7 @@ impl Dispatcher {
         }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if count_bytes > 0 {
-            self.drop_set_id_for(header, to, &now)?;
+            self.drop_set_id_for(header, to_node, to, &now)?;
             self.drop_capabilities(to);
         }
         if !wide {
