@@ -258,7 +258,7 @@ impl Dispatcher {
         let handle = self.open_handle(node, flags)?;
         match self.entry(node) {
             Ok(mut reply) => {
-                let how = self.note_handle(self.nodes.id(node), handle, flags);
+                let how = self.note_handle(self.nodes.id(node), handle, flags, false);
                 reply.put(reply::opened(handle, how).bytes());
                 Ok(reply)
             }

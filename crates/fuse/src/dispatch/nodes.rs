@@ -56,7 +56,7 @@ const ANY_PAGES: u32 = 0;
 /// What is known about an inode that the kernel holds.
 struct Record {
     lookups: u64,
-    /// Open files that go through the kernel's pages, and those that pass them by; of automatic mounts only.
+    /// Open files that go through the kernel's pages, and those that pass them by; not of exclusive mounts, the latter of automatic ones.
     cached_opens: u32,
     direct_opens: u32,
     /// Open files that can be written to; not of exclusive mounts.
@@ -168,6 +168,17 @@ impl Nodes {
         record.direct_serial = record.direct_serial.wrapping_add(1);
         record.pages_epoch = ANY_PAGES;
         OpenMode::Direct
+    }
+
+    /// The same for a file that goes through the kernel's pages even if those may be wrong: then each read must ask. Whether they are right.
+    pub(crate) fn opened_cached(&self, id: u64, epoch: Option<u32>) -> bool {
+        let mut shard = lock(self.shard(id));
+        let Some(record) = shard.get_mut(&id) else { return false };
+        record.cached_opens += 1;
+        let right = record.direct_opens == 0
+            && epoch.is_some_and(|epoch| record.pages_epoch == epoch || record.pages_epoch == NO_PAGES);
+        record.pages_epoch = epoch.filter(|_| right).unwrap_or(ANY_PAGES);
+        right
     }
 
     /// Notes that an open file is gone.
@@ -374,6 +385,12 @@ mod tests {
         nodes.closed(id, OpenMode::Cached);
         assert_eq!(nodes.opened(id, Some(2), true), OpenMode::Direct, "it asked for that");
         assert_eq!(nodes.opened(id, Some(2), false), OpenMode::Direct);
+        // Somebody must go through the pages: others' may be old then.
+        assert!(!nodes.opened_cached(id, Some(2)) && nodes.reads_old_pages(id, Some(2)));
+        let new = nodes.id(NodeId::new(10, 0));
+        nodes.hold(new);
+        assert!(nodes.opened_cached(new, Some(2)) && !nodes.reads_old_pages(new, Some(2)));
+        assert!(!nodes.opened_cached(new, None) && nodes.reads_old_pages(new, None));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! who calls.
 //!
 //! The kernel executes a file with the bits that it knows, and does not expect a change of content to change them. Before most changes it
-//! asks for a change of no attribute, whose reply tells it the mode without them: then it knows before anything is stored. Where it does
-//! not ask (files opened past the page cache), or the bits were not dropped then, it is told to ask for the mode before it is answered.
+//! asks for a change of no attribute, whose reply tells it the mode without them: then it knows before anything is stored. It does not ask
+//! where it passes the page cache by, so files with such bits are not opened for writing like that. What had none when it was opened may be:
+//! there, and where the bits were not dropped when it asked, the kernel is told to ask for the mode before it is answered.
 
 use gannet_vfs::{AttributeChange, FileType, ModeChange, NodeId, Permissions, Result};
 

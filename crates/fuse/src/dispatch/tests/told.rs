@@ -9,7 +9,7 @@ use gannet_vfs::{FileSystem, Name, NewNode, NodeId, Owner, RemoveKind, WriteFlag
 
 use super::{by_root, dispatcher};
 use crate::dispatch::{CachePolicy, Dispatcher, Kernel};
-use crate::protocol::constants::{SetAttrValid, WriteRequestFlags};
+use crate::protocol::constants::{OpenReplyFlags, SetAttrValid, WriteRequestFlags};
 use crate::protocol::request::{Header, SetAttrRequest};
 
 /// A kernel that looks at the mode when it is told to forget attributes.
@@ -102,6 +102,32 @@ fn the_kernel_learns_the_mode_before_a_change() {
         assert_eq!(ask(&by_root(id)), bits);
         assert_eq!(ask(&by_user(id)), by_others);
         assert_eq!(ask(&by_root(id)), by_others);
+    }
+}
+
+#[test]
+fn changes_of_a_file_with_bits_are_announced() {
+    for cache in [CachePolicy::Automatic, CachePolicy::Coherent] {
+        for (bits, flags) in [(0o4755, 1), (0o2755, 0o40_002), (0o755, 0o40_002), (0o4755, 0o40_000)] {
+            let (dispatcher, id, listener) = with_bits(cache, bits);
+            let reply = dispatcher.open(&by_root(id), flags).unwrap();
+            let how = u32::from_le_bytes(reply.bytes()[8..12].try_into().unwrap());
+            let direct = OpenReplyFlags::from_bits_retain(how).contains(OpenReplyFlags::DIRECT_IO);
+            assert_eq!(direct, bits == 0o755 || flags & 3 == 0, "{cache:?} {bits:o} {flags:o}");
+            // Where others may write, each read asks, and is shown another time.
+            let times: Vec<_> = (0..2)
+                .map(|_| {
+                    let reply = dispatcher.get_attributes(&by_root(id), true).unwrap();
+                    reply.bytes()[16 + 52..16 + 56].to_vec()
+                })
+                .collect();
+            let asks = !direct && cache == CachePolicy::Coherent;
+            assert_eq!(times[0] != times[1], asks, "{cache:?} {bits:o} {flags:o}");
+            let handle = u64::from_le_bytes(reply.bytes()[..8].try_into().unwrap());
+            dispatcher.close_handle(id, handle);
+            assert!(!dispatcher.nodes.reads_old_pages(id, None) && !dispatcher.nodes.is_written(id));
+            assert!(listener.dropped.lock().unwrap().is_empty());
+        }
     }
 }
 
