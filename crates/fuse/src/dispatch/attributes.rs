@@ -90,6 +90,8 @@ impl Dispatcher {
             change.mode = if bits { self.mode_after_change(header, &now) } else { ModeChange::DropSetId };
         } else if valid.contains(SetAttrValid::KILL_SUIDGID) {
             change.mode = self.mode_after_change(header, &now);
+        } else if valid.is_empty() {
+            change.mode = self.mode_before_change(header, &now);
         }
         let others = SetAttrValid::MODE | SetAttrValid::UID | SetAttrValid::GID | SetAttrValid::SIZE;
         let touches_only = !valid.intersects(others) && self.only_touches(&now, change.accessed, change.modified);

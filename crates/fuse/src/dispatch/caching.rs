@@ -140,7 +140,7 @@ impl Dispatcher {
     /// time of modification that it has not seen, and drops them.
     pub(super) fn refresh_pages(&self, id: u64, attributes: &mut Attributes) {
         const SPAN_NS: i64 = 10_000;
-        if !self.automatic() || !self.nodes.reads_old_pages(id, self.epoch()) {
+        if self.exclusive() || !self.nodes.reads_old_pages(id, self.epoch()) {
             return;
         }
         let truth = attributes.modified.0;
@@ -166,6 +166,12 @@ impl Dispatcher {
         let mode = self.nodes.opened(id, self.epoch(), flags & O_DIRECT != 0);
         self.users.set_mode(handle, mode);
         mode
+    }
+
+    /// Notes an open file that goes through the kernel's pages in any case; says whether those are right.
+    pub(super) fn note_cached_open(&self, id: u64, handle: u64) -> bool {
+        self.users.set_mode(handle, OpenMode::Cached);
+        self.nodes.opened_cached(id, self.epoch())
     }
 
     /// Lets the kernel remember if nobody else has the volume open.

@@ -54,6 +54,21 @@ const CUTTING_CALLS_32: &[i64] = &[];
 const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl, 55, 221];
 #[cfg(not(target_arch = "x86_64"))]
 const LOCKING_CALLS: &[i64] = &[libc::SYS_fcntl];
+/// Calls by which a program sets a file's owner.
+const OWNING_CALLS: &[i64] = &[
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+];
+/// The same of 32-bit programs: `lchown`, `fchown` and `chown` with 16 bits and with 32, and `fchownat`. As numbers of 64-bit calls none
+/// of them changes bytes of a file.
+#[cfg(target_arch = "x86_64")]
+const OWNING_CALLS_32: &[i64] = &[16, 95, 182, 198, 207, 212, 298];
+#[cfg(not(target_arch = "x86_64"))]
+const OWNING_CALLS_32: &[i64] = &[];
 
 /// Whether the numbers below `/proc` are those of this process's PID namespace.
 pub(super) static PROC_IS_OURS: LazyLock<bool> = LazyLock::new(|| {
@@ -78,9 +93,9 @@ impl Caller<'_> {
     }
 }
 
-/// Who sets a size.
+/// Who sets an attribute.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cutter {
+pub(super) enum Setter {
     /// A program, by a call for that.
     Program,
     /// The kernel, within a call that writes.
@@ -105,11 +120,20 @@ impl Dispatcher {
 }
 
 /// Who sets a size, as far as that can be seen. A worker of io_uring does both for a program.
-pub(super) fn cutter(header: &Header) -> Cutter {
+pub(super) fn cutter(header: &Header) -> Setter {
     match call_of(header) {
-        None | Some(NONE) => Cutter::Unknown,
-        Some(call) if CUTTING_CALLS.contains(&call) || CUTTING_CALLS_32.contains(&call) => Cutter::Program,
-        Some(_) => Cutter::Kernel,
+        None | Some(NONE) => Setter::Unknown,
+        Some(call) if CUTTING_CALLS.contains(&call) || CUTTING_CALLS_32.contains(&call) => Setter::Program,
+        Some(_) => Setter::Kernel,
+    }
+}
+
+/// Who sets an owner, to none, as far as that can be seen. A worker of io_uring does so for the kernel only.
+pub(super) fn owner_setter(header: &Header) -> Setter {
+    match call_of(header) {
+        None => Setter::Unknown,
+        Some(call) if OWNING_CALLS.contains(&call) || OWNING_CALLS_32.contains(&call) => Setter::Program,
+        Some(_) => Setter::Kernel,
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use gannet_vfs::{NodeId, Result, Written};
 
 use super::Dispatcher;
-use super::callers::{Caller, Cutter, cutter};
+use super::callers::{Caller, Setter, cutter};
 use super::direct::Origin;
 use crate::protocol::constants::SetAttrValid;
 use crate::protocol::request::{Header, SetAttrRequest};
@@ -186,12 +186,12 @@ impl Dispatcher {
         let Some(run) = run.filter(|run| may_be_cut && run.origin == origin) else { return Ok(Some(size_bytes)) };
         let Some(failure) = run.failure else { return Ok(Some(size_bytes)) };
         let by = cutter(header);
-        if by == Cutter::Program || by == Cutter::Unknown && !run.fits(failure, size_bytes) {
+        if by == Setter::Program || by == Setter::Unknown && !run.fits(failure, size_bytes) {
             return Ok(Some(size_bytes));
         }
         let now_bytes = self.file_system.attributes(node)?.size_bytes;
         // Between a look and a cut others may append, so beside others the kernel cuts nothing. Who may be a program does.
-        if by == Cutter::Kernel && (size_bytes >= now_bytes || !self.file_system.shared().is_alone().unwrap_or(false)) {
+        if by == Setter::Kernel && (size_bytes >= now_bytes || !self.file_system.shared().is_alone().unwrap_or(false)) {
             return Ok(None);
         }
         let wanted = size_bytes.max(run.own_from(size_bytes, now_bytes));

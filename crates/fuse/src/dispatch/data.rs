@@ -8,6 +8,7 @@ use gannet_vfs::{
 use super::callers::Caller;
 use super::names::UNCHANGEABLE;
 use super::nodes::OpenMode;
+use super::set_id::SET_ID;
 use super::{CachePolicy, Dispatcher, FixedOutcome, Outcome};
 use crate::protocol::constants::{FSYNC_FDATASYNC, InitFlags, OpenReplyFlags, WriteRequestFlags};
 use crate::protocol::reply;
@@ -25,17 +26,23 @@ const CLONE_BYTES_MAX: u64 = 1 << 30;
 const CLONE_ALIGNMENT_BYTES: u64 = 4096;
 
 impl Dispatcher {
-    /// How the kernel shall treat a regular file that it has just opened.
-    pub(super) fn note_handle(&self, id: u64, handle: u64, flags: u32) -> OpenReplyFlags {
+    /// How the kernel shall treat a regular file that it has just opened. Changes of one that has set-id bits must be announced, and those
+    /// past the kernel's pages are not (`set_id.rs`).
+    pub(super) fn note_handle(&self, id: u64, handle: u64, flags: u32, has_bits: bool) -> OpenReplyFlags {
+        let writes = flags & O_ACCMODE != 0 && !self.exclusive();
+        if writes {
+            self.users.set_written(handle);
+            self.nodes.written(id);
+        }
         let mode = match self.policy.cache {
+            _ if writes && has_bits => {
+                let keeps = self.note_cached_open(id, handle);
+                return if keeps { OpenReplyFlags::KEEP_CACHE } else { OpenReplyFlags::empty() };
+            }
             CachePolicy::Automatic => self.note_open(id, handle, flags),
             CachePolicy::Coherent => OpenMode::Direct,
             CachePolicy::Exclusive { .. } => OpenMode::Cached,
         };
-        if flags & O_ACCMODE != 0 && !self.exclusive() {
-            self.users.set_written(handle);
-            self.nodes.written(id);
-        }
         match mode {
             OpenMode::Cached => OpenReplyFlags::KEEP_CACHE,
             OpenMode::Direct => OpenReplyFlags::DIRECT_IO | OpenReplyFlags::PARALLEL_DIRECT_WRITES,
@@ -48,8 +55,11 @@ impl Dispatcher {
             return Err(Error::new(Errno::NOSYS));
         }
         let node = self.node(header.node)?;
+        let mut has_bits = false;
         if flags & O_ACCMODE != 0 {
-            let inode_flags = self.file_system.permissions(node)?.flags;
+            let now = self.file_system.permissions(node)?;
+            let inode_flags = now.flags;
+            has_bits = now.mode & SET_ID != 0;
             if inode_flags.contains(InodeFlags::IMMUTABLE)
                 || (inode_flags.contains(InodeFlags::APPEND_ONLY) && flags & O_APPEND == 0)
             {
@@ -57,7 +67,7 @@ impl Dispatcher {
             }
         }
         let handle = self.open_handle(node, flags)?;
-        let how = self.note_handle(header.node, handle, flags);
+        let how = self.note_handle(header.node, handle, flags, has_bits);
         if flags & O_ACCMODE != 0 && self.file_system.attributes(node).is_ok_and(|now| self.may_have_blocks(&now)) {
             // It is shown otherwise from now on.
             self.attributes_have_changed(header.node);
@@ -118,7 +128,7 @@ impl Dispatcher {
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
         let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
         if drops {
-            self.drop_set_id(header, node, &self.file_system.permissions(node)?)?;
+            self.drop_set_id(header, header.node, node, &self.file_system.permissions(node)?)?;
         }
         self.drop_capabilities(node);
         let appends = position == WritePosition::Append;
@@ -219,7 +229,7 @@ impl Dispatcher {
         if now.flags.contains(InodeFlags::IMMUTABLE) || (now.flags.contains(InodeFlags::APPEND_ONLY) && !only_adds) {
             return Err(UNCHANGEABLE);
         }
-        self.drop_set_id_for(header, node, &now)?;
+        self.drop_set_id_for(header, header.node, node, &now)?;
         self.drop_capabilities(node);
         let outcome = self.file_system.allocate(node, mode, offset_bytes, length_bytes);
         if outcome.is_err()
@@ -256,7 +266,7 @@ impl Dispatcher {
         }
         let mut count_bytes = length_bytes.min(source.size_bytes.saturating_sub(offset_bytes));
         if count_bytes > 0 {
-            self.drop_set_id_for(header, to, &now)?;
+            self.drop_set_id_for(header, to_node, to, &now)?;
             self.drop_capabilities(to);
         }
         if !wide {

@@ -1,4 +1,8 @@
 //! Reading directories.
+//!
+//! A kernel that keeps entries (exclusive mounts) looks whether they are still those of the directory only where a listing begins, and not
+//! then if nobody has read all: the next reader goes on with what the one before has left, and who seeks in that is shown what was. So it
+//! is told to drop what it has when a directory changes.
 
 use gannet_vfs::{Errno, Error, Name, NodeId, Result};
 
@@ -37,6 +41,9 @@ impl Dispatcher {
         out: &mut [u8],
     ) -> Result<usize> {
         let directory = self.node(header.node)?;
+        if self.exclusive() {
+            self.nodes.list(header.node);
+        }
         let room = out.get_mut(..size_bytes as usize).ok_or(Error::new(Errno::INVAL))?;
         let nothing = FixedReplyZeros::new();
         let head = plus.then_some(nothing.0);
@@ -64,6 +71,18 @@ impl Dispatcher {
             self.fill_entries(directory, &mut room[..used_bytes]);
         }
         Ok(used_bytes)
+    }
+
+    /// The names in the directory that the kernel knows as `id` have changed: it shall not go on with those that it keeps.
+    pub(super) fn names_have_changed(&self, id: u64) {
+        // Not here and now: a page of entries stays locked while they are copied to a program, into memory that may be a map of a file
+        // here, whose page this thread would have to serve.
+        if self.exclusive()
+            && self.nodes.unlist(id)
+            && let Some(kernel) = self.kernel.get()
+        {
+            kernel.drop_later(id, 0..u64::MAX);
+        }
     }
 
     /// Looks up each packed name and puts the answer before it. What cannot be looked up any more stays without: the

@@ -196,7 +196,11 @@ impl Dispatcher {
         }
         let new = NewNode { xattrs: &inherited[..count], ..new };
         match name {
-            Some(name) => self.file_system.create(directory, Name::new(name)?, &new),
+            Some(name) => {
+                let made = self.file_system.create(directory, Name::new(name)?, &new)?;
+                self.names_have_changed(header.node);
+                Ok(made)
+            }
             None => self.file_system.create_unnamed(directory, &new),
         }
     }
@@ -254,7 +258,7 @@ impl Dispatcher {
         let handle = self.open_handle(node, flags)?;
         match self.entry(node) {
             Ok(mut reply) => {
-                let how = self.note_handle(self.nodes.id(node), handle, flags);
+                let how = self.note_handle(self.nodes.id(node), handle, flags, false);
                 reply.put(reply::opened(handle, how).bytes());
                 Ok(reply)
             }
@@ -269,6 +273,7 @@ impl Dispatcher {
         let (directory, name) = (self.node(header.node)?, Name::new(name)?);
         let keeper = self.unless_old(&[directory], || self.keep(self.check_removable(directory, name)?))?;
         self.file_system.remove(directory, name, kind)?;
+        self.names_have_changed(header.node);
         keeper.removed();
         Ok(FixedReply::new())
     }
@@ -282,6 +287,7 @@ impl Dispatcher {
         flags: u32,
     ) -> Result<FixedReply> {
         let flags = RenameFlags::from_bits(flags).ok_or(Error::new(Errno::INVAL))?;
+        let directories = [header.node, to_directory];
         let (from_directory, to_directory) = (self.node(header.node)?, self.node(to_directory)?);
         let (from, to) = (Name::new(from)?, Name::new(to)?);
         self.unless_old(&[from_directory, to_directory], || self.check_removable(from_directory, from))?;
@@ -291,6 +297,7 @@ impl Dispatcher {
             Err(error) => Err(error),
         })?;
         self.file_system.rename(from_directory, from, to_directory, to, flags)?;
+        directories.iter().for_each(|&id| self.names_have_changed(id));
         self.moved.renamed();
         if let Some(keeper) = replaced {
             keeper.removed();
@@ -305,6 +312,7 @@ impl Dispatcher {
             return Err(UNCHANGEABLE);
         }
         self.file_system.link(node, directory, Name::new(name)?)?;
+        self.names_have_changed(header.node);
         self.moved.renamed();
         self.another_entry(node)
     }

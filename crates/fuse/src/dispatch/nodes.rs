@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use gannet_vfs::{Errno, NodeId};
@@ -55,13 +56,15 @@ const ANY_PAGES: u32 = 0;
 /// What is known about an inode that the kernel holds.
 struct Record {
     lookups: u64,
-    /// Open files that go through the kernel's pages, and those that pass them by; of automatic mounts only.
+    /// Open files that go through the kernel's pages, and those that pass them by; not of exclusive mounts, the latter of automatic ones.
     cached_opens: u32,
     direct_opens: u32,
     /// Open files that can be written to; not of exclusive mounts.
     written_opens: u32,
     /// How often it was opened directly.
     direct_serial: u32,
+    /// A directory of which the kernel has read entries since it was told to drop them.
+    listed: bool,
     /// The epoch of caching in which the kernel's pages are right ([`ANY_PAGES`], [`NO_PAGES`]).
     pages_epoch: u32,
     /// What is known of direct writes to it, once there was one.
@@ -80,6 +83,8 @@ pub(crate) enum OpenMode {
 /// The references of one mount.
 pub(crate) struct Nodes {
     root: NodeId,
+    /// The root has no record.
+    root_listed: AtomicBool,
     records: [Mutex<IdMap<Record>>; SHARDS],
     tabled: Mutex<Tabled>,
 }
@@ -90,7 +95,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 impl Nodes {
     pub(crate) fn new(root: NodeId) -> Self {
-        Self { root, records: std::array::from_fn(|_| Mutex::default()), tabled: Mutex::default() }
+        let records = std::array::from_fn(|_| Mutex::default());
+        Self { root, root_listed: AtomicBool::new(false), records, tabled: Mutex::default() }
     }
 
     fn shard(&self, id: u64) -> &Mutex<IdMap<Record>> {
@@ -136,6 +142,7 @@ impl Nodes {
                 direct_opens: 0,
                 written_opens: 0,
                 direct_serial: 0,
+                listed: false,
                 pages_epoch: NO_PAGES,
                 direct: None,
             };
@@ -161,6 +168,17 @@ impl Nodes {
         record.direct_serial = record.direct_serial.wrapping_add(1);
         record.pages_epoch = ANY_PAGES;
         OpenMode::Direct
+    }
+
+    /// The same for a file that goes through the kernel's pages even if those may be wrong: then each read must ask. Whether they are right.
+    pub(crate) fn opened_cached(&self, id: u64, epoch: Option<u32>) -> bool {
+        let mut shard = lock(self.shard(id));
+        let Some(record) = shard.get_mut(&id) else { return false };
+        record.cached_opens += 1;
+        let right = record.direct_opens == 0
+            && epoch.is_some_and(|epoch| record.pages_epoch == epoch || record.pages_epoch == NO_PAGES);
+        record.pages_epoch = epoch.filter(|_| right).unwrap_or(ANY_PAGES);
+        right
     }
 
     /// Notes that an open file is gone.
@@ -191,6 +209,23 @@ impl Nodes {
     /// Whether somebody has a file open for writing.
     pub(crate) fn is_written(&self, id: u64) -> bool {
         lock(self.shard(id)).get(&id).is_some_and(|record| record.written_opens > 0)
+    }
+
+    /// Notes that the kernel reads entries of a directory, which it may keep.
+    pub(crate) fn list(&self, id: u64) {
+        self.swap_listed(id, true);
+    }
+
+    /// Whether the kernel may keep entries of a directory. It is to drop them now.
+    pub(crate) fn unlist(&self, id: u64) -> bool {
+        self.swap_listed(id, false)
+    }
+
+    fn swap_listed(&self, id: u64, listed: bool) -> bool {
+        match id {
+            ROOT_ID => self.root_listed.swap(listed, Ordering::Relaxed),
+            id => lock(self.shard(id)).get_mut(&id).is_some_and(|record| std::mem::replace(&mut record.listed, listed)),
+        }
     }
 
     /// What is known of direct writes to a file. Nothing if the kernel does not hold it.
@@ -350,6 +385,12 @@ mod tests {
         nodes.closed(id, OpenMode::Cached);
         assert_eq!(nodes.opened(id, Some(2), true), OpenMode::Direct, "it asked for that");
         assert_eq!(nodes.opened(id, Some(2), false), OpenMode::Direct);
+        // Somebody must go through the pages: others' may be old then.
+        assert!(!nodes.opened_cached(id, Some(2)) && nodes.reads_old_pages(id, Some(2)));
+        let new = nodes.id(NodeId::new(10, 0));
+        nodes.hold(new);
+        assert!(nodes.opened_cached(new, Some(2)) && !nodes.reads_old_pages(new, Some(2)));
+        assert!(!nodes.opened_cached(new, None) && nodes.reads_old_pages(new, None));
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Set-id bits that fall with changes of content. The kernel leaves this to us (`HANDLE_KILLPRIV_V2`), and the file system cannot know
 //! who calls.
+//!
+//! The kernel executes a file with the bits that it knows, and does not expect a change of content to change them. Before most changes it
+//! asks for a change of no attribute, whose reply tells it the mode without them: then it knows before anything is stored. It does not ask
+//! where it passes the page cache by, so files with such bits are not opened for writing like that. What had none when it was opened may be:
+//! there, and where the bits were not dropped when it asked, the kernel is told to ask for the mode before it is answered.
 
 use gannet_vfs::{AttributeChange, FileType, ModeChange, NodeId, Permissions, Result};
 
 use super::Dispatcher;
-use super::callers::PROC_IS_OURS;
+use super::callers::{PROC_IS_OURS, Setter, owner_setter};
 use crate::protocol::request::Header;
 
 pub(super) const SET_ID: u32 = 0o6000;
@@ -44,20 +49,37 @@ impl Dispatcher {
     }
 
     /// Before a change by a request that does not say whether the bits go: root's changes leave them alone, if root may.
-    pub(super) fn drop_set_id_for(&self, header: &Header, node: NodeId, now: &Permissions) -> Result<()> {
+    pub(super) fn drop_set_id_for(&self, header: &Header, id: u64, node: NodeId, now: &Permissions) -> Result<()> {
         if now.mode & SET_ID == 0 || is_capable(header, Capability::SetId) {
             return Ok(());
         }
-        self.drop_set_id(header, node, now)
+        self.drop_set_id(header, id, node, now)
     }
 
-    /// Before a change that drops the bits, but not by itself.
-    pub(super) fn drop_set_id(&self, header: &Header, node: NodeId, now: &Permissions) -> Result<()> {
+    /// Before a change that drops the bits of the inode that the kernel knows as `id`, but not by itself. The kernel has forgotten them
+    /// when this returns.
+    pub(super) fn drop_set_id(&self, header: &Header, id: u64, node: NodeId, now: &Permissions) -> Result<()> {
         if now.file_type != FileType::Regular || now.mode & SET_ID == 0 {
             return Ok(());
         }
         let change = AttributeChange { mode: self.mode_after_change(header, now), ..AttributeChange::default() };
-        self.file_system.set_attributes(node, &change).map(drop)
+        if self.file_system.set_attributes(node, &change)?.mode != now.mode {
+            self.attributes_have_changed(id);
+        }
+        Ok(())
+    }
+
+    /// What a request to change no attribute makes of the mode: with it the kernel asks for the bits to fall, if its caller is not
+    /// privileged, before content changes. A `chown` of neither user nor group looks the same, and nobody has checked who calls it.
+    pub(super) fn mode_before_change(&self, header: &Header, now: &Permissions) -> ModeChange {
+        let falls = now.file_type == FileType::Regular
+            && now.mode & SET_ID != 0
+            && match owner_setter(header) {
+                Setter::Program => false,
+                Setter::Kernel => true,
+                Setter::Unknown => !is_capable(header, Capability::SetId),
+            };
+        if falls { self.mode_after_change(header, now) } else { ModeChange::Keep }
     }
 }
 

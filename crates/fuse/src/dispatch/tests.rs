@@ -8,6 +8,7 @@ mod guarded;
 mod holes;
 mod lists;
 mod room;
+mod told;
 mod waiting;
 
 use std::sync::Arc;

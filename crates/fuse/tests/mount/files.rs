@@ -14,6 +14,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "bytes_go_in_and_come_out", body: bytes_go_in_and_come_out, every_way: true },
     Test { name: "names_come_and_go", body: names_come_and_go, every_way: true },
     Test { name: "directories_are_read_completely", body: directories_are_read_completely, every_way: true },
+    Test { name: "listings_forget_what_is_removed", body: listings_forget_what_is_removed, every_way: true },
     Test { name: "unlinked_files_live_until_closed", body: unlinked_files_live_until_closed, every_way: true },
     Test { name: "a_full_volume_has_room_after_rm", body: a_full_volume_has_room_after_rm, every_way: true },
     Test { name: "a_write_goes_as_far_as_there_is_room", body: a_write_goes_as_far_as_there_is_room, every_way: true },
@@ -126,6 +127,48 @@ fn directories_are_read_completely(way: &str) -> Outcome {
         let entry = entry.unwrap();
         assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), entry.metadata().unwrap().ino());
         assert!(entry.file_type().unwrap().is_file());
+    }
+    server.end();
+    Ok(())
+}
+
+/// The names of a listing that goes on behind a cookie, and the cookies behind them. Asks for few at a time.
+fn listed_behind(directory: &File, cookie: u64, calls: usize) -> Vec<(String, u64)> {
+    let mut names = Vec::new();
+    rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(cookie)).unwrap();
+    for _ in 0..calls {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 200];
+        let mut some = rustix::fs::RawDir::new(directory, &mut buffer);
+        let before = names.len();
+        while !some.is_buffer_empty() || names.len() == before {
+            let Some(entry) = some.next() else { return names };
+            let entry = entry.unwrap();
+            names.push((entry.file_name().to_string_lossy().into_owned(), entry.next_entry_cookie()));
+        }
+    }
+    names
+}
+
+/// Who seeks in a listing that was begun after a removal does not see the name, whoever has read how much of the directory before; nor
+/// does who goes on with one from before it.
+fn listings_forget_what_is_removed(way: &str) -> Outcome {
+    let server = Server::start(way);
+    let path = server.at("directory");
+    fs::create_dir(&path).unwrap();
+    (0..100).for_each(|number| fs::write(path.join(number.to_string()), "").unwrap());
+    for all in [false, true] {
+        let first = File::open(&path).unwrap();
+        let before = listed_behind(&first, 0, if all { usize::MAX } else { 1 });
+        let removed = &before[3].0;
+        fs::remove_file(path.join(removed)).unwrap();
+        let anew = File::open(&path).unwrap();
+        let names = listed_behind(&anew, 0, usize::MAX);
+        assert!(names.iter().all(|(name, _)| name != removed));
+        // The kernel is told in the background.
+        eventually("removed for who seeks, too", || {
+            names.windows(2).all(|pair| listed_behind(&anew, pair[0].1, 1)[0] == pair[1])
+                && listed_behind(&first, before[2].1, 1)[0].0 != *removed
+        });
     }
     server.end();
     Ok(())

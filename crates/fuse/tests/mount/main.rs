@@ -14,6 +14,7 @@ mod locks;
 mod oracle;
 mod programs;
 mod room;
+mod set_id;
 mod signals;
 mod special;
 mod uring;
@@ -224,6 +225,7 @@ fn main() -> ExitCode {
         uring::TESTS,
         programs::TESTS,
         special::TESTS,
+        set_id::TESTS,
         holes::TESTS,
         room::TESTS,
         guarded::TESTS,

@@ -31,7 +31,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "answers_are_the_kernels", body: answers_are_the_kernels, every_way: true },
 ];
 
-fn root() -> Result<(), Skipped> {
+pub(crate) fn root() -> Result<(), Skipped> {
     if rustix::process::geteuid().is_root() { Ok(()) } else { Err(Skipped("only root can do this".into())) }
 }
 

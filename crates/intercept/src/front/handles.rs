@@ -102,7 +102,10 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
         if flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) && !flags.contains(OpenFlags::PATH) {
             return Err(Errno::EXIST);
         }
-        if flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::PATH) && known.file_type == FileType::Directory {
+        if flags.contains(OpenFlags::CREATE)
+            && !flags.contains(OpenFlags::PATH)
+            && known.file_type == FileType::Directory
+        {
             return Err(Errno::ISDIR);
         }
         open_node(call, mount, found, flags, pipe)

@@ -75,7 +75,9 @@ fn who_come_at_once_after_kills_all_get_in() {
         let mut workers: Vec<_> = (0..2).map(|_| volume.spawn("rewrite")).collect();
         std::thread::sleep(Duration::from_micros(random.below(3000) as u64));
         workers.iter_mut().for_each(|worker| worker.kill().expect("kill"));
-        workers.iter_mut().for_each(|worker| drop(worker.wait().expect("wait")));
+        for worker in &mut workers {
+            worker.wait().expect("wait");
+        }
         let all_there = Barrier::new(COMERS);
         let come = || {
             all_there.wait();
