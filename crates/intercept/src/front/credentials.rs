@@ -126,6 +126,7 @@ pub(crate) fn effective() -> Credentials<'static> {
         groups: &known.groups,
         capabilities: Capabilities::from_bits_truncate(known.capabilities),
         umask: UMASK.load(Ordering::Relaxed),
+        namespace: None,
     }
 }
 
