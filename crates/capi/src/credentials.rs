@@ -53,6 +53,7 @@ impl Known {
             groups: &self.groups,
             capabilities: Capabilities::from_bits_truncate(self.capabilities),
             umask: self.umask,
+            namespace: None,
         }
     }
 

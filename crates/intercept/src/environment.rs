@@ -8,6 +8,7 @@
 //! | `GANNET_RUN_PROGRAM` | the path of the program, if it is a volume's |
 //! | `GANNET_RUN_DESCRIPTORS` | descriptors inherited through `execve`, see [`crate::front`] |
 //! | `GANNET_RUN_PRELOAD` | the program's own `LD_PRELOAD`, if some of that is a volume's and was put into memory files |
+//! | `GANNET_RUN_USERS` | the user namespace that the tree was started in, and where the process is; see [`crate::front::users`] |
 //! | `GANNET_RUN_EVEN` | nothing; there if the others of these and `LD_PRELOAD` are an odd number, see [`hide`] |
 //!
 //! `GANNET_RUN_VOLUMES` may be empty: then everything passes. The program itself sees none of these.
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     volumes: Vec<u8>,
     descriptors: Vec<u8>,
     program: Vec<u8>,
+    users: Vec<u8>,
     cache: Option<CachePath>,
     root: Root,
 }
@@ -59,6 +61,10 @@ impl Settings {
     /// The path of the program that this process runs, empty if it is the host's.
     pub(crate) fn program(&self) -> &[u8] {
         &self.program
+    }
+    /// What was told of user namespaces.
+    pub(crate) fn users(&self) -> &[u8] {
+        &self.users
     }
     /// Bytes of all of it.
     pub(crate) fn total_bytes(&self) -> usize {
@@ -212,6 +218,7 @@ pub(crate) unsafe fn initialise(environment: *const *const u8) -> bool {
         volumes: value("GANNET_RUN_VOLUMES").unwrap_or_default(),
         descriptors: value("GANNET_RUN_DESCRIPTORS").unwrap_or_default(),
         program: value("GANNET_RUN_PROGRAM").unwrap_or_default(),
+        users: value("GANNET_RUN_USERS").unwrap_or_default(),
         // SAFETY: the caller's promise.
         cache: CachePath::directory(|name| unsafe { variable(environment, name) }),
         root: library::root(),

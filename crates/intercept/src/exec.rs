@@ -307,16 +307,18 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     let (address, length) = core::mem::take(&mut record.exec_path);
     let mut program = vec![0u8; length];
     memory::read_bytes(address, &mut program).map_err(|_| EFAULT)?;
-    let needed = (count + 9) * 8
+    let users = front::users::told();
+    let needed = (count + 10) * 8
         + settings.total_bytes()
         + volumes.len()
         + program.len()
         + descriptors.len()
+        + users.len()
         + 2 * kept_bytes
         + 8192;
     let scratch = Scratch::new(record, needed);
     let mut scratch = scratch.ok_or(ENOMEM)?;
-    let words = scratch.words(count + 9).ok_or(ENOMEM)?;
+    let words = scratch.words(count + 10).ok_or(ENOMEM)?;
     let mut used = 0;
     for index in 0..count {
         let mut entry = 0usize;
@@ -366,6 +368,10 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     if !descriptors.is_empty() {
         ours += 1;
         add(scratch.string(&[b"GANNET_RUN_DESCRIPTORS=", &descriptors]))?;
+    }
+    if !users.is_empty() {
+        ours += 1;
+        add(scratch.string(&[b"GANNET_RUN_USERS=", &users]))?;
     }
     if ours % 2 == 1 {
         add(scratch.string(&[b"GANNET_RUN_EVEN="]))?;

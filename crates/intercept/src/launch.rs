@@ -175,8 +175,13 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     command.env("GANNET_RUN_LIBRARY", &options.library);
     command.env("GANNET_RUN_VOLUMES", OsString::from_vec(volumes));
     command.env_remove("GANNET_RUN_DESCRIPTORS");
-    let mut preload = options.library.clone().into_os_string();
     let mut ours = 2;
+    // Its inode tells it from those that are made below.
+    if let Ok(namespace) = std::fs::metadata("/proc/self/ns/user") {
+        command.env("GANNET_RUN_USERS", std::os::unix::fs::MetadataExt::ino(&namespace).to_string());
+        ours += 1;
+    }
+    let mut preload = options.library.clone().into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);

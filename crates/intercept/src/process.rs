@@ -7,6 +7,7 @@ use crate::dispatch::Outcome;
 use crate::entry::{self, Frame};
 use crate::front;
 use crate::front::own_tables::CLONE_FILES;
+use crate::front::users::{Before, CLONE_NEWUSER};
 use crate::lock;
 use crate::number::{CLONE, CLONE3, FORK, GETPID, GETTID, VFORK};
 use crate::raw::syscall;
@@ -142,6 +143,10 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
             arguments[0] as usize
         }
     };
+    if flags & CLONE_NEWUSER != 0 && flags & CLONE_THREAD == 0 && flags & (CLONE_VM | CLONE_SETTLS) != 0 {
+        // One memory, and one idea of who its process is; or none.
+        return Outcome::Done(EPERM);
+    }
     let goes_on_beside = flags & (CLONE_VM | CLONE_VFORK) == CLONE_VM;
     if flags & CLONE_THREAD == 0 && (flags & CLONE_FILES != 0 || goes_on_beside) {
         share_descriptors();
@@ -177,11 +182,17 @@ pub(crate) fn clone(frame: &mut Frame, record: &mut Record, in_child: bool) -> O
     }
     // A `vfork` child goes on when its parent ends; and the end cannot wait until a child has executed something.
     let is_short = !in_child && flags & CLONE_VFORK == 0;
-    fork(frame, record, arguments, is_short)
+    fork(frame, record, arguments, is_short, flags & CLONE_NEWUSER != 0)
 }
 
 #[unsafe(link_section = ".text.way.gannet")]
-fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE_MAX / 8], is_short: bool) -> Outcome {
+fn fork(
+    frame: &mut Frame,
+    record: &mut Record,
+    mut arguments: [u64; CLONE3_SIZE_MAX / 8],
+    is_short: bool,
+    new_users: bool,
+) -> Outcome {
     let number = frame.rax;
     let mut call = frame.arguments;
     let mut child_stack = 0;
@@ -199,6 +210,7 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         _ => {}
     }
     front::held::flush();
+    let before = new_users.then(Before::look);
     // A thread alone finds every lock of ours free, and its child with it.
     let alone = thread::is_alone();
     let tickets = front::forks::before_fork(record, alone);
@@ -240,6 +252,9 @@ fn fork(frame: &mut Frame, record: &mut Record, mut arguments: [u64; CLONE3_SIZE
         // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
         lock::after_fork_in_child(record);
+        if let Some(before) = before {
+            Before::entered(before);
+        }
         front::forks::after_fork_in_child(record, tickets, alone);
         if child_stack != 0 {
             frame.stack_pointer = child_stack;

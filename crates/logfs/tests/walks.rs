@@ -90,7 +90,14 @@ fn kept_walks_find_what_fresh_ones_find() {
     let rounds = if std::env::var_os("GANNET_LONG").is_some() { 100 } else { 4 };
     let fs = volume();
     let groups = [7, 9];
-    let somebody = Credentials { user: 5, group: 6, groups: &groups, capabilities: Capabilities::empty(), umask: 0 };
+    let somebody = Credentials {
+        user: 5,
+        group: 6,
+        groups: &groups,
+        capabilities: Capabilities::empty(),
+        umask: 0,
+        namespace: None,
+    };
     let another = Credentials { user: 8, groups: &[], ..somebody };
     let mut kept = PathBuffer::new();
     let mut known = 0;

@@ -95,7 +95,8 @@ fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError
     let failed = |error: Error| OpenError::Volume { path: name.display().to_string(), error };
     let limits = Limits { data_bytes: memory_bytes(size).map_err(failed)?, inodes: 1 << 20 };
     // Whoever makes it owns it.
-    let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let user = gannet_vfs::shared::shm::user_of_process();
+    let group = rustix::process::getegid().as_raw();
     let memory = MemoryFs::new(limits, 0o755, Owner { user, group }).map_err(failed)?;
     Ok(Arc::new(memory))
 }

@@ -14,7 +14,7 @@ use crate::descriptor::{Descriptor, KEPT_FROM, are_shared};
 use crate::error::{Error, Result};
 use crate::layout::PAGE_BYTES;
 use crate::opened::{Coming, Opened, close_what_others_left};
-use crate::sys;
+use crate::{sys, user};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -42,6 +42,7 @@ pub struct VolumeIdentity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ArenaPath {
     pub(crate) path: String,
+    /// Its owner, by the id that it has where arenas are named.
     pub(crate) uid: u32,
 }
 
@@ -104,7 +105,7 @@ impl Drop for LifeLock {
 
 impl ArenaPath {
     pub(crate) fn new(identity: &VolumeIdentity) -> Self {
-        let uid = rustix::process::geteuid().as_raw();
+        let uid = user::user_of_process();
         let uuid: String = identity.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
         Self { path: format!("{ARENA_DIRECTORY}/gannet-{uid}-{uuid}-{:016x}", identity.nonce), uid }
     }
@@ -127,6 +128,7 @@ impl ArenaPath {
             let Some(fd) = self.open_unchecked(OFlags::RDWR)? else { return Ok(None) };
             // Else somebody has made another one in between, or the program has given the number to another file.
             if let Some(fd) = Descriptor::out_of_the_way(fd, &named) {
+                self.prove(&fd)?;
                 return Ok(Some(listed.is(fd)));
             }
         }
@@ -136,6 +138,7 @@ impl ArenaPath {
         let Some(fd) = self.open_unchecked(access)? else { return Ok(None) };
         let (fd, status) = Descriptor::of(fd).ok_or(Error::displaced())?;
         self.check(&status)?;
+        self.prove(&fd)?;
         Ok(Some(fd))
     }
 
@@ -157,13 +160,25 @@ impl ArenaPath {
             FileType::Symlink => return Err(self.foreign("a symbolic link")),
             _ => return Err(self.foreign("not a regular file")),
         }
-        if status.st_uid != self.uid {
+        if status.st_uid != user::as_seen(self.uid).id {
             return Err(self.foreign("belongs to another user"));
         }
         if status.st_mode & 0o7777 != 0o600 {
             return Err(self.foreign("others have access to it"));
         }
         Ok(())
+    }
+
+    /// Where the owner looks as others do, too: only who owns a file, or has a capability over its owner, which nobody has over those that are
+    /// not known, may set its mode, to what it is. `check` has been passed.
+    fn prove(&self, fd: impl AsFd) -> Result<()> {
+        if !user::as_seen(self.uid).is_shared {
+            return Ok(());
+        }
+        rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
+            Errno::PERM => self.foreign("belongs to another user"),
+            errno => Error::system("examine the arena")(errno),
+        })
     }
 
     pub(crate) fn foreign(&self, why: &'static str) -> Error {

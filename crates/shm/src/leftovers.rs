@@ -47,7 +47,7 @@ pub fn remove_leftovers_of(nonce: u64) -> usize {
 }
 
 fn remove(nonce: Option<u64>) -> usize {
-    let uid = rustix::process::geteuid().as_raw();
+    let uid = crate::user::user_of_process();
     let Some(names) = names(uid, nonce) else { return 0 };
     let mut removed = 0;
     let mut volumes: Vec<String> = Vec::new();

@@ -50,7 +50,14 @@ fn main() {
         black_box(fs.permissions(at).expect("permissions"));
         black_box(fs.lookup(at, last).expect("a file"));
     });
-    let user = Credentials { user: 1000, group: 100, groups: &[], capabilities: Capabilities::empty(), umask: 0 };
+    let user = Credentials {
+        user: 1000,
+        group: 100,
+        groups: &[],
+        capabilities: Capabilities::empty(),
+        umask: 0,
+        namespace: None,
+    };
     let mut buffer = PathBuffer::new();
     for (who, text) in [(Credentials::ROOT, "walk five deep as root"), (user, "walk five deep as a user")] {
         measure(text, || {

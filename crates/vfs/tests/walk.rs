@@ -13,8 +13,14 @@ use gannet_vfs::{
 };
 
 const ROOT: Credentials<'static> = Credentials::ROOT;
-const USER: Credentials<'static> =
-    Credentials { user: 1000, group: 100, groups: &[], capabilities: Capabilities::empty(), umask: 0o022 };
+const USER: Credentials<'static> = Credentials {
+    user: 1000,
+    group: 100,
+    groups: &[],
+    capabilities: Capabilities::empty(),
+    umask: 0o022,
+    namespace: None,
+};
 
 fn volume() -> MemoryFs {
     MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap()

@@ -8,6 +8,7 @@ mod memory_file;
 mod nested;
 mod not_started;
 mod terminal;
+mod users;
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;

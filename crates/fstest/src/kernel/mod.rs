@@ -123,7 +123,8 @@ pub fn compare(make: &dyn Fn() -> Box<dyn FileSystem>, has_access_times: bool) {
         let on_kernel = || run(&mut Kernel { root, kept: BTreeMap::new() }, row);
         let theirs = if owner.user == caller.user { on_kernel() } else { as_user(on_kernel) };
         let capabilities = if owner.user == 0 { Capabilities::all() } else { Capabilities::empty() };
-        let who = Credentials { user: owner.user, group: owner.group, groups: &[], capabilities, umask: 0 };
+        let who =
+            Credentials { user: owner.user, group: owner.group, groups: &[], capabilities, umask: 0, namespace: None };
         let fs = make();
         let mut ours = Ours { rig: Rig::new(&*fs), who, kept: BTreeMap::new() };
         let mine = run(&mut ours, row);

@@ -1,8 +1,8 @@
 //! Changing what files are: mode, owner, times, size by path, extended attributes.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
-use super::credentials;
 use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, is_pathless, mode_of, name_directory};
+use super::{credentials, file_ids};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -76,7 +76,8 @@ pub(crate) fn change_owner(call: &Call<'_>, at: AtForm, scratch: &mut PathScratc
     }
     call.at_path(at, mode_of(flags), empty_of(flags), scratch, |namespace, _, place| {
         let node = place.existing().map_err(|error| error.errno())?.node;
-        namespace.set_owner(node, id(user), id(group)).map_err(|error| error.errno())?;
+        let (user, group) = file_ids::wanted(id(user), id(group))?;
+        namespace.set_owner(node, user, group).map_err(|error| error.errno())?;
         done(0)
     })
 }
@@ -85,7 +86,8 @@ pub(crate) fn change_owner(call: &Call<'_>, at: AtForm, scratch: &mut PathScratc
 pub(crate) fn change_owner_of_descriptor(call: &Call<'_>) -> Answer {
     let [_, user, group, ..] = call.arguments;
     let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
-    namespace.set_owner(node, id(user), id(group)).map_err(|error| error.errno())?;
+    let (user, group) = file_ids::wanted(id(user), id(group))?;
+    namespace.set_owner(node, user, group).map_err(|error| error.errno())?;
     done(0)
 }
 
@@ -306,7 +308,14 @@ fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>
             let (address, room) = (c, d.min(XATTR_SIZE_MAX));
             let answer = namespace.xattr_within(node, name, room, |length, value| {
                 if room != 0 {
-                    memory::write_bytes(address, value.ok_or(Errno::RANGE)?).map_err(|_| Errno::FAULT)?;
+                    let value = value.ok_or(Errno::RANGE)?;
+                    if file_ids::has_ids(name) {
+                        let mut value = value.to_vec();
+                        file_ids::list_seen(name, &mut value);
+                        memory::write_bytes(address, &value).map_err(|_| Errno::FAULT)?;
+                    } else {
+                        memory::write_bytes(address, value).map_err(|_| Errno::FAULT)?;
+                    }
                 }
                 done(length)
             });
@@ -327,6 +336,7 @@ fn xattr_at(number: usize, arguments: &[usize; 6], namespace: &Namespace<'_, '_>
             }
             let mut value = vec![0u8; d];
             memory::read_bytes(c, &mut value).map_err(|_| Errno::FAULT)?;
+            file_ids::list_wanted(name, &mut value)?;
             namespace.set_xattr(node, name, &value, mode).map_err(|error| error.errno())?;
             done(0)
         }

@@ -266,6 +266,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         CLOSE => descriptors::close(call),
         CLOSE_RANGE => descriptors::close_range(call),
         UNSHARE => super::own_tables::unshare(call),
+        SETNS => super::enter_users::set(call),
         DUP => descriptors::duplicate(call),
         DUP2 | DUP3 => descriptors::duplicate_onto(call),
         FCNTL => descriptors::control(call),

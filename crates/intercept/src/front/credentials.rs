@@ -1,18 +1,21 @@
 //! Who the process is, for permission checks: read once, and again after a call that changes it.
 
+use super::users::{self, Ids};
 use crate::number;
 use crate::raw::syscall;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use gannet_vfs::namespace::{Capabilities, Credentials};
+use gannet_vfs::namespace::{Capabilities, Credentials, UserNamespace};
 
 struct Known {
-    user: u32,
-    group: u32,
-    real_user: u32,
-    real_group: u32,
-    groups: Vec<u32>,
+    /// As volumes have them, see [`users`].
+    ids: Ids,
+    /// The real user is root where the process is.
+    is_root: bool,
     capabilities: u64,
+    namespace: Option<&'static UserNamespace>,
+    /// The namespace's maps are not all written yet.
+    may_change: bool,
 }
 
 /// What is known; replaced whole and never freed, as others may be reading it. Changes are rare.
@@ -75,6 +78,21 @@ std::thread_local! {
 }
 
 fn known() -> &'static Known {
+    let known = known_once();
+    if known.may_change { look_again(known) } else { known }
+}
+
+/// In a namespace whose maps are not written, ids look otherwise as soon as they are.
+#[cold]
+fn look_again(known: &'static Known) -> &'static Known {
+    if !users::have_changed(known.namespace) {
+        return known;
+    }
+    forget();
+    known_once()
+}
+
+fn known_once() -> &'static Known {
     if OF_THREADS.load(Ordering::Acquire) {
         return KNOWN_TO_THREAD.get().unwrap_or_else(|| {
             let made: &'static Known = Box::leak(Box::new(read()));
@@ -105,43 +123,50 @@ fn read() -> Known {
         }
         groups.truncate(count.max(0) as usize);
         syscall(number::CAPGET, [header.as_mut_ptr() as usize, data.as_mut_ptr() as usize]);
-        Known {
+        let seen = Ids {
             // Who acts on files, which follows the effective ids unless the program says otherwise; an impossible id only asks.
             user: syscall(number::SETFSUID, [usize::MAX]) as u32,
             group: syscall(number::SETFSGID, [usize::MAX]) as u32,
             real_user: syscall(number::GETUID, []) as u32,
             real_group: syscall(number::GETGID, []) as u32,
             groups,
-            capabilities: u64::from(data[0]) | u64::from(data[3]) << 32,
-        }
+        };
+        let is_root = seen.real_user == 0;
+        let (ids, namespace, is_final) = users::translate(seen);
+        let capabilities = u64::from(data[0]) | u64::from(data[3]) << 32;
+        Known { ids, is_root, capabilities, namespace, may_change: !is_final }
     }
+}
+
+/// Who the process is.
+pub(crate) fn ids() -> Ids {
+    known().ids.clone()
 }
 
 /// Who asks in most calls.
 pub(crate) fn effective() -> Credentials<'static> {
     let known = known();
     Credentials {
-        user: known.user,
-        group: known.group,
-        groups: &known.groups,
+        user: known.ids.user,
+        group: known.ids.group,
+        groups: &known.ids.groups,
         capabilities: Capabilities::from_bits_truncate(known.capabilities),
         umask: UMASK.load(Ordering::Relaxed),
+        namespace: known.namespace,
     }
 }
 
 /// Who asks in `access(2)`: the real ids, with root's capabilities only if the real user is root.
 pub(crate) fn real() -> Credentials<'static> {
     let known = known();
-    let capabilities = if known.real_user == known.user {
-        known.capabilities
-    } else if known.real_user == 0 {
-        ROOT_CAPABILITIES_FOR_FILES
-    } else {
-        0
+    let capabilities = match known.is_root {
+        true if known.ids.real_user == known.ids.user => known.capabilities,
+        true => ROOT_CAPABILITIES_FOR_FILES,
+        false => 0,
     };
     Credentials {
-        user: known.real_user,
-        group: known.real_group,
+        user: known.ids.real_user,
+        group: known.ids.real_group,
         capabilities: Capabilities::from_bits_truncate(capabilities),
         ..effective()
     }

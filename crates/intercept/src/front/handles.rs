@@ -87,7 +87,7 @@ pub(crate) fn open_by_handle(call: &mut Call<'_>, pipe: &mut PathScratch) -> Ans
     if let Some(file) = call.open_file(descriptor) {
         super::data::check_not_path(&file)?;
     }
-    if !credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH) {
+    if !credentials::effective().may(Capabilities::DAC_READ_SEARCH) {
         return Err(Errno::PERM);
     }
     let mut bytes = [0u8; HANDLE_BYTES_MAX as usize];

@@ -43,7 +43,7 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
         // Who is no longer who opened a descriptor must be able to look everywhere; whatever the path, if it begins there.
         // What is wrong with the path itself comes before.
         let is_relative = memory::read_string(from_path, &mut first.given).is_ok_and(|path| !path.starts_with(b"/"));
-        let looks_everywhere = credentials::effective().capabilities.contains(Capabilities::DAC_READ_SEARCH);
+        let looks_everywhere = credentials::effective().may(Capabilities::DAC_READ_SEARCH);
         if is_relative && call.open_file(from_directory).is_some() && !looks_everywhere {
             return Err(Errno::NOENT);
         }

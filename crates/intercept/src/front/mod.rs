@@ -22,7 +22,9 @@ pub(crate) mod data;
 pub(crate) mod descriptors;
 pub(crate) mod directory;
 pub(crate) mod ends;
+mod enter_users;
 pub(crate) mod extent;
+mod file_ids;
 pub(crate) mod filters;
 pub(crate) mod flags;
 pub(crate) mod forks;
@@ -56,6 +58,7 @@ pub(crate) mod sockets;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod transfer;
+pub(crate) mod users;
 pub(crate) mod working_directory;
 
 use crate::dispatch::Outcome;
@@ -64,7 +67,7 @@ use crate::environment;
 use crate::lock::Lock;
 use crate::number::{self, *};
 use crate::raw::syscall;
-use crate::start::OpenVolume;
+use crate::start::{NotOpened, OpenVolume};
 use crate::thread::{self, Record};
 use call::Call;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -283,7 +286,14 @@ impl Front {
     /// Opens a volume; under [`OPENING`]. What may be otherwise the next time is tried again then.
     fn attempt(&self, mount: &Mount, complains: bool) -> Result<(), Errno> {
         entry::note_use();
-        let (answer, message) = match (self.open)(&mount.volume, &mount.manner) {
+        let open = || {
+            users::before_opening().map_err(|why| {
+                let message = format!("{}: {why}", String::from_utf8_lossy(&mount.volume));
+                NotOpened { errno: Errno::ACCESS, message }
+            })?;
+            (self.open)(&mount.volume, &mount.manner)
+        };
+        let (answer, message) = match open() {
             Ok(fs) if !mount.is_another(&*fs) => {
                 if !internal::protect_those_of(&*fs) {
                     drop(fs);
@@ -368,6 +378,14 @@ fn answer_to(reason: Errno) -> Errno {
 /// The process changed who it is, at least once.
 static IDENTITY_CHANGED: AtomicBool = AtomicBool::new(false);
 
+/// The process is somebody else now, in another user namespace.
+fn note_identity_change() {
+    IDENTITY_CHANGED.store(true, Ordering::Relaxed);
+    if let Some(front) = front() {
+        front.mounts.iter().for_each(|mount| mount.failed.store(0, Ordering::Release));
+    }
+}
+
 /// Whether the process, or one that it was forked from, has been somebody else.
 pub(crate) fn has_changed_identity() -> bool {
     IDENTITY_CHANGED.load(Ordering::Relaxed)
@@ -409,6 +427,9 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         if frame.rax == UMASK {
             credentials::set_umask(frame.arguments[0] as u32);
         } else {
+            if result >= 0 {
+                users::note_set(frame.rax, &frame.arguments);
+            }
             credentials::forget();
             front.mounts.iter().for_each(|mount| mount.failed.store(0, Ordering::Release));
         }

@@ -5,7 +5,7 @@
 //! would part threads. Where there is one thread they change nothing, and pass.
 
 use super::call::{Answer, Call};
-use super::ends;
+use super::{ends, enter_users, users};
 use crate::dispatch::Outcome;
 use crate::number::NANOSLEEP;
 use crate::process;
@@ -20,6 +20,9 @@ pub(crate) const CLONE_FILES: usize = 0x400;
 pub(crate) fn unshare(call: &Call<'_>) -> Answer {
     if call.arguments[0] & CLONE_FILES != 0 {
         refuse_if_shared(call.in_child, call.record)?;
+    }
+    if call.arguments[0] & users::CLONE_NEWUSER != 0 {
+        return enter_users::unshare(call);
     }
     Ok(Outcome::Pass)
 }

@@ -5,7 +5,7 @@
 //! processes of one user. The program's own instruction opens or connects to it, as that may wait for the other end.
 
 use super::call::{Answer, CWD, Call};
-use super::credentials;
+use super::{credentials, users};
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
@@ -68,7 +68,8 @@ pub(crate) fn open_pipe(
     // SAFETY: a path that ends in zero, and room for struct stat.
     let known = unsafe { syscall(LSTAT, [address, status.as_mut_ptr() as usize]) };
     let owner = (status[3] >> 32) as u32;
-    if is_error(known) || (status[3] as u32) & S_IFMT != S_IFIFO || owner != credentials::effective().user {
+    let user = users::user_seen(credentials::effective().user);
+    if is_error(known) || (status[3] as u32) & S_IFMT != S_IFIFO || owner != user.id || user.is_shared {
         return Err(Errno::ACCESS);
     }
     let flags = flags & !(OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::TRUNC);

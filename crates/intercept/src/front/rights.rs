@@ -20,6 +20,12 @@ pub(crate) fn initialise() {
     OPENER.store(unsafe { syscall(GETEUID, []) } as u32, Ordering::Relaxed);
 }
 
+/// The process is in another user namespace, where the number is somebody else's: no attempt is made as who opened the volumes. An
+/// impossible id only asks.
+pub(crate) fn forget_opener() {
+    OPENER.store(u32::MAX, Ordering::Relaxed);
+}
+
 /// Makes an attempt, and should it fail another one with more room and with the rights of who opened the volumes, as far as the kernel gives
 /// them. `alone`: no other thread is in here.
 pub(crate) fn with_room<T, E>(

@@ -3,7 +3,7 @@
 use super::call::{Answer, AtForm, CWD, Call, done};
 use super::paths::AT_FDCWD;
 use super::table::OpenFile;
-use super::{credentials, front};
+use super::{credentials, file_ids, front};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -63,12 +63,13 @@ pub(crate) fn has_unknown(flags: usize, known: usize) -> bool {
 
 fn write_stat(address: usize, mount: usize, all: &Attributes) -> Answer {
     let times = [all.accessed, all.modified, all.changed];
+    let owner = file_ids::owner_seen(all.owner);
     let mut words = [0u64; 18];
     words[0] = device_of(mount);
     words[1] = all.node.number;
     words[2] = all.links;
-    words[3] = u64::from(all.mode_and_type()) | u64::from(all.owner.user) << 32;
-    words[4] = u64::from(all.owner.group);
+    words[3] = u64::from(all.mode_and_type()) | u64::from(owner.user) << 32;
+    words[4] = u64::from(owner.group);
     words[5] = all.device;
     words[6] = all.size_bytes;
     words[7] = u64::from(all.block_bytes);
@@ -203,6 +204,7 @@ pub(crate) fn statx(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
 fn write_statx(address: usize, mount: usize, all: &Attributes) -> Answer {
     const STATX_BASIC_STATS_BTIME: u32 = 0xfff;
     const STATX_ATTRIBUTES: u64 = 0x10 | 0x20 | 0x40;
+    let owner = file_ids::owner_seen(all.owner);
     let mut words = [0u32; 64];
     let mut put = |at: usize, value: u64| {
         words[at / 4] = value as u32;
@@ -210,8 +212,8 @@ fn write_statx(address: usize, mount: usize, all: &Attributes) -> Answer {
     };
     put(0, u64::from(STATX_BASIC_STATS_BTIME) | u64::from(all.block_bytes) << 32);
     put(8, u64::from(all.flags.bits()) & STATX_ATTRIBUTES);
-    put(16, all.links & 0xffff_ffff | u64::from(all.owner.user) << 32);
-    put(24, u64::from(all.owner.group) | u64::from(all.mode_and_type() & 0xffff) << 32);
+    put(16, all.links & 0xffff_ffff | u64::from(owner.user) << 32);
+    put(24, u64::from(owner.group) | u64::from(all.mode_and_type() & 0xffff) << 32);
     put(32, all.node.number);
     put(40, all.size_bytes);
     put(48, all.sectors);

@@ -160,7 +160,9 @@ pub(crate) fn trusted_status(descriptor: usize) -> Option<[u64; 18]> {
     let (mode, owner) = (status[3] as u32, (status[3] >> 32) as u32);
     // SAFETY: no arguments.
     let user = unsafe { syscall(number::GETEUID, []) } as u32;
-    (owner == user && mode & 0o170022 == 0o100000).then_some(status)
+    // In a user namespace that does not know the user, others look like them.
+    let is_theirs = owner == user && !crate::front::users::can_be_another(user);
+    (is_theirs && mode & 0o170022 == 0o100000).then_some(status)
 }
 
 const AT_FDCWD: usize = -100isize as usize;

@@ -14,6 +14,8 @@ use std::time::Duration;
 const ROLE: &str = "GANNET_SHM_TEST_ROLE";
 const PLACE: &str = "GANNET_SHM_TEST_PLACE";
 const NONCE: &str = "GANNET_SHM_TEST_NONCE";
+/// A user whom a namespace does not know.
+pub(super) const UNKNOWN: u32 = 4242;
 /// Offsets in the region "test".
 const LOCK: u64 = 0;
 const LEFT: u64 = 64;
@@ -115,6 +117,15 @@ fn child() {
             let _guard = session.thread().unwrap().lock(lock).unwrap();
             say("held");
             sleep_forever();
+        }
+        "deceived" => {
+            use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+            let mut sets = capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::FOWNER;
+            set_capabilities(None, sets).unwrap();
+            crate::translate_users(|_| UNKNOWN, |_| crate::Seen { id: 65534, is_shared: true });
+            assert!(matches!(Session::attach(id, &layout(), &mut guard), Err(crate::Error::Foreign { .. })));
+            say("refused");
         }
         "cache" => {
             let session = attach(&mut guard);

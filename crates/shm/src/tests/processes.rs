@@ -1,6 +1,6 @@
 //! Real processes and real kills.
 
-use super::child::{Kid, pair_step, spawn, wait_for};
+use super::child::{Kid, UNKNOWN, pair_step, spawn, wait_for};
 use super::{Calls, identity, layout, left_behind};
 use crate::{Session, VolumeIdentity};
 use std::io::{BufRead, BufReader, Write};
@@ -199,6 +199,24 @@ fn another_user_can_neither_read_nor_replace_the_arena() {
         assert!(!status.unwrap().success(), "{attempt}");
     }
     assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
+}
+
+/// In a user namespace, where owners look alike. The one who looks may open the file, as if its permissions had just been others.
+#[test]
+fn an_arena_that_only_looks_as_if_the_user_owned_it_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let id = identity(34);
+    let path = crate::file::ArenaPath::new(&id).path.replace("gannet-0-", &format!("gannet-{UNKNOWN}-"));
+    std::fs::write(&path, vec![0u8; 4096]).unwrap();
+    std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let mut child = spawn("deceived", &id);
+    let status = child.wait();
+    std::fs::remove_file(&path).unwrap();
+    assert!(status.unwrap().success());
+    wait_for(&mut child, "refused");
 }
 
 #[test]

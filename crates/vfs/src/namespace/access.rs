@@ -2,7 +2,7 @@
 
 use super::access_list::AccessList;
 use super::{Capabilities, Credentials, Namespace};
-use crate::{Errno, Error, FileSystem, FileType, InodeFlags, NodeId, Permissions, Result};
+use crate::{Errno, Error, FileSystem, FileType, InodeFlags, NodeId, Owner, Permissions, Result};
 
 bitflags::bitflags! {
     /// What shall be done with an inode, with the bits of `access(2)`.
@@ -55,12 +55,13 @@ pub(super) fn check(
 /// Whether capabilities stand in for permission bits.
 fn is_overridden(who: &Credentials<'_>, known: &Permissions, access: Access) -> bool {
     let (write, execute) = (access.contains(Access::WRITE), access.contains(Access::EXECUTE));
+    let may = |capability| who.may_over(capability, known.owner);
     if known.file_type == FileType::Directory {
-        return !write && who.may(Capabilities::DAC_READ_SEARCH) || who.may(Capabilities::DAC_OVERRIDE);
+        return !write && may(Capabilities::DAC_READ_SEARCH) || may(Capabilities::DAC_OVERRIDE);
     }
     // Execution is never granted for a file that nobody may execute.
-    !write && !execute && who.may(Capabilities::DAC_READ_SEARCH)
-        || (!execute || known.mode & 0o111 != 0) && who.may(Capabilities::DAC_OVERRIDE)
+    !write && !execute && may(Capabilities::DAC_READ_SEARCH)
+        || (!execute || known.mode & 0o111 != 0) && may(Capabilities::DAC_OVERRIDE)
 }
 
 impl Namespace<'_, '_> {
@@ -77,12 +78,12 @@ impl Namespace<'_, '_> {
 
     /// Whether they own the inode or may act as if.
     pub(super) fn is_owner(&self, known: &Permissions) -> bool {
-        self.who.user == known.owner.user || self.who.may(Capabilities::FOWNER)
+        self.who.acts_as(known.owner.user)
     }
 
-    /// Whether they may give a file the set-group-id bit of `group`.
-    pub(super) fn keeps_set_group_id(&self, group: u32) -> bool {
-        self.who.is_in_group(group) || self.who.may(Capabilities::FSETID)
+    /// Whether they may give a file of `owner` the set-group-id bit.
+    pub(super) fn keeps_set_group_id(&self, owner: Owner) -> bool {
+        self.who.is_in_group(owner.group) || self.who.may_over(Capabilities::FSETID, owner)
     }
 
     /// Checks that entries can be made in a directory.
@@ -117,7 +118,7 @@ impl Namespace<'_, '_> {
         let sticky = known.mode & 0o1000 != 0
             && self.who.user != victim.owner.user
             && self.who.user != known.owner.user
-            && !self.who.may(Capabilities::FOWNER);
+            && !self.who.may_over(Capabilities::FOWNER, victim.owner);
         if sticky || known.flags.contains(InodeFlags::APPEND_ONLY) || victim.flags.intersects(fixed) {
             return Err(Error::new(Errno::PERM));
         }

@@ -285,7 +285,8 @@ mod tests {
             flags: InodeFlags::empty(),
         };
         let granted = |user, groups: &[u32], wanted, mode| {
-            let who = Credentials { user, group: 99, groups, capabilities: Default::default(), umask: 0 };
+            let who =
+                Credentials { user, group: 99, groups, capabilities: Default::default(), umask: 0, namespace: None };
             list.grants(&who, &known(mode), wanted)
         };
         assert!(granted(10, &[], 6, 0o761) && !granted(10, &[], 7, 0o761));

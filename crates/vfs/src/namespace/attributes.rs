@@ -27,7 +27,7 @@ impl Namespace<'_, '_> {
         if !self.is_owner(&known) {
             return fail(Errno::PERM);
         }
-        let keeps = self.keeps_set_group_id(known.owner.group);
+        let keeps = self.keeps_set_group_id(known.owner);
         let mode = ModeChange::Set(mode & if keeps { 0o7777 } else { 0o5777 });
         self.fs.set_attributes(node, &AttributeChange { mode, ..Default::default() })
     }
@@ -46,12 +46,12 @@ impl Namespace<'_, '_> {
         let user_allowed = user.is_none_or(|user| owns && user == known.owner.user);
         let group_allowed =
             group.is_none_or(|group| owns && (group == known.owner.group || self.who.is_in_group(group)));
-        if !(user_allowed && group_allowed || self.who.may(Capabilities::CHOWN)) {
+        if !(user_allowed && group_allowed || self.who.may_over(Capabilities::CHOWN, known.owner)) {
             return fail(Errno::PERM);
         }
         let mode = self.set_id_change(&known);
         // Dropping bits is a change of mode, which even a call that names no owner must be allowed.
-        if mode != ModeChange::Keep && !self.is_owner(&known) && !self.who.may(Capabilities::CHOWN) {
+        if mode != ModeChange::Keep && !self.is_owner(&known) && !self.who.may_over(Capabilities::CHOWN, known.owner) {
             return fail(Errno::PERM);
         }
         self.drop_capability(node, &known)?;
@@ -63,7 +63,7 @@ impl Namespace<'_, '_> {
         let group_bits = known.mode & 0o2010;
         if known.file_type == FileType::Directory {
             ModeChange::Keep
-        } else if group_bits == 0o2000 && !self.keeps_set_group_id(known.owner.group) {
+        } else if group_bits == 0o2000 && !self.keeps_set_group_id(known.owner) {
             // Without group execution the bit once meant mandatory locking; it goes with those who could not set it.
             ModeChange::Set(known.mode & 0o1777)
         } else if known.mode & 0o4000 != 0 || group_bits == 0o2010 {

@@ -1,5 +1,8 @@
 //! Who asks: ids, groups, capabilities, umask.
 
+use super::UserNamespace;
+use crate::Owner;
+
 bitflags::bitflags! {
     /// Capabilities of Linux that matter to files, with the kernel's bits.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -38,23 +41,46 @@ pub struct Credentials<'c> {
     pub capabilities: Capabilities,
     /// File mode creation mask.
     pub umask: u32,
+    /// The user namespace that the capabilities are those of; `None` for the one that the file system belongs to. The ids are the file
+    /// system's in either case.
+    pub namespace: Option<&'c UserNamespace>,
 }
 
 impl Credentials<'_> {
     /// Root with all capabilities, umask 022.
-    pub const ROOT: Credentials<'static> =
-        Credentials { user: 0, group: 0, groups: &[], capabilities: Capabilities::all(), umask: 0o022 };
+    pub const ROOT: Credentials<'static> = Credentials {
+        user: 0,
+        group: 0,
+        groups: &[],
+        capabilities: Capabilities::all(),
+        umask: 0o022,
+        namespace: None,
+    };
 
-    /// Whether all of `capabilities` are there.
+    /// Whether all of `capabilities` are there, for what is nobody's in particular: those of a user namespace do not count.
     #[inline]
     pub const fn may(&self, capabilities: Capabilities) -> bool {
-        self.capabilities.contains(capabilities)
+        self.capabilities.contains(capabilities) && self.namespace.is_none()
+    }
+
+    /// Whether all of `capabilities` are there, for what belongs to `owner`.
+    #[inline]
+    pub fn may_over(&self, capabilities: Capabilities, owner: Owner) -> bool {
+        self.capabilities.contains(capabilities) && self.namespace.is_none_or(|namespace| namespace.covers(owner))
+    }
+
+    /// Whether they may act as `user`: it is their own id, or they have `CAP_FOWNER` where that id is known.
+    #[inline]
+    pub(super) fn acts_as(&self, user: u32) -> bool {
+        let is_known = |namespace: &UserNamespace| namespace.users.inside(user).is_some();
+        self.user == user || self.capabilities.contains(Capabilities::FOWNER) && self.namespace.is_none_or(is_known)
     }
 
     /// Whether directories are searched without asking.
     #[inline]
     pub(super) const fn searches_all(&self) -> bool {
-        self.capabilities.intersects(Capabilities::DAC_OVERRIDE.union(Capabilities::DAC_READ_SEARCH))
+        self.namespace.is_none()
+            && self.capabilities.intersects(Capabilities::DAC_OVERRIDE.union(Capabilities::DAC_READ_SEARCH))
     }
 
     /// Whether `group` is one of theirs.

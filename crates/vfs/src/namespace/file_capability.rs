@@ -30,7 +30,8 @@ fn is_sound(value: &[u8]) -> bool {
 }
 
 impl Namespace<'_, '_> {
-    /// Before a value is set: `EINVAL` for one in no format, which is said before `EPERM`.
+    /// Before a value is set: `EINVAL` for one in no format, which is said before `EPERM`. In a user namespace the kernel would make it one for
+    /// the namespace's root, which is not done.
     pub(super) fn check_capability(&self, value: &[u8]) -> Result<()> {
         if !value.is_empty() && !is_sound(value) {
             return Err(Error::new(Errno::INVAL));

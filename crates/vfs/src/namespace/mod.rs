@@ -10,6 +10,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `credentials.rs` | who asks |
+//! | `user_namespace.rs` | ids and capabilities of user namespaces |
 //! | `walk.rs` | path to place |
 //! | `path_cache.rs` | what a thread keeps of earlier walks |
 //! | `access.rs` | may they |
@@ -31,6 +32,7 @@ mod open;
 mod path_cache;
 mod sharing;
 mod stored_list;
+mod user_namespace;
 mod walk;
 mod xattrs;
 
@@ -39,6 +41,7 @@ pub use access_list::{ACCESS_LIST_ENTRIES_MAX, AccessList};
 pub use credentials::{Capabilities, Credentials};
 pub use open::{OpenFlags, Opened};
 pub use sharing::SHARED_COPY_BYTES_MIN;
+pub use user_namespace::{IdMap, IdRange, UserNamespace};
 pub use walk::{Boundary, Last, LastMode, Left, PATH_BYTES_MAX, PathBuffer, Place, Resolution, ResolveFlags, Walker};
 
 use crate::FileSystem;

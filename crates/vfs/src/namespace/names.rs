@@ -112,7 +112,7 @@ impl Namespace<'_, '_> {
             owner.group = holder.owner.group;
             if file_type == FileType::Directory {
                 mode |= 0o2000;
-            } else if mode & 0o2010 == 0o2010 && !self.keeps_set_group_id(owner.group) {
+            } else if mode & 0o2010 == 0o2010 && !self.keeps_set_group_id(holder.owner) {
                 mode &= !0o2000;
             }
         }

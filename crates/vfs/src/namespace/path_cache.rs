@@ -45,12 +45,15 @@ impl Asker {
         groups: [0; GROUPS_MAX],
     };
 
-    /// `None` for those with too many groups.
+    /// `None` for those with too many groups, and in user namespaces, where capabilities are for some directories only.
     #[inline]
     pub(super) fn new(fs: &dyn FileSystem, start: NodeId, who: &Credentials<'_>) -> Option<Self> {
         let volume = fs.shared().session().arena_identity().0;
         if who.searches_all() {
             return Some(Self { volume, start, searches_all: 1, ..Self::NOBODY });
+        }
+        if who.namespace.is_some() {
+            return None;
         }
         let mut groups = [0; GROUPS_MAX];
         groups.get_mut(..who.groups.len())?.copy_from_slice(who.groups);

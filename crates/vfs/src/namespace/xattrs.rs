@@ -136,7 +136,7 @@ impl Namespace<'_, '_> {
                 self.check_known(node, &known, Access::WRITE)?;
             }
             Space::Capability => {
-                if !self.who.may(Capabilities::SETFCAP) {
+                if !self.who.may_over(Capabilities::SETFCAP, known.owner) {
                     return fail(Errno::PERM);
                 }
             }
@@ -201,7 +201,7 @@ impl Namespace<'_, '_> {
 
     #[cold]
     fn set_access_list(&self, node: NodeId, known: &Permissions, value: &[u8]) -> Result<()> {
-        AccessList::store(self.fs, node, known, value, self.keeps_set_group_id(known.owner.group))
+        AccessList::store(self.fs, node, known, value, self.keeps_set_group_id(known.owner))
     }
 
     /// `removexattr`. Without its list an inode keeps its permission bits; a list that is not there counts as removed.

@@ -52,7 +52,7 @@ pub(crate) const ACTORS: [Actor; 3] = [
 impl Actor {
     pub(crate) fn credentials(&self, umask: u32) -> Credentials<'static> {
         let capabilities = if self.user == 0 { Capabilities::all() } else { Capabilities::empty() };
-        Credentials { user: self.user, group: self.group, groups: self.groups, capabilities, umask }
+        Credentials { user: self.user, group: self.group, groups: self.groups, capabilities, umask, namespace: None }
     }
 
     /// Runs a closure as this user, on a thread of its own.

@@ -35,7 +35,14 @@ fn a_list_is_told_with_the_permission_bits_as_they_are() {
     assert_eq!(file_system.permissions(node).unwrap().mode, 0o664);
     // Another participant's `chmod` leaves the list as it is stored.
     let groups = [];
-    let who = Credentials { user: 0, group: 0, groups: &groups, capabilities: Capabilities::all(), umask: 0 };
+    let who = Credentials {
+        user: 0,
+        group: 0,
+        groups: &groups,
+        capabilities: Capabilities::all(),
+        umask: 0,
+        namespace: None,
+    };
     Namespace::new(&*file_system, who).set_mode(node, 0o640).unwrap();
     assert_eq!(told(), list(6, 4, 0));
     // So does the mount's own: it is one change.
