@@ -117,7 +117,7 @@ impl Dispatcher {
         use TimeChange::{Keep, Now, Set};
         if self.agreed(InitFlags::WRITEBACK_CACHE) && now.file_type == FileType::Regular {
             // The kernel keeps the second one: it sends that of its writes, which cannot be told apart from a program's, and what now is.
-            return matches!((accessed, modified), (Keep, _) | (Now, Now | Set(_)));
+            return matches!((accessed, modified), (Keep, Keep | Set(_)) | (Now, Now | Set(_)));
         }
         matches!((accessed, modified), (Keep, Keep) | (Now, Now))
     }

@@ -63,10 +63,10 @@ const OWNING_CALLS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_lchown,
 ];
-/// The same of 32-bit programs: `lchown`, `fchown` and `chown` with 16 bits and with 32, and `fchownat`. As numbers of 64-bit calls none
-/// of them changes bytes of a file.
+/// The same of 32-bit programs: `fchown` and `chown` with 16 bits, `lchown`, `fchown` and `chown` with 32, and `fchownat`. As numbers of
+/// 64-bit calls none of them changes bytes of a file, as that of `lchown` with 16 bits does (`ioctl`).
 #[cfg(target_arch = "x86_64")]
-const OWNING_CALLS_32: &[i64] = &[16, 95, 182, 198, 207, 212, 298];
+const OWNING_CALLS_32: &[i64] = &[95, 182, 198, 207, 212, 298];
 #[cfg(not(target_arch = "x86_64"))]
 const OWNING_CALLS_32: &[i64] = &[];
 

@@ -70,14 +70,17 @@ impl Dispatcher {
     }
 
     /// What a request to change no attribute makes of the mode: with it the kernel asks for the bits to fall, if its caller is not
-    /// privileged, before content changes. A `chown` of neither user nor group looks the same, and nobody has checked who calls it.
+    /// privileged, before content changes. A `chown` of neither user nor group looks the same, and nobody has checked who calls it. Who cannot
+    /// be seen loses no file its bits by that where the change itself, which follows, makes them fall.
     pub(super) fn mode_before_change(&self, header: &Header, now: &Permissions) -> ModeChange {
+        let may_follow = self.exclusive() || self.nodes.is_written(header.node);
         let falls = now.file_type == FileType::Regular
             && now.mode & SET_ID != 0
+            && may_follow
             && match owner_setter(header) {
                 Setter::Program => false,
                 Setter::Kernel => true,
-                Setter::Unknown => !is_capable(header, Capability::SetId),
+                Setter::Unknown => self.exclusive() && !is_capable(header, Capability::SetId),
             };
         if falls { self.mode_after_change(header, now) } else { ModeChange::Keep }
     }

@@ -140,14 +140,18 @@ impl Shared {
         test().map_err(error_of)
     }
 
-    /// The owners of all locks that stand in the way of `request`, one for each lock. Allocates.
+    /// The owners of all locks that stand in the way of `request`, some more than once. Allocates.
     pub fn owners_in_the_way(&self, request: &LockRequest) -> Result<Vec<LockOwner>> {
         let thread = self.thread()?;
         let look = || {
             let bucket = self.tables.bucket(request.node.number);
             let guard = thread.lock(bucket.lock())?;
             let mut owners = Vec::new();
-            self.tables.conflicts(&thread, bucket, request, |owner| owners.push(owner))?;
+            self.tables.conflicts(&thread, bucket, request, |owner| {
+                if owners.last() != Some(&owner) {
+                    owners.push(owner);
+                }
+            })?;
             guard.unlock();
             Ok(owners)
         };
