@@ -40,6 +40,12 @@ impl Direct {
         self.patience_ms.store(0, Ordering::Relaxed);
     }
 
+    /// Waits so long from now on.
+    #[cfg(test)]
+    pub(super) fn have_patience(&self, patience: Duration) {
+        self.patience_ms.store(patience.as_millis() as u64, Ordering::Relaxed);
+    }
+
     pub(super) fn note_failure(&self) {
         self.failed.store(true, Ordering::Relaxed);
     }
