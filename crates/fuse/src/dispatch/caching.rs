@@ -48,8 +48,8 @@ pub(crate) trait Kernel: Send + Sync {
     }
     /// The same of a part of it.
     fn drop_range(&self, id: u64, bytes: Range<u64>);
-    /// The same, but waits for nothing. May be left out when there is too much of it.
-    fn drop_later(&self, id: u64, bytes: Range<u64>);
+    /// The same, but waits for nothing. False where it is left out, since there is too much of it.
+    fn drop_later(&self, id: u64, bytes: Range<u64>) -> bool;
     /// Waits until all requests that are being served now have been answered; less if `give_up` says so.
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool);
 }

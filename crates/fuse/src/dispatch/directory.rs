@@ -80,8 +80,10 @@ impl Dispatcher {
         if self.exclusive()
             && self.nodes.unlist(id)
             && let Some(kernel) = self.kernel.get()
+            && !kernel.drop_later(id, 0..u64::MAX)
         {
-            kernel.drop_later(id, 0..u64::MAX);
+            // The next change tries again.
+            self.nodes.list(id);
         }
     }
 

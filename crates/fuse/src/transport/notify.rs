@@ -129,10 +129,10 @@ impl Kernel for Notifier {
         let _ = rustix::io::write(&*self.device, &invalidate(id, Some(bytes)));
     }
 
-    fn drop_later(&self, id: u64, bytes: Range<u64>) {
+    fn drop_later(&self, id: u64, bytes: Range<u64>) -> bool {
         let busy = Busy::new(&self.dropping);
         if busy.before >= DROPPING_MAX {
-            return;
+            return false;
         }
         let device = Arc::clone(&self.device);
         let drop_range = move || {
@@ -140,7 +140,7 @@ impl Kernel for Notifier {
             hand_off::be_ordinary();
             let _ = rustix::io::write(&*device, &invalidate(id, Some(bytes)));
         };
-        let _ = Builder::new().name("fuse-drop".into()).stack_size(STACK_BYTES).spawn(drop_range);
+        Builder::new().name("fuse-drop".into()).stack_size(STACK_BYTES).spawn(drop_range).is_ok()
     }
 
     fn wait_for_answers(&self, give_up: &dyn Fn() -> bool) {

@@ -37,7 +37,9 @@ impl Kernel for Pages {
         });
     }
 
-    fn drop_later(&self, _: u64, _: Range<u64>) {}
+    fn drop_later(&self, _: u64, _: Range<u64>) -> bool {
+        true
+    }
 
     fn wait_for_answers(&self, _: &dyn Fn() -> bool) {}
 }
