@@ -120,6 +120,16 @@ static void unchanged(void) {
     int s; waitpid(child, &s, 0); owner("root"); R(opens("root", O_RDWR)); R(opens("directory/nobodys", O_CREAT | O_RDWR)); owner("directory/nobodys");
     S(setfsuid, 70000); S(setfsgid, 70000); R(opens("root", O_RDWR)); R(chmod("root", 0600));
 }
+// A child is made without descriptors, for which more than one attempt may be needed; afterwards the kernel's files are still one's own.
+static const char *host = "/dev/shm/gannet-users-host";
+static void without_room(void) {
+    R(opens("root", O_RDONLY));
+    struct rlimit few = {64, 64}; setrlimit(RLIMIT_NOFILE, &few);
+    int first = dup(1), next; while ((next = dup(1)) >= 0);
+    CHILD(say("in a child"));
+    for (next = first; next < 64; next++) close(next);
+    R(opens(host, O_RDWR)); R(opens("root", O_RDONLY));
+}
 static void own_map(const char *how, int user, const char *users, const char *groups, void (*work)(void)) {
     section = how;
     CHILD(if (user) become(user, user); if (unshare(CLONE_NEWUSER)) say("unshare: %s", strerrorname_np(errno)); prctl(PR_SET_DUMPABLE, 1); map(getpid(), users, groups, 1); work());
@@ -176,6 +186,9 @@ int main(int count, char **arguments) {
     by_parent("root, nobody", 0, "0 100000 65536", "0 100000 65536", as_its_nobody);
     by_parent("root, unchanged", 0, "0 100000 65536", "0 100000 65536", unchanged);
     by_parent("root, unchanged, few", 0, "0 100000 10", "0 100000 10", unchanged);
+    int kept = open(host, O_CREAT | O_RDWR, 0600); close(kept); chmod(host, 0600);
+    by_parent("root, no room", 0, "0 100000 65536", "0 100000 65536", without_room);
+    unlink(host);
     by_parent("root, all", 0, "0 0 4294967295", "0 0 4294967295", both);
     own_map("own map, user", 1234, "0 1234 1", "0 1234 1", both);
     own_map("own map, other number", 1234, "77 1234 1", "78 1234 1", both);
