@@ -272,7 +272,7 @@ pub(crate) fn after_fork_in_child() {
 fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) -> Result<Option<usize>, isize> {
     let Some(settings) = environment::settings() else { return Ok(None) };
     let mut count = 0;
-    let mut preload_entry = None;
+    let (mut preload_entry, mut users_entry) = (None, None);
     let mut volumes = Vec::new();
     let mut kept_bytes = 0;
     if environment != 0 {
@@ -288,6 +288,8 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
                 preload_entry = Some(entry);
             } else if head.starts_with(b"GANNET_RUN_VOLUM") {
                 volumes = wider_list(entry, settings.volumes());
+            } else if head.starts_with(b"GANNET_RUN_USERS") {
+                users_entry = Some(entry);
             }
             count += 1;
             if count > ENTRIES_MAX {
@@ -307,7 +309,11 @@ fn rewrite_environment(environment: usize, record: &mut Record, in_child: bool) 
     let (address, length) = core::mem::take(&mut record.exec_path);
     let mut program = vec![0u8; length];
     memory::read_bytes(address, &mut program).map_err(|_| EFAULT)?;
-    let users = front::users::told();
+    // `gannet run` in a namespace that nobody told of begins anew there.
+    let begun = users_entry.filter(|_| front::users::is_lost()).and_then(|entry| {
+        memory::read_long_string(entry + b"GANNET_RUN_USERS=".len()).ok().filter(|told| front::users::begins_here(told))
+    });
+    let users = begun.unwrap_or_else(front::users::told);
     let needed = (count + 10) * 8
         + settings.total_bytes()
         + volumes.len()

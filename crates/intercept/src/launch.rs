@@ -175,6 +175,7 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     command.env("GANNET_RUN_LIBRARY", &options.library);
     command.env("GANNET_RUN_VOLUMES", OsString::from_vec(volumes));
     command.env_remove("GANNET_RUN_DESCRIPTORS");
+    command.env_remove("GANNET_RUN_USERS");
     let mut ours = 2;
     // Its inode tells it from those that are made below.
     if let Ok(namespace) = std::fs::metadata("/proc/self/ns/user") {

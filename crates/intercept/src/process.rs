@@ -116,6 +116,7 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
     }
     record.vfork_parent = 0;
     lock::end_child(record);
+    front::credentials::forget_child();
     front::forks::drop_private_table(record);
     false
 }

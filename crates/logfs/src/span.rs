@@ -168,9 +168,11 @@ impl Wanted<'_> {
             return Err(Some("is neither a file nor a DAX device".to_owned()));
         }
         if let Some(user) = foreign_owner(&stat, owner) {
-            let what =
-                format!("belongs to user {user}, who does not own the first medium: give it the same owner (chown)");
-            return Err(Some(what));
+            return Err(Some(if gannet_shm::stands_for_several(user) {
+                format!("belongs to user {user}, whom this user namespace does not know: open the volume outside of it")
+            } else {
+                format!("belongs to user {user}, who does not own the first medium: give it the same owner (chown)")
+            }));
         }
         let medium = Medium::open(path, options).map_err(|error| Some(format!("cannot be opened: {error}")))?;
         // What was looked at and what was opened is the same file.

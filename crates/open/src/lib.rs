@@ -5,6 +5,7 @@
 
 use gannet_logfs::{AttachOptions, LogFs, NoUsers};
 use gannet_memfs::{Limits, MemoryFs};
+use gannet_vfs::shared::shm;
 use gannet_vfs::{Error, FileSystem, Owner};
 use std::path::Path;
 use std::sync::Arc;
@@ -95,9 +96,8 @@ fn open_memory(name: &Path, size: &str) -> Result<Arc<dyn FileSystem>, OpenError
     let failed = |error: Error| OpenError::Volume { path: name.display().to_string(), error };
     let limits = Limits { data_bytes: memory_bytes(size).map_err(failed)?, inodes: 1 << 20 };
     // Whoever makes it owns it.
-    let user = gannet_vfs::shared::shm::user_of_process();
-    let group = rustix::process::getegid().as_raw();
-    let memory = MemoryFs::new(limits, 0o755, Owner { user, group }).map_err(failed)?;
+    let owner = Owner { user: shm::user_of_process(), group: shm::group_of_process() };
+    let memory = MemoryFs::new(limits, 0o755, owner).map_err(failed)?;
     Ok(Arc::new(memory))
 }
 

@@ -19,7 +19,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-use rustix::thread::{Timespec, nanosleep};
+use rustix::thread::{CapabilitySet, Timespec, capabilities, nanosleep, set_capabilities};
 
 /// Where arenas live.
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
@@ -160,7 +160,7 @@ impl ArenaPath {
             FileType::Symlink => return Err(self.foreign("a symbolic link")),
             _ => return Err(self.foreign("not a regular file")),
         }
-        if status.st_uid != user::as_seen(self.uid).id {
+        if self.uid == user::UNKNOWN || status.st_uid != user::as_seen(self.uid).id {
             return Err(self.foreign("belongs to another user"));
         }
         if status.st_mode & 0o7777 != 0o600 {
@@ -169,13 +169,14 @@ impl ArenaPath {
         Ok(())
     }
 
-    /// Where the owner looks as others do, too: only who owns a file, or has a capability over its owner, which nobody has over those that are
-    /// not known, may set its mode, to what it is. `check` has been passed.
+    /// Where the owner looks as others do, too: only who owns a file may set its mode, to what it is, without CAP_FOWNER. With it also who has a
+    /// user among those it counts for who is 65534 inside, and looks like who is not known. `check` has been passed.
     fn prove(&self, fd: impl AsFd) -> Result<()> {
         if !user::as_seen(self.uid).is_shared {
             return Ok(());
         }
-        rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR).map_err(|errno| match errno {
+        let set = || rustix::fs::fchmod(fd, Mode::RUSR | Mode::WUSR);
+        as_owner_alone(set).map_err(|errno| match errno {
             Errno::PERM => self.foreign("belongs to another user"),
             errno => Error::system("examine the arena")(errno),
         })
@@ -365,6 +366,21 @@ impl Gate {
             kept => kept,
         }
     }
+}
+
+/// Makes an attempt of this thread's without CAP_FOWNER.
+fn as_owner_alone<T>(attempt: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    let before = capabilities(None)?;
+    if !before.effective.contains(CapabilitySet::FOWNER) {
+        return attempt();
+    }
+    let mut without = before;
+    without.effective -= CapabilitySet::FOWNER;
+    set_capabilities(None, without)?;
+    let result = attempt();
+    // It is among the permitted ones.
+    set_capabilities(None, before)?;
+    result
 }
 
 /// Waits for the gate.

@@ -15,23 +15,37 @@ pub struct Seen {
     pub is_shared: bool,
 }
 
-struct Translation {
-    outside: fn(u32) -> u32,
-    inside: fn(u32) -> Seen,
+/// A user or group of outside that is not known: the kernel has none with this id.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
+
+/// How ids are translated.
+#[derive(Debug)]
+pub struct Translation {
+    /// The user of outside that the process's effective one is, which looks so to the process; or `u32::MAX` if it is not known.
+    pub outside: fn(u32) -> u32,
+    /// Likewise, the group.
+    pub group_outside: fn(u32) -> u32,
+    /// How the owner of an arena looks to the process.
+    pub inside: fn(u32) -> Seen,
 }
 
 static TRANSLATION: OnceLock<Translation> = OnceLock::new();
 
-/// From now on arenas are named by what `outside` says of the process's effective user, as it looks to the process; and `inside` says how
-/// the owner of an arena looks to it. Said once.
-pub fn translate_users(outside: fn(u32) -> u32, inside: fn(u32) -> Seen) {
-    let _ = TRANSLATION.set(Translation { outside, inside });
+/// From now on arenas are named by what `translation` says. Said once.
+pub fn translate_users(translation: Translation) {
+    let _ = TRANSLATION.set(translation);
 }
 
 /// The process's effective user, as arenas are named.
 pub fn user_of_process() -> u32 {
     let user = rustix::process::geteuid().as_raw();
     TRANSLATION.get().map_or(user, |translation| (translation.outside)(user))
+}
+
+/// The process's effective group, likewise.
+pub fn group_of_process() -> u32 {
+    let group = rustix::process::getegid().as_raw();
+    TRANSLATION.get().map_or(group, |translation| (translation.group_outside)(group))
 }
 
 /// How `user` looks in this process.
@@ -42,6 +56,6 @@ pub(crate) fn as_seen(user: u32) -> Seen {
 
 /// Whether files that look as if `user` owned them can be of several users, none of whom the process's namespace knows.
 pub fn stands_for_several(user: u32) -> bool {
-    let unknown = as_seen(u32::MAX);
+    let unknown = as_seen(UNKNOWN);
     unknown.is_shared && unknown.id == user
 }

@@ -320,3 +320,16 @@ fn one_of_two_renames_a_file() {
         std::thread::scope(|scope| [0, 1].map(|me| scope.spawn(move || work(me))).map(|one| one.join().unwrap()));
     assert_eq!(renamed.iter().sum::<usize>(), FILES, "{renamed:?}");
 }
+
+/// Who is not known (a user namespace whose maps cannot be read) owns nothing.
+#[test]
+fn nobody_makes_inodes_for_who_is_not_known() {
+    let fs = MemoryFs::new(Limits::default(), 0o777, Owner::default()).unwrap();
+    let place = Place { directory: fs.root(), last: Last::Name(name("new")), found: None, wants_directory: false };
+    let make = |who| Namespace::new(&fs, who).make(&place, FileType::Directory, 0o777, 0, &[]);
+    for who in [Credentials { user: Credentials::UNKNOWN, ..USER }, Credentials { group: Credentials::UNKNOWN, ..USER }]
+    {
+        assert_eq!(make(who).unwrap_err().errno(), Errno::OVERFLOW);
+    }
+    make(USER).unwrap();
+}

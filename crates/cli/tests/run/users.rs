@@ -112,6 +112,16 @@ fn who_is_not_known_does_not_see_the_volume() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(text(&output.stdout), "1", "{output:?}");
     assert!(errors.contains("user namespace") && errors.contains("Permission denied"), "{errors}");
+    // Who begins anew in there is known.
+    let second = place.volume("second");
+    assert!(run(&["run", &second, "--", "sh", "-c", "echo there > /gannet/f"]).status.success());
+    let script = format!(
+        "{} {} run {second}:/second -- sh -c 'cat /second/f; stat -c %u /second/f'",
+        program.display(),
+        env!("CARGO_BIN_EXE_gannet")
+    );
+    let output = gannet().args(["run", &volume, "--", "sh", "-c", &script]).output().unwrap();
+    assert_eq!(text(&output.stdout), format!("there\n{}", rustix::process::geteuid().as_raw()), "{output:?}");
     // Inside a namespace from the start, ids are what they look like there.
     let within = Command::new("unshare")
         .args([
@@ -128,4 +138,22 @@ fn who_is_not_known_does_not_see_the_volume() {
         .unwrap();
     assert!(within.status.success(), "{within:?}");
     assert!(run(&["fsck", &volume]).status.success());
+}
+
+/// The first directory of a volume in memory belongs to who makes it, who may be in a namespace by then.
+#[test]
+fn a_volume_in_memory_belongs_to_who_is_outside() {
+    if hindrance().is_some() || !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: user namespaces may not be made here, or this is not root, who can be others");
+        return;
+    }
+    build_library();
+    let output = Command::new("setpriv")
+        .args(["--reuid", "1234", "--regid", "1235", "--clear-groups", env!("CARGO_BIN_EXE_gannet")])
+        .args(["run", "memory:", "--", "unshare", "-r", "stat", "-c", "%u:%g", "/gannet"])
+        .env("HOME", "/nonexistent")
+        .env_remove("XDG_CACHE_HOME")
+        .output()
+        .unwrap();
+    assert_eq!(text(&output.stdout), "0:0", "{output:?}");
 }

@@ -71,10 +71,24 @@ pub(crate) fn forget() {
     KNOWN_TO_THREAD.set(None);
 }
 
+/// A `vfork` child, which runs on its parent's thread, has changed who it is.
+pub(crate) fn note_change_by_child() {
+    CHANGED_BY_CHILD.set(true);
+}
+
+/// A `vfork` child has ended: its parent is who it was before.
+pub(crate) fn forget_child() {
+    if CHANGED_BY_CHILD.replace(false) {
+        KNOWN_TO_THREAD.set(None);
+        users::forget_child();
+    }
+}
+
 static OF_THREADS: AtomicBool = AtomicBool::new(false);
 
 std::thread_local! {
     static KNOWN_TO_THREAD: Cell<Option<&'static Known>> = const { Cell::new(None) };
+    static CHANGED_BY_CHILD: Cell<bool> = const { Cell::new(false) };
 }
 
 fn known() -> &'static Known {
@@ -111,9 +125,20 @@ fn known_once() -> &'static Known {
 }
 
 fn read() -> Known {
-    let mut groups = vec![0u32; 64];
     let mut header = [0x2008_0522_u32, 0];
     let mut data = [0u32; 6];
+    // SAFETY: buffers of the sizes the kernel is told.
+    unsafe { syscall(number::CAPGET, [header.as_mut_ptr() as usize, data.as_mut_ptr() as usize]) };
+    // SAFETY: no arguments.
+    let is_root = unsafe { syscall(number::GETUID, []) } == 0;
+    let (ids, namespace, is_final) = users::translate(seen);
+    let capabilities = u64::from(data[0]) | u64::from(data[3]) << 32;
+    Known { ids, is_root, capabilities, namespace, may_change: !is_final }
+}
+
+/// What the kernel says of who the process is.
+fn seen() -> Ids {
+    let mut groups = vec![0u32; 64];
     // SAFETY: buffers of the sizes the kernel is told.
     unsafe {
         let mut count = syscall(number::GETGROUPS, [groups.len(), groups.as_mut_ptr() as usize]);
@@ -122,19 +147,14 @@ fn read() -> Known {
             count = syscall(number::GETGROUPS, [groups.len(), groups.as_mut_ptr() as usize]);
         }
         groups.truncate(count.max(0) as usize);
-        syscall(number::CAPGET, [header.as_mut_ptr() as usize, data.as_mut_ptr() as usize]);
-        let seen = Ids {
+        Ids {
             // Who acts on files, which follows the effective ids unless the program says otherwise; an impossible id only asks.
             user: syscall(number::SETFSUID, [usize::MAX]) as u32,
             group: syscall(number::SETFSGID, [usize::MAX]) as u32,
             real_user: syscall(number::GETUID, []) as u32,
             real_group: syscall(number::GETGID, []) as u32,
             groups,
-        };
-        let is_root = seen.real_user == 0;
-        let (ids, namespace, is_final) = users::translate(seen);
-        let capabilities = u64::from(data[0]) | u64::from(data[3]) << 32;
-        Known { ids, is_root, capabilities, namespace, may_change: !is_final }
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall, syscall6};
 use gannet_vfs::Errno;
+use std::ffi::CString;
 
 /// `unshare` with `CLONE_NEWUSER`. A `vfork` child, and others that run in another process's memory, would be in another namespace than
 /// who shares it: `EPERM`.
@@ -40,7 +41,7 @@ pub(crate) fn set(call: &Call<'_>) -> Answer {
         let is_refused = kinds & CLONE_NEWUSER != 0 && is_process(descriptor);
         return if is_refused { Err(Errno::PERM) } else { Ok(Outcome::Pass) };
     }
-    let inode = |descriptor: usize| inode_of(format!("/proc/self/fd/{descriptor}\0").as_ptr() as usize);
+    let inode = |descriptor: usize| inode_of(&path_of(descriptor));
     let own = namespace_now();
     if own.is_some() && inode(descriptor) == own {
         // Refused by the kernel, too.
@@ -67,9 +68,13 @@ pub(crate) fn set(call: &Call<'_>) -> Answer {
     Ok(Outcome::Done(result))
 }
 
+fn path_of(descriptor: usize) -> CString {
+    CString::new(format!("/proc/self/fd/{descriptor}")).expect("no zero in it")
+}
+
 /// Whether a descriptor is of a process (`pidfd_open`).
 fn is_process(descriptor: usize) -> bool {
-    let path = format!("/proc/self/fd/{descriptor}\0");
+    let path = path_of(descriptor);
     let mut text = [0u8; 64];
     // SAFETY: a path that ends in zero, and a buffer of that length.
     let length = unsafe { syscall(READLINK, [path.as_ptr() as usize, text.as_mut_ptr() as usize, text.len()]) };

@@ -58,6 +58,7 @@ pub(crate) mod sockets;
 pub(crate) mod status;
 pub(crate) mod table;
 pub(crate) mod transfer;
+mod user_maps;
 pub(crate) mod users;
 pub(crate) mod working_directory;
 
@@ -287,9 +288,9 @@ impl Front {
     fn attempt(&self, mount: &Mount, complains: bool) -> Result<(), Errno> {
         entry::note_use();
         let open = || {
-            users::before_opening().map_err(|why| {
+            users::before_opening().map_err(|(errno, why)| {
                 let message = format!("{}: {why}", String::from_utf8_lossy(&mount.volume));
-                NotOpened { errno: Errno::ACCESS, message }
+                NotOpened { errno, message }
             })?;
             (self.open)(&mount.volume, &mount.manner)
         };
@@ -422,15 +423,19 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         if frame.rax != UMASK {
             front.join_before_identity_changes();
         }
+        let could = users::could_set(frame.rax);
         // SAFETY: the program's call, with its arguments.
         let result = unsafe { crate::raw::syscall6(frame.rax, frame.arguments) };
         if frame.rax == UMASK {
             credentials::set_umask(frame.arguments[0] as u32);
         } else {
             if result >= 0 {
-                users::note_set(frame.rax, &frame.arguments);
+                users::note_set(frame.rax, &frame.arguments, could, in_child);
             }
             credentials::forget();
+            if in_child {
+                credentials::note_change_by_child();
+            }
             front.mounts.iter().for_each(|mount| mount.failed.store(0, Ordering::Release));
         }
         return Outcome::Done(result);

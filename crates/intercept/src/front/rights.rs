@@ -3,6 +3,7 @@
 
 use super::Front;
 use super::table::Table;
+use super::users;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -11,19 +12,22 @@ const RLIMIT_NOFILE: usize = 7;
 /// Descriptors that an attempt may need beside the program's.
 const MORE: u64 = 8;
 
-/// Who the process acted as at start.
+/// Who the process acted as at start; [`NOT_KNOWN`] if the number is not to be set again.
 static OPENER: AtomicU32 = AtomicU32::new(0);
+
+/// An impossible id, which only asks.
+const NOT_KNOWN: u32 = u32::MAX;
 
 /// Notes who the process acts as. At start.
 pub(crate) fn initialise() {
     // SAFETY: no arguments.
-    OPENER.store(unsafe { syscall(GETEUID, []) } as u32, Ordering::Relaxed);
+    let user = unsafe { syscall(GETEUID, []) } as u32;
+    OPENER.store(if users::can_be_another(user) { NOT_KNOWN } else { user }, Ordering::Relaxed);
 }
 
-/// The process is in another user namespace, where the number is somebody else's: no attempt is made as who opened the volumes. An
-/// impossible id only asks.
+/// The process is in another user namespace, where the number is somebody else's: no attempt is made as who opened the volumes.
 pub(crate) fn forget_opener() {
-    OPENER.store(u32::MAX, Ordering::Relaxed);
+    OPENER.store(NOT_KNOWN, Ordering::Relaxed);
 }
 
 /// Makes an attempt, and should it fail another one with more room and with the rights of who opened the volumes, as far as the kernel gives
@@ -38,7 +42,7 @@ pub(crate) fn with_room<T, E>(
         let room = Room::make(front, table, alone);
         let rights = Rights::take();
         let result = attempt();
-        rights.give_back();
+        rights.into_iter().for_each(Rights::give_back);
         room.give_back();
         result
     })
@@ -120,12 +124,24 @@ fn capabilities() -> Option<[u32; 6]> {
     (!is_error(result)).then_some(sets)
 }
 
+/// Whether the thread has one of these capabilities (of the first 32).
+pub(super) fn has_any_capability(wanted: u32) -> bool {
+    capabilities().is_some_and(|sets| sets[0] & wanted != 0)
+}
+
 impl Rights {
-    fn take() -> Self {
+    /// `None` if the thread stays who it is: as whom volumes were opened is not known, or who it is now, and could not be set again.
+    fn take() -> Option<Self> {
+        let opener = OPENER.load(Ordering::Relaxed);
+        // SAFETY: an impossible id only asks.
+        let user = unsafe { syscall(SETFSUID, [NOT_KNOWN as usize]) } as u32;
+        if opener == NOT_KNOWN || user == opener || users::can_be_another(user) {
+            return None;
+        }
         let capabilities = capabilities();
         // SAFETY: of this thread only; undone by `give_back`. The kernel allows it who can be that user at all.
-        let user = unsafe { syscall(SETFSUID, [OPENER.load(Ordering::Relaxed) as usize]) } as usize;
-        Self { user, capabilities }
+        unsafe { syscall(SETFSUID, [opener as usize]) };
+        Some(Self { user: user as usize, capabilities })
     }
 
     fn give_back(self) {

@@ -7,23 +7,31 @@
 //!
 //! ```text
 //! ORIGIN                                                     the inode of the namespace in which the tree was started
-//! ORIGIN;NAMESPACE;USERS;GROUPS;SET;USER GROUP REAL REAL;…   where the process is; maps from around it to the origin, as in uid_map but
-//!                                                            with commas; which ids it has set since; who it was, and its groups
+//! ORIGIN;NAMESPACE;USERS;GROUPS;SET;USER GROUP REAL REAL…    where the process is; maps from around it to the origin, as in uid_map but
+//!                                                            with commas; which ids it has set to 65534; who it was, and its groups
 //! ```
 //!
 //! What is told is compared with the kernel's word: a process in a namespace that nobody told of does not see volumes. The variable is no
 //! more to be believed than the program that has it, which has the volume mapped: what others may not do is the kernel's to prevent, by the
 //! permissions of the volume's file and of its arena.
 //!
-//! The own maps are read in `/proc`, again as long as they are empty: they are written once, also by others. A process without namespaces
-//! pays one look at `/proc/self/ns/user`, when it first opens a volume.
+//! The own maps are read in `/proc`, again as long as they are empty: they are written once, also by others. While they cannot be read
+//! (descriptors are full) the process is nobody ([`UNKNOWN`]), who owns nothing and makes nothing. A process without namespaces pays one look
+//! at `/proc/self/ns/user`, when it first opens a volume.
+//!
+//! Whether ids are still what they were is asked of the kernel: other programs may have set them. Only where 65534 is mapped does it say the
+//! same of two, and what the process was seen to set decides.
 
+use super::user_maps::{groups_outside, map_at, outside};
 use super::{credentials, rights};
 use crate::environment;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
+use core::cell::Cell;
+use core::ffi::CStr;
 use core::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
-use gannet_vfs::namespace::{IdMap, UserNamespace};
+use gannet_vfs::Errno;
+use gannet_vfs::namespace::{Credentials, IdMap, UserNamespace};
 use gannet_vfs::shared::shm::{self, Seen};
 use std::fmt::Write;
 
@@ -32,7 +40,11 @@ pub(crate) const CLONE_NEWUSER: usize = 0x1000_0000;
 /// What the kernel tells of ids that a namespace does not know.
 pub(super) const NOBODY: u32 = 65534;
 /// More groups are not handed over an `execve`: a variable of the environment has its bounds.
-const GROUPS_MAX: usize = 4096;
+pub(super) const GROUPS_MAX: usize = 4096;
+/// Who is not known: never an inode's owner.
+pub(super) const UNKNOWN: u32 = Credentials::UNKNOWN;
+/// The maps of who is not known: no ids, and capabilities count for nothing.
+static NO_MAPS: UserNamespace = UserNamespace { users: IdMap::NOTHING, groups: IdMap::NOTHING };
 
 /// Who a process is, in the ids of the origin.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
@@ -53,7 +65,7 @@ struct Inside {
     around: UserNamespace,
     /// Who came in.
     came: Ids,
-    /// [`USER_SET`] and the like.
+    /// What was set to 65534: [`USER_SET`] and the like.
     set: AtomicU8,
     /// From the namespace to the origin; null until it was looked at. Never freed, as others may be reading it.
     maps: AtomicPtr<UserNamespace>,
@@ -62,6 +74,13 @@ struct Inside {
 const USER_SET: u8 = 1;
 const GROUP_SET: u8 = 2;
 const GROUPS_SET: u8 = 4;
+const REAL_USER_SET: u8 = 8;
+const REAL_GROUP_SET: u8 = 16;
+
+std::thread_local! {
+    /// What a `vfork` child has set, which is not its parent's.
+    static SET_BY_CHILD: Cell<u8> = const { Cell::new(0) };
+}
 
 /// Where this process is.
 #[derive(Clone, Copy)]
@@ -126,14 +145,14 @@ fn origin() -> u64 {
 
 /// The inode of the namespace that the process is in.
 pub(super) fn namespace_now() -> Option<u64> {
-    inode_of(c"/proc/self/ns/user".as_ptr() as usize)
+    inode_of(c"/proc/self/ns/user")
 }
 
-/// The inode that a path ending in zero leads to.
-pub(super) fn inode_of(path: usize) -> Option<u64> {
+/// The inode that a path leads to.
+pub(super) fn inode_of(path: &CStr) -> Option<u64> {
     let mut status = [0u64; 18];
     // SAFETY: a path that ends in zero, and room for struct stat.
-    let result = unsafe { syscall(STAT, [path, status.as_mut_ptr() as usize]) };
+    let result = unsafe { syscall(STAT, [path.as_ptr() as usize, status.as_mut_ptr() as usize]) };
     (!is_error(result)).then_some(status[1])
 }
 
@@ -165,14 +184,18 @@ impl Inside {
             }
             text.push(';');
         }
-        let _ = write!(text, "{};{user} {group} {real_user} {real_group}", self.set.load(Ordering::Relaxed));
+        let _ = write!(
+            text,
+            "{};{user} {group} {real_user} {real_group}",
+            self.set.load(Ordering::Relaxed) | SET_BY_CHILD.get()
+        );
         for group in groups.iter().take(GROUPS_MAX) {
             let _ = write!(text, " {group}");
         }
         text
     }
 
-    /// From the namespace to the origin, as far as it is known by now.
+    /// From the namespace to the origin, as far as it is known by now; [`NO_MAPS`] if it cannot be read.
     fn maps(&self) -> &'static UserNamespace {
         let known = self.maps.load(Ordering::Acquire);
         // SAFETY: published below, and never freed.
@@ -181,10 +204,10 @@ impl Inside {
         {
             return known;
         }
-        let now = UserNamespace {
-            users: map_at(c"/proc/self/uid_map").within(&self.around.users),
-            groups: map_at(c"/proc/self/gid_map").within(&self.around.groups),
+        let (Ok(users), Ok(groups)) = (map_at(c"/proc/self/uid_map"), map_at(c"/proc/self/gid_map")) else {
+            return &NO_MAPS;
         };
+        let now = UserNamespace { users: users.within(&self.around.users), groups: groups.within(&self.around.groups) };
         // SAFETY: as above.
         match unsafe { known.as_ref() } {
             Some(known) if *known == now => known,
@@ -196,8 +219,16 @@ impl Inside {
         }
     }
 
+    fn note(&self, what: u8, in_child: bool) {
+        if in_child {
+            SET_BY_CHILD.set(SET_BY_CHILD.get() | what);
+        } else {
+            self.set.fetch_or(what, Ordering::Relaxed);
+        }
+    }
+
     fn has_set(&self, what: u8) -> bool {
-        self.set.load(Ordering::Relaxed) & what != 0
+        (self.set.load(Ordering::Relaxed) | SET_BY_CHILD.get()) & what != 0
     }
 }
 
@@ -206,71 +237,43 @@ fn is_final(maps: &UserNamespace) -> bool {
     !maps.users.is_empty() && !maps.groups.is_empty()
 }
 
-/// A map of this process as `/proc` tells it; nothing where it is not to be read.
-fn map_at(path: &core::ffi::CStr) -> IdMap {
-    /// 340 lines of three numbers, as the kernel pads them.
-    const BYTES_MAX: usize = 340 * 33 + 1;
-    let mut text = vec![0u8; BYTES_MAX];
-    let mut used = 0;
-    // SAFETY: a path that ends in zero, our own descriptor, and a buffer of that length.
-    unsafe {
-        let opened = syscall(OPENAT, [usize::MAX, path.as_ptr() as usize, 0o2000000, 0]);
-        if is_error(opened) {
-            return IdMap::NOTHING;
-        }
-        while used < text.len() {
-            let length = syscall(READ, [opened as usize, text[used..].as_mut_ptr() as usize, text.len() - used]);
-            match usize::try_from(length) {
-                Ok(length) if length > 0 => used += length,
-                _ => break,
-            }
-        }
-        syscall(CLOSE, [opened as usize]);
-    }
-    core::str::from_utf8(&text[..used]).ok().and_then(IdMap::parse).unwrap_or(IdMap::NOTHING)
-}
-
-/// The origin's id of one that looks like `seen`, where the process came in as `came`; `was_set`: it may have changed since.
-fn outside(map: &IdMap, seen: u32, came: u32, was_set: bool) -> u32 {
-    match map.outside(seen) {
-        Some(outside) if seen != NOBODY || was_set || map.inside(came).is_some() => outside,
-        // Not known inside: it is what it was. Without a map none could have been set.
-        _ if seen == NOBODY && !(was_set && map.is_empty()) => came,
-        // The map is not to be read.
-        _ => NOBODY,
-    }
-}
-
-/// Who the process is to volumes, from what the kernel says of it. The namespace is `None` at the origin; whether that is the last word.
-pub(crate) fn translate(seen: Ids) -> (Ids, Option<&'static UserNamespace>, bool) {
-    /// Knows no ids: capabilities count for nothing.
-    static UNKNOWN: UserNamespace = UserNamespace { users: IdMap::NOTHING, groups: IdMap::NOTHING };
+/// Who the process is to volumes, by what the kernel says of it: `look`. The namespace is `None` at the origin; whether that is the last
+/// word.
+pub(crate) fn translate(look: impl Fn() -> Ids) -> (Ids, Option<&'static UserNamespace>, bool) {
     let inside = match place() {
-        Place::Origin => return (seen, None, true),
+        Place::Origin => return (look(), None, true),
         Place::Inside(inside) => inside,
         // What was open before stays so, but for nobody's eyes.
-        Place::Lost => {
-            let (user, group) = (NOBODY, NOBODY);
-            let ids = Ids { user, group, real_user: user, real_group: group, groups: Vec::new() };
-            return (ids, Some(&UNKNOWN), true);
+        Place::Lost => return (unknown(), Some(&NO_MAPS), true),
+    };
+    // What the kernel says is to be read by the maps that it said it by.
+    let (mut maps, mut seen) = (inside.maps(), look());
+    loop {
+        if core::ptr::eq(maps, &NO_MAPS) {
+            return (unknown(), Some(&NO_MAPS), false);
         }
-    };
-    let (maps, came) = (inside.maps(), &inside.came);
-    let user = |seen, came| outside(&maps.users, seen, came, inside.has_set(USER_SET));
-    let group = |seen, came| outside(&maps.groups, seen, came, inside.has_set(GROUP_SET));
-    let groups = if inside.has_set(GROUPS_SET) {
-        seen.groups.iter().filter_map(|seen| maps.groups.outside(*seen)).collect()
-    } else {
-        came.groups.clone()
-    };
+        let now = if is_final(maps) { maps } else { inside.maps() };
+        if core::ptr::eq(maps, now) {
+            break;
+        }
+        (maps, seen) = (now, look());
+    }
+    let came = &inside.came;
+    let user = |seen, came, set| outside(&maps.users, seen, came, inside.has_set(set));
+    let group = |seen, came, set| outside(&maps.groups, seen, came, inside.has_set(set));
     let ids = Ids {
-        user: user(seen.user, came.user),
-        group: group(seen.group, came.group),
-        real_user: user(seen.real_user, came.real_user),
-        real_group: group(seen.real_group, came.real_group),
-        groups,
+        user: user(seen.user, came.user, USER_SET),
+        group: group(seen.group, came.group, GROUP_SET),
+        real_user: user(seen.real_user, came.real_user, REAL_USER_SET),
+        real_group: group(seen.real_group, came.real_group, REAL_GROUP_SET),
+        groups: groups_outside(&maps.groups, &seen.groups, &came.groups, inside.has_set(GROUPS_SET)),
     };
     (ids, Some(maps), is_final(maps))
+}
+
+fn unknown() -> Ids {
+    let (user, group) = (UNKNOWN, UNKNOWN);
+    Ids { user, group, real_user: user, real_group: group, groups: Vec::new() }
 }
 
 /// Whether the maps of the namespace are others than `maps` by now.
@@ -279,24 +282,51 @@ pub(crate) fn have_changed(maps: Option<&'static UserNamespace>) -> bool {
 }
 
 /// Before a volume is opened: arenas are named by ids of the origin. An error if those are not known, and why.
-pub(crate) fn before_opening() -> Result<(), &'static str> {
+pub(crate) fn before_opening() -> Result<(), (Errno, &'static str)> {
     match place() {
         Place::Origin => {}
-        Place::Inside(_) => shm::translate_users(user_outside, user_seen),
+        Place::Inside(_) if user_outside(effective_user()) == UNKNOWN => {
+            let why = "who this process is outside of its user namespace cannot be read in /proc/self/uid_map: are its descriptors used up?";
+            return Err((Errno::MFILE, why));
+        }
+        Place::Inside(_) => translate_arenas(),
         Place::Lost => {
-            return Err(
-                "this process is in a user namespace, and who it is outside is not known: the namespace was made by a program \
-                         that does not see volumes, or there is no /proc",
-            );
+            let why = "this process is in a user namespace, and who it is outside is not known: the namespace was made by a program \
+                       that does not see volumes, or there is no /proc";
+            return Err((Errno::ACCESS, why));
         }
     }
     Ok(())
 }
 
+fn translate_arenas() {
+    shm::translate_users(shm::Translation { outside: user_outside, group_outside, inside: user_seen });
+}
+
+fn effective_user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(GETEUID, []) as u32 }
+}
+
 fn user_outside(seen: u32) -> u32 {
     match place() {
-        Place::Inside(inside) => outside(&inside.maps().users, seen, inside.came.user, inside.has_set(USER_SET)),
-        _ => seen,
+        Place::Origin => seen,
+        Place::Inside(inside) => match inside.maps() {
+            maps if core::ptr::eq(maps, &NO_MAPS) => UNKNOWN,
+            maps => outside(&maps.users, seen, inside.came.user, inside.has_set(USER_SET)),
+        },
+        Place::Lost => UNKNOWN,
+    }
+}
+
+fn group_outside(seen: u32) -> u32 {
+    match place() {
+        Place::Origin => seen,
+        Place::Inside(inside) => match inside.maps() {
+            maps if core::ptr::eq(maps, &NO_MAPS) => UNKNOWN,
+            maps => outside(&maps.groups, seen, inside.came.group, inside.has_set(GROUP_SET)),
+        },
+        Place::Lost => UNKNOWN,
     }
 }
 
@@ -331,26 +361,60 @@ fn maps_inside() -> Option<&'static UserNamespace> {
     }
 }
 
-/// The program has set ids of its own by this call.
-pub(crate) fn note_set(number: usize, arguments: &[usize; 6]) {
-    let ids = match number {
-        SETRESUID | SETRESGID => &arguments[..3],
-        SETREUID | SETREGID => &arguments[..2],
-        _ => &arguments[..1],
+/// Whether the process may set any id by this call, which may take that right away.
+pub(crate) fn could_set(number: usize) -> bool {
+    const CAP_SETGID: u32 = 1 << 6;
+    const CAP_SETUID: u32 = 1 << 7;
+    let capability = match number {
+        SETUID | SETFSUID => CAP_SETUID,
+        SETGID | SETFSGID => CAP_SETGID,
+        _ => return false,
     };
-    // Nothing is set, or only asked for, by an impossible id.
-    if number != SETGROUPS && ids.iter().all(|id| *id as u32 == u32::MAX) {
-        return;
-    }
-    if let Place::Inside(inside) = place() {
-        let what = match number {
-            SETUID | SETREUID | SETRESUID | SETFSUID => USER_SET,
-            SETGID | SETREGID | SETRESGID | SETFSGID => GROUP_SET,
-            SETGROUPS => GROUPS_SET,
-            _ => return,
-        };
-        inside.set.fetch_or(what, Ordering::Relaxed);
-    }
+    matches!(place(), Place::Inside(_)) && rights::has_any_capability(capability)
+}
+
+/// The program has set ids of its own by this call, a `vfork` child (`in_child`) its own only. Where it set 65534, which must be mapped then,
+/// the kernel says the same of it as of one that is not known. `could`: what [`could_set`] said before.
+pub(crate) fn note_set(number: usize, arguments: &[usize; 6], could: bool, in_child: bool) {
+    let Place::Inside(inside) = place() else { return };
+    let if_nobody = |id: usize, what: u8| if id as u32 == NOBODY { what } else { 0 };
+    let (real, acting) = match number {
+        SETUID | SETREUID | SETRESUID | SETFSUID => (REAL_USER_SET, USER_SET),
+        SETGID | SETREGID | SETRESGID | SETFSGID => (REAL_GROUP_SET, GROUP_SET),
+        SETGROUPS => {
+            inside.note(GROUPS_SET, in_child);
+            return;
+        }
+        _ => return,
+    };
+    let set = match number {
+        SETRESUID | SETRESGID | SETREUID | SETREGID => if_nobody(arguments[0], real) | if_nobody(arguments[1], acting),
+        SETUID | SETGID => if_nobody(arguments[0], if could { real | acting } else { acting }),
+        // These never say that they failed.
+        SETFSUID | SETFSGID if could || inside.has_set(real) => {
+            let maps = inside.maps();
+            let map = if acting == USER_SET { &maps.users } else { &maps.groups };
+            if map.outside(NOBODY).is_some() { if_nobody(arguments[0], acting) } else { 0 }
+        }
+        _ => 0,
+    };
+    inside.note(set, in_child);
+}
+
+/// What a `vfork` child set is not set any more: it has ended.
+pub(crate) fn forget_child() {
+    SET_BY_CHILD.set(0);
+}
+
+/// Whether the process is in a namespace that nobody told of.
+pub(crate) fn is_lost() -> bool {
+    matches!(place(), Place::Lost)
+}
+
+/// Whether what `GANNET_RUN_USERS` is to tell the next program makes where the process is the origin: a `gannet run` in here.
+pub(crate) fn begins_here(told: &[u8]) -> bool {
+    let told = core::str::from_utf8(told).ok().and_then(origin_of);
+    told.is_some() && told == namespace_now()
 }
 
 /// What the next program is told, in `GANNET_RUN_USERS`.
@@ -371,7 +435,7 @@ pub(crate) struct Before {
 }
 
 impl Before {
-    /// `None` if it is not known who it is: nor is it behind it.
+    /// `None` if it is not known who it is: nor is it in there.
     pub(crate) fn look() -> Option<Self> {
         let (origin, around) = match place() {
             Place::Origin => (origin(), UserNamespace { users: IdMap::same(), groups: IdMap::same() }),
@@ -379,11 +443,13 @@ impl Before {
             Place::Inside(inside) => (inside.origin, inside.maps().clone()),
             Place::Lost => return None,
         };
-        Some(Self { origin, around, came: credentials::ids() })
+        let came = credentials::ids();
+        (![came.user, came.group].contains(&UNKNOWN)).then_some(Self { origin, around, came })
     }
 
     /// The process is in another now.
     pub(crate) fn entered(before: Option<Self>) {
+        forget_child();
         let inside = before.map(|Before { origin, around, came }| {
             // Without /proc it is told of as one that nobody is in.
             let namespace = namespace_now().unwrap_or(0);
@@ -394,7 +460,7 @@ impl Before {
             Some(inside) => {
                 NAMESPACE.store(Box::into_raw(Box::new(inside)), Ordering::Release);
                 PLACE.store(INSIDE, Ordering::Release);
-                shm::translate_users(user_outside, user_seen);
+                translate_arenas();
             }
             None => PLACE.store(LOST, Ordering::Release),
         }
@@ -418,18 +484,5 @@ mod tests {
         for wrong in ["", "4026531837", "1;2;x;;0;1 2 3 4", "1;2;;;0;1 2 3", "1;2;;;0;1 2 3 4;"] {
             assert!(inside_of(wrong).is_none(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn ids_that_look_like_nobody_are_what_they_were() {
-        let narrow = IdMap::parse("0 100000 10").unwrap();
-        let wide = IdMap::parse("0 100000 65536").unwrap();
-        assert_eq!(outside(&narrow, 3, 5, false), 100_003);
-        assert_eq!(outside(&narrow, NOBODY, 5, true), 5);
-        assert_eq!(outside(&wide, NOBODY, 5, false), 5);
-        assert_eq!(outside(&wide, NOBODY, 5, true), 165_534);
-        assert_eq!(outside(&wide, NOBODY, 165_534, false), 165_534);
-        assert_eq!(outside(&IdMap::NOTHING, NOBODY, 5, false), 5);
-        assert_eq!([outside(&IdMap::NOTHING, 0, 5, false), outside(&IdMap::NOTHING, NOBODY, 5, true)], [NOBODY; 2]);
     }
 }

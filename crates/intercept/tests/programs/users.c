@@ -113,6 +113,23 @@ static void both(void) { look_around(); change(); }
 static void as_its_root(void) { may_fork = 0; R(setresgid(0, 0, 0)); R(setresuid(0, 0, 0)); R(setgroups(0, 0)); both(); }
 static void as_its_user(void) { R(setgroups(0, 0)); R(setresgid(5, 5, 5)); R(setresuid(5, 5, 5)); may_fork = 0; both(); }
 static void as_its_nobody(void) { gid_t g[] = {5, 65534}; R(setgroups(2, g)); R(setresgid(65534, 65534, 65534)); R(setresuid(65534, 65534, 65534)); R(opens("directory/nobodys", O_CREAT | O_RDWR)); owner("directory/nobodys"); R(opens("user", O_RDONLY)); }
+// What does not change who it is: a vfork child, a call that fails without saying so.
+static void unchanged(void) {
+    pid_t child = vfork();
+    if (!child) { S(setgroups, 0, 0); S(setresgid, 65534, 65534, 65534); S(setresuid, 65534, 65534, 65534); _exit(0); }
+    int s; waitpid(child, &s, 0); owner("root"); R(opens("root", O_RDWR)); R(opens("directory/nobodys", O_CREAT | O_RDWR)); owner("directory/nobodys");
+    S(setfsuid, 70000); S(setfsgid, 70000); R(opens("root", O_RDWR)); R(chmod("root", 0600));
+}
+// A child is made without descriptors, for which more than one attempt may be needed; afterwards the kernel's files are still one's own.
+static const char *host = "/dev/shm/gannet-users-host";
+static void without_room(void) {
+    R(opens("root", O_RDONLY));
+    struct rlimit few = {64, 64}; setrlimit(RLIMIT_NOFILE, &few);
+    int first = dup(1), next; while ((next = dup(1)) >= 0);
+    CHILD(say("in a child"));
+    for (next = first; next < 64; next++) close(next);
+    R(opens(host, O_RDWR)); R(opens("root", O_RDONLY));
+}
 static void own_map(const char *how, int user, const char *users, const char *groups, void (*work)(void)) {
     section = how;
     CHILD(if (user) become(user, user); if (unshare(CLONE_NEWUSER)) say("unshare: %s", strerrorname_np(errno)); prctl(PR_SET_DUMPABLE, 1); map(getpid(), users, groups, 1); work());
@@ -125,6 +142,12 @@ static int stay(void *unused) { (void)unused; owner("user"); write(is_there[1], 
 // What is refused where one memory would be in two namespaces, and where it is not known whose ids are told.
 static void refused(void) {
     section = "refused";
+    // Without descriptors nobody can read the maps: what is made then is nobody's, and so is not made.
+    chmod(".", 0777);
+    CHILD(R(opens("root", O_RDONLY)); struct rlimit few = {64, 64}; setrlimit(RLIMIT_NOFILE, &few); if (unshare(CLONE_NEWUSER)) say("unshare: %s", strerrorname_np(errno));
+        int last = 1, next; while ((next = dup(1)) >= 0) last = next;
+        R(mkdir("full", 0777)); close(last); R(mkdir("full", 0777)); owner("full"));
+    rmdir("full");
     pid_t child = vfork();
     if (!child) { R(unshare(CLONE_NEWUSER)); _exit(0); }
     int status; waitpid(child, &status, 0);
@@ -161,6 +184,11 @@ int main(int count, char **arguments) {
     by_parent("root, container", 0, "0 100000 65536", "0 100000 65536", as_its_root);
     by_parent("root, its user", 0, "0 100000 65536", "0 100000 65536", as_its_user);
     by_parent("root, nobody", 0, "0 100000 65536", "0 100000 65536", as_its_nobody);
+    by_parent("root, unchanged", 0, "0 100000 65536", "0 100000 65536", unchanged);
+    by_parent("root, unchanged, few", 0, "0 100000 10", "0 100000 10", unchanged);
+    int kept = open(host, O_CREAT | O_RDWR, 0600); close(kept); chmod(host, 0600);
+    by_parent("root, no room", 0, "0 100000 65536", "0 100000 65536", without_room);
+    unlink(host);
     by_parent("root, all", 0, "0 0 4294967295", "0 0 4294967295", both);
     own_map("own map, user", 1234, "0 1234 1", "0 1234 1", both);
     own_map("own map, other number", 1234, "77 1234 1", "78 1234 1", both);

@@ -201,7 +201,8 @@ fn another_user_can_neither_read_nor_replace_the_arena() {
     assert_eq!(session.detach(&mut guard).unwrap(), crate::Detached::Last);
 }
 
-/// In a user namespace, where owners look alike. The one who looks may open the file, as if its permissions had just been others.
+/// In a user namespace, where owners look alike. The one who looks has all capabilities over the file, as over that of the namespace's own
+/// 65534.
 #[test]
 fn an_arena_that_only_looks_as_if_the_user_owned_it_is_refused() {
     if !rustix::process::geteuid().is_root() {

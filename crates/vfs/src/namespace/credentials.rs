@@ -47,6 +47,9 @@ pub struct Credentials<'c> {
 }
 
 impl Credentials<'_> {
+    /// A user or group that is not known, and owns nothing: what the kernel takes for no id at all.
+    pub const UNKNOWN: u32 = u32::MAX;
+
     /// Root with all capabilities, umask 022.
     pub const ROOT: Credentials<'static> = Credentials {
         user: 0,

@@ -3,7 +3,7 @@
 //! Places come from [`super::LastMode::Parent`] walks; these operations look the name up themselves where a check needs it.
 
 use super::access_list::{ACCESS_NAME, AccessList, DEFAULT_NAME};
-use super::{Access, Capabilities, Last, Namespace, Place};
+use super::{Access, Capabilities, Credentials, Last, Namespace, Place};
 use crate::{
     Errno, Error, FileType, Found, InodeFlags, Name, NewNode, NodeId, Owner, Permissions, RemoveKind, RenameFlags,
     Result,
@@ -52,7 +52,7 @@ impl Namespace<'_, '_> {
         if !is_device {
             let new = |holder: &Permissions| {
                 self.may_create(place.directory, holder)?;
-                Ok(NewNode { target, ..self.plain_node(holder, file_type, mode) })
+                Ok(NewNode { target, ..self.plain_node(holder, file_type, mode)? })
             };
             if let Some(node) = self.fs.create_if(place.directory, name, &new)? {
                 return Ok(node);
@@ -86,7 +86,7 @@ impl Namespace<'_, '_> {
     ) -> Result<T> {
         let inherits = || self.fs.xattr(directory, DEFAULT_NAME, &mut []).is_ok_and(|length| length > 0);
         if file_type != FileType::Symlink && inherits() {
-            let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
+            let (mode, owner) = self.mode_and_owner(holder, file_type, mode)?;
             let flags = holder.flags.inherited(file_type);
             return self.with_inherited_list(
                 directory,
@@ -94,18 +94,21 @@ impl Namespace<'_, '_> {
                 make,
             );
         }
-        make(&self.plain_node(holder, file_type, mode))
+        make(&self.plain_node(holder, file_type, mode)?)
     }
 
     /// A new inode in a directory without a default list.
-    pub(super) fn plain_node(&self, holder: &Permissions, file_type: FileType, mode: u32) -> NewNode<'static> {
-        let (mode, owner) = self.mode_and_owner(holder, file_type, mode);
+    pub(super) fn plain_node(&self, holder: &Permissions, file_type: FileType, mode: u32) -> Result<NewNode<'static>> {
+        let (mode, owner) = self.mode_and_owner(holder, file_type, mode)?;
         let mode = if file_type == FileType::Symlink { 0o777 } else { mode & !self.who.umask };
-        NewNode { flags: holder.flags.inherited(file_type), ..NewNode::of_type(file_type, mode, owner) }
+        Ok(NewNode { flags: holder.flags.inherited(file_type), ..NewNode::of_type(file_type, mode, owner) })
     }
 
-    /// Mode before the umask, and owner, of a new inode.
-    fn mode_and_owner(&self, holder: &Permissions, file_type: FileType, mode: u32) -> (u32, Owner) {
+    /// Mode before the umask, and owner, of a new inode. `EOVERFLOW` if who asks is not known: nobody could own it.
+    fn mode_and_owner(&self, holder: &Permissions, file_type: FileType, mode: u32) -> Result<(u32, Owner)> {
+        if [self.who.user, self.who.group].contains(&Credentials::UNKNOWN) {
+            return Err(Error::because(Errno::OVERFLOW, "who makes the file is not known"));
+        }
         let mut owner = Owner { user: self.who.user, group: self.who.group };
         let mut mode = mode & if file_type == FileType::Directory { 0o1777 } else { 0o7777 };
         if holder.mode & 0o2000 != 0 {
@@ -116,7 +119,7 @@ impl Namespace<'_, '_> {
                 mode &= !0o2000;
             }
         }
-        (mode, owner)
+        Ok((mode, owner))
     }
 
     /// [`Namespace::with_new_node`] below a directory with a default list: it takes the umask's place, which `new` is without.

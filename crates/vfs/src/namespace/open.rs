@@ -110,7 +110,7 @@ impl Namespace<'_, '_> {
         let Last::Name(name) = place.last else { return fail(Errno::ISDIR) };
         let new = |holder: &Permissions| {
             self.may_create(place.directory, holder)?;
-            Ok(self.plain_node(holder, FileType::Regular, mode))
+            self.plain_node(holder, FileType::Regular, mode)
         };
         if let Some(node) = self.fs.create_if(place.directory, name, &new)? {
             return Ok(Opened { node, file_type: FileType::Regular, created: true });
