@@ -2,7 +2,7 @@
 
 use super::users::{self, Ids};
 use crate::number;
-use crate::raw::syscall;
+use crate::raw::{is_error, syscall};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use gannet_vfs::namespace::{Capabilities, Credentials, UserNamespace};
@@ -29,7 +29,7 @@ pub(crate) fn initialise() {
     // SAFETY: sets the umask and sets it back.
     unsafe {
         let mask = syscall(number::UMASK, [0o077]);
-        let mask = if crate::raw::is_error(mask) {
+        let mask = if is_error(mask) {
             // A filter of system calls forbids it.
             told_umask().unwrap_or(0o022)
         } else {
@@ -47,7 +47,7 @@ fn told_umask() -> Option<u32> {
     // SAFETY: a path that ends in zero, our own descriptor, and a buffer of that length.
     let length = unsafe {
         let opened = syscall(number::OPENAT, [usize::MAX, c"/proc/self/status".as_ptr() as usize, 0o2000000, 0]);
-        if crate::raw::is_error(opened) {
+        if is_error(opened) {
             return None;
         }
         let length = syscall(number::READ, [opened as usize, text.as_mut_ptr() as usize, text.len()]);
@@ -147,10 +147,15 @@ fn seen() -> Ids {
             count = syscall(number::GETGROUPS, [groups.len(), groups.as_mut_ptr() as usize]);
         }
         groups.truncate(count.max(0) as usize);
+        // Who acts on files, which follows the effective ids unless the program says otherwise; an impossible id only asks. A filter of the
+        // program's may forbid that.
+        let acting = |asks: usize, effective: usize| match syscall(asks, [usize::MAX]) {
+            refused if is_error(refused) => syscall(effective, []) as u32,
+            id => id as u32,
+        };
         Ids {
-            // Who acts on files, which follows the effective ids unless the program says otherwise; an impossible id only asks.
-            user: syscall(number::SETFSUID, [usize::MAX]) as u32,
-            group: syscall(number::SETFSGID, [usize::MAX]) as u32,
+            user: acting(number::SETFSUID, number::GETEUID),
+            group: acting(number::SETFSGID, number::GETEGID),
             real_user: syscall(number::GETUID, []) as u32,
             real_group: syscall(number::GETGID, []) as u32,
             groups,

@@ -39,7 +39,7 @@ pub(super) fn map_at(path: &CStr) -> Result<IdMap, Errno> {
     core::str::from_utf8(&text[..used]).ok().and_then(IdMap::parse).ok_or(Errno::IO)
 }
 
-/// The origin's id of one that looks like `seen`, where the process came in as `came`; `was_set`: to 65534, by the process.
+/// The origin's id of one that looks like `seen`, where the process came in as `came`; `was_set`: by the process, since.
 pub(super) fn outside(map: &IdMap, seen: u32, came: u32, was_set: bool) -> u32 {
     match map.outside(seen) {
         Some(outside) if seen != NOBODY || was_set || map.inside(came).is_some() => outside,

@@ -373,11 +373,13 @@ pub(crate) fn could_set(number: usize) -> bool {
     matches!(place(), Place::Inside(_)) && rights::has_any_capability(capability)
 }
 
-/// The program has set ids of its own by this call, a `vfork` child (`in_child`) its own only. Where it set 65534, which must be mapped then,
-/// the kernel says the same of it as of one that is not known. `could`: what [`could_set`] said before.
+/// The program has set ids of its own by this call, a `vfork` child (`in_child`) its own only. Where that is 65534, which must be mapped then, or
+/// becomes so in a program that is not ours, the kernel says the same of it as of one that is not known. `could`: what [`could_set`] said before.
 pub(crate) fn note_set(number: usize, arguments: &[usize; 6], could: bool, in_child: bool) {
     let Place::Inside(inside) = place() else { return };
     let if_nobody = |id: usize, what: u8| if id as u32 == NOBODY { what } else { 0 };
+    // One that is set is mapped, and one that is not cannot be named again.
+    let if_set = |id: usize, what: u8| if id as u32 != u32::MAX { what } else { 0 };
     let (real, acting) = match number {
         SETUID | SETREUID | SETRESUID | SETFSUID => (REAL_USER_SET, USER_SET),
         SETGID | SETREGID | SETRESGID | SETFSGID => (REAL_GROUP_SET, GROUP_SET),
@@ -388,8 +390,8 @@ pub(crate) fn note_set(number: usize, arguments: &[usize; 6], could: bool, in_ch
         _ => return,
     };
     let set = match number {
-        SETRESUID | SETRESGID | SETREUID | SETREGID => if_nobody(arguments[0], real) | if_nobody(arguments[1], acting),
-        SETUID | SETGID => if_nobody(arguments[0], if could { real | acting } else { acting }),
+        SETRESUID | SETRESGID | SETREUID | SETREGID => if_set(arguments[0], real) | if_set(arguments[1], acting),
+        SETUID | SETGID => if_set(arguments[0], if could { real | acting } else { acting }),
         // These never say that they failed.
         SETFSUID | SETFSGID if could || inside.has_set(real) => {
             let maps = inside.maps();
