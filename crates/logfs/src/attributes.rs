@@ -133,14 +133,8 @@ impl<'s> Op<'s> {
 
     /// Whether a file has blocks behind what would be its end.
     fn has_blocks_behind(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<bool> {
-        let mut found = false;
-        self.extents(locked.inode, &locked.record)
-            .for_each_from(size_bytes.div_ceil(BLOCK_BYTES), &mut |_| {
-                found = true;
-                false
-            })
-            .map_err(index_error)?;
-        Ok(found)
+        let map = self.extents(locked.inode, &locked.record);
+        Ok(map.next_mapped(size_bytes.div_ceil(BLOCK_BYTES)).map_err(index_error)?.is_some())
     }
 
     /// The present, later than every word that must no longer count once all attributes are logged.

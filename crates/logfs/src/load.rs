@@ -9,7 +9,7 @@ use crate::format::entry::{Entry, LoggedAttributes, Owned, Payload, XattrValue};
 use crate::format::page::LinePlace;
 use crate::format::slot::Slot;
 use crate::index::IndexError;
-use crate::index::{Extents, FILE_BLOCK_LIMIT, FileExtent, Mapping, Tree};
+use crate::index::{Extents, FILE_BLOCK_LIMIT, FileExtent, Tree};
 use crate::log::{self, Met};
 use crate::mapped::{MapsWord, SHIFTED};
 use crate::ops::{Op, index_error};
@@ -64,7 +64,7 @@ impl<'s> Op<'s> {
                 state.apply(entry);
                 self.index_entry(&tree, place, entry, &mut counts)?;
                 whole
-                    .take(entry, |at| next_mapped(&Extents::new(tree), at))
+                    .take(entry, |at| Extents::new(tree).next_mapped(at))
                     .map_err(|error| entry_error(error, place))?;
                 match entry.payload {
                     Payload::Xattr { name: ACCESS_LIST, value } => has_access_list = value.is_some(),
@@ -273,17 +273,6 @@ impl<'s> Op<'s> {
             Some((name, value)) => Ok(take(name, value)),
             None => Err(damaged),
         }
-    }
-}
-
-/// The first block of a file at or behind `at` that is mapped, if there is one.
-fn next_mapped(map: &Extents<'_>, at: u64) -> std::result::Result<Option<u64>, IndexError> {
-    if at >= FILE_BLOCK_LIMIT {
-        return Ok(None);
-    }
-    match map.lookup(at)? {
-        Mapping::Blocks { .. } => Ok(Some(at)),
-        Mapping::Hole { count } => Ok(Some(at + count).filter(|&next| next < FILE_BLOCK_LIMIT)),
     }
 }
 

@@ -309,22 +309,20 @@ fn effective_user() -> u32 {
 }
 
 fn user_outside(seen: u32) -> u32 {
-    match place() {
-        Place::Origin => seen,
-        Place::Inside(inside) => match inside.maps() {
-            maps if core::ptr::eq(maps, &NO_MAPS) => UNKNOWN,
-            maps => outside(&maps.users, seen, inside.came.user, inside.has_set(USER_SET)),
-        },
-        Place::Lost => UNKNOWN,
-    }
+    id_outside(seen, |inside, maps| outside(&maps.users, seen, inside.came.user, inside.has_set(USER_SET)))
 }
 
 fn group_outside(seen: u32) -> u32 {
+    id_outside(seen, |inside, maps| outside(&maps.groups, seen, inside.came.group, inside.has_set(GROUP_SET)))
+}
+
+/// The origin's id of one that looks like `seen`; by `translate` in a namespace whose maps can be read.
+fn id_outside(seen: u32, translate: impl FnOnce(&Inside, &UserNamespace) -> u32) -> u32 {
     match place() {
         Place::Origin => seen,
         Place::Inside(inside) => match inside.maps() {
             maps if core::ptr::eq(maps, &NO_MAPS) => UNKNOWN,
-            maps => outside(&maps.groups, seen, inside.came.group, inside.has_set(GROUP_SET)),
+            maps => translate(inside, maps),
         },
         Place::Lost => UNKNOWN,
     }

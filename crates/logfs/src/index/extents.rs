@@ -93,6 +93,20 @@ impl<'a> Extents<'a> {
         if next <= file_block { Err(Torn) } else { Ok(Mapping::Hole { count: next - file_block }) }
     }
 
+    /// The first block at or behind `file_block` that is mapped, if there is one.
+    ///
+    /// # Errors
+    /// [`IndexError::Torn`].
+    pub fn next_mapped(&self, file_block: u64) -> Result<Option<u64>, IndexError> {
+        if file_block >= FILE_BLOCK_LIMIT {
+            return Ok(None);
+        }
+        match self.lookup(file_block)? {
+            Mapping::Blocks { .. } => Ok(Some(file_block)),
+            Mapping::Hole { count } => Ok(Some(file_block + count).filter(|&next| next < FILE_BLOCK_LIMIT)),
+        }
+    }
+
     /// Reserves the nodes that one [`Extents::map`] of this range can need; also enough for one [`Extents::unmap`].
     ///
     /// # Errors
