@@ -56,8 +56,8 @@ pub struct SharedMemory {
 impl LogFs {
     /// Opens the volume at `path`, joining whoever has it open.
     pub fn open(path: &Path, read_only: bool, options: AttachOptions) -> std::result::Result<Self, OpenError> {
-        let text = path.display().to_string();
-        let volume_error = |error: Error| OpenError::Volume { path: text.clone(), error };
+        let text = || path.display().to_string();
+        let volume_error = |error: Error| OpenError::Volume { path: text(), error };
         let (medium, superblock) = span::open(path, read_only, Demand::Sound)?;
         let disk =
             superblock.and_then(|superblock| Disk::with_superblock(medium, superblock)).and_then(Disk::if_usable);
@@ -68,7 +68,7 @@ impl LogFs {
         let mut guard = FileGuard { disk, options, core: None, shared: None, report: None, distrusts_maps: false };
         let session = Session::attach(identity, &layout, &mut guard).map_err(|error| match error {
             gannet_shm::Error::Owner(_) => volume_error(shared_error(error)),
-            error => OpenError::Shared { path: text.clone(), error },
+            error => OpenError::Shared { path: text(), error },
         })?;
         let incomplete = || volume_error(Error::because(Errno::IO, "attaching did not complete"));
         let core = guard.core.clone().ok_or_else(incomplete)?;

@@ -109,8 +109,10 @@ impl Session {
         guard: &mut dyn VolumeGuard,
     ) -> Result<Option<Arc<Self>>> {
         let boot = current_boot();
-        let Ok(session) = Self::open_existing(path, gate, layout, identity, &[READY, IN_CHARGE]) else {
-            return Ok(None);
+        let session = match Self::open_existing(path, gate, layout, identity, &[READY, IN_CHARGE]) {
+            Ok(session) => session,
+            Err(error) if error.is_displaced() => return Err(error),
+            Err(_) => return Ok(None),
         };
         // What a killed mount's kernel remembers is believed for a while.
         if session.recall_caching().is_err()
@@ -160,19 +162,21 @@ impl Session {
         states: &[u64],
     ) -> Result<Arc<Self>> {
         let other_version = || Error::OtherVersion { path: path.path.clone() };
-        if is_cut(gate) {
-            return Err(Error::Cut { path: path.path.clone() });
-        }
+        let cut = || Error::Cut { path: path.path.clone() };
         if gate.bytes != layout.bytes {
-            return Err(other_version());
+            return Err(if is_cut(gate) { cut() } else { other_version() });
         }
-        let mut arena = map_again(path, layout)?;
+        let mut arena = map_again(path, gate, layout)?;
         arena.is_founded = true;
         // Both have memory since the file was made.
         arena.map_page(ArenaOffset::new(READY_AT));
         arena.map_page(ArenaOffset::new(arena.layout().participants_at));
         let session = Self::build(arena, Some(path.clone()))?;
         let header = |at| session.arena.fixed(at).load(Ordering::Acquire);
+        // Of whichever version it is: cut, none is what it was.
+        if header(MAGIC_AT) == MAGIC && header(BYTES_AT) > gate.bytes {
+            return Err(cut());
+        }
         if header(MAGIC_AT) != MAGIC || header(LAYOUT_AT) != session.arena.layout().checksum {
             return Err(other_version());
         }
@@ -219,7 +223,7 @@ impl Session {
             return Ok(None);
         }
         let build = || -> Result<Arc<Self>> {
-            let session = Self::build(map_again(path, layout)?, Some(path.clone()))?;
+            let session = Self::build(map_again(path, &gate, layout)?, Some(path.clone()))?;
             session.write_header(identity);
             session.join(Some(&gate))?;
             Ok(session)
@@ -280,9 +284,11 @@ fn is_cut(gate: &Gate) -> bool {
 
 /// Maps the arena through an open file of its own: not the gate's, not the byte's, since children
 /// inherit the mapping and with it whatever its open file has locked.
-fn map_again(path: &ArenaPath, layout: Computed) -> Result<Arena> {
-    let fd = path.open()?.ok_or(Error::Detached)?;
-    Arena::map(layout, Some(&fd), Some(path))
+pub(crate) fn map_again(path: &ArenaPath, gate: &Gate, layout: Computed) -> Result<Arena> {
+    let fd = path.open_again(gate)?;
+    let mapped = Arena::map(layout, Some(&fd), Some(path));
+    // Asked now, it says what was mapped, and nothing of that has been touched. The gate's file was examined when it was opened.
+    if fd.close() { mapped } else { Err(Error::displaced()) }
 }
 
 /// A number for this boot of the machine; 0 if it is not to be had.

@@ -31,7 +31,13 @@ pub(crate) struct Descriptor {
 
 impl Descriptor {
     fn new(fd: OwnedFd, file: &Stat) -> Self {
-        Self { fd: ManuallyDrop::new(fd), file: (file.st_dev, file.st_ino) }
+        Self::supposed(fd, (file.st_dev, file.st_ino))
+    }
+
+    /// One just opened, of a file that should be this one: who uses it asks whether it [is](Descriptor::is_ours), or was when it was
+    /// [closed](Descriptor::close).
+    pub(crate) fn supposed(fd: OwnedFd, file: (u64, u64)) -> Self {
+        Self { fd: ManuallyDrop::new(fd), file }
     }
 
     /// One just opened, and the status of its file. `None` if the program has closed it meanwhile.
@@ -52,18 +58,23 @@ impl Descriptor {
             |fd: &OwnedFd| rustix::fs::fstat(fd).is_ok_and(|at| (at.st_dev, at.st_ino) == (file.st_dev, file.st_ino));
         let high = rustix::io::fcntl_dupfd_cloexec(&low, KEPT_FROM);
         match high {
-            Ok(high) if is_file(&high) => {
+            Ok(high) => {
                 drop(Self::new(low, file));
-                return Some(Self::new(high, file));
+                // Last, so that the caller need not look again.
+                if is_file(&high) {
+                    return Some(Self::new(high, file));
+                }
+                // A duplicate of the program's, which is ours to close.
+                close(high);
+                None
             }
-            // A duplicate of the program's, which is ours to close.
-            Ok(high) => close(high),
             // Where the limit is lower than that.
-            Err(_) if is_file(&low) => return Some(Self::new(low, file)),
-            Err(_) => {}
+            Err(_) if is_file(&low) => Some(Self::new(low, file)),
+            Err(_) => {
+                let _ = low.into_raw_fd();
+                None
+            }
         }
-        let _ = low.into_raw_fd();
-        None
     }
 
     /// Device and inode of the arena's file.
@@ -75,6 +86,23 @@ impl Descriptor {
     pub(crate) fn is_ours(&self) -> bool {
         rustix::fs::fstat(&*self.fd).is_ok_and(|at| (at.st_dev, at.st_ino) == self.file)
     }
+
+    /// Closes it, if it is still ours: whether it was.
+    pub(crate) fn close(mut self) -> bool {
+        let is_ours = self.close_if_ours();
+        std::mem::forget(self);
+        is_ours
+    }
+
+    /// The number is not used again.
+    fn close_if_ours(&mut self) -> bool {
+        let is_ours = self.is_ours();
+        if is_ours {
+            // SAFETY: both callers use it no more.
+            close(unsafe { ManuallyDrop::take(&mut self.fd) });
+        }
+        is_ours
+    }
 }
 
 /// Closes a number that the program may have closed since it was looked at: the standard library takes that for a defect of ours.
@@ -85,10 +113,7 @@ fn close(fd: OwnedFd) {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        if self.is_ours() {
-            // SAFETY: not used again.
-            close(unsafe { ManuallyDrop::take(&mut self.fd) });
-        }
+        self.close_if_ours();
     }
 }
 

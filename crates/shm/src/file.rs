@@ -106,8 +106,8 @@ impl Drop for LifeLock {
 impl ArenaPath {
     pub(crate) fn new(identity: &VolumeIdentity) -> Self {
         let uid = user::user_of_process();
-        let uuid: String = identity.uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-        Self { path: format!("{ARENA_DIRECTORY}/gannet-{uid}-{uuid}-{:016x}", identity.nonce), uid }
+        let uuid = u128::from_be_bytes(identity.uuid);
+        Self { path: format!("{ARENA_DIRECTORY}/gannet-{uid}-{uuid:032x}-{:016x}", identity.nonce), uid }
     }
 
     /// Opens the arena's file, to map it or to look at locks; `None` if there is none.
@@ -132,6 +132,12 @@ impl ArenaPath {
                 return Ok(Some(listed.is(fd)));
             }
         }
+    }
+
+    /// Opens the gate's file once more, or, if the name leads elsewhere by now, another: the caller looks.
+    pub(crate) fn open_again(&self, gate: &Gate) -> Result<Descriptor> {
+        let fd = self.open_unchecked(OFlags::RDWR)?.ok_or(Error::displaced())?;
+        Ok(Descriptor::supposed(fd, gate.opened().file()))
     }
 
     fn open_for(&self, access: OFlags) -> Result<Option<Descriptor>> {
@@ -194,6 +200,7 @@ impl ArenaPath {
     pub(crate) fn gate(&self) -> Result<Option<Gate>> {
         loop {
             let Some(fd) = self.open_listed()? else { return Ok(None) };
+            // It was looked at a moment ago.
             let locked = lock_gate(&fd);
             let status = self.stat(&fd);
             // The program may have given the number to another file while we waited.
@@ -306,8 +313,12 @@ impl ArenaPath {
 }
 
 impl Gate {
+    fn opened(&self) -> &Opened {
+        self.opened.as_ref().expect("only who opens the gate takes it")
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.opened.as_ref().expect("only who opens the gate takes it").as_fd()
+        self.opened().as_fd()
     }
 
     /// Before another descriptor of the same file is opened that is to be on the list.
@@ -383,20 +394,20 @@ fn as_owner_alone<T>(attempt: impl FnOnce() -> rustix::io::Result<T>) -> rustix:
     result
 }
 
-/// Waits for the gate.
+/// Waits for the gate. That the number is ours was seen just before.
 fn lock_gate(fd: &Opened) -> std::result::Result<(), Errno> {
     const TURN: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
-    while are_shared() && fd.is_ours() {
+    while are_shared() {
         if sys::lock_bytes_try(fd, GATE_BYTE, 1)? {
             return Ok(());
         }
         // It can be in this process's own table that the gate was left by one that was killed.
         close_what_others_left();
         let _ = nanosleep(&TURN);
-    }
-    if !fd.is_ours() {
-        // Nothing of the program's is locked.
-        return Err(Errno::BADF);
+        if !fd.is_ours() {
+            // Nothing of the program's is locked.
+            return Err(Errno::BADF);
+        }
     }
     sys::lock_bytes_wait(fd, GATE_BYTE, 1)
 }

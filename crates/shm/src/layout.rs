@@ -82,9 +82,12 @@ pub const THREADS_DEFAULT: u32 = 4096;
 /// Most threads that the lock word can name.
 pub const THREADS_MAX: u32 = 65534;
 
+/// For how many regions there is room at first.
+const REGIONS_USUAL: usize = 16;
+
 #[derive(Debug, Clone)]
 struct Entry {
-    name: String,
+    name: &'static str,
     align: u64,
     region: Region,
 }
@@ -94,9 +97,9 @@ struct Entry {
 pub struct ArenaLayout {
     participants: u32,
     threads: u32,
-    heads: Vec<(String, u64)>,
-    wanted: Vec<(String, u64, u64)>,
-    tail: Option<(String, u64, u64)>,
+    heads: Vec<(&'static str, u64)>,
+    wanted: Vec<(&'static str, u64, u64)>,
+    tail: Option<(&'static str, u64, u64)>,
 }
 
 impl Default for ArenaLayout {
@@ -111,8 +114,8 @@ impl ArenaLayout {
         Self {
             participants: PARTICIPANTS_DEFAULT,
             threads: THREADS_DEFAULT,
-            heads: Vec::new(),
-            wanted: Vec::new(),
+            heads: Vec::with_capacity(REGIONS_USUAL),
+            wanted: Vec::with_capacity(REGIONS_USUAL),
             tail: None,
         }
     }
@@ -126,21 +129,21 @@ impl ArenaLayout {
 
     /// Adds a region. `align` is a power of two, at least 8; names are unique. The memory reads zero
     /// at first and is taken from the system when it is first touched (see `Arena::reserve`).
-    pub fn region(mut self, name: &str, bytes: u64, align: u64) -> Self {
-        self.wanted.push((name.to_owned(), bytes, align));
+    pub fn region(mut self, name: &'static str, bytes: u64, align: u64) -> Self {
+        self.wanted.push((name, bytes, align));
         self
     }
 
     /// Adds a small region in the header's page, aligned to a cache line: for what every process looks at when it joins. It has memory
     /// from the start. There is room for 3,584 bytes in all.
-    pub fn head(mut self, name: &str, bytes: u64) -> Self {
-        self.heads.push((name.to_owned(), bytes));
+    pub fn head(mut self, name: &'static str, bytes: u64) -> Self {
+        self.heads.push((name, bytes));
         self
     }
 
     /// Adds the last region, whose size the first participant chooses: who joins finds `bytes` as that one said. At most one.
-    pub fn tail(mut self, name: &str, bytes: u64, align: u64) -> Self {
-        self.tail = Some((name.to_owned(), bytes, align));
+    pub fn tail(mut self, name: &'static str, bytes: u64, align: u64) -> Self {
+        self.tail = Some((name, bytes, align));
         self
     }
 
@@ -172,14 +175,14 @@ impl ArenaLayout {
             let start = head_end;
             head_end = align_up(start.saturating_add((*bytes).min(PAGE_BYTES)), 64);
             if *bytes > PAGE_BYTES || head_end > PAGE_BYTES || entries.iter().any(|e| e.name == *name) {
-                return Err(Error::Region(name.clone()));
+                return Err(Error::Region((*name).to_owned()));
             }
             let region = Region { start: ArenaOffset(start), bytes: *bytes };
-            entries.push(Entry { name: name.clone(), align: 64, region });
+            entries.push(Entry { name, align: 64, region });
         }
         let fixed = self.heads.len() + self.wanted.len();
         for (name, bytes, align) in self.wanted.iter().chain(&self.tail) {
-            let bad = || Error::Region(name.clone());
+            let bad = || Error::Region((*name).to_owned());
             if !align.is_power_of_two() || *align < 8 || entries.iter().any(|e| e.name == *name) {
                 return Err(bad());
             }
@@ -197,7 +200,7 @@ impl ArenaLayout {
                 return Err(bad());
             }
             let region = Region { start: ArenaOffset(start), bytes };
-            entries.push(Entry { name: name.clone(), align: *align, region });
+            entries.push(Entry { name, align: *align, region });
         }
         let bytes = align_up(end, PAGE_BYTES);
         let mut checksum = Checksum::new();
@@ -247,7 +250,7 @@ pub(crate) const fn align_up(bytes: u64, align: u64) -> u64 {
     (bytes + align - 1) & !(align - 1)
 }
 
-/// FNV-1a: tells layouts apart; no adversary here, who can write the arena can write the volume.
+/// Tells layouts apart; no adversary here, who can write the arena can write the volume. By words, since whoever joins computes it.
 struct Checksum(u64);
 
 /// The same of a text.
@@ -262,12 +265,16 @@ impl Checksum {
         Self(0xcbf2_9ce4_8422_2325)
     }
     fn bytes(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.number(u64::from_le_bytes(word));
         }
     }
+    /// Two numbers never lead from one state to the same.
     fn number(&mut self, number: u64) {
-        self.bytes(&number.to_le_bytes());
+        let mixed = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ mixed >> 32;
     }
 }
 

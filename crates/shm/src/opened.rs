@@ -107,6 +107,11 @@ impl Opened {
         self.fd.is_ours()
     }
 
+    /// The arena's file's device and inode.
+    pub(crate) fn file(&self) -> (u64, u64) {
+        self.fd.file()
+    }
+
     /// The file's.
     pub(crate) fn inode(&self) -> u64 {
         LIST[self.listed.entry].inode.load(Ordering::Relaxed)

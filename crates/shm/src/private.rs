@@ -56,9 +56,10 @@ impl Pair {
         // SAFETY: a fresh private mapping; wiping at fork is set before anything is stored.
         unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            let start = mmap_anonymous(std::ptr::null_mut(), 2 * page, access, MapFlags::PRIVATE)?.cast();
+            let start: *mut u8 = mmap_anonymous(std::ptr::null_mut(), 2 * page, access, MapFlags::PRIVATE)?.cast();
             let pair = Self { start, stays: AtomicBool::new(false) };
-            madvise(pair.private().cast(), page, Advice::LinuxWipeOnFork)?;
+            // Both, which does not part the map in two: in the first page's place comes another map as a whole.
+            madvise(start.cast(), 2 * page, Advice::LinuxWipeOnFork)?;
             Ok(pair)
         }
     }

@@ -340,7 +340,8 @@ impl Session {
     }
 
     /// Likewise by who joins: participants that seem to live are not looked at closely, which would take a walk through `/proc`, nor
-    /// their threads as long as there are enough slots, which would take a page of memory for each.
+    /// their threads as long as there are enough slots, which would take a page of memory for each. Where nobody is dead the caller takes no
+    /// slot for it either: its first operation does, in whichever thread that is.
     pub fn reap_evidently_dead(&self) -> Result<Reaped> {
         let looks_at_threads = self.slots_used() > self.arena().layout().threads / 2;
         self.reap(looks_at_threads, &mut |id, view| self.participants().seems_alive(id, || self.namespace(), view))
@@ -351,7 +352,8 @@ impl Session {
         looks_at_threads: bool,
         is_alive: &mut dyn FnMut(ParticipantId, &mut View<'_>) -> Result<bool>,
     ) -> Result<Reaped> {
-        let me = self.thread()?;
+        // In a forked child this is what joins.
+        self.joined()?;
         let mut reaped = Reaped::default();
         let mut view = match self.held_gate.load(Plain::Relaxed) {
             -1 => View::None,
@@ -361,12 +363,15 @@ impl Session {
         for index in 0..self.participants().used() {
             let Some(id) = self.participants().live(index) else { continue };
             if id != self.participant() && !is_alive(id, &mut view)? {
-                reaped.threads += self.reap_participant(&me, id)?;
+                reaped.threads += self.reap_participant(&self.thread()?, id)?;
                 reaped.participants += 1;
             }
         }
-        let slots = if looks_at_threads { self.slots_used() } else { 0 };
-        for slot in 0..slots {
+        if !looks_at_threads {
+            return Ok(reaped);
+        }
+        let me = self.thread()?;
+        for slot in 0..self.slots_used() {
             let state = load_state(self.arena(), slot)?;
             if slot != me.slot() && state.kind != Kind::Free && self.reap_slot(&me, slot, false)? == Verdict::Gone {
                 reaped.threads += 1;

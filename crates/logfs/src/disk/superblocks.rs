@@ -41,7 +41,8 @@ pub(crate) fn no_superblock(medium: &Medium, error: SuperblockError) -> Error {
 
 /// Reads the superblock, or its replica where the first is damaged or does not count; that is the last block of the first medium.
 pub(crate) fn read_superblock(medium: &Medium) -> Result<Superblock> {
-    let mut block = Box::new([0; BLOCK_BYTES as usize]);
+    // On the stack: opening a volume is a matter of microseconds.
+    let mut block = [0; BLOCK_BYTES as usize];
     medium.read(MediumOffset(0), &mut block[..]).map_err(access_error)?;
     match Superblock::decode(&block) {
         Ok(first) => Ok(replica_that_counts(medium, &first)?.map_or(first, |(_, replica)| replica)),

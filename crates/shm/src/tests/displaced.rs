@@ -1,6 +1,7 @@
 //! The program closes the descriptors of the arena's file, or gives their numbers to files of its own, while they are in use.
 
 use super::{Calls, identity, layout, left_behind};
+use crate::attach::map_again;
 use crate::file::ArenaPath;
 use crate::{ArenaIdentity, Detached, Error, Result, Session, VolumeGuard, VolumeIdentity};
 use std::fs::File;
@@ -130,4 +131,24 @@ fn nobody_is_dead_because_the_name_leads_elsewhere() {
         assert_eq!(std::fs::exists(&path).unwrap(), another);
         let _ = std::fs::remove_file(&path);
     }
+}
+
+/// What is mapped is the file whose gate is held, and none that came under its name since, whoever's.
+#[test]
+fn nothing_is_mapped_but_the_file_of_the_gate() {
+    let id = identity(80);
+    let session = Session::attach(id, &layout(), &mut Calls::default()).unwrap();
+    let path = ArenaPath::new(&id);
+    let gate = path.gate().unwrap().unwrap();
+    let map = || map_again(&path, &gate, layout().compute().unwrap());
+    assert!(map().unwrap().is_in(gate.fd()).unwrap());
+    let kept = format!("{}-kept", path.path);
+    std::fs::rename(&path.path, &kept).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path.path).unwrap();
+    file.set_len(session.arena().bytes()).unwrap();
+    assert!(map().is_err_and(|error| error.is_displaced()));
+    std::fs::rename(&kept, &path.path).unwrap();
+    drop(gate);
+    assert_eq!(session.detach(&mut Calls::default()).unwrap(), Detached::Last);
+    assert!(left_behind(&id).is_empty());
 }

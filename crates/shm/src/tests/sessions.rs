@@ -2,10 +2,12 @@
 
 use super::{Calls, identity, layout, left_behind};
 use crate::file::FIRST_PARTICIPANT_BYTE;
-use crate::layout::{ARENA_BYTES_MAX, HEADER_BYTES};
+use crate::layout::{ARENA_BYTES_MAX, HEADER_BYTES, PAGE_BYTES};
 use crate::session::MAGIC;
+use crate::slot::Kind;
 use crate::sys;
 use crate::testing::{Outcome, after_every_store, run_abandoned};
+use crate::thread::load_state;
 use crate::{
     ArenaIdentity, ArenaLayout, Detached, Error, GoneParticipant, HandContent, Ordering, ParticipantId, ReapStage,
     Reaped, Reaper, Result, Session, VolumeGuard, VolumeIdentity,
@@ -93,6 +95,48 @@ fn the_dead_are_found_behind_the_gate() {
     assert_eq!(stays.participant_list().len(), 2);
     assert_eq!(stays.reap_dead().unwrap(), Reaped::default(), "who joined lives, with the gate open again");
     joins.detach(&mut reaps).unwrap();
+    stays.detach(&mut guard).unwrap();
+    assert_eq!(left_behind(&id), Vec::<String>::new());
+}
+
+/// Looks for the evidently dead as soon as it has joined.
+struct LooksAround(Reaped);
+
+impl VolumeGuard for LooksAround {
+    fn first(&mut self, _session: &Arc<Session>, _arena: ArenaIdentity) -> Result<()> {
+        Ok(())
+    }
+
+    fn joined(&mut self, session: &Arc<Session>, _arena: ArenaIdentity) -> Result<()> {
+        self.0 = session.reap_evidently_dead()?;
+        Ok(())
+    }
+
+    fn last(&mut self, _session: &Session, _arena: ArenaIdentity) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// A place among the threads is a fifth of what it costs to join, and who joins has no use for it as yet.
+#[test]
+fn who_joins_takes_no_slot_as_long_as_nobody_is_dead() {
+    let id = identity(81);
+    let mut guard = LooksAround(Reaped::default());
+    let stays = Session::attach(id, &layout(), &mut guard).unwrap();
+    let threads_of = |session: &Session| {
+        let by = session.participant().index;
+        let states = (0..session.slots_used()).map(|slot| load_state(session.arena(), slot).unwrap());
+        states.filter(|state| state.kind == Kind::Live && u32::from(state.by) == by).count()
+    };
+    let joins = Session::attach(id, &layout(), &mut guard).unwrap();
+    assert_eq!(threads_of(&joins), 0);
+    joins.thread().unwrap();
+    assert_eq!(threads_of(&joins), 1, "its first operation");
+    drop(joins);
+    let joins = Session::attach(id, &layout(), &mut guard).unwrap();
+    assert_eq!(guard.0.participants, 1);
+    assert_eq!(threads_of(&joins), 1, "it had to settle the dead");
+    joins.detach(&mut guard).unwrap();
     stays.detach(&mut guard).unwrap();
     assert_eq!(left_behind(&id), Vec::<String>::new());
 }
@@ -203,6 +247,15 @@ fn an_arena_whose_file_was_cut_is_damaged() {
         session.detach(&mut guard).unwrap();
         assert_eq!(left_behind(&id), Vec::<String>::new());
     }
+    // Of one whose last region is as long as its first user said, only the header says how long that was.
+    let layout = || layout().tail("tail", 4 * PAGE_BYTES, PAGE_BYTES);
+    let session = Session::attach(id, &layout(), &mut guard).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(session.arena().bytes() - PAGE_BYTES).unwrap();
+    assert!(matches!(Session::attach(id, &layout(), &mut guard), Err(Error::Cut { .. })));
+    file.set_len(session.arena().bytes()).unwrap();
+    Session::attach(id, &layout(), &mut guard).unwrap().detach(&mut guard).unwrap();
+    session.detach(&mut guard).unwrap();
     // Longer than any arena can be.
     std::fs::write(&path, &header).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
