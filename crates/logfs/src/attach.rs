@@ -190,6 +190,7 @@ pub(crate) fn close_last(core: &Core, session: &Session, shared: Option<&Shared>
     if !LeftBehind::of(disk, session, arena_of(session))?.is_named()? {
         return Err(replaced(disk));
     }
+    session.note_closing();
     let abandoned = shared.map_or(Ok(()), |shared| free_abandoned(core, session, shared));
     let op = Op::begin(core, session.thread().map_err(shared_error)?)?;
     op.write_back_left()?;

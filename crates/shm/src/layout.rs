@@ -62,7 +62,7 @@ impl Region {
 }
 
 /// Bumped with every change of the meaning of a shared word.
-const FORMAT: u64 = 11;
+const FORMAT: u64 = 12;
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// The header's words end here, and the heads begin.

@@ -2,7 +2,7 @@
 //! volume, for all volumes of the same user.
 //!
 //! * An **arena** without participants is kept for the next who opens the volume; but not if the volume's file is gone
-//!   (removed, replaced), says that it is open in another arena, or in none since somebody was closing it in this one or all only read, or is not known
+//!   (removed, replaced), says that it is open in another arena, or in none since somebody had found it his and was closing it in this one or all only read, or is not known
 //!   for an hour.
 //!   To remove one too many costs a recovery, nothing else; but where the volume says that it is closed, and nobody here was closing it, older
 //!   content was put into it under the users of the arena, and only that the arena is there tells whoever opens it that they changed it since.
@@ -15,8 +15,8 @@
 
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
 use crate::session::{
-    ARENA_ID_AT, IN_CHARGE, MAGIC, MAGIC_AT, READY_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT,
-    VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT, WRITERS_AT,
+    ARENA_ID_AT, CLOSING, MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX,
+    VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT, WRITERS_AT,
 };
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
@@ -142,7 +142,7 @@ fn is_old_and_nameless(arena: impl AsFd + Copy) -> bool {
 }
 
 /// Whether the volume that the arena's header names is no longer where it was, or says that it is open in another arena (it was opened by
-/// others), or in none, and somebody was closing it here. In doubt it is there.
+/// others), or in none, and the last one here had found it his and was closing it, or all only read. In doubt it is there.
 fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     let word = |at: u64| {
         let mut bytes = [0u8; 8];
@@ -170,7 +170,8 @@ fn volume_is_gone(arena: impl AsFd + Copy) -> bool {
     rustix::fs::fstat(&volume).is_ok_and(|status| is_it(&status))
         && read_exactly(&volume, word_at, &mut named)
         && match u64::from_le_bytes(named) {
-            0 => word(READY_AT) == Some(IN_CHARGE) || word(WRITERS_AT) == Some(0),
+            // That somebody acted for all is not enough: he may not have looked yet whether it is older content that says so.
+            0 => [Some(0), Some(CLOSING)].contains(&word(WRITERS_AT)),
             other => word(ARENA_ID_AT) != Some(other),
         }
 }

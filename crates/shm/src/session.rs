@@ -40,8 +40,11 @@ pub(crate) const VOLUME_INODE_AT: u64 = 272;
 pub(crate) const VOLUME_PATH_LENGTH_AT: u64 = 280;
 /// Where in the volume's file its word stands that says which arena it is open in; 0 if that is not known.
 pub(crate) const VOLUME_WORD_PLACE_AT: u64 = 288;
-/// 1: somebody had the volume open to write to it.
+/// Not 0: somebody had the volume open to write to it.
 pub(crate) const WRITERS_AT: u64 = 296;
+const WRITERS: u64 = 1;
+/// Likewise, and the last one has found the volume as it was left here, and closes it.
+pub(crate) const CLOSING: u64 = 2;
 /// Whose readers may remember; and how long an answer may take, with the lease in the high half, both in milliseconds.
 pub(crate) const CACHING_AT: u64 = 320;
 pub(crate) const PATIENCE_AT: u64 = 328;
@@ -182,7 +185,13 @@ impl Session {
     /// Notes that somebody has the volume open to write to it, before he does: where he is killed, and the volume says that it is closed, his arena
     /// is not removed by others.
     pub fn note_writer(&self) {
-        self.arena.fixed(WRITERS_AT).store(1, Ordering::Release);
+        self.arena.fixed(WRITERS_AT).store(WRITERS, Ordering::Release);
+    }
+
+    /// Notes that the volume is the one that was used here, and is closed now by the last who did, before he says so there: where he is killed, and
+    /// the volume says that it is closed, it was he, and his arena is of no use any more.
+    pub fn note_closing(&self) {
+        self.arena.fixed(WRITERS_AT).store(CLOSING, Ordering::Release);
     }
 
     /// Whether anybody ever did.

@@ -3,7 +3,7 @@
 use super::{Calls, identity, layout, left_behind};
 use crate::file::FIRST_PARTICIPANT_BYTE;
 use crate::layout::{ARENA_BYTES_MAX, HEADER_BYTES, PAGE_BYTES};
-use crate::session::MAGIC;
+use crate::session::{IN_CHARGE, MAGIC, READY_AT};
 use crate::slot::Kind;
 use crate::sys;
 use crate::testing::{Outcome, after_every_store, run_abandoned};
@@ -278,6 +278,32 @@ fn a_stale_arena_is_replaced() {
     assert_eq!(guard.first, 2);
     session.detach(&mut guard).unwrap();
     assert!(left_behind(&id).is_empty());
+}
+
+/// A volume that says that it is closed may be older content that was put there under users who were killed: then all that tells of them is
+/// their arena. Only if one of them was closing it, and had found it his, is it of no use.
+#[test]
+fn an_arena_is_removed_by_others_only_if_its_volume_was_closed_in_it() {
+    let id = identity(82);
+    let volume = std::env::temp_dir().join(format!("gannet-test-shm-closed-{}", std::process::id()));
+    std::fs::write(&volume, [0; 64]).unwrap();
+    let status = std::fs::metadata(&volume).unwrap();
+    let killed = |was_closing: bool| {
+        let session = Session::attach(id, &layout(), &mut Calls::default()).unwrap();
+        session.note_volume(volume.as_os_str().as_encoded_bytes(), status.dev(), status.ino(), 8);
+        session.note_writer();
+        // As the last one does before it looks, and who adopts an arena.
+        session.arena().fixed(READY_AT).store(IN_CHARGE, Ordering::SeqCst);
+        if was_closing {
+            session.note_closing();
+        }
+        drop(session);
+        crate::remove_leftovers();
+        !left_behind(&id).is_empty()
+    };
+    assert!(killed(false), "nobody had found the volume his");
+    assert!(!killed(true), "it was closed");
+    std::fs::remove_file(&volume).unwrap();
 }
 
 #[derive(Default)]
