@@ -15,9 +15,11 @@ use crate::{Random, long};
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
 use gannet_media::{CreateOptions, Medium, OpenOptions};
+use gannet_shm::testing::disturb;
 use gannet_vfs::{
     AllocateMode, AttributeChange, FileSystem, InodeFlags, MapAccess, MapToken, NodeId, SyncScope, WritePosition,
 };
+use rustix::process::{Pid, Signal, kill_process};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -395,7 +397,12 @@ fn child() {
     let (Some(path), Some(slot), Some(life)) = (variable(VOLUME), variable(SLOT), variable(LIFE)) else { return };
     let fs = LogFs::open(Path::new(&path), false, options()).expect("open the volume");
     let path = PathBuf::from(path);
-    let mut worker = Worker::new(&fs, &path, slot.parse().expect("a number"), life.parse().expect("a number"));
+    let (slot, life) = (slot.parse().expect("a number"), life.parse().expect("a number"));
+    let mut worker = Worker::new(&fs, &path, slot, life);
+    if life % 3 != 0 {
+        // Between a lock and what is done under it, too: so they meet there.
+        disturb(life);
+    }
     loop {
         worker.step();
     }
@@ -466,6 +473,7 @@ fn campaign(mode: Mode, seed: u64, rounds: usize, kills: usize) {
             spawn(&path, slot, life)
         };
         let mut children: Vec<Child> = (0..SLOTS).map(&mut start).collect();
+        let signal = |child: &Child, signal| kill_process(Pid::from_child(child), signal).expect("a signal");
         let end = |child: &mut Child| {
             child.kill().expect("kill");
             let status = child.wait().expect("wait");
@@ -474,7 +482,18 @@ fn campaign(mode: Mode, seed: u64, rounds: usize, kills: usize) {
         for kill in 0..kills {
             std::thread::sleep(Duration::from_micros(2_000 + random.below(30_000) as u64));
             let slot = random.below(SLOTS);
+            // Another one stands still, perhaps where he is waited for by the one who is killed then.
+            let still = (slot + 1 + random.below(SLOTS)) % SLOTS;
+            let stands = still != slot;
+            if stands {
+                signal(&children[still], Signal::STOP);
+                std::thread::sleep(Duration::from_micros(random.below(8_000) as u64));
+            }
             end(&mut children[slot]);
+            if stands {
+                std::thread::sleep(Duration::from_micros(random.below(4_000) as u64));
+                signal(&children[still], Signal::CONT);
+            }
             verify_killed(&rig, &side, slot);
             if kill % 8 == 7 {
                 let _ = fs.recount();
