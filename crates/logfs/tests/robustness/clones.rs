@@ -41,6 +41,8 @@ const REGIONS: usize = 12;
 const SOURCE_BYTES: usize = REGIONS * REGION_BLOCKS * BLOCK;
 const REGION_CELLS: usize = REGION_BLOCKS * BLOCK / CELL;
 const CELLS: usize = REGIONS * REGION_CELLS;
+/// The most writes to the same place, one behind the other.
+const WRITES: usize = 12;
 /// A stripe's blocks: what moves by so many is another stripe's.
 const STRIPE_BLOCKS: usize = 16;
 const MOVING_BLOCKS_MAX: usize = 64;
@@ -143,16 +145,17 @@ impl<'a> Worker<'a> {
     fn write_region(&mut self, file: usize, region: usize) {
         // The last one is written from where it may end, up to its end.
         let cells = if region == REGIONS - 1 { (REGIONS - 1) * REGION_CELLS..CELLS } else { self.cells_of(region) };
-        let version = self.version(false);
-        self.side.begin(file, cells.clone(), version);
         let at = (cells.start * CELL) as u64;
-        let bytes = pieces(file, cells.clone(), version);
-        if self
-            .rig
-            .try_write(self.sources[file], WritePosition::At(at), &bytes)
-            .is_ok_and(|w| w.count_bytes == bytes.len())
-        {
-            self.side.end(file, cells, version);
+        // The first gives it blocks of its own, the others are in place.
+        for _ in 0..1 + self.below(WRITES) {
+            let version = self.version(false);
+            self.side.begin(file, cells.clone(), version);
+            let bytes = pieces(file, cells.clone(), version);
+            let written = self.rig.try_write(self.sources[file], WritePosition::At(at), &bytes);
+            if !written.is_ok_and(|written| written.count_bytes == bytes.len()) {
+                return;
+            }
+            self.side.end(file, cells.clone(), version);
         }
     }
 
@@ -201,9 +204,11 @@ impl<'a> Worker<'a> {
         let blocks = self.rig.attributes(node).size_bytes as usize / BLOCK;
         let at = self.below(blocks.max(1)) * BLOCK + self.below(BLOCK / CELL) * CELL;
         let cells = 1 + self.below(4 * BLOCK / CELL);
-        let version = self.version(false);
-        let bytes = pieces(9, at / CELL..at / CELL + cells, version);
-        let _ = self.rig.try_write(node, WritePosition::At(at as u64), &bytes);
+        for _ in 0..1 + self.below(WRITES) {
+            let version = self.version(false);
+            let bytes = pieces(9, at / CELL..at / CELL + cells, version);
+            let _ = self.rig.try_write(node, WritePosition::At(at as u64), &bytes);
+        }
     }
 
     fn shift(&mut self) {
@@ -532,7 +537,7 @@ fn clones_hold_what_their_sources_held() {
     let first = std::env::var("GANNET_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     for seed in first..first + if long() { 40 } else { 1 } {
         for mode in [Mode::InPlace, Mode::CopyOnWrite] {
-            let (rounds, kills) = if long() { (6, 60) } else { (2, 24) };
+            let (rounds, kills) = if long() { (6, 60) } else { (2, 60) };
             campaign(mode, seed, rounds, kills);
         }
     }
