@@ -33,6 +33,8 @@ struct Counts {
     directories: u64,
     xattrs: u64,
     blocks: u64,
+    /// No block of the file ever stood at or behind this one.
+    end: u64,
 }
 
 impl<'s> Op<'s> {
@@ -78,6 +80,10 @@ impl<'s> Op<'s> {
         end.refuse_odd(|| self.slot_word(inode, 0))?;
         if birth.file_type == FileType::Regular {
             self.mark_shared(inode, record)?;
+            if record.has_writers_left() {
+                // Wherever they began: the log may say of their blocks that they are elsewhere, or behind the end.
+                self.pass_stripes(inode, 0, counts.end)?;
+            }
         }
         record.set_state(&state);
         let is_directory = birth.file_type == FileType::Directory;
@@ -179,6 +185,7 @@ impl<'s> Op<'s> {
                     )
                     .map_err(|error| entry_error(error, place))?;
                     counts.blocks = counts.blocks + extent.count as u64 - gone;
+                    counts.end = counts.end.max(extent.file_block + extent.count as u64);
                 }
             }
             Payload::Size { size_bytes, .. }
@@ -201,6 +208,9 @@ impl<'s> Op<'s> {
                     self.unindex(tree, start, distance, counts)?;
                 }
                 let delta = if down { -distance_signed } else { distance_signed };
+                if !down {
+                    counts.end = counts.end.saturating_add(distance);
+                }
                 map.shift(file_block, delta, &mut nodes).map_err(|error| entry_error(error, place))?;
             }
             Payload::Xattr { name, .. } | Payload::LargeXattr { name, .. } => {

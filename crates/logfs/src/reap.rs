@@ -188,6 +188,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             }
             _ => record.unload(),
         }
+        record.leave_writers();
     }
     if is_idle { Ok(()) } else { note_suspect(core, dead) }
 }

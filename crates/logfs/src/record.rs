@@ -171,15 +171,31 @@ impl<'s> Record<'s> {
     /// that is not loaded.
     pub(crate) fn unload(&self) {
         self.store(LAST_SAID, 0);
-        self.words[STATE].store(self.last_generation() as u64, Ordering::Release);
+        self.words[STATE].store(self.last_generation() as u64 | self.writers_left(), Ordering::Release);
         self.drop_index();
     }
 
     /// As [`Record::unload`], of a record that says where the log ends: that is still known, for who adopts the arena.
     pub(crate) fn unload_but_end(&self) {
         self.store(LAST_SAID, 0);
-        self.words[STATE].store(self.last_generation() as u64 | STATE_END_KNOWN, Ordering::Release);
+        let word = self.last_generation() as u64 | STATE_END_KNOWN | self.writers_left();
+        self.words[STATE].store(word, Ordering::Release);
         self.drop_index();
+    }
+
+    /// Notes that who had the lock was killed. The record is not loaded.
+    pub(crate) fn leave_writers(&self) {
+        self.words[STATE].store(self.load(STATE) | STATE_WRITERS_LEFT, Ordering::Release);
+    }
+
+    /// Whether somebody may still write in place to blocks where the log no longer says that they are: who moved them, or cut the file, and was
+    /// killed, may not have waited for it. Holds until the record is loaded.
+    pub(crate) fn has_writers_left(&self) -> bool {
+        self.writers_left() != 0
+    }
+
+    fn writers_left(&self) -> u64 {
+        self.load(STATE) & STATE_WRITERS_LEFT
     }
 
     /// Whether generation, tail, sequence number and pages of the log hold, if nobody has the lock.

@@ -39,6 +39,8 @@ pub(super) const STATE_LOADED: u64 = 1 << 40;
 pub(super) const STATE_ACCESS_LIST: u64 = 1 << 41;
 /// Not loaded, but for where the log ended: generation, tail, sequence and pages still hold.
 pub(super) const STATE_END_KNOWN: u64 = 1 << 42;
+/// Not loaded, and who had the lock was killed: perhaps before he had waited for all who write in place to what he took away or moved.
+pub(super) const STATE_WRITERS_LEFT: u64 = 1 << 43;
 
 /// Place of the entry that holds a symbolic link's target. Of a file: sequence number from which on its log says its whole map.
 pub(super) const TARGET: usize = 23;

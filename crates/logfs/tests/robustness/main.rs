@@ -22,6 +22,7 @@
 //! | `remains` | what threads that ended, or operations that failed, leave where no name leads |
 //! | `stopped` | others beside a writer that stands still |
 //! | `kills` | processes that are killed |
+//! | `clones` | clones of files that others write to, by processes that are killed |
 //! | `leaks` | space that is lost with users that are killed |
 //! | `large` | directories of very many entries |
 //! | `bystander` | who goes on meanwhile, and how long that takes |
@@ -37,6 +38,7 @@
 mod abandonment;
 mod bystander;
 mod churn;
+mod clones;
 mod collisions;
 mod concurrency;
 mod crashes;

@@ -6,7 +6,8 @@ use crate::volume::{Mode, image, open};
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
 use gannet_media::Simulation;
-use gannet_vfs::{FileSystem, NodeId};
+use gannet_shm::testing::{Outcome, run_abandoned};
+use gannet_vfs::{AllocateMode, FileSystem, NodeId, WritePosition};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -93,5 +94,98 @@ fn copy_on_write_copies_what_writers_in_place_wrote() {
             Rig::new(fs).write(one, 2 * BLOCK as u64 + 100, b"x");
         },
         |fs, one, _| Rig::new(fs).content(one),
+    );
+}
+
+/// As [`beside_a_writer`], but that one who changes the file before is killed while he waits for the writer: whoever comes then, and relies on
+/// what that one did, waits in his place. The writer is at block `at` of the file `one`, which has 24. What `look` sees behind `other`,
+/// `is_right`, and if `other` did not wait it is the same before and after the writer goes on, for whom `look` must not wait then.
+fn behind_a_killed(
+    what: &str,
+    at: usize,
+    killed: fn(&LogFs, NodeId),
+    other: fn(&LogFs, NodeId, NodeId),
+    look: fn(&LogFs, NodeId, NodeId) -> Vec<u8>,
+    is_right: Option<fn(&[u8]) -> bool>,
+) {
+    let image = image(Mode::InPlace, |fs| {
+        let rig = Rig::new(fs);
+        for text in ["one", "other"] {
+            let node = rig.file(rig.root, text);
+            rig.write(node, 0, &bytes(1, 24 * BLOCK));
+        }
+    });
+    let (fs, _simulation) = open(&image);
+    let fs = Arc::new(fs);
+    let find = |text| Rig::new(&*fs).find(fs.root(), text).expect("a file");
+    let (one, two) = (find("one"), find("other"));
+    Rig::new(&*fs).write(one, (at * BLOCK) as u64, &bytes(1, BLOCK));
+    let writer = fs.clone();
+    let stopped =
+        Simulation::stop_after(100, move || Rig::new(&*writer).write(one, (at * BLOCK) as u64, &bytes(9, BLOCK)));
+    // He comes as far as he can, and then stores a word now and then while he waits.
+    let outcome = run_abandoned(&[fs.session()], 400, || killed(&fs, one));
+    assert!(matches!(outcome, Outcome::Abandoned), "{what}: it did not wait for the writer");
+    fs.session().reap_dead().expect("reaping");
+    let worker = fs.clone();
+    let other = std::thread::spawn(move || other(&worker, one, two));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !other.is_finished() && fs.shared().session().waiting().is_empty() {
+        assert!(Instant::now() < deadline, "{what}: neither done nor waiting");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = (other.is_finished() && is_right.is_none()).then(|| look(&fs, one, two));
+    stopped.finish();
+    other.join().expect("the other");
+    let after = look(&fs, one, two);
+    assert!(before.is_none_or(|before| before == after), "{what}: it changed under them");
+    assert!(is_right.is_none_or(|is_right| is_right(&after)), "{what}: not what was written last");
+}
+
+#[test]
+fn a_clone_waits_for_writers_whose_blocks_were_moved_by_one_who_was_killed() {
+    behind_a_killed(
+        "collapse",
+        18,
+        |fs, one| fs.allocate(one, AllocateMode::Collapse, 0, 16 * BLOCK as u64).expect("collapse"),
+        |fs, one, two| fs.clone_range(one, 0, two, 0, 8 * BLOCK as u64).expect("clone"),
+        |fs, _, two| Rig::new(fs).content(two),
+        None,
+    );
+    behind_a_killed(
+        "insert",
+        2,
+        |fs, one| fs.allocate(one, AllocateMode::Insert, 0, 16 * BLOCK as u64).expect("insert"),
+        |fs, one, two| fs.clone_range(one, 16 * BLOCK as u64, two, 0, 8 * BLOCK as u64).expect("clone"),
+        |fs, _, two| Rig::new(fs).content(two),
+        None,
+    );
+}
+
+#[test]
+fn a_file_that_was_cut_by_one_who_was_killed_grows_behind_its_writers() {
+    let cut = |fs: &LogFs, one: NodeId| {
+        Rig::new(fs).resize(one, 2 * BLOCK as u64 + 100).expect("truncate");
+    };
+    let content = |fs: &LogFs, one: NodeId, _: NodeId| Rig::new(fs).content(one);
+    behind_a_killed(
+        "truncate, extend",
+        2,
+        cut,
+        |fs, one, _| {
+            Rig::new(fs).resize(one, 8 * BLOCK as u64).expect("extend");
+        },
+        content,
+        Some(|content| content.len() == 8 * BLOCK && content[2 * BLOCK + 100..].iter().all(|&byte| byte == 0)),
+    );
+    behind_a_killed(
+        "truncate, append",
+        2,
+        cut,
+        |fs, one, _| {
+            Rig::new(fs).try_write(one, WritePosition::Append, &bytes(5, 2 * BLOCK)).expect("append");
+        },
+        content,
+        Some(|content| content[2 * BLOCK + 100..] == bytes(5, 2 * BLOCK)),
     );
 }
