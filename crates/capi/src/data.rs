@@ -152,7 +152,8 @@ impl Volume {
             0x11 => AllocateMode::ZeroKeepSize,
             libc::FALLOC_FL_COLLAPSE_RANGE => AllocateMode::Collapse,
             libc::FALLOC_FL_INSERT_RANGE => AllocateMode::Insert,
-            0x40 | 0x41 => AllocateMode::Unshare,
+            0x40 => AllocateMode::Unshare,
+            0x41 => AllocateMode::UnshareKeepSize,
             _ => return Err(Error::because(Errno::OPNOTSUPP, "not a mode of fallocate")),
         };
         self.namespace().allocate_open(file.node, mode, offset, length)

@@ -1,6 +1,7 @@
 //! Ranges of files where they lie: for callers that map or copy them themselves.
 
 use crate::call::{run, run_plain};
+use crate::maps::synced;
 use crate::memory::Output;
 use crate::place::{CLOSED, descriptor_of};
 use crate::volume::Volume;
@@ -112,7 +113,7 @@ pub unsafe extern "C" fn gannet_unmap(volume: *mut Volume, token: u64) -> c_int 
 /// `volume` is attached or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gannet_commit(volume: *mut Volume, token: u64) -> c_int {
-    let commit = |volume: &Volume| volume.fs().sync(volume.node_of_token(token)?, SyncScope::Data);
+    let commit = |volume: &Volume| synced(volume.fs().sync(volume.node_of_token(token)?, SyncScope::Data));
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_commit", volume, commit) }
 }

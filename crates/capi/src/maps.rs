@@ -269,6 +269,14 @@ pub unsafe extern "C" fn gannet_munmap(volume: *mut Volume, address: *mut c_void
     unsafe { run_plain("gannet_munmap", volume, unmap) }
 }
 
+/// Of a file that was removed and that nobody has open nothing will be there later: there is nothing to do.
+pub(crate) fn synced(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(error) if error.errno() == Errno::STALE => Ok(()),
+        outcome => outcome,
+    }
+}
+
 /// Makes all stores to the bytes durable that a map shows in this range, in whichever maps of the file they were made.
 ///
 /// Returns 0. -EINVAL if no map made by `gannet_mmap` holds all of the range.
@@ -286,7 +294,7 @@ pub unsafe extern "C" fn gannet_msync(volume: *mut Volume, address: *mut c_void,
         let place = |map: &Map| (map.node, map.offset + (start - map.memory.unwrap_or_default().0) as u64);
         let found = volume.maps().by_address.values().find(within).map(place);
         let (node, offset) = found.ok_or(Error::because(Errno::INVAL, "no map holds this range"))?;
-        volume.fs().sync_range(node, offset, length as u64)
+        synced(volume.fs().sync_range(node, offset, length as u64))
     };
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_msync", volume, sync) }

@@ -73,8 +73,15 @@ fn blocks_of_a_removed_file_stay_while_they_are_mapped() {
     let volume = attach(&file);
     let fd = fill(&volume, "a", 42, 1 << 20);
     let mapped = map(&volume, fd, 0, 1 << 20, false);
+    let none = Extent { file_offset: 0, length: 0, medium_offset: 0, medium: 0, reserved: 0 };
+    let (mut extents, mut token) = ([none; 8], 0);
+    good!(gannet_map, volume, fd, 0, 1 << 20, 0, extents.as_mut_ptr(), 8, &mut token);
     good!(gannet_close, volume, fd);
     good!(gannet_unlink, volume, c("a").as_ptr());
+    // What is stored there goes nowhere, as on any file system.
+    good!(gannet_msync, volume, mapped.cast(), 1 << 20);
+    good!(gannet_commit, volume, token);
+    good!(gannet_unmap, volume, token);
     // Others want all the space there is.
     let mut written = 0;
     let other = good!(gannet_open, volume, c("b").as_ptr(), O_WRONLY | O_CREAT, 0o600) as i32;

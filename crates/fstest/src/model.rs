@@ -328,8 +328,8 @@ impl Model {
         let (size, end) = (bytes.len(), offset + length);
         let aligned = offset.is_multiple_of(block) && length.is_multiple_of(block);
         match mode {
-            AllocateMode::Extend => bytes.resize(size.max(end), 0),
-            AllocateMode::KeepSize | AllocateMode::Unshare => {}
+            AllocateMode::Extend | AllocateMode::Unshare => bytes.resize(size.max(end), 0),
+            AllocateMode::KeepSize | AllocateMode::UnshareKeepSize => {}
             AllocateMode::PunchHole | AllocateMode::ZeroKeepSize | AllocateMode::Zero => {
                 if mode == AllocateMode::Zero {
                     bytes.resize(size.max(end), 0);

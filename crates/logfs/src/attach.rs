@@ -75,7 +75,8 @@ pub(crate) fn assemble(disk: Disk, session: &Arc<Session>, options: AttachOption
     let (users, other_users) = (shared.inode_users(), Arc::from(options.users));
     let access_times = options.access_times;
     let writable = std::sync::OnceLock::new();
-    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times, users, other_users, writable });
+    let arena = arena_of(session);
+    let core = Arc::new(Core { disk, places, space, copy_on_write, access_times, users, other_users, writable, arena });
     session.register_reaper(ReapStage::Medium, Arc::new(EngineReaper { core: core.clone() }));
     Ok((core, shared))
 }
@@ -216,13 +217,14 @@ fn sync(disk: &Disk) -> Result<()> {
     disk.medium().sync().map_err(|_| Error::because(Errno::IO, "the volume's file cannot be synced"))
 }
 
-/// Other bytes are in the volume's file than were opened: a copy was put there meanwhile. What the arena says is not true of them, and what
-/// its users stored since is in them. If they are this volume's, of whatever time, the next attach recovers them.
+/// Other bytes are in the volume's file than were opened: a copy was put there meanwhile, of this volume or another. What the arena says is not
+/// true of them, and what operations under way stored then may be in them: the next attach recovers them. Unless they are of a volume that
+/// was not closed, which is recovered all the same, or used by somebody.
 #[cold]
 fn replaced(disk: &Disk) -> Error {
-    let uuid = disk.superblock().uuid;
     let recovered_next = || -> Result<()> {
-        if read_superblock(disk.medium())?.uuid == uuid {
+        let (superblock, named) = (read_superblock(disk.medium())?, disk.load(ARENA_AT)?);
+        if superblock.uuid == disk.superblock().uuid || named == 0 {
             let mut commit = disk.begin();
             commit.store(CLEAN_AT, 0)?; // Unmet: nobody but a test puts other bytes there.
             commit.store(ARENA_AT, 0)?; // Unmet: as above.

@@ -191,6 +191,7 @@ impl FileSystem for LogFs {
     ) -> Result<Written> {
         self.with_space(|| {
             let op = self.op()?;
+            op.core.is_as_opened()?;
             let before = gannet_media::counters_thread();
             let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
             op.count(Counter::Writes, 1);

@@ -2,14 +2,15 @@
 //!
 //! Lock order: rename lock < inode locks by number < data stripes < chunk lock < pools of `space`.
 
-use crate::attach::AccessTimes;
+use crate::attach::{AccessTimes, OTHER_CONTENT};
 use crate::disk::Disk;
 use crate::format::entry::Owned;
 use crate::format::page::LinePlace;
+use crate::format::state::ARENA_AT;
 use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
 use crate::places::{COUNTER_WORDS, Places, RECORD_BYTES, RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
-use gannet_shm::{Guard, Ordering, Thread, Word};
+use gannet_shm::{ArenaIdentity, Guard, Ordering, Thread, Word};
 use gannet_vfs::shared::InodeUsers;
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::cell::Cell;
@@ -30,6 +31,20 @@ pub(crate) struct Core {
     pub(crate) other_users: Arc<dyn Users>,
     /// For settling, where the medium is open for reading only: see [`Core::to_settle`].
     pub(crate) writable: OnceLock<Box<Core>>,
+    /// What the medium names the arena by, from the first who may write on.
+    pub(crate) arena: ArenaIdentity,
+}
+
+impl Core {
+    /// Requires, of who may write, that the medium still holds the volume that was opened. Whoever copies another file over a volume's begins at
+    /// its beginning, where the word stands: what follows is spared. A line that nobody writes to as long as the volume is open.
+    #[inline]
+    pub(crate) fn is_as_opened(&self) -> Result<()> {
+        if self.disk.load(ARENA_AT)? != self.arena.0 && !self.disk.medium().is_read_only() {
+            return Err(OTHER_CONTENT);
+        }
+        Ok(())
+    }
 }
 
 /// Who has inodes open: decides whether an inode that lost its last name can be freed.

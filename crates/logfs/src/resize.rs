@@ -184,12 +184,16 @@ impl<'s> Op<'s> {
             || -> Result<i64> { Ok(self.attributes_of(locked.inode, &locked.record, locked.state)?.modified.0) };
         let (now, before) = (locked.now(), modified()?);
         match mode {
-            AllocateMode::Extend | AllocateMode::KeepSize => {
+            AllocateMode::Extend | AllocateMode::KeepSize | AllocateMode::Unshare | AllocateMode::UnshareKeepSize => {
+                let blocks = offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+                if matches!(mode, AllocateMode::Unshare | AllocateMode::UnshareKeepSize) {
+                    self.unshare(&locked, blocks.clone())?;
+                }
                 let size = match mode {
-                    AllocateMode::Extend => locked.record.size().max(end),
+                    AllocateMode::Extend | AllocateMode::Unshare => locked.record.size().max(end),
                     _ => locked.record.size(),
                 };
-                self.fill_holes(&locked, offset / BLOCK_BYTES, end.div_ceil(BLOCK_BYTES))?;
+                self.fill_holes(&locked, blocks.start, blocks.end)?;
                 self.grow_after(&locked, size)
             }
             AllocateMode::PunchHole => self.punch(&locked, offset, end),
@@ -202,7 +206,6 @@ impl<'s> Op<'s> {
             }
             AllocateMode::Collapse => self.collapse(&locked, offset, end),
             AllocateMode::Insert => self.insert(&locked, offset, length),
-            AllocateMode::Unshare => self.unshare(&locked, offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)),
         }?;
         // What got an entry has its times, and they are not moved once more: that would be a state between two.
         let after = modified()?;

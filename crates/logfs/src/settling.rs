@@ -67,6 +67,7 @@ impl Core {
             users: self.users.clone(),
             other_users: self.other_users.clone(),
             writable: std::sync::OnceLock::new(),
+            arena: self.arena,
         })
     }
 

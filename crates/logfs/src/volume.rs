@@ -194,6 +194,7 @@ impl LogFs {
     pub(crate) fn change<T>(&self, operation: Operation, run: impl Fn(&Op<'_>) -> Result<T>) -> Result<T> {
         self.with_space(|| {
             let op = self.op()?;
+            op.core.is_as_opened()?;
             let before = gannet_media::counters_thread();
             let outcome = op.counted(operation, &run);
             op.count(Counter::Changes, 1);

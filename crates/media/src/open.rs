@@ -106,7 +106,9 @@ impl Medium {
             return Err(problem("the file is empty: no volume was made in it"));
         }
         if length % LENGTH_UNIT_BYTES != 0 {
-            return Err(problem("not a multiple of 4096: the file was truncated, or never was a volume"));
+            return Err(problem(
+                "not a multiple of 4096: the file was truncated, something was appended to it, or it never was a volume",
+            ));
         }
         if usize::try_from(length).is_err() || length > isize::MAX as u64 / 2 {
             return Err(problem("more than can be mapped"));

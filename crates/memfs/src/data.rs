@@ -179,7 +179,7 @@ impl Data {
         let Some(end) = end else { return Err(Error::new(Errno::FBIG)) };
         let aligned = offset_bytes.is_multiple_of(BLOCK_BYTES) && length_bytes.is_multiple_of(BLOCK_BYTES);
         match mode {
-            AllocateMode::Extend | AllocateMode::KeepSize | AllocateMode::Unshare => {
+            AllocateMode::Extend | AllocateMode::KeepSize | AllocateMode::Unshare | AllocateMode::UnshareKeepSize => {
                 self.reserve(offset_bytes, end, space)?;
             }
             AllocateMode::Zero | AllocateMode::ZeroKeepSize => {
@@ -206,7 +206,7 @@ impl Data {
                 self.size_bytes += length_bytes;
             }
         }
-        if matches!(mode, AllocateMode::Extend | AllocateMode::Zero) {
+        if matches!(mode, AllocateMode::Extend | AllocateMode::Zero | AllocateMode::Unshare) {
             self.size_bytes = self.size_bytes.max(end);
         }
         Ok(())

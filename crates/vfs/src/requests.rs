@@ -120,8 +120,11 @@ pub enum AllocateMode {
     Collapse,
     /// A hole is put in, what follows moves up. Whole blocks only.
     Insert,
-    /// Shared blocks of the range become private.
+    /// Shared blocks of the range become private, and holes get space: what is written there needs no more. The size grows when the range ends
+    /// beyond it.
     Unshare,
+    /// The same, and the size stays.
+    UnshareKeepSize,
 }
 
 /// What `lseek` looks for.

@@ -14,6 +14,7 @@ cases![
     collapse_cuts_out needs ALLOCATE,
     insert_puts_in needs ALLOCATE,
     unshare_changes_nothing_visible needs ALLOCATE,
+    unshare_gives_holes_space needs ALLOCATE,
     ranges_that_make_no_sense needs ALLOCATE,
     reserved_space_is_there needs ALLOCATE | RESERVES,
     allocation_is_all_or_nothing needs ALLOCATE,
@@ -176,7 +177,21 @@ fn unshare_changes_nothing_visible(rig: &Rig<'_>) {
     assert_eq!(rig.content(node), expected);
 }
 
-const MODES: [AllocateMode; 8] = [
+/// What is written to a range that was unshared needs no more space, fallocate(2) says: its holes have some from then on.
+fn unshare_gives_holes_space(rig: &Rig<'_>) {
+    let block = u64::from(rig.fs.statistics().unwrap().block_bytes);
+    let node = rig.file(rig.root, "f");
+    rig.resize(node, 10 * block).unwrap();
+    rig.fs.allocate(node, AllocateMode::UnshareKeepSize, 8 * block, 4 * block).unwrap();
+    let all = rig.fs.attributes(node).unwrap();
+    assert_eq!((all.size_bytes, all.sectors), (10 * block, 4 * block / 512));
+    rig.fs.allocate(node, AllocateMode::Unshare, 8 * block, 4 * block).unwrap();
+    let all = rig.fs.attributes(node).unwrap();
+    assert_eq!((all.size_bytes, all.sectors), (12 * block, 4 * block / 512));
+    assert_eq!(rig.content(node), vec![0; 12 * block as usize]);
+}
+
+const MODES: [AllocateMode; 9] = [
     AllocateMode::Extend,
     AllocateMode::KeepSize,
     AllocateMode::PunchHole,
@@ -185,6 +200,7 @@ const MODES: [AllocateMode; 8] = [
     AllocateMode::Collapse,
     AllocateMode::Insert,
     AllocateMode::Unshare,
+    AllocateMode::UnshareKeepSize,
 ];
 
 fn ranges_that_make_no_sense(rig: &Rig<'_>) {

@@ -166,6 +166,7 @@ impl Operation {
                     AllocateMode::Zero,
                     AllocateMode::ZeroKeepSize,
                     AllocateMode::Unshare,
+                    AllocateMode::UnshareKeepSize,
                 ]);
                 Self::Allocate(r.file(), mode, r.offset(), r.length())
             }

@@ -220,7 +220,8 @@ impl Dispatcher {
             0x10 => AllocateMode::Zero,
             0x11 => AllocateMode::ZeroKeepSize,
             0x20 => AllocateMode::Insert,
-            0x40 | 0x41 => AllocateMode::Unshare,
+            0x40 => AllocateMode::Unshare,
+            0x41 => AllocateMode::UnshareKeepSize,
             _ => return Err(Error::new(Errno::OPNOTSUPP)),
         };
         let node = self.node(header.node)?;

@@ -126,7 +126,8 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
         0x11 => AllocateMode::ZeroKeepSize,
         0x08 => AllocateMode::Collapse,
         0x20 => AllocateMode::Insert,
-        0x40 | 0x41 => AllocateMode::Unshare,
+        0x40 => AllocateMode::Unshare,
+        0x41 => AllocateMode::UnshareKeepSize,
         _ => return Err(Errno::OPNOTSUPP),
     };
     check_writable(&file)?;

@@ -141,7 +141,9 @@ fn resize(path: &'static str, size_bytes: u64) -> Operation {
 
 fn allocate(path: &'static str, mode: AllocateMode, offset: u64, length: u64) -> Operation {
     let tear = match mode {
-        AllocateMode::Collapse | AllocateMode::Insert | AllocateMode::Unshare => Tear::Whole,
+        AllocateMode::Collapse | AllocateMode::Insert => Tear::Whole,
+        // Of what is shared the blocks change, and nothing that is seen.
+        AllocateMode::Unshare | AllocateMode::UnshareKeepSize if path != "/sparse" => Tear::Whole,
         _ => Tear::Bytes(path),
     };
     operation(format!("allocate {path} {mode:?} {offset} {length}"), tear, move |rig| {
@@ -336,6 +338,7 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/cut", AllocateMode::Insert, 0, 4096),
         ("/a", AllocateMode::Unshare, 0, 4096),
         ("/o", AllocateMode::Unshare, 0, 9000),
+        ("/sparse", AllocateMode::Unshare, 0, 20_000),
         ("/o", AllocateMode::PunchHole, 4096, 4096),
         ("/c", AllocateMode::PunchHole, 100, 8950),
         ("/c", AllocateMode::Collapse, 0, 4096),

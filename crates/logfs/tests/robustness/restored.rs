@@ -8,7 +8,7 @@ use crate::volume::{Mode, assert_sound, options};
 use gannet_fstest::Rig;
 use gannet_logfs::{AttachOptions, FurtherOptions, LogFs, make, make_spanning, open_medium};
 use gannet_media::{CreateOptions, Medium};
-use gannet_vfs::{Errno, WritePosition};
+use gannet_vfs::{Errno, FileSystem, Name, NewNode, Owner, RemoveKind, WritePosition};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -163,13 +163,33 @@ fn what_is_put_back_under_a_user_does_not_count_as_closed() {
         assert!(use_restored(&volume, &before, "put back"), "its maps were believed; killed: {is_killed}");
         assert!(volume.arenas().is_empty());
     }
-    // Another volume's is left alone, but for its being open.
-    let ((volume, _), (other, before)) = (populated("one"), populated("another"));
-    let fs = volume.open();
-    restore(&volume.0, &bytes_of(&other.0));
-    assert_eq!(fs.detach().expect_err("it was not closed").errno(), Errno::UCLEAN);
-    drop(fs);
-    assert!(!use_restored(&volume, &before, "another volume"));
+}
+
+/// Another volume, or an older copy, is put into a volume's file under its users. Of what they do from then on nothing is stored there.
+#[test]
+fn nothing_is_stored_to_what_was_put_there_under_a_user() {
+    let ((volume, older), (other, before)) = (populated("one"), populated("another"));
+    let others = [(bytes_of(&volume.0), older), (bytes_of(&other.0), before)];
+    for (bytes, before) in others {
+        let fs = volume.open();
+        let rig = Rig::new(&fs);
+        let file = rig.file(rig.root, "file");
+        rig.write(file, 0, &[0x55; 20_000]);
+        restore(&volume.0, &bytes);
+        let is_refused = |errno: Option<Errno>| assert_eq!(errno, Some(Errno::UCLEAN));
+        is_refused(rig.try_write(file, WritePosition::At(4096), &[0x66; 4096]).err().map(|error| error.errno()));
+        is_refused(rig.try_write(file, WritePosition::Append, b"more").err().map(|error| error.errno()));
+        let made = fs.create(rig.root, Name::new(b"new").expect("a name"), &NewNode::regular(0o644, Owner::default()));
+        is_refused(made.err().map(|error| error.errno()));
+        let removed = fs.remove(rig.root, Name::new(b"file").expect("a name"), RemoveKind::NonDirectory);
+        is_refused(removed.err().map(|error| error.errno()));
+        assert_eq!(bytes_of(&volume.0), bytes, "nothing was stored");
+        assert_eq!(fs.detach().expect_err("it was not closed").errno(), Errno::UCLEAN);
+        drop(fs);
+        // What was under way when it was put there could have been stored in it.
+        assert!(use_restored(&volume, &before, "put under a user"), "recovered");
+    }
+    assert!(volume.arenas().is_empty());
 }
 
 /// Nor does anybody join its users: what they know of it is not true of what stands there, and who names their arena there makes it pass for theirs.
