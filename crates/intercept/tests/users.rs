@@ -86,3 +86,20 @@ exec env \"$@\" cat /gannet/file";
     let (is_seen, text) = in_namespaces(&["--user", "--map-root-user", "--mount"], &origin.to_string());
     assert!(!is_seen && text.contains("is in a user namespace"), "{text}");
 }
+
+#[test]
+fn rights_of_a_program_that_changes_who_it_is_are_what_they_are_on_tmpfs() {
+    if !is_root_who_can("change who it is") {
+        return;
+    }
+    let (_directory, program) = compile("rights");
+    let host = tempfile::Builder::new().prefix("gannet-rights-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let plain = run(Command::new("timeout").arg("60").arg(&program).arg(host.path()));
+    let volume = Volume::new(64);
+    volume.script("mkdir /gannet/work", "");
+    let ours = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/work"));
+    let [plain, text] = [&plain, &ours].map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    assert!(plain.ends_with("done: all\n"), "{plain}");
+    let differing: Vec<_> = plain.lines().zip(text.lines()).filter(|(plain, ours)| plain != ours).collect();
+    assert!(differing.is_empty() && plain.lines().count() == text.lines().count(), "{differing:#?}");
+}
