@@ -88,6 +88,7 @@ fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outc
 }
 
 fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
+    front::users::begin_call();
     match frame.rax {
         RT_SIGACTION => Outcome::Done(signal::sigaction(frame, in_child)),
         SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame)),

@@ -380,7 +380,7 @@ impl Gate {
 }
 
 /// Makes an attempt of this thread's without CAP_FOWNER.
-fn as_owner_alone<T>(attempt: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+pub(crate) fn as_owner_alone<T>(attempt: impl FnOnce() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
     let before = capabilities(None)?;
     if !before.effective.contains(CapabilitySet::FOWNER) {
         return attempt();

@@ -8,9 +8,9 @@
 //!   content was put into it under the users of the arena, and only that the arena is there tells whoever opens it that they changed it since.
 //!   Whoever has a volume alone removes all others of that file; root also other users'.
 //! * **Meeting places**: the kernel's pipes and sockets that stand for FIFOs and sockets of a volume
-//!   (`gannet-fifo-UID-VOLUME-…`, `gannet-socket-…`). They go when no arena of their volume is left.
+//!   (`fifo-VOLUME-…`, `socket-VOLUME-…` in the user's directory of them, [`crate::meeting`]). They go when no arena of their volume is left.
 //!
-//! Touches names in [`ARENA_DIRECTORY`] that have exactly these forms and belong to the user. Errors are of no interest: what
+//! Touches names in [`ARENA_DIRECTORY`] and that directory that have exactly these forms and belong to the user. Errors are of no interest: what
 //! cannot be removed now is tried again by the next.
 
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
@@ -27,7 +27,7 @@ const UUID_DIGITS: usize = 32;
 const NONCE_DIGITS: usize = 16;
 /// Digits of the identifier that a meeting place names, which are the first of the volume's UUID, backwards by bytes.
 const VOLUME_DIGITS: usize = 16;
-const MEETING_KINDS: [&str; 2] = ["gannet-fifo-", "gannet-socket-"];
+const MEETING_KINDS: [&str; 2] = ["fifo-", "socket-"];
 /// Age at which an arena that names no volume goes.
 const NAMELESS_SECONDS: i64 = 3600;
 /// Names looked at in one go; more are left to the next.
@@ -48,7 +48,11 @@ pub fn remove_leftovers_of(nonce: u64) -> usize {
 
 fn remove(nonce: Option<u64>) -> usize {
     let uid = crate::user::user_of_process();
-    let Some(names) = names(uid, nonce) else { return 0 };
+    let is_wanted =
+        |name: &str| ArenaName::of(name).is_some_and(|arena| arena.uid == uid || nonce == Some(arena.nonce));
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(directory) = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::empty()) else { return 0 };
+    let names = names(&directory, is_wanted);
     let mut removed = 0;
     let mut volumes: Vec<String> = Vec::new();
     for name in &names {
@@ -60,34 +64,31 @@ fn remove(nonce: Option<u64>) -> usize {
             volumes.push(arena.uuid.to_owned());
         }
     }
-    for name in &names {
-        if let Some(start) = volume_of_meeting_place(name, uid)
-            && !volumes.iter().any(|uuid| uuid.starts_with(&start))
-        {
-            removed += usize::from(rustix::fs::unlink(format!("{ARENA_DIRECTORY}/{name}")).is_ok());
-        }
-    }
-    removed
+    removed + remove_meeting_places(uid, &volumes)
 }
 
-/// Names in the directory that can be ours, or of arenas of the volume's file with this nonce.
-fn names(uid: u32, nonce: Option<u64>) -> Option<Vec<String>> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::empty()).ok()?;
+/// Removes the user's meeting places of other volumes than these, which are named by their identifiers.
+fn remove_meeting_places(uid: u32, volumes: &[String]) -> usize {
+    let Some(directory) = crate::meeting::open(uid) else { return 0 };
+    let is_left = |name: &str| {
+        volume_of_meeting_place(name).is_some_and(|start| !volumes.iter().any(|uuid| uuid.starts_with(&start)))
+    };
+    let names = names(&directory, is_left);
+    names.iter().filter(|name| rustix::fs::unlinkat(&directory, name.as_str(), AtFlags::empty()).is_ok()).count()
+}
+
+/// Names in the directory that are wanted.
+fn names(directory: impl AsFd, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
     let mut entries = RawDir::new(directory, &mut buffer);
     let mut names = Vec::new();
     while let Some(Ok(entry)) = entries.next() {
         let Ok(name) = entry.file_name().to_str() else { continue };
-        let is_wanted = || match ArenaName::of(name) {
-            Some(arena) => arena.uid == uid || nonce == Some(arena.nonce),
-            None => volume_of_meeting_place(name, uid).is_some(),
-        };
-        if names.len() < NAMES_MAX && name.starts_with("gannet-") && is_wanted() {
+        if names.len() < NAMES_MAX && is_wanted(name) {
             names.push(name.to_owned());
         }
     }
-    Some(names)
+    names
 }
 
 /// An arena's name, `gannet-UID-UUID-NONCE`.
@@ -113,9 +114,8 @@ impl<'n> ArenaName<'n> {
 
 /// How the UUID of a meeting place's volume begins. Volumes without an identifier (in a process's memory) have no arena that
 /// says whether anybody uses them.
-fn volume_of_meeting_place(name: &str, uid: u32) -> Option<String> {
+fn volume_of_meeting_place(name: &str) -> Option<String> {
     let rest = MEETING_KINDS.iter().find_map(|kind| name.strip_prefix(kind))?;
-    let rest = rest.strip_prefix(&uid.to_string())?.strip_prefix('-')?;
     let (volume, _) = rest.split_once('-')?;
     let identifier = u64::from_str_radix(volume, 16).ok().filter(|identifier| *identifier != 0)?;
     let start: String = identifier.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -189,14 +189,13 @@ mod tests {
         let arena = "gannet-1000-00112233445566778899aabbccddeeff-0123456789abcdef";
         let parts = ArenaName { uid: 1000, uuid: "00112233445566778899aabbccddeeff", nonce: 0x0123_4567_89ab_cdef };
         assert_eq!(ArenaName::of(arena), Some(parts));
-        let others = ["gannet-1000-volume", "gannet-100", "gannet-fifo-1000-1-2-3", &arena[..arena.len() - 1]];
+        let others = ["gannet-1000-volume", "gannet-100", "gannet-meet-1000", &arena[..arena.len() - 1]];
         assert!(others.iter().all(|name| ArenaName::of(name).is_none()));
         assert_eq!(ArenaName::of(&arena.replace("-1000-", "-+1000-")), None);
-        let fifo =
-            format!("gannet-fifo-1000-{:x}-17-1", u64::from_le_bytes([0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]));
-        assert_eq!(volume_of_meeting_place(&fifo, 1000).as_deref(), Some(&arena[12..28]));
-        for other in ["gannet-fifo-1000-0-17-1", "gannet-fifo-10-1-17-1", "gannet-fifo-1000-zz-1", arena] {
-            assert_eq!(volume_of_meeting_place(other, 1000), None);
+        let fifo = format!("fifo-{:x}-17-1", u64::from_le_bytes([0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]));
+        assert_eq!(volume_of_meeting_place(&fifo).as_deref(), Some(&arena[12..28]));
+        for other in ["fifo-0-17-1", "fife-1-17-1", "socket-zz-1", arena] {
+            assert_eq!(volume_of_meeting_place(other), None);
         }
     }
 }

@@ -9,6 +9,7 @@
 //! | `layout`, `arena` | where things stand; the mapping and its checked words |
 //! | `file`, `participant`, `session`, `attach`, `join`, `fork` | the arena's file and gate; who has it open; attach, detach, fork |
 //! | `descriptor`, `opened` | descriptors of arenas' files, which the program may close, and no forked child may keep |
+//! | `meeting` | a user's directory of meeting places |
 //! | `leftovers` | what killed processes left behind: arenas without a volume, meeting places |
 //! | `caching` | one who is alone may let others remember; who joins recalls it |
 //! | `volume_lock` | a help for guards: is the volume open in another arena? |
@@ -36,6 +37,7 @@ mod layout;
 mod leftovers;
 mod life;
 mod lock;
+mod meeting;
 mod opened;
 mod participant;
 mod private;
@@ -64,6 +66,7 @@ pub use crate::hand::{Hand, HandContent};
 pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
 pub use crate::leftovers::{remove_leftovers, remove_leftovers_of};
 pub use crate::lock::{Guard, GuardSet, SLEEP_MAX, wait_for_one_word};
+pub use crate::meeting::{Whose, meeting_directory};
 pub use crate::opened::close_inherited;
 pub use crate::participant::{ParticipantId, ParticipantInfo};
 pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};

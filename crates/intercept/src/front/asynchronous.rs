@@ -229,6 +229,11 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize, is_first: bool)
     data::check_not_path(&file)?;
     let [buffer, count, offset] = [words[3] as usize, words[4] as usize, words[5] as usize];
     let flags = (words[1] >> 32) as usize;
+    if operation == IOCB_CMD_POLL {
+        let ready = poll_at_once(buffer, count | offset | flags)?;
+        complete(call, context, [words[0], request as u64, ready, 0], notified);
+        return Ok(());
+    }
     let is_vector = matches!(operation, 7 | 8);
     let (number, work): (usize, fn(&Call<'_>) -> Answer) = match operation {
         0 | 7 => (PREADV2, data::read),
@@ -265,9 +270,24 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize, is_first: bool)
         Ok(Outcome::Pass | Outcome::Again) => return Err(Errno::BADF),
         Err(errno) => -(errno.raw_os_error() as isize),
     };
+    complete(call, context, [words[0], request as u64, result as u64, 0], notified);
+    Ok(())
+}
+
+/// What `poll` says of a file that never has anything to wait for, of the events that are asked for: the kernel's answer for its own files.
+fn poll_at_once(events: usize, rest: usize) -> Result<u64, Errno> {
+    const ALWAYS: usize = 0x145;
+    match events & ALWAYS {
+        0 => Err(Errno::INVAL),
+        _ if events > usize::from(u16::MAX) || rest != 0 => Err(Errno::INVAL),
+        ready => Ok(ready as u64),
+    }
+}
+
+/// Tells the program that a request is done.
+fn complete(call: &Call<'_>, context: usize, words: [u64; 4], notified: Option<usize>) {
     let template = call.front.template();
     locked(|state| {
-        let words = [words[0], request as u64, result as u64, 0];
         // Never past one that is kept.
         let is_kept = state.kept.iter().any(|event| event.context == context);
         if is_kept || !state.post(template, Event { context, words }) {
@@ -279,8 +299,9 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize, is_first: bool)
         // SAFETY: our own eight bytes, to the program's event descriptor.
         unsafe { syscall(WRITE, [notified, (&raw const one) as usize, 8]) };
     }
-    Ok(())
 }
+
+const IOCB_CMD_POLL: u16 = 5;
 
 /// How long one wait in the kernel lasts: a signal that came just before it is seen that much later.
 const WAIT_MAX: Duration = Duration::from_millis(100);

@@ -1,6 +1,7 @@
 //! Changing what files are: mode, owner, times, size by path, extended attributes.
 
 use super::call::{Answer, AtForm, CWD, Call, done};
+use super::paths::AT_FDCWD;
 use super::status::{AT_EMPTY_PATH, AT_SYMLINK_NOFOLLOW, empty_of, has_unknown, is_pathless, mode_of, name_directory};
 use super::{credentials, file_ids};
 use crate::dispatch::Outcome;
@@ -237,6 +238,11 @@ pub(crate) fn xattr_by_form(call: &Call<'_>, scratch: &mut PathScratch) -> Answe
     if flags & AT_EMPTY_PATH != 0 && names_nothing && call.is_ours(directory) {
         let Some((node, namespace)) = of_descriptor(call)? else { return Ok(Outcome::Pass) };
         return xattr_at(number, &arguments, &namespace, node);
+    }
+    let is_working_directory = flags & AT_EMPTY_PATH != 0 && names_nothing && directory as i32 == AT_FDCWD;
+    if is_working_directory && matches!(number, LISTXATTR | REMOVEXATTR) {
+        // To the kernel these two have no directory then, where the others have the working directory.
+        return Err(Errno::BADF);
     }
     let mut at = AtForm::new(call.number, call.arguments);
     if is_pathless(&at, flags) {

@@ -323,6 +323,10 @@ pub(crate) fn control(call: &mut Call<'_>) -> Answer {
             done(0)
         }
         F_SET_RW_HINT => {
+            // An owner's affair, as that the file is read without its times moving.
+            Namespace::new(fs, credentials::effective())
+                .check_status(file.node, 0, O_NOATIME)
+                .map_err(|error| error.errno())?;
             let mut hint = 0u64;
             memory::read_value(argument, &mut hint).map_err(|_| Errno::FAULT)?;
             if hint <= RW_HINT_MAX { done(0) } else { Err(Errno::INVAL) }

@@ -3,7 +3,9 @@
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
 use super::table;
-use super::{Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights, working_directory};
+use super::{
+    Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights, users, working_directory,
+};
 use crate::number;
 use crate::raw::syscall;
 use crate::thread::Record;
@@ -209,6 +211,7 @@ pub(crate) fn after_fork_in_child(record: &mut Record, tickets: Tickets, alone: 
     locks::after_fork_in_child();
     asynchronous::after_fork_in_child();
     table::adopt_private(record);
+    users::adopt_child();
     let is_empty = tickets.is_empty() && !maps::any();
     // It has joined nothing yet, and ends without a word unless it comes here before. (The thread's block is written to anyway.)
     // SAFETY: the thread's own block.

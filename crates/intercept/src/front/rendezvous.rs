@@ -1,23 +1,73 @@
 //! FIFOs of a volume, and what they have in common with Unix sockets ([`super::sockets`]): processes meet there, which only the kernel
 //! can do.
 //!
-//! For each there is a pipe or socket of the kernel's under `/dev/shm`, named by the volume's identity and the inode, for the
-//! processes of one user. The program's own instruction opens or connects to it, as that may wait for the other end.
+//! For each there is a pipe or socket of the kernel's in a directory under `/dev/shm`, named by the volume's identity and the inode, for the
+//! processes of one user, whose directory it is: others could not be kept from names that everybody may make, and would be talked to.
+//! The program's own instruction opens or connects to it, as that may wait for the other end.
 
 use super::call::{Answer, CWD, Call};
-use super::{credentials, users};
+use super::credentials;
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::OpenFlags;
+use gannet_vfs::shared::shm::{self, Whose};
 use gannet_vfs::{Errno, FileType, Found, NodeId};
 
-/// The kernel's name for an inode of a volume, ending in zero.
+/// The kernel's name for an inode of a volume, ending in zero, in the directory of the effective user, which is made if need be.
 pub(super) fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
+    name_in(Whose::Own(credentials::effective().user), call, mount, node, kind)
+}
+
+fn name_in(whose: Whose, call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
     let identity = call.front.file_system(mount)?.identity();
-    let user = credentials::effective().user;
-    Ok(format!("/dev/shm/gannet-{kind}-{user}-{identity:x}-{}-{}\0", node.number, node.generation))
+    let directory = shm::meeting_directory(whose).map_err(Errno::from_raw_os_error)?;
+    Ok(format!("{directory}/{kind}-{identity:x}-{}-{}\0", node.number, node.generation))
+}
+
+/// The kernel's name of the socket that somebody has bound to an inode: the effective user, or who owns the inode, for who may go there.
+pub(super) fn socket_of(call: &Call<'_>, mount: usize, node: NodeId) -> Result<String, Errno> {
+    const SOCKET: u32 = 0o140000;
+    let own = name_of(call, mount, node, "socket")?;
+    let is_there = |name: &str| mode_of(name).map(|mode| mode & S_IFMT == SOCKET);
+    if is_there(&own) == Ok(true) {
+        return Ok(own);
+    }
+    let owner = call.front.file_system(mount)?.attributes(node).map_err(|error| error.errno())?.owner.user;
+    if owner != credentials::effective().user {
+        let theirs = name_in(Whose::Others(owner), call, mount, node, "socket");
+        match theirs.and_then(|name| is_there(&name).map(|there| there.then_some(name))) {
+            Ok(Some(name)) => return Ok(name),
+            Err(Errno::ACCESS) => return Err(Errno::ACCESS),
+            _ => {}
+        }
+    }
+    // As where whoever bound it has gone.
+    Err(Errno::CONNREFUSED)
+}
+
+const S_IFMT: u32 = 0o170000;
+
+/// The mode of what is at a path, which ends in zero.
+fn mode_of(path: &str) -> Result<u32, Errno> {
+    debug_assert!(path.ends_with('\0'));
+    let mut status = [0u64; 18];
+    // SAFETY: a path that ends in zero, and room for struct stat.
+    let result = unsafe { syscall(LSTAT, [path.as_ptr() as usize, status.as_mut_ptr() as usize]) };
+    if is_error(result) {
+        return Err(Errno::from_raw_os_error(-result as i32));
+    }
+    Ok(status[3] as u32)
+}
+
+/// Lets the user's processes use what was made under an uncommon umask: who may was decided by the mode of the volume's inode. The name
+/// ends in zero.
+pub(super) fn open_to_user(name: &str) {
+    if mode_of(name).is_ok_and(|mode| mode & 0o600 != 0o600) {
+        // SAFETY: a path that ends in zero, in a directory where only the user makes names.
+        unsafe { syscall(CHMOD, [name.as_ptr() as usize, 0o600]) };
+    }
 }
 
 /// A name of an inode was removed. If that is a FIFO or socket and has no other, the kernel's goes too, whichever process of the user
@@ -47,7 +97,6 @@ pub(crate) fn open_pipe(
     flags: OpenFlags,
     room: &mut PathScratch,
 ) -> Answer {
-    const S_IFMT: u32 = 0o170000;
     const S_IFIFO: u32 = 0o010000;
     const EEXIST: isize = -17;
     if flags.bits() & 3 == 3 {
@@ -63,15 +112,12 @@ pub(crate) fn open_pipe(
     if is_error(made) && made != EEXIST {
         return Ok(Outcome::Done(made));
     }
-    // Another user must not be able to have made it.
-    let mut status = [0u64; 18];
-    // SAFETY: a path that ends in zero, and room for struct stat.
-    let known = unsafe { syscall(LSTAT, [address, status.as_mut_ptr() as usize]) };
-    let owner = (status[3] >> 32) as u32;
-    let user = users::user_seen(credentials::effective().user);
-    if is_error(known) || (status[3] as u32) & S_IFMT != S_IFIFO || owner != user.id || user.is_shared {
+    // What is in the directory is of the user, or of root.
+    let mode = mode_of(&path)?;
+    if mode & S_IFMT != S_IFIFO {
         return Err(Errno::ACCESS);
     }
+    open_to_user(&path);
     let flags = flags & !(OpenFlags::CREATE | OpenFlags::EXCL | OpenFlags::TRUNC);
     call.passed = Some((OPENAT, [CWD, address, flags.bits() as usize, 0, 0, 0]));
     Ok(Outcome::Pass)
@@ -84,8 +130,8 @@ pub(crate) fn fifo_of(call: &Call<'_>, descriptor: i32) -> Option<(usize, NodeId
         return None;
     }
     let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
-    let name = core::str::from_utf8(path.strip_prefix(b"/dev/shm/gannet-fifo-")?).ok()?;
-    let mut parts = name.split('-').skip(1);
+    let (_, name) = core::str::from_utf8(path.strip_prefix(b"/dev/shm/gannet-meet-")?).ok()?.split_once('/')?;
+    let mut parts = name.strip_prefix("fifo-")?.split('-');
     let identity = u64::from_str_radix(parts.next()?, 16).ok()?;
     let node = NodeId::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let is_it = |mount: &usize| call.front.file_system(*mount).is_ok_and(|fs| fs.identity() == identity);

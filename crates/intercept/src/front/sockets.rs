@@ -3,7 +3,7 @@
 use super::call::{Answer, Call, done};
 use super::credentials;
 use super::paths::{AT_FDCWD, Target};
-use super::rendezvous::name_of;
+use super::rendezvous::{name_of, open_to_user, socket_of};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -83,6 +83,7 @@ pub(crate) fn bind(call: &Call<'_>, scratch: &mut PathScratch) -> Answer {
         if is_error(result) {
             return Err(Errno::from_raw_os_error(-result as i32));
         }
+        open_to_user(&name);
         remember(&name, given.path());
         Ok(Outcome::Done(0))
     });
@@ -116,7 +117,7 @@ pub(super) fn address_of(
     };
     let namespace = Namespace::new(call.front.file_system(mount)?, credentials::effective());
     namespace.check_access(node, Access::WRITE).map_err(|error| error.errno())?;
-    let name = name_of(call, mount, node, "socket")?;
+    let name = socket_of(call, mount, node)?;
     let length = put_address(room, &name)?;
     if recall(name.trim_end_matches('\0').as_bytes()).is_none() {
         // It is known by what it was bound to; where another process did that, by this.

@@ -7,34 +7,115 @@ use core::ffi::CStr;
 use gannet_vfs::Errno;
 use gannet_vfs::namespace::IdMap;
 
+#[cfg(test)]
+std::thread_local! {
+    /// How often a map was read.
+    pub(super) static READS: core::cell::Cell<u32> = const { core::cell::Cell::new(0) };
+}
+
 /// A map of this process as `/proc` tells it. An error if it is not to be read, which is not to be taken for an empty one.
 pub(super) fn map_at(path: &CStr) -> Result<IdMap, Errno> {
+    /// A program that gives numbers to files of its own all the time takes ours at some time.
+    const ATTEMPTS: u32 = 8;
+    #[cfg(test)]
+    READS.set(READS.get() + 1);
+    for _ in 1..ATTEMPTS {
+        match read(path, |_| ()) {
+            Err(TAKEN) => {}
+            map => return map,
+        }
+    }
+    read(path, |_| ())
+}
+
+/// The program has given the number to another file, or closed it.
+const TAKEN: Errno = Errno::BADF;
+
+/// The file of a map, open under a number that the program may close or take meanwhile without knowing of it.
+struct MapFile {
+    descriptor: usize,
+    /// Device and inode.
+    file: [u64; 2],
+}
+
+impl MapFile {
+    fn open(path: &CStr) -> Result<Self, Errno> {
+        const O_CLOEXEC: usize = 0o2000000;
+        const F_DUPFD_CLOEXEC: usize = 1030;
+        /// Above what programs number by hand, and what the kernel gives them next.
+        const KEPT_FROM: usize = 240;
+        // SAFETY: a path that ends in zero.
+        let opened = unsafe { syscall(OPENAT, [usize::MAX, path.as_ptr() as usize, O_CLOEXEC, 0]) };
+        let descriptor = known(opened)? as usize;
+        let mut status = [0u64; 18];
+        // SAFETY: a path that ends in zero, and room for struct stat. Its inode stays as long as it is open.
+        known(unsafe { syscall(STAT, [path.as_ptr() as usize, status.as_mut_ptr() as usize]) })?;
+        let low = Self { descriptor, file: [status[0], status[1]] };
+        // SAFETY: no pointers.
+        let above = unsafe { syscall(FCNTL, [descriptor, F_DUPFD_CLOEXEC, KEPT_FROM]) };
+        if is_error(above) {
+            // Where the limit is lower than that.
+            return Ok(low);
+        }
+        let high = Self { descriptor: above as usize, ..low };
+        if !high.is_ours() {
+            // SAFETY: a duplicate of the program's file, which is ours to close.
+            unsafe { syscall(CLOSE, [high.descriptor]) };
+            core::mem::forget(high);
+            return Err(TAKEN);
+        }
+        Ok(high)
+    }
+
+    fn is_ours(&self) -> bool {
+        let mut status = [0u64; 18];
+        // SAFETY: room for struct stat.
+        let result = unsafe { syscall(FSTAT, [self.descriptor, status.as_mut_ptr() as usize]) };
+        !is_error(result) && status[..2] == self.file
+    }
+}
+
+impl Drop for MapFile {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: our own descriptor.
+            unsafe { syscall(CLOSE, [self.descriptor]) };
+        }
+    }
+}
+
+fn known(result: isize) -> Result<isize, Errno> {
+    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result) }
+}
+
+/// Reads a map; `meanwhile` the program does what it does, with the number under which the map is open.
+fn read(path: &CStr, meanwhile: impl FnOnce(usize)) -> Result<IdMap, Errno> {
     /// Most have one line or two.
     const BYTES_USUAL: usize = 512;
     /// 340 lines of three numbers, as the kernel pads them.
     const BYTES_MAX: usize = 340 * 33 + 1;
-    let failed = |result: isize| Errno::from_raw_os_error(-result as i32);
-    // SAFETY: a path that ends in zero.
-    let opened = unsafe { syscall(OPENAT, [usize::MAX, path.as_ptr() as usize, 0o2000000, 0]) };
-    if is_error(opened) {
-        return Err(failed(opened));
-    }
+    let file = MapFile::open(path)?;
+    meanwhile(file.descriptor);
     let mut text = vec![0u8; BYTES_USUAL];
     let mut used = 0;
     let result = loop {
         if used == text.len() {
             text.resize(BYTES_MAX, 0);
         }
-        // SAFETY: our own descriptor, and a buffer of that length.
-        let length = unsafe { syscall(READ, [opened as usize, text[used..].as_mut_ptr() as usize, text.len() - used]) };
+        let room = text[used..].as_mut_ptr() as usize;
+        // By offset: the position is not moved of what the program may have put there.
+        // SAFETY: a buffer of that length.
+        let length = unsafe { syscall(PREAD64, [file.descriptor, room, text.len() - used, used]) };
         match usize::try_from(length) {
             Ok(0) => break Ok(()),
             Ok(length) => used += length,
-            Err(_) => break Err(failed(length)),
+            Err(_) => break Err(Errno::from_raw_os_error(-length as i32)),
         }
     };
-    // SAFETY: our own descriptor.
-    unsafe { syscall(CLOSE, [opened as usize]) };
+    // What was read was the map's only if it was the map that was read.
+    if !file.is_ours() {
+        return Err(TAKEN);
+    }
     result?;
     core::str::from_utf8(&text[..used]).ok().and_then(IdMap::parse).ok_or(Errno::IO)
 }
@@ -100,5 +181,28 @@ mod tests {
     fn a_map_that_cannot_be_read_is_not_an_empty_one() {
         assert_eq!(map_at(c"/proc/self/no such file"), Err(Errno::NOENT));
         assert!(!map_at(c"/proc/self/uid_map").unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_the_program_puts_in_the_place_of_a_map_is_neither_believed_nor_closed() {
+        use std::fs::File;
+        use std::io::Write;
+        use std::os::fd::AsRawFd;
+        let mut other = File::from(rustix::fs::memfd_create("map", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
+        other.write_all(b"         0          0 4294967295\n").unwrap();
+        let mut number = 0;
+        let taken = read(c"/proc/self/gid_map", |descriptor| {
+            number = descriptor;
+            // SAFETY: no pointers.
+            assert_eq!(unsafe { syscall(DUP2, [other.as_raw_fd() as usize, descriptor]) }, descriptor as isize);
+        });
+        assert_eq!(taken, Err(TAKEN));
+        // SAFETY: closes what was put there.
+        assert_eq!(unsafe { syscall(CLOSE, [number]) }, 0);
+        // SAFETY: as the program might.
+        let closed = read(c"/proc/self/gid_map", |descriptor| assert_eq!(unsafe { syscall(CLOSE, [descriptor]) }, 0));
+        assert!(closed.is_err());
+        let map = map_at(c"/proc/self/gid_map").unwrap();
+        assert!(!map.is_empty());
     }
 }

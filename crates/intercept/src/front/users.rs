@@ -80,6 +80,16 @@ const REAL_GROUP_SET: u8 = 16;
 std::thread_local! {
     /// What a `vfork` child has set, which is not its parent's.
     static SET_BY_CHILD: Cell<u8> = const { Cell::new(0) };
+    /// The maps of the namespace as this call of the thread's has read them, where they were not yet written. They are read once for a call.
+    static READ_IN_CALL: Cell<Option<&'static UserNamespace>> = const { Cell::new(None) };
+}
+
+/// A call of this thread's begins.
+#[inline]
+pub(crate) fn begin_call() {
+    if PLACE.load(Ordering::Relaxed) == INSIDE {
+        READ_IN_CALL.set(None);
+    }
 }
 
 /// Where this process is.
@@ -124,8 +134,8 @@ fn look() -> Place {
             NAMESPACE.store(Box::into_raw(Box::new(inside)), Ordering::Release);
             INSIDE
         }
-        // Without /proc. Who is inside could not read the maps.
-        (None, _, None) => ORIGIN,
+        // Also where it is not known: a program that is not ours may have made a namespace, and brought the process out of the sight of
+        // /proc, whose ids would be taken for those of outside.
         _ => LOST,
     };
     PLACE.store(place, Ordering::Release);
@@ -143,9 +153,29 @@ fn origin() -> u64 {
     told.or_else(namespace_now).unwrap_or(0)
 }
 
-/// The inode of the namespace that the process is in.
+/// The inode of the namespace that the process is in. Where /proc is not to be seen, as the kernel tells it since Linux 6.11.
 pub(super) fn namespace_now() -> Option<u64> {
-    inode_of(c"/proc/self/ns/user")
+    inode_of(c"/proc/self/ns/user").or_else(namespace_of_process)
+}
+
+fn namespace_of_process() -> Option<u64> {
+    const PIDFD_GET_USER_NAMESPACE: usize = 0xff09;
+    // SAFETY: no pointers; a descriptor of our own, which is closed again. So is what the second call makes.
+    unsafe {
+        let process = syscall(PIDFD_OPEN, [syscall(GETPID, []) as usize, 0]);
+        if is_error(process) {
+            return None;
+        }
+        let namespace = syscall(IOCTL, [process as usize, PIDFD_GET_USER_NAMESPACE, 0]);
+        syscall(CLOSE, [process as usize]);
+        if is_error(namespace) {
+            return None;
+        }
+        let mut status = [0u64; 18];
+        let told = syscall(FSTAT, [namespace as usize, status.as_mut_ptr() as usize]);
+        syscall(CLOSE, [namespace as usize]);
+        (!is_error(told)).then_some(status[1])
+    }
 }
 
 /// The inode that a path leads to.
@@ -195,28 +225,37 @@ impl Inside {
         text
     }
 
-    /// From the namespace to the origin, as far as it is known by now; [`NO_MAPS`] if it cannot be read.
+    /// From the namespace to the origin, as far as it is known in this call; [`NO_MAPS`] if it cannot be read.
     fn maps(&self) -> &'static UserNamespace {
-        let known = self.maps.load(Ordering::Acquire);
-        // SAFETY: published below, and never freed.
-        if let Some(known) = unsafe { known.as_ref() }
+        if let Some(known) = self.known()
             && is_final(known)
         {
             return known;
         }
+        READ_IN_CALL.get().unwrap_or_else(|| self.read_maps())
+    }
+
+    /// Likewise, as far as it is known by now.
+    fn read_maps(&self) -> &'static UserNamespace {
         let (Ok(users), Ok(groups)) = (map_at(c"/proc/self/uid_map"), map_at(c"/proc/self/gid_map")) else {
             return &NO_MAPS;
         };
         let now = UserNamespace { users: users.within(&self.around.users), groups: groups.within(&self.around.groups) };
-        // SAFETY: as above.
-        match unsafe { known.as_ref() } {
+        let maps = match self.known() {
             Some(known) if *known == now => known,
             _ => {
                 let now: &'static UserNamespace = Box::leak(Box::new(now));
                 self.maps.store(core::ptr::from_ref(now).cast_mut(), Ordering::Release);
                 now
             }
-        }
+        };
+        READ_IN_CALL.set(Some(maps));
+        maps
+    }
+
+    fn known(&self) -> Option<&'static UserNamespace> {
+        // SAFETY: published by `read_maps`, and never freed.
+        unsafe { self.maps.load(Ordering::Acquire).as_ref() }
     }
 
     fn note(&self, what: u8, in_child: bool) {
@@ -252,7 +291,7 @@ pub(crate) fn translate(look: impl Fn() -> Ids) -> (Ids, Option<&'static UserNam
         if core::ptr::eq(maps, &NO_MAPS) {
             return (unknown(), Some(&NO_MAPS), false);
         }
-        let now = if is_final(maps) { maps } else { inside.maps() };
+        let now = if is_final(maps) { maps } else { inside.read_maps() };
         if core::ptr::eq(maps, now) {
             break;
         }
@@ -406,6 +445,17 @@ pub(crate) fn forget_child() {
     SET_BY_CHILD.set(0);
 }
 
+/// A child that a `vfork` child forked: what that set is set in it for good, as its memory is its own.
+#[inline]
+pub(crate) fn adopt_child() {
+    if PLACE.load(Ordering::Relaxed) == INSIDE
+        && SET_BY_CHILD.get() != 0
+        && let Place::Inside(inside) = place()
+    {
+        inside.note(SET_BY_CHILD.take(), false);
+    }
+}
+
 /// Whether the process is in a namespace that nobody told of.
 pub(crate) fn is_lost() -> bool {
     matches!(place(), Place::Lost)
@@ -481,8 +531,33 @@ mod tests {
         assert_eq!(inside.tell(), told);
         assert_eq!((inside.came.user, &inside.came.groups[..]), (1234, &[7, 8][..]));
         assert!(inside.has_set(USER_SET) && !inside.has_set(GROUP_SET) && inside.has_set(GROUPS_SET));
+        inside.note(GROUP_SET, true);
+        assert!(inside.tell().contains(";7;"), "{}", inside.tell());
+        SET_BY_CHILD.set(0);
         for wrong in ["", "4026531837", "1;2;x;;0;1 2 3 4", "1;2;;;0;1 2 3", "1;2;;;0;1 2 3 4;"] {
             assert!(inside_of(wrong).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn maps_that_are_not_written_are_read_once_for_a_call() {
+        // Around it nothing is known, so that its maps stay empty whatever the kernel says.
+        let inside = inside_of("4026531837;4026532000;;;0;1234 1235 1234 1235").unwrap();
+        let reads = || super::super::user_maps::READS.get();
+        let before = reads();
+        let first = inside.maps();
+        assert!(!is_final(first) && reads() == before + 2);
+        assert!(core::ptr::eq(inside.maps(), first) && reads() == before + 2);
+        assert!(core::ptr::eq(inside.read_maps(), first) && reads() == before + 4);
+        READ_IN_CALL.set(None);
+        assert!(core::ptr::eq(inside.maps(), first) && reads() == before + 6);
+        READ_IN_CALL.set(None);
+    }
+
+    #[test]
+    fn the_kernel_tells_the_namespace_without_proc() {
+        // None before Linux 6.11.
+        let told = namespace_of_process();
+        assert!(told.is_none() || told == inode_of(c"/proc/self/ns/user"), "{told:?}");
     }
 }

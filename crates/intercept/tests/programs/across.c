@@ -48,6 +48,7 @@ static void pathless(void) {
     // Whose flags are these: those of the directory here, which was given one.
     memset(text, 0, 24); text[0] = 0x40; R(syscall(FILE_SETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH)); text[0] = 0; R(syscall(FILE_GETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH)); R(text[0]); text[0] = 0; R(syscall(FILE_GETATTR, AT_FDCWD, ".", text, 24, 0)); R(text[0]); memset(text, 0, 24); R(syscall(FILE_SETATTR, AT_FDCWD, 0, text, 24, AT_EMPTY_PATH)); text[3] = 8; R(syscall(FILE_SETATTR, AT_FDCWD, ".", text, 24, 0)); memset(text, 0, 24);
     // From a directory of the host's, too.
+    R(syscall(LISTXATTRAT, AT_FDCWD, 0, AT_EMPTY_PATH, text, 100)); R(syscall(LISTXATTRAT, AT_FDCWD, "", AT_EMPTY_PATH, text, 100)); R(syscall(REMOVEXATTRAT, AT_FDCWD, "", AT_EMPTY_PATH, "user.a")); R(syscall(REMOVEXATTRAT, AT_FDCWD, 0, AT_EMPTY_PATH, "user.a")); R(syscall(REMOVEXATTRAT, AT_FDCWD, 0, AT_EMPTY_PATH, ""));
     char home[4096]; getcwd(home, sizeof home); chdir("/"); R(syscall(FILE_GETATTR, memory, 0, text, 24, AT_EMPTY_PATH)); R(syscall(FILE_GETATTR, AT_FDCWD, 0, text, 24, 0)); OK(syscall(LISTXATTRAT, memory, 0, AT_EMPTY_PATH, text, 100)); chdir(home);
     for (int i = 3; i < 40; i++) close(i);
     unlink("f");

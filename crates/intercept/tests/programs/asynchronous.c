@@ -175,6 +175,7 @@ int main(void) {
         { IOCB_CMD_PREAD, (void *)-4096, 10, 0 }, { IOCB_CMD_PREADV, parts, 2000, 0 }, { IOCB_CMD_PREADV, &too_long, 1, 0 }, { IOCB_CMD_PREADV, (void *)8, 1, 0 },
         { IOCB_CMD_PREADV, &nowhere, 1, 0 }, { IOCB_CMD_PREADV, parts, 2, INT64_MAX - 7 }, { IOCB_CMD_PREADV, parts, 2, 0 }, { IOCB_CMD_PWRITE, back, 10, -1 },
         { IOCB_CMD_FSYNC, back, 0, 0 }, { IOCB_CMD_FSYNC, 0, 1, 0 }, { IOCB_CMD_FDSYNC, 0, 0, 1 }, { IOCB_CMD_FSYNC, 0, 0, 0 }, { IOCB_CMD_NOOP, 0, 0, 0 }, { 99, 0, 0, 0 }, { IOCB_CMD_PREADV, parts, 0, 0 },
+        { 5, (void *)0x1, 0, 0 }, { 5, (void *)0xffff, 0, 0 }, { 5, (void *)0x44, 0, 0 }, { 5, (void *)0x2, 0, 0 }, { 5, 0, 0, 0 }, { 5, (void *)0x10001, 0, 0 }, { 5, (void *)0x1, 1, 0 }, { 5, (void *)0x1, 0, 1 },
     };
     for (int i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         requests[0] = make(wrong[i].op, fd, wrong[i].buffer, wrong[i].count, wrong[i].offset, 42);

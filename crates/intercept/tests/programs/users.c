@@ -120,6 +120,20 @@ static void unchanged(void) {
     int s; waitpid(child, &s, 0); owner("root"); R(opens("root", O_RDWR)); R(opens("directory/nobodys", O_CREAT | O_RDWR)); owner("directory/nobodys");
     S(setfsuid, 70000); S(setfsgid, 70000); R(opens("root", O_RDWR)); R(chmod("root", 0600));
 }
+// What a vfork child has set is set in what it forks, whatever becomes of the children of that.
+static void forked_by_child(void) {
+    pid_t child = vfork();
+    if (!child) {
+        S(setresgid, 65534, 65534, 65534);
+        if (!S(fork)) {
+            R(opens("first", O_CREAT | O_RDWR));
+            if (!(child = vfork())) { S(setresgid, 5, 5, 5); _exit(0); }
+            int s; waitpid(child, &s, 0); R(opens("second", O_CREAT | O_RDWR)); _exit(0);
+        }
+        int s; wait(&s); _exit(0);
+    }
+    int s; waitpid(child, &s, 0); R(opens("third", O_CREAT | O_RDWR));
+}
 // A child is made without descriptors, for which more than one attempt may be needed; afterwards the kernel's files are still one's own.
 static const char *host = "/dev/shm/gannet-users-host";
 static void without_room(void) {
@@ -185,6 +199,8 @@ int main(int count, char **arguments) {
     by_parent("root, its user", 0, "0 100000 65536", "0 100000 65536", as_its_user);
     by_parent("root, nobody", 0, "0 100000 65536", "0 100000 65536", as_its_nobody);
     by_parent("root, unchanged", 0, "0 100000 65536", "0 100000 65536", unchanged);
+    by_parent("root, forked by a child", 0, "0 100000 65536", "0 100000 65536", forked_by_child);
+    owner("first"); owner("second"); owner("third"); unlink("first"); unlink("second"); unlink("third");
     by_parent("root, unchanged, few", 0, "0 100000 10", "0 100000 10", unchanged);
     int kept = open(host, O_CREAT | O_RDWR, 0600); close(kept); chmod(host, 0600);
     by_parent("root, no room", 0, "0 100000 65536", "0 100000 65536", without_room);
