@@ -150,14 +150,15 @@ impl Shared {
         test().map_err(error_of)
     }
 
-    /// The owners of all locks that stand in the way of `request`, some more than once. Allocates.
-    pub fn owners_in_the_way(&self, request: &LockRequest) -> Result<Vec<LockOwner>> {
+    /// The owners of all locks that stand in the way of `request`, some more than once. Of the inode's locks as many are looked at as
+    /// `looks` says, which is what is left of it afterwards. Allocates.
+    pub fn owners_in_the_way(&self, request: &LockRequest, looks: &mut usize) -> Result<Vec<LockOwner>> {
         let thread = self.thread()?;
-        let look = || {
+        let mut look = || {
             let bucket = self.tables.bucket(request.node.number);
             let guard = thread.lock(bucket.lock())?;
             let mut owners = Vec::new();
-            self.tables.conflicts(&thread, bucket, request, |owner| {
+            self.tables.conflicts(&thread, bucket, request, looks, |owner| {
                 if owners.last() != Some(&owner) {
                     owners.push(owner);
                 }

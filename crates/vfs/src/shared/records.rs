@@ -229,16 +229,20 @@ impl Tables {
         })
     }
 
-    /// Calls `visit` with the owner of each record that stands in the way of a lock. Under the bucket's lock.
+    /// Calls `visit` with the owner of each record that stands in the way of a lock, of as many records as `looks` says, which is what is
+    /// left of it afterwards. Under the bucket's lock.
     pub(super) fn conflicts(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
         request: &LockRequest,
+        looks: &mut usize,
         mut visit: impl FnMut(LockOwner),
     ) -> Result<()> {
         let Some(exclusive) = request.exclusive else { return Ok(()) };
         self.records_up_to(thread, bucket, (0, request.range.end), |_, object, one| {
+            let Some(left) = looks.checked_sub(1) else { return Ok(false) };
+            *looks = left;
             if one.is_some_and(|one| one.overlaps(request.range))
                 && let Some(record) = self.load_record(thread, object)?
                 && record.node == request.node
