@@ -139,17 +139,15 @@ impl Dispatcher {
     /// An open file is about to be read through the kernel's pages, or written: if those pages may be wrong, it is shown a
     /// time of modification that it has not seen, and drops them.
     pub(super) fn refresh_pages(&self, id: u64, attributes: &mut Attributes) {
-        const SPAN_NS: i64 = 10_000;
         if self.exclusive() || !self.nodes.reads_old_pages(id, self.epoch()) {
             return;
         }
-        let truth = attributes.modified.0;
-        let base = truth - truth.rem_euclid(SPAN_NS);
+        let truth = attributes.modified;
         let mut shown = truth;
         while shown == truth {
-            shown = base + i64::from(self.caching.strange_times.fetch_add(1, Ordering::Relaxed)) % SPAN_NS;
+            shown = strange_time(truth, self.caching.strange_times.fetch_add(1, Ordering::Relaxed));
         }
-        attributes.modified = Time(shown);
+        attributes.modified = shown;
     }
 
     /// Has the kernel ask for an inode's attributes again, after a request by which it does not expect them to change.
@@ -263,6 +261,14 @@ impl Dispatcher {
     }
 }
 
+/// A time that is shown instead of the true one: differs from it in its last four digits, and from those of the counts before.
+fn strange_time(truth: Time, count: u32) -> Time {
+    const SPAN_NS: i64 = 10_000;
+    // The first and the last time that there is are a program's to set; none of those digits leads beyond.
+    let near = truth.0.clamp(i64::MIN + SPAN_NS, i64::MAX - SPAN_NS);
+    Time(near - near.rem_euclid(SPAN_NS) + i64::from(count) % SPAN_NS)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,5 +280,15 @@ mod tests {
         assert_eq!(lease_after(8000, LEASE_MS_MAX), 1000);
         assert_eq!(lease_after(u64::MAX, LEASE_MS_MAX), 1000);
         assert_eq!(lease_after(u64::MAX, LEASE_MS_MIN), 250);
+    }
+
+    #[test]
+    fn strange_times_are_near_and_there_are_many() {
+        for truth in [i64::MIN, i64::MIN + 1, -1, 0, 1_700_000_000_123_456_789, i64::MAX] {
+            let shown = (0..10_000).map(|count| strange_time(Time(truth), count).0);
+            let shown: std::collections::HashSet<i64> = shown.collect();
+            assert_eq!(shown.len(), 10_000);
+            assert!(shown.iter().all(|shown| shown.abs_diff(truth) < 20_000), "{truth}");
+        }
     }
 }

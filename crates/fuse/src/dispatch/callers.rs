@@ -18,6 +18,8 @@ const O_APPEND: u32 = 0o2000;
 const LOOKS: usize = 5;
 const PAUSE: Duration = Duration::from_micros(400);
 
+/// What it says of a thread that runs, or waits for a processor.
+const RUNS: &str = "running";
 /// No system call, or a worker of the kernel's.
 const NONE: i64 = -1;
 /// Calls that wait for each piece, and are told how much was written.
@@ -137,9 +139,13 @@ pub(super) fn owner_setter(header: &Header) -> Setter {
     }
 }
 
-/// Whether a thread waits for a lock of an open file, not of a process. `false` if that cannot be seen.
-pub(super) fn waits_for_open_file_lock(thread: u32) -> bool {
-    line_of(thread).is_some_and(|line| is_open_file_lock(&line))
+/// Whether a thread waits for a lock of an open file, not of a process. Nothing as long as it runs, or is about to; `false` if it cannot be
+/// looked at.
+pub(super) fn waits_for_open_file_lock(thread: u32) -> Option<bool> {
+    match line_now(thread) {
+        Some(line) if line.starts_with(RUNS) => None,
+        line => Some(line.is_some_and(|line| is_open_file_lock(&line))),
+    }
 }
 
 /// The system call that a thread is in, or [`NONE`]. Nothing if that cannot be seen.
@@ -149,20 +155,24 @@ fn call_of(header: &Header) -> Option<i64> {
 
 /// What `/proc/TID/syscall` says of a thread that does not run.
 fn line_of(thread: u32) -> Option<String> {
-    if thread == 0 || !*PROC_IS_OURS {
-        return None;
-    }
-    let path = format!("/proc/{thread}/syscall");
     for look in 0..LOOKS {
         if look > 0 {
             std::thread::sleep(PAUSE);
         }
-        let line = std::fs::read_to_string(&path).ok()?;
-        if !line.starts_with("running") {
+        let line = line_now(thread)?;
+        if !line.starts_with(RUNS) {
             return Some(line);
         }
     }
     None
+}
+
+/// What it says at this moment.
+fn line_now(thread: u32) -> Option<String> {
+    if thread == 0 || !*PROC_IS_OURS {
+        return None;
+    }
+    std::fs::read_to_string(format!("/proc/{thread}/syscall")).ok()
 }
 
 fn is_open_file_lock(line: &str) -> bool {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gannet_vfs::shared::{AccessMode, Description, LockOwner, LockRange, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, Error, NodeId, Result};
 
-use super::circles::{Waiters, Waiting};
+use super::circles::{Circle, Crowd, Waiters, Waiting};
 use super::closing::{Closing, Patience};
 use super::waiting::{Blocker, Seats, WaitsFor};
 use super::{Dispatcher, Outcome};
@@ -44,6 +44,8 @@ pub(super) struct Locks {
     /// How many owners there are: closing a file asks nothing else while there are none.
     count: AtomicUsize,
     pub(super) waiters: Mutex<Waiters>,
+    /// Whose waits are, or are about to be, in there: who waits for nothing needs not look.
+    pub(super) crowd: Crowd,
     pub(super) seats: Seats,
     pub(super) closing: Closing,
 }
@@ -192,12 +194,14 @@ impl Dispatcher {
             Ok(()) => {
                 leave();
                 if let Some(owner) = of_owner.filter(|_| exclusive.is_some()) {
-                    lock(&self.locks.waiters).granted(owner);
+                    self.was_granted(owner);
                 }
                 Ok(Outcome::Reply(0))
             }
             Err(error)
-                if error.errno() == Errno::AGAIN && !waits && !matches!(self.blocker(&request), Blocker::Stays) =>
+                if error.errno() == Errno::AGAIN
+                    && !waits
+                    && !matches!(self.blocker(header.node, &request), Blocker::Stays) =>
             {
                 let told = Arc::default();
                 Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, told, impatient: true }))
@@ -205,14 +209,15 @@ impl Dispatcher {
             Err(error) if error.errno() == Errno::AGAIN && waits => {
                 let waiting = Waiting::new(header, of_owner, request);
                 let told = Arc::clone(&waiting.told);
+                if let Some(owner) = of_owner {
+                    self.locks.crowd.enter(owner);
+                }
                 let mut waiters = lock(&self.locks.waiters);
                 // Under the lock: of two that wait for each other the later one sees the other.
-                if self.is_circle(&waiters, &waiting) {
-                    drop(waiters);
-                    leave();
-                    return Err(Error::new(Errno::DEADLK));
+                if self.circle(&waiters, &waiting) != Circle::No {
+                    told.suspect();
                 }
-                waiters.insert(header.unique, waiting);
+                waiters.insert(waiting);
                 drop(waiters);
                 Ok(self.waits(header, WaitsFor::Lock { owner: of_owner, request, told, impatient: false }))
             }
@@ -224,9 +229,10 @@ impl Dispatcher {
     }
 
     /// The kernel's owners of the record locks on a file that are in the way. Those of other participants are none.
-    pub(super) fn owners_in_the_way(&self, file: u64, request: &SharedRequest) -> Vec<u64> {
+    /// `looks` bounds at how many locks this looks, and is what is left of it.
+    pub(super) fn owners_in_the_way(&self, file: u64, request: &SharedRequest, looks: &mut usize) -> Vec<u64> {
         // Who cannot be asked waits, and is not told.
-        let Ok(found) = self.file_system.shared().owners_in_the_way(request) else { return Vec::new() };
+        let Ok(found) = self.file_system.shared().owners_in_the_way(request, looks) else { return Vec::new() };
         let description =
             |owner| if let LockOwner::OpenFile(description) = owner { Some(description.word()) } else { None };
         let mut found: Vec<u64> = found.into_iter().filter_map(description).collect();
@@ -237,10 +243,10 @@ impl Dispatcher {
         in_the_way.map(|owner| owner.word).collect()
     }
 
-    /// What is asked of the kernel's owner behind a description.
-    pub(super) fn find_owner<T>(&self, description: Description, asked: impl Fn(&Owner) -> T) -> Option<T> {
+    /// What is asked of the kernel's owner behind a description of a file.
+    pub(super) fn find_owner<T>(&self, file: u64, description: Description, asked: impl Fn(&Owner) -> T) -> Option<T> {
         let owners = lock(&self.locks.owners);
-        owners.values().flatten().find(|owner| owner.description == description).map(asked)
+        owners.get(&file)?.iter().find(|owner| owner.description == description).map(asked)
     }
 
     pub(super) fn get_lock(&self, header: &Header, lock_request: &LockRequest) -> Result<FixedReply> {

@@ -6,6 +6,9 @@
 //! where it passes the page cache by, so files with such bits are not opened for writing like that. What had none when it was opened may be:
 //! there, and where the bits were not dropped when it asked, the kernel is told to ask for the mode before it is answered.
 
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
 use gannet_vfs::{AttributeChange, FileType, ModeChange, NodeId, Permissions, Result};
 
 use super::Dispatcher;
@@ -29,13 +32,20 @@ pub(super) enum Capability {
 }
 
 /// Whether root calls, and has a capability, as far as that can be seen. What others have may be worth something in a user namespace of
-/// theirs only: it does not count.
+/// theirs only: it does not count, and neither does what root has in one, whatever users that maps.
 pub(super) fn is_capable(header: &Header, capability: Capability) -> bool {
     if header.user != 0 && header.user != NOT_TOLD {
         return false;
     }
     let status = status(header);
-    (header.user == 0 || of_root(&status)) && !lacks(&status, capability)
+    (header.user == 0 || of_root(&status)) && !lacks(&status, capability) && !is_elsewhere(header.process)
+}
+
+/// Whether a thread is of another user namespace than this process, as far as that can be seen.
+fn is_elsewhere(thread: u32) -> bool {
+    static OURS: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::fs::read_link("/proc/self/ns/user").ok());
+    let Some(ours) = OURS.as_ref().filter(|_| thread != 0 && *PROC_IS_OURS) else { return false };
+    std::fs::read_link(format!("/proc/{thread}/ns/user")).is_ok_and(|theirs| theirs != *ours)
 }
 
 impl Dispatcher {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use gannet_vfs::shared::{LockOwner, LockRequest as SharedRequest};
 use gannet_vfs::{Errno, InodeFlags, NodeId, Result};
 
-use super::circles::{Look, Told};
+use super::circles::{Circle, Look, Told};
 use super::closing::Patience;
 use super::locks::lock;
 use super::room::Kept;
@@ -107,6 +107,12 @@ impl Wait {
         &self.seat.0
     }
 
+    /// Whether it may be one of a circle.
+    #[cfg(test)]
+    pub(super) fn is_suspected(&self) -> bool {
+        matches!(&self.what_for, WaitsFor::Lock { told, .. } if told.is_suspected())
+    }
+
     /// Waits: to be called on a thread made for it.
     pub(crate) fn outcome(self) -> Outcome {
         LATE.set(true);
@@ -127,11 +133,17 @@ impl Wait {
                 let file_system = &*dispatcher.file_system;
                 let (mut signals, mut look, mut deadlock) = (Signals::of(dispatcher, &header), Look::default(), false);
                 let mut stop = || {
-                    deadlock = look.is_due(&told) && dispatcher.leaves_circle(header.unique);
+                    if look.is_due(&told) {
+                        match dispatcher.leaves_circle(header.unique) {
+                            Circle::No => {}
+                            Circle::Suspected(_) => told.suspect(),
+                            Circle::Yes => deadlock = true,
+                        }
+                    }
                     deadlock || told.to_stop() || dispatcher.has_ended() || signals.wait()
                 };
                 let locked = match impatient {
-                    true => dispatcher.lock_after_close(&request, &mut stop),
+                    true => dispatcher.lock_after_close(header.node, &request, &mut stop),
                     false => file_system.shared().lock(file_system, &request, &mut stop),
                 };
                 dispatcher.waits_no_more(&header, owner, locked.is_ok());
@@ -179,15 +191,14 @@ impl Dispatcher {
         if let Some(owner) = owner {
             self.leave_owner(header.node, owner);
         }
-        let mut waiters = lock(&self.locks.waiters);
-        waiters.remove(header.unique);
+        self.forget_waiting(&mut lock(&self.locks.waiters), header.unique);
         if let Some(owner) = owner.filter(|_| granted) {
-            waiters.granted(owner);
+            self.was_granted(owner);
         }
     }
 
     /// What is in the way of `request`, and whether a close may be about to take it away.
-    pub(super) fn blocker(&self, request: &SharedRequest) -> Blocker {
+    pub(super) fn blocker(&self, file: u64, request: &SharedRequest) -> Blocker {
         let look = || self.file_system.shared().test_lock(request);
         let owner = match look() {
             Ok(Some(found)) => found.owner,
@@ -199,7 +210,7 @@ impl Dispatcher {
             LockOwner::Flock(description) => Some(description.word()),
             // Used through more than one, it is a process's.
             LockOwner::OpenFile(description) => self
-                .find_owner(description, |owner| owner.handles.clone())
+                .find_owner(file, description, |owner| owner.handles.clone())
                 .and_then(|handles| if let [handle] = handles[..] { Some(handle) } else { None }),
         };
         if let Some(handle) = handle.filter(|&handle| self.locks.closing.is_closing(handle)) {
@@ -213,14 +224,14 @@ impl Dispatcher {
     }
 
     /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
-    fn lock_after_close(&self, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
+    fn lock_after_close(&self, file: u64, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut patience = Patience::new();
         loop {
             let outcome = self.file_system.shared().try_lock(&*self.file_system, request);
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
                 return outcome;
             }
-            let blocker = self.blocker(request);
+            let blocker = self.blocker(file, request);
             if blocker == Blocker::Stays {
                 return outcome;
             }

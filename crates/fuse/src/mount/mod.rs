@@ -19,7 +19,7 @@ use gannet_vfs::shared::CachingTerms;
 use rustix::io::Errno;
 
 use crate::dispatch::{CachePolicy, Dispatcher, Policy};
-use crate::transport::{Session, StartError, Transport, enable_ring};
+use crate::transport::{Session, StartError, Transport, check_places, enable_ring};
 pub use options::MountOptions;
 use place::Place;
 
@@ -100,8 +100,11 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
             (Err(why), _) => notices.push(StartError::NoRing(why).to_string()),
         }
     }
+    let threads = options.threads.unwrap_or_else(default_threads);
     let (device, by_helper) = match kernel::mount(&target, kind, options) {
         Err(MountError::Permission(_) | MountError::DevicePermission) if !rustix::process::geteuid().is_root() => {
+            // What cannot be served could perhaps not be unmounted.
+            check_places(options.transport, threads)?;
             (helper::mount(&target, kind, options)?, true)
         }
         outcome => (outcome?, false),
@@ -118,7 +121,6 @@ pub fn serve(file_system: Arc<dyn FileSystem>, target: &Path, options: &MountOpt
         cache_deadline: options.cache_deadline.unwrap_or(CACHE_DEADLINE),
     };
     let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&file_system), policy));
-    let threads = options.threads.unwrap_or_else(default_threads);
     let session = match start(device, &dispatcher, options.transport, threads) {
         Ok(session) => session,
         Err(error) => {

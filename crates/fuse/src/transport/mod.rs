@@ -12,6 +12,7 @@ mod idle_cores;
 mod memory;
 mod notify;
 mod offer;
+mod places;
 mod ring;
 mod thread_stat;
 mod watch;
@@ -38,6 +39,7 @@ use crew::{Crew, Member};
 use hand_off::HandOff;
 use notify::{Notifier, Turns};
 pub use offer::{RingHindrance, enable_ring, ring_offered};
+pub(crate) use places::check_places;
 use watch::Watch;
 
 /// Which way requests take.

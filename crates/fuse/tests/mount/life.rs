@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[Test] = &[
     Test { name: "read_only_mounts_refuse_changes", body: read_only_mounts_refuse_changes, every_way: true },
     Test { name: "set_user_id_does_not_count", body: set_user_id_does_not_count, every_way: false },
     Test { name: "an_ordinary_user_can_mount", body: an_ordinary_user_can_mount, every_way: true },
+    Test { name: "who_has_no_room_for_threads_mounts_nothing", body: who_has_no_room_mounts_nothing, every_way: true },
     Test { name: "files_can_seem_to_be_anyones", body: files_can_seem_to_be_anyones, every_way: true },
     Test { name: "errors_say_what_is_wrong", body: errors_say_what_is_wrong, every_way: false },
     Test { name: "a_process_can_unmount_its_own", body: a_process_can_unmount_its_own, every_way: true },
@@ -135,6 +136,62 @@ fn an_ordinary_user_can_mount(way: &str) -> Outcome {
     };
     assert_eq!(String::from_utf8_lossy(&output.stdout), "mine\n", "{output:?}");
     server.end();
+    Ok(())
+}
+
+/// A user of the system who runs nothing, for limits count what the user runs anywhere.
+fn idle_user() -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let table = fs::read_to_string("/etc/passwd").ok()?;
+    let users = table.lines().filter_map(|line| line.split(':').nth(2)?.parse::<u32>().ok());
+    let processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok);
+    let busy: Vec<u32> = processes.filter_map(|entry| Some(entry.metadata().ok()?.uid())).collect();
+    users.filter(|user| (1..1000).contains(user)).find(|user| !busy.contains(user))
+}
+
+fn who_has_no_room_mounts_nothing(way: &str) -> Outcome {
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::process::CommandExt;
+    crate::special::root()?;
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o6 != 0o6 {
+        return Err(Skipped("/dev/fuse is for root only here (chmod 666 /dev/fuse is usual)".into()));
+    }
+    let user = idle_user().ok_or(Skipped("every user runs something".into()))?;
+    let (mut refused, mut limit) = (0, 1);
+    loop {
+        let directory = tempfile::Builder::new().prefix("gannet-mount-").tempdir().unwrap();
+        let target = directory.path().join("mnt");
+        fs::create_dir(&target).unwrap();
+        std::os::unix::fs::chown(&target, Some(user), None).unwrap();
+        fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        let mut command = std::process::Command::new(crate::program());
+        command.arg("--serve").arg(&target).arg(format!("{way},threads=6")).uid(user).gid(user);
+        let few = libc::rlimit { rlim_cur: limit, rlim_max: limit };
+        // SAFETY: the call changes a limit of the child, and reads a structure that it has a copy of.
+        unsafe { command.pre_exec(move || Ok(_ = libc::setrlimit(libc::RLIMIT_NPROC, &few))) };
+        let mut server =
+            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+        let mut greeting = String::new();
+        let mut said = std::io::BufReader::new(server.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut said, &mut greeting).unwrap();
+        let mounts = fs::read_to_string("/proc/thread-self/mounts").unwrap();
+        let is_mounted = mounts.lines().any(|line| line.split(' ').nth(1) == target.to_str());
+        let serves = greeting.starts_with("ready");
+        if is_mounted {
+            crate::unmount(&target, true).unwrap();
+        }
+        server.wait().unwrap();
+        if greeting.contains("not installed") {
+            return Err(Skipped(greeting));
+        }
+        assert_eq!(is_mounted, serves, "with {limit} processes: {greeting}");
+        if serves {
+            break;
+        }
+        (refused, limit) = (refused + 1, limit + 1);
+        assert!(limit < 100, "{greeting}");
+    }
+    assert!(refused > 3, "{refused}");
     Ok(())
 }
 

@@ -13,11 +13,12 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, StatxFlags, fallocate, statx};
 
 use crate::oracle::as_user;
 use crate::special::root;
-use crate::{Outcome, Server, Test};
+use crate::{Outcome, Server, Skipped, Test};
 
 pub(crate) const TESTS: &[Test] = &[
     Test { name: "programs_lose_their_bits_at_once", body: programs_lose_their_bits_at_once, every_way: true },
     Test { name: "bits_stay_for_who_changes_nothing", body: bits_stay_for_who_changes_nothing, every_way: true },
+    Test { name: "root_elsewhere_is_not_privileged", body: root_elsewhere_is_not_privileged, every_way: true },
 ];
 
 const USER: u32 = 12_345;
@@ -158,6 +159,45 @@ fn bits_stay_for_who_changes_nothing(way: &str) -> Outcome {
     });
     assert_eq!(mode(&path, true), 0o4755);
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4755);
+    server.end();
+    Ok(())
+}
+
+/// Root of a user namespace of its own, where it has all capabilities, has none here, as elsewhere in the kernel.
+fn root_elsewhere_is_not_privileged(way: &str) -> Outcome {
+    root()?;
+    let server = Server::start(way);
+    let path = server.at("program");
+    fs::write(&path, "x").unwrap();
+    rustix::fs::setxattr(&path, "trusted.secret", b"1", rustix::fs::XattrFlags::CREATE).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    let name = CString::new(path.as_os_str().as_bytes()).unwrap();
+    // SAFETY: the child makes system calls only, with a path that it has a copy of and a buffer of its own, and ends without a destructor.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        unsafe {
+            if libc::unshare(libc::CLONE_NEWUSER) != 0 {
+                libc::_exit(77);
+            }
+            let mut names = [0 as libc::c_char; 100];
+            if libc::listxattr(name.as_ptr(), names.as_mut_ptr(), names.len()) != 0 {
+                libc::_exit(1);
+            }
+            let file = libc::open(name.as_ptr(), libc::O_WRONLY);
+            libc::_exit(if libc::fallocate(file, 0, 0, 100) == 0 { 0 } else { 2 });
+        }
+    }
+    assert!(child > 0, "fork: {}", std::io::Error::last_os_error());
+    let mut status = 0;
+    // SAFETY: the call stores one number.
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    let outcome = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 };
+    if outcome == 77 {
+        return Err(Skipped("no user namespaces here".into()));
+    }
+    assert_eq!(outcome, 0, "1: it saw what is the administrator's");
+    assert_eq!(mode(&path, true), 0o777, "it loses the bits");
     server.end();
     Ok(())
 }

@@ -10,6 +10,7 @@
 use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
 
 use super::InodeUsers;
+use super::records::Groups;
 use super::tables::{Bucket, Chain, description as at};
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
@@ -328,8 +329,8 @@ impl Shared {
             return Ok(Dropped::OthersUseIt);
         }
         match self.take_apart(thread, bucket, description) {
-            Ok(Some(held)) => {
-                let wake = tables.released(thread, bucket)?;
+            Ok(Some((held, groups))) => {
+                let wake = tables.released(thread, bucket, groups)?;
                 guard.unlock();
                 wake.wake();
                 Ok(Dropped::Last(node, held))
@@ -347,13 +348,11 @@ impl Shared {
         thread: &Thread<'_>,
         bucket: Bucket,
         description: Description,
-    ) -> gannet_shm::Result<Option<Held>> {
-        self.tables.void_records_of(thread, bucket, description)?;
-        let held = self.tables.descriptions.retire(thread, description.0)?;
-        if held.is_some() {
-            self.tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
-        }
-        Ok(held)
+    ) -> gannet_shm::Result<Option<(Held, Groups)>> {
+        let groups = self.tables.void_records_of(thread, bucket, description)?;
+        let Some(held) = self.tables.descriptions.retire(thread, description.0)? else { return Ok(None) };
+        self.tables.unlink(thread, bucket, Chain::Descriptions, description.0)?;
+        Ok(Some((held, groups)))
     }
 
     /// Tells the file system that a description has no users, and frees it.
@@ -376,13 +375,15 @@ impl Shared {
         let (tables, bucket) = (&self.tables, self.tables.bucket(node.number));
         let guard = thread.lock(bucket.lock())?;
         let object = tables.descriptions.object(description.0)?;
+        let mut freed = 0;
         if tables.descriptions.is_live(thread.arena(), description.0)?
             && !tables.is_used(thread, object)?
-            && let Some(held) = self.take_apart(thread, bucket, description)?
+            && let Some((held, groups)) = self.take_apart(thread, bucket, description)?
         {
             tables.descriptions.free(thread, held)?;
+            freed = groups;
         }
-        let wake = tables.released(thread, bucket)?;
+        let wake = tables.released(thread, bucket, freed)?;
         guard.unlock();
         wake.wake();
         Ok(())

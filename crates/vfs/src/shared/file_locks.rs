@@ -1,20 +1,30 @@
 //! `flock`, POSIX record locks and open-file-description locks.
 //!
 //! POSIX locks belong to a process, the other two to an open file description. `flock` knows nothing of the other kinds. Who
-//! must wait sleeps on its bucket's counter of releases, and looks again every few milliseconds all the same: those who wake
-//! die, and the lock may be a dead process's, whose reaping is then the waiter's work.
+//! must wait sleeps on its bucket's counter of releases for the record that is in its way, and looks every few milliseconds all the same:
+//! those who wake die, and the lock may be a dead process's, whose reaping is then the waiter's work. As long as that record says what it
+//! said nothing else is looked at, however many there are.
 
 use gannet_shm::{Ordering, ParticipantId, Thread};
 use rustix::thread::futex;
+use std::sync::atomic::Ordering::Relaxed;
 
+use super::records::Blocking;
+use super::tables::Tables;
 use super::{Description, Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result, Time};
 
 /// The first and the longest time that a waiter sleeps before it looks at who is alive, in nanoseconds.
-const SLEEP_FIRST_NS: i64 = 2_000_000;
-const SLEEP_MAX_NS: i64 = 8_000_000;
-/// How many waiting processes a search for a deadlock follows.
-const WAITERS_MAX: usize = 64;
+const SLEEP_FIRST_NS: u64 = 2_000_000;
+const SLEEP_MAX_NS: u64 = 8_000_000;
+/// The longest of one that need not look, for another thread of its process does.
+const SLEEP_BESIDE_NS: u64 = 64_000_000;
+
+/// The clock that sleeps go by.
+fn now_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
 
 /// The kinds of locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -140,14 +150,15 @@ impl Shared {
         test().map_err(error_of)
     }
 
-    /// The owners of all locks that stand in the way of `request`, some more than once. Allocates.
-    pub fn owners_in_the_way(&self, request: &LockRequest) -> Result<Vec<LockOwner>> {
+    /// The owners of all locks that stand in the way of `request`, some more than once. Of the inode's locks as many are looked at as
+    /// `looks` says, which is what is left of it afterwards. Allocates.
+    pub fn owners_in_the_way(&self, request: &LockRequest, looks: &mut usize) -> Result<Vec<LockOwner>> {
         let thread = self.thread()?;
-        let look = || {
+        let mut look = || {
             let bucket = self.tables.bucket(request.node.number);
             let guard = thread.lock(bucket.lock())?;
             let mut owners = Vec::new();
-            self.tables.conflicts(&thread, bucket, request, |owner| {
+            self.tables.conflicts(&thread, bucket, request, looks, |owner| {
                 if owners.last() != Some(&owner) {
                     owners.push(owner);
                 }
@@ -161,8 +172,8 @@ impl Shared {
     /// Takes or releases a lock at once. `EAGAIN` if another's stands in the way, `ENOLCK` when there are too many.
     pub fn try_lock(&self, fs: &dyn FileSystem, request: &LockRequest) -> Result<()> {
         for last in [false, true] {
-            let Some(blocker) = self.attempt(request, false)?.1 else { return Ok(()) };
-            if last || !self.reap_blocker(fs, &blocker)? {
+            let Some(blocker) = self.attempt(request, false, None)?.1 else { return Ok(()) };
+            if last || !self.reap_blocker(fs, &blocker.by)? {
                 break;
             }
         }
@@ -173,16 +184,16 @@ impl Shared {
     /// `EDEADLK` for POSIX locks when processes would wait for each other.
     pub fn lock(&self, fs: &dyn FileSystem, request: &LockRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let thread = self.thread()?;
-        let (mut sleep_ns, mut waited) = (SLEEP_FIRST_NS, false);
+        let (mut sleep_ns, mut blocking) = (SLEEP_FIRST_NS, None);
         let result = loop {
-            let (releases, blocker) = match self.attempt(request, true) {
+            let (releases, blocker) = match self.attempt(request, true, blocking) {
                 Ok(outcome) => outcome,
                 Err(error) => break Err(error),
             };
             let Some(blocker) = blocker else { break Ok(()) };
-            waited = true;
-            self.say_waiting(&thread, request.node, &blocker);
-            if let (LockOwner::Process(me), LockOwner::Process(other)) = (request.owner, blocker.owner) {
+            blocking = Some(blocker);
+            self.say_waiting(&thread, request.node, &blocker.by);
+            if let (LockOwner::Process(me), LockOwner::Process(other)) = (request.owner, blocker.by.owner) {
                 match self.is_circle(&thread, me, other) {
                     Ok(false) => {}
                     Ok(true) => break Err(Error::new(Errno::DEADLK)),
@@ -192,18 +203,24 @@ impl Shared {
             if stop() {
                 break Err(Error::new(Errno::INTR));
             }
-            let timeout = futex::Timespec { tv_sec: 0, tv_nsec: sleep_ns };
+            let until_ns = now_ns() + sleep_ns;
+            let timeout = futex::Timespec {
+                tv_sec: (until_ns / 1_000_000_000) as i64,
+                tv_nsec: (until_ns % 1_000_000_000) as i64,
+            };
             let word = self.tables.bucket(request.node.number).releases(&thread).map_err(error_of)?;
-            let slept = futex::wait(word.futex(), futex::Flags::empty(), releases, Some(&timeout));
+            let group = Tables::group(blocker.record);
+            let slept = futex::wait_bitset(word.futex(), futex::Flags::empty(), releases, Some(&timeout), group);
             // Woken, changed before we slept, or interrupted: look again at once.
             if slept == Err(Errno::TIMEDOUT) {
-                sleep_ns = (sleep_ns * 2).min(SLEEP_MAX_NS);
-                if let Err(error) = self.reap_blocker(fs, &blocker) {
+                let looks = self.looks_who_lives(&blocker.by, now_ns());
+                sleep_ns = (sleep_ns * 2).min(if looks { SLEEP_MAX_NS } else { SLEEP_BESIDE_NS });
+                if looks && let Err(error) = self.reap_blocker(fs, &blocker.by) {
                     break Err(error);
                 }
             }
         };
-        if waited {
+        if blocking.is_some() {
             self.say_not_waiting(&thread);
         }
         if let Ok(word) = self.tables.wait(&thread, thread.slot())
@@ -214,8 +231,24 @@ impl Shared {
         result
     }
 
-    /// One attempt: the bucket's counter of releases, and who is in the way.
-    fn attempt(&self, request: &LockRequest, sleeps: bool) -> Result<(u32, Option<LockedBy>)> {
+    /// Whether a waiter that has slept enough must look who is alive. Whoever looks for the owner of a lock that is an open file looks at
+    /// all: one thread of a process is enough for that.
+    fn looks_who_lives(&self, blocker: &LockedBy, now_ns: u64) -> bool {
+        if blocker.owner.kind() == LockKind::Posix {
+            return true;
+        }
+        let looked_at_ns = self.waiters_looked_at_ns.load(Relaxed);
+        let is_due = now_ns.saturating_sub(looked_at_ns) >= SLEEP_FIRST_NS;
+        is_due && self.waiters_looked_at_ns.compare_exchange(looked_at_ns, now_ns, Relaxed, Relaxed).is_ok()
+    }
+
+    /// One attempt: the bucket's counter of releases, and who is in the way; `before` was at the last one.
+    fn attempt(
+        &self,
+        request: &LockRequest,
+        sleeps: bool,
+        before: Option<Blocking>,
+    ) -> Result<(u32, Option<Blocking>)> {
         let thread = self.thread()?;
         if let LockOwner::OpenFile(description) | LockOwner::Flock(description) = request.owner
             && self.info(description)?.node != request.node
@@ -226,38 +259,41 @@ impl Shared {
         let attempt = || {
             let (tables, bucket) = (&self.tables, self.tables.bucket(request.node.number));
             let guard = thread.lock(bucket.lock())?;
-            let releases = bucket.releases(&thread)?.load(Ordering::Relaxed);
-            let mut wake = None;
-            if request.owner.kind() == LockKind::Flock
-                && request.exclusive.is_some()
-                && self.holds_other(&thread, request)?
+            let mut changed = 0;
+            let blocker = if let Some(before) = before
+                && tables.still_blocks(&thread, request, before.record)?
             {
-                // As flock(2) says, the old lock goes before the new one is waited for.
-                tables.change_lock(&thread, bucket, &LockRequest { exclusive: None, ..*request })?;
-                wake = Some(tables.released(&thread, bucket)?);
-            }
-            let blocker = tables.change_lock(&thread, bucket, request)?;
-            if blocker.is_none() {
-                // A shared lock in place of an exclusive one lets others in as well.
-                if request.exclusive != Some(true) && wake.is_none() {
-                    wake = Some(tables.released(&thread, bucket)?);
+                Some(before)
+            } else {
+                if request.owner.kind() == LockKind::Flock
+                    && request.exclusive.is_some()
+                    && self.holds_other(&thread, request)?
+                {
+                    // As flock(2) says, the old lock goes before the new one is waited for.
+                    tables.change_lock(&thread, bucket, &LockRequest { exclusive: None, ..*request }, &mut changed)?;
                 }
-            } else if sleeps {
-                bucket.sleepers(&thread)?.store(1, Ordering::Relaxed);
-            }
+                tables.change_lock(&thread, bucket, request, &mut changed)?
+            };
             if sleeps && request.owner.kind() == LockKind::Posix {
-                self.note_wait(&thread, request, blocker.as_ref())?;
+                self.note_wait(&thread, request, blocker.as_ref().map(|blocker| &blocker.by))?;
             }
-            if let (Some(wake), LockOwner::Process(me)) = (&wake, request.owner)
+            let wake = tables.released(&thread, bucket, changed)?;
+            if let LockOwner::Process(me) = request.owner
                 && wake.is_for_somebody()
             {
                 self.forget_waits_for(&thread, me)?;
             }
-            let releases = if wake.is_some() { bucket.releases(&thread)?.load(Ordering::Relaxed) } else { releases };
-            guard.unlock();
-            if let Some(wake) = wake {
-                wake.wake();
+            // Last: what this very attempt let go wakes others only.
+            if let Some(blocker) = blocker
+                && sleeps
+            {
+                let sleepers = bucket.sleepers(&thread)?;
+                let group = Tables::group(blocker.record).get();
+                sleepers.store(sleepers.load(Ordering::Relaxed) | group, Ordering::Relaxed);
             }
+            let releases = bucket.releases(&thread)?.load(Ordering::Relaxed);
+            guard.unlock();
+            wake.wake();
             Ok((releases, blocker))
         };
         attempt().map_err(|error| match error {
@@ -294,76 +330,6 @@ impl Shared {
         Ok(true)
     }
 
-    /// Notes whom the thread waits for now, or nobody. Under the bucket's lock, as is what the holder does when it lets go
-    /// ([`forget_waits_for`](Self::forget_waits_for)), so that a note is never older than the hold that it tells of.
-    fn note_wait(
-        &self,
-        thread: &Thread<'_>,
-        request: &LockRequest,
-        blocker: Option<&LockedBy>,
-    ) -> gannet_shm::Result<()> {
-        let note = match (request.owner, blocker.map(|blocker| blocker.owner)) {
-            (LockOwner::Process(me), Some(LockOwner::Process(other))) => {
-                1 << 63 | u64::from(me.index) << 16 | u64::from(other.index)
-            }
-            _ => 0,
-        };
-        let mine = self.tables.wait(thread, thread.slot())?;
-        if note != 0 || mine.load(Ordering::Relaxed) != 0 {
-            // A swap: of two who note and then look at the same time, one sees the other.
-            mine.swap(note, Ordering::SeqCst);
-        }
-        Ok(())
-    }
-
-    /// A process has let a lock go: nobody waits for it any more. Who waits for another lock of its notes that again when it looks again.
-    fn forget_waits_for(&self, thread: &Thread<'_>, holder: ParticipantId) -> gannet_shm::Result<()> {
-        for word in self.tables.waits(thread)? {
-            let note = word.load(Ordering::Relaxed);
-            if note >> 63 != 0 && note as u32 & 0xFFFF == holder.index {
-                let _ = word.compare_exchange(note, 0, Ordering::SeqCst, Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether those whom this process waits for wait for it in turn, and live.
-    fn is_circle(&self, thread: &Thread<'_>, me: ParticipantId, other: ParticipantId) -> Result<bool> {
-        let waits = self.tables.waits(thread).map_err(error_of)?;
-        let mut reached = [0; WAITERS_MAX];
-        reached[0] = other.index;
-        let (mut count, mut at) = (1, 0);
-        while at < count {
-            for word in waits {
-                let value = word.load(Ordering::SeqCst);
-                let (waiter, holder) = ((value >> 16) as u32 & 0xFFFF, value as u32 & 0xFFFF);
-                if value >> 63 == 0 || waiter != reached[at] {
-                    continue;
-                }
-                if holder == me.index {
-                    return self.are_alive(&reached[..count]);
-                }
-                if count < WAITERS_MAX && !reached[..count].contains(&holder) {
-                    reached[count] = holder;
-                    count += 1;
-                }
-            }
-            at += 1;
-        }
-        Ok(false)
-    }
-
-    /// Whether all these participants live: what a dead one noted means nothing.
-    fn are_alive(&self, indexes: &[u32]) -> Result<bool> {
-        for id in self.session().participant_ids() {
-            if indexes.contains(&id.index) && !self.session().participant_is_alive(id).map_err(error_of)? {
-                self.session().reap_dead().map_err(error_of)?;
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Releases all POSIX locks of this process on an inode, as closing any descriptor of it does.
     pub fn unlock_process(&self, node: NodeId) -> Result<()> {
         let thread = self.thread()?;
@@ -371,20 +337,15 @@ impl Shared {
         let unlock = || {
             let bucket = self.tables.bucket(node.number);
             let guard = thread.lock(bucket.lock())?;
-            let mut any = false;
-            self.tables.void_records(&thread, bucket, |record| {
-                let own = record.node == node && record.owner == LockOwner::Process(me);
-                any |= own;
-                own
+            let groups = self.tables.void_records(&thread, bucket, |record| {
+                record.node == node && record.owner == LockOwner::Process(me)
             })?;
-            let wake = if any { Some(self.tables.released(&thread, bucket)?) } else { None };
-            if wake.as_ref().is_some_and(|wake| wake.is_for_somebody()) {
+            let wake = self.tables.released(&thread, bucket, groups)?;
+            if wake.is_for_somebody() {
                 self.forget_waits_for(&thread, me)?;
             }
             guard.unlock();
-            if let Some(wake) = wake {
-                wake.wake();
-            }
+            wake.wake();
             Ok(())
         };
         unlock().map_err(error_of)

@@ -18,7 +18,8 @@
 //! | `offset.rs` | the shared offset and the status flags |
 //! | `records.rs` | sorted lists of lock records: conflicts, what goes with its owner |
 //! | `record_changes.rs` | changes of locks that a kill can interrupt |
-//! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting, deadlocks |
+//! | `file_locks.rs` | `flock`, POSIX and OFD locks: waiting |
+//! | `lock_circles.rs` | processes that wait for each other |
 //! | `lock_waits.rs` | who waits for one of these, for people |
 //! | `over_exec.rs` | what a process keeps over an exec |
 //! | `caching.rs` | whether a front end's clients may remember |
@@ -29,6 +30,7 @@ mod caching;
 mod description;
 mod file_locks;
 mod inode_users;
+mod lock_circles;
 mod lock_waits;
 mod offset;
 mod over_exec;
@@ -89,6 +91,8 @@ pub struct Shared {
     recent: Recent,
     /// When this process last looked for dead ones, in nanoseconds of the coarse clock.
     looked_at_ns: AtomicU64,
+    /// When one of its threads that wait for locks last did, by the clock that sleeps go by.
+    waiters_looked_at_ns: AtomicU64,
 }
 
 impl Shared {
@@ -102,7 +106,13 @@ impl Shared {
     pub fn new(session: Arc<Session>, limits: &SharedLimits) -> Result<Arc<Self>> {
         let tables = Tables::new(&session, limits).map_err(error_of)?;
         session.register_reaper(ReapStage::Hands, Arc::new(SharedReaper(tables.clone())));
-        Ok(Arc::new(Self { session, tables, recent: Recent::default(), looked_at_ns: AtomicU64::new(0) }))
+        Ok(Arc::new(Self {
+            session,
+            tables,
+            recent: Recent::default(),
+            looked_at_ns: AtomicU64::new(0),
+            waiters_looked_at_ns: AtomicU64::new(0),
+        }))
     }
 
     /// The same in an arena of its own, which only this process and children forked from it reach.

@@ -7,6 +7,7 @@
 use gannet_shm::{AfterDeath, DeadThread, GoneParticipant, Ordering, Reaper, Result, Thread};
 
 use super::file_locks::LockOwner;
+use super::records::Groups;
 use super::tables::{Bucket, Chain, Tables};
 use super::{Shared, error_of};
 use crate::FileSystem;
@@ -39,6 +40,8 @@ impl Reaper for SharedReaper {
         for bucket in dead.locks().filter_map(|lock| tables.bucket_of_lock(lock)) {
             tables.settle_records(&thread, bucket)?;
             tables.want_sweep(&thread)?;
+            // Whomever it would have woken.
+            tables.released(&thread, bucket, Groups::MAX)?.wake();
         }
         tables.wait(&thread, dead.slot())?.store(0, Ordering::Release);
         // Where there is no memory for it, it said nothing.
@@ -69,8 +72,8 @@ impl Reaper for SharedReaper {
 impl Tables {
     fn void_and_wake(&self, thread: &Thread<'_>, bucket: Bucket, gone: impl Fn(&LockOwner) -> bool) -> Result<()> {
         let guard = thread.lock(bucket.lock())?;
-        self.void_records(thread, bucket, |record| gone(&record.owner))?;
-        let wake = self.released(thread, bucket)?;
+        let groups = self.void_records(thread, bucket, |record| gone(&record.owner))?;
+        let wake = self.released(thread, bucket, groups)?;
         guard.unlock();
         wake.wake();
         Ok(())

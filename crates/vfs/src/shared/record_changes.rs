@@ -14,15 +14,15 @@
 
 use gannet_shm::{Ordering, Result, SlabRef, Thread};
 
-use super::file_locks::{LockRange, LockRequest, LockedBy};
-use super::records::Record;
+use super::file_locks::{LockRange, LockRequest};
+use super::records::{Blocking, Groups, Record};
 use super::tables::{Bucket, Chain, Tables};
 use crate::Time;
 
 /// What a walk finds that a change needs to know. Places are what stands before them in the chain.
 struct Sight {
     /// Of the locks in the way the one that begins first.
-    blocker: Option<LockedBy>,
+    blocker: Option<Blocking>,
     /// The range, with neighbours of the same type that become part of the new record.
     whole: LockRange,
     /// The older record that the range splits.
@@ -41,13 +41,14 @@ struct Sight {
 
 impl Tables {
     /// Gives an owner a lock on a range, or takes it away, as `request` says; or tells which lock is in the way. Under the bucket's
-    /// lock. `Full` leaves everything as it was.
+    /// lock. Adds the groups of the records that do not say any more what they said. `Full` leaves everything as it was.
     pub(super) fn change_lock(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
         request: &LockRequest,
-    ) -> Result<Option<LockedBy>> {
+        changed: &mut Groups,
+    ) -> Result<Option<Blocking>> {
         let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
         if range.start >= range.end {
             // Of no bytes: its record would be void from the start, and nobody's to free.
@@ -95,7 +96,7 @@ impl Tables {
             newest = Some(self.records.publish(thread, held)?);
         }
         if let Some(first) = sight.first {
-            self.cut_back(thread, bucket, request, (first, sight.whole), newest)?;
+            self.cut_back(thread, bucket, request, (first, sight.whole), newest, changed)?;
         }
         Ok(None)
     }
@@ -129,12 +130,12 @@ impl Tables {
                 return Ok(true);
             };
             if record.owner != owner {
-                let is_earlier = sight.blocker.is_none_or(|blocker| one.start < blocker.range.start);
+                let is_earlier = sight.blocker.is_none_or(|blocker| one.start < blocker.by.range.start);
                 if wanted.is_some_and(|exclusive| record.conflicts(&owner, exclusive, range))
                     && is_earlier
                     && self.owner_exists(thread, &record.owner)?
                 {
-                    sight.blocker = Some(record.into());
+                    sight.blocker = Some(Blocking { by: record.into(), record: reference });
                 }
             } else if wanted == Some(record.exclusive) {
                 sight.is_there |= one.start <= range.start && one.end >= range.end;
@@ -172,6 +173,7 @@ impl Tables {
         request: &LockRequest,
         (first, whole): (u64, LockRange),
         newest: Option<SlabRef>,
+        changed: &mut Groups,
     ) -> Result<()> {
         self.records_up_to(thread, bucket, (first, whole.end), |reference, object, one| {
             let is_void = match one {
@@ -179,6 +181,7 @@ impl Tables {
                 Some(one) if !one.overlaps(whole) || Some(reference) == newest => false,
                 Some(one) => match self.load_record(thread, object)? {
                     Some(record) if (record.node, record.owner) == (request.node, request.owner) => {
+                        *changed |= Self::group(reference).get();
                         self.cut(thread, object, one, whole)?
                     }
                     _ => false,

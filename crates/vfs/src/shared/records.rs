@@ -9,6 +9,8 @@
 //! Whoever takes over the bucket's lock from a dead thread completes its change ([`Tables::settle_records`]): of two
 //! records of one owner that overlap, the one with the lower sequence is cut.
 
+use std::num::NonZeroU32;
+
 use gannet_shm::{ArenaOffset, Ordering, Result, SlabRef, Thread, Word32};
 use rustix::thread::futex;
 
@@ -35,19 +37,29 @@ const OPEN_FILE: u64 = 2;
 const WHOLE_FILE: u64 = 3;
 const EXCLUSIVE: u64 = 1 << 8;
 
+/// Groups of records, a bit for each: those that a change concerned, or that somebody sleeps for.
+pub(super) type Groups = u32;
+
+/// A lock in the way, and its record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Blocking {
+    pub(super) by: LockedBy,
+    pub(super) record: SlabRef,
+}
+
 /// Sleepers of a bucket to be woken, after its lock is released.
 #[must_use = "call `wake` after unlocking"]
-pub(super) struct Wake<'s>(Option<&'s Word32>);
+pub(super) struct Wake<'s>(Option<(&'s Word32, NonZeroU32)>);
 
 impl Wake<'_> {
-    /// Whether anybody slept for a lock of the bucket.
+    /// Whether anybody slept for one of the locks that were let go, as far as that is known.
     pub(super) fn is_for_somebody(&self) -> bool {
         self.0.is_some()
     }
 
     pub(super) fn wake(self) {
-        if let Some(word) = self.0 {
-            let _ = futex::wake(word.futex(), futex::Flags::empty(), i32::MAX as u32);
+        if let Some((word, groups)) = self.0 {
+            let _ = futex::wake_bitset(word.futex(), futex::Flags::empty(), i32::MAX as u32, groups);
         }
     }
 }
@@ -217,16 +229,20 @@ impl Tables {
         })
     }
 
-    /// Calls `visit` with the owner of each record that stands in the way of a lock. Under the bucket's lock.
+    /// Calls `visit` with the owner of each record that stands in the way of a lock, of as many records as `looks` says, which is what is
+    /// left of it afterwards. Under the bucket's lock.
     pub(super) fn conflicts(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
         request: &LockRequest,
+        looks: &mut usize,
         mut visit: impl FnMut(LockOwner),
     ) -> Result<()> {
         let Some(exclusive) = request.exclusive else { return Ok(()) };
         self.records_up_to(thread, bucket, (0, request.range.end), |_, object, one| {
+            let Some(left) = looks.checked_sub(1) else { return Ok(false) };
+            *looks = left;
             if one.is_some_and(|one| one.overlaps(request.range))
                 && let Some(record) = self.load_record(thread, object)?
                 && record.node == request.node
@@ -303,46 +319,70 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes away all locks of owners that `gone` names. Under the bucket's lock.
+    /// Takes away all locks of owners that `gone` names; returns their groups. Under the bucket's lock.
     pub(super) fn void_records(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
         mut gone: impl FnMut(&Record) -> bool,
-    ) -> Result<()> {
+    ) -> Result<Groups> {
+        let mut groups = 0;
         self.records_in(thread, bucket, |reference, object, record| {
             if gone(&record) {
+                groups |= Self::group(reference).get();
                 self.set_end(thread, object, record.range.start)?;
                 self.free_void(thread, bucket, reference)?;
             }
             Ok(true)
-        })
+        })?;
+        Ok(groups)
     }
 
-    /// Takes away all locks of a description. Under the bucket's lock.
-    pub(super) fn void_records_of(&self, thread: &Thread<'_>, bucket: Bucket, which: Description) -> Result<()> {
+    /// Takes away all locks of a description; returns their groups. Under the bucket's lock.
+    pub(super) fn void_records_of(&self, thread: &Thread<'_>, bucket: Bucket, which: Description) -> Result<Groups> {
+        let mut groups = 0;
         self.walk(thread, bucket, Chain::Records, |reference, object| {
             // Others' locks, of which there may be thousands, are not looked at closer.
             if thread.word(object.add(at::OWNER))?.load(Ordering::Relaxed) == which.word()
                 && let Some(record) = self.load_record(thread, object)?
                 && record.owner.kind() != LockKind::Posix
             {
+                groups |= Self::group(reference).get();
                 self.set_end(thread, object, record.range.start)?;
                 self.free_void(thread, bucket, reference)?;
             }
             Ok(true)
-        })
+        })?;
+        Ok(groups)
     }
 
-    /// Says that a lock went away. Under the bucket's lock.
-    pub(super) fn released<'s>(&self, thread: &Thread<'s>, bucket: Bucket) -> Result<Wake<'s>> {
-        let (releases, sleepers) = (bucket.releases(thread)?, bucket.sleepers(thread)?);
-        if sleepers.load(Ordering::Relaxed) == 0 {
-            return Ok(Wake(None));
+    /// The group of a record. Who sleeps for a lock is woken when a record of the same group changes: not for each of a thousand others.
+    pub(super) fn group(record: SlabRef) -> NonZeroU32 {
+        const FIRST: NonZeroU32 = NonZeroU32::MIN;
+        let hash = record.word().wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 59;
+        NonZeroU32::new(1 << hash).unwrap_or(FIRST)
+    }
+
+    /// Whether a record that stood in the way of a lock still does. Under the bucket's lock.
+    pub(super) fn still_blocks(&self, thread: &Thread<'_>, request: &LockRequest, record: SlabRef) -> Result<bool> {
+        if !self.records.is_live(thread.arena(), record)? {
+            return Ok(false);
         }
-        sleepers.store(0, Ordering::Relaxed);
+        let Some(record) = self.load_record(thread, self.records.object(record)?)? else { return Ok(false) };
+        Ok(record.node == request.node
+            && record.conflicts(&request.owner, request.exclusive == Some(true), request.range)
+            && self.owner_exists(thread, &record.owner)?)
+    }
+
+    /// Says that records of these groups went away, or say something else now. Under the bucket's lock.
+    pub(super) fn released<'s>(&self, thread: &Thread<'s>, bucket: Bucket, groups: Groups) -> Result<Wake<'s>> {
+        let sleepers = bucket.sleepers(thread)?;
+        let asleep = sleepers.load(Ordering::Relaxed);
+        let Some(woken) = NonZeroU32::new(asleep & groups) else { return Ok(Wake(None)) };
+        sleepers.store(asleep & !groups, Ordering::Relaxed);
+        let releases = bucket.releases(thread)?;
         releases.store(releases.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        Ok(Wake(Some(releases)))
+        Ok(Wake(Some((releases, woken))))
     }
 
     /// Completes what a dead thread left in a bucket that it had locked. In its name: nothing is freed here.

@@ -65,7 +65,7 @@ const _: () = assert!(description::BEFORE == record::BEFORE);
 const NEXT: u64 = description::NEXT;
 const BEFORE: u64 = description::BEFORE;
 
-/// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), sleepers (32 bits), mark of executed inodes.
+/// A bucket, in bytes: lock, two heads, sequence, releases (32 bits), groups of records slept for (32 bits), mark of executed inodes.
 const BUCKET_BYTES: u64 = 64;
 const LOCK: u64 = 0;
 const DESCRIPTIONS: u64 = 8;
@@ -118,6 +118,7 @@ impl Bucket {
         thread.arena().word32(self.0.add(RELEASES))
     }
 
+    /// A bit for each group of records that somebody sleeps for ([`Tables::group`]).
     pub(super) fn sleepers<'s>(self, thread: &Thread<'s>) -> Result<&'s Word32> {
         thread.arena().word32(self.0.add(SLEEPERS))
     }

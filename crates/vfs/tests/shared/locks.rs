@@ -2,7 +2,7 @@
 
 use crate::truth::{BYTES, Random, Truth};
 use crate::{open, private, process, request};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gannet_vfs::Errno;
@@ -108,6 +108,84 @@ fn a_waiter_is_woken_and_can_be_interrupted() {
         shared.try_lock(&fs, &lock(process(1), None)).unwrap();
         while !has_it.load(Ordering::Acquire) {
             assert!(released_at.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// Of some hundred locks that are let go one after the other, those that it does not wait for rarely wake a waiter.
+#[test]
+fn a_waiter_sleeps_while_others_locks_go() {
+    let (shared, fs, nodes) = private();
+    let byte = |owner, exclusive, at| request(nodes[0], process(owner), exclusive, at, at + 1);
+    let others = 600;
+    shared.try_lock(&fs, &byte(1, Some(true), 0)).unwrap();
+    let (asked, has_it) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stop = || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                false
+            };
+            shared.lock(&fs, &byte(2, Some(true), 0), &mut stop).unwrap();
+            has_it.store(true, Ordering::Release);
+        });
+        while asked.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        let (began, before) = (Instant::now(), asked.load(Ordering::Relaxed));
+        for at in 1..=others {
+            shared.try_lock(&fs, &byte(1, Some(true), 2 * at)).unwrap();
+            shared.try_lock(&fs, &byte(1, None, 2 * at)).unwrap();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        let woken = asked.load(Ordering::Relaxed) - before;
+        let by_itself = began.elapsed().as_millis() as u64 / 2;
+        let too_early = has_it.load(Ordering::Acquire);
+        shared.try_lock(&fs, &byte(1, None, 0)).unwrap();
+        assert!(woken <= others / 4 + by_itself, "{woken} times, {by_itself} of them by itself at most");
+        assert!(!too_early);
+    });
+    assert!(has_it.load(Ordering::Acquire));
+}
+
+/// What a waiter sleeps for is cut, split, becomes part of another lock, or another's: it notices all the same.
+#[test]
+fn a_waiter_follows_what_becomes_of_the_lock_in_its_way() {
+    let (shared, fs, nodes) = private();
+    let range = |owner, exclusive, start, end| request(nodes[0], process(owner), exclusive, start, end);
+    let (asked, has_it) = (AtomicU64::new(0), AtomicBool::new(false));
+    let change = |owner, exclusive, start, end| {
+        assert!(!has_it.load(Ordering::Acquire), "before {exclusive:?} {start} {end}");
+        shared.try_lock(&fs, &range(owner, exclusive, start, end)).unwrap();
+        let asked_before = asked.load(Ordering::Relaxed);
+        while asked.load(Ordering::Relaxed) == asked_before && !has_it.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+    };
+    shared.try_lock(&fs, &range(1, Some(true), 0, 100)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stop = || {
+                asked.fetch_add(1, Ordering::Relaxed);
+                false
+            };
+            shared.lock(&fs, &range(2, Some(true), 60, 61), &mut stop).unwrap();
+            has_it.store(true, Ordering::Release);
+        });
+        while asked.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        // The right part has another record, then that gets a neighbour, becomes shared, and somebody else's as well.
+        change(1, None, 20, 30);
+        change(1, Some(true), 100, 120);
+        change(1, Some(false), 40, 110);
+        change(3, Some(false), 60, 70);
+        change(1, None, 0, 60);
+        change(1, None, 60, 200);
+        assert!(!has_it.load(Ordering::Acquire), "the third has it");
+        change(3, None, 60, 61);
+        while !has_it.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
     });

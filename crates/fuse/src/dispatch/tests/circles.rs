@@ -1,6 +1,8 @@
 //! Circles of requests that wait for record locks.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use gannet_vfs::Errno;
 
@@ -48,7 +50,10 @@ impl Asking {
 
     fn is_told(&mut self, owner: u64, range: (u64, u64)) -> bool {
         match self.ask(owner, F_WRLCK, range, true) {
-            Err(Errno::DEADLK) => true,
+            Ok(Outcome::Waits(wait)) if wait.is_suspected() => {
+                assert!(matches!(wait.outcome(), Outcome::Error(Errno::DEADLK)));
+                true
+            }
             Ok(Outcome::Waits(wait)) => {
                 wait.refuse();
                 false
@@ -115,6 +120,40 @@ fn a_circle_that_a_granted_lock_closes_is_told_to_its_owner_alone() {
     asking.ends();
 }
 
+/// Whether a thread waits for the lock of an open file, which makes no circle, is known when it sleeps.
+#[test]
+fn who_runs_is_told_of_no_circle() {
+    let mut asking = Asking::new();
+    asking.take(1, (1, 1));
+    asking.take(2, (2, 2));
+    let first = asking.wait(1, (2, 2));
+    let (says, hears) = std::sync::mpsc::channel();
+    let (runs, ends) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(false)));
+    let (theirs, ended) = (Arc::clone(&runs), Arc::clone(&ends));
+    let thread = std::thread::spawn(move || {
+        says.send(rustix::thread::gettid().as_raw_pid() as u32).unwrap();
+        while theirs.load(Ordering::Relaxed) {
+            std::hint::spin_loop();
+        }
+        // It waits for something else than the lock of an open file.
+        while !ended.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    asking.header.process = hears.recv().unwrap();
+    let second = asking.wait(2, (1, 1));
+    asking.header.process = 0;
+    let waiting = std::thread::spawn(move || second.outcome());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!waiting.is_finished(), "it runs");
+    runs.store(false, Ordering::Relaxed);
+    assert!(matches!(waiting.join().unwrap(), Outcome::Error(Errno::DEADLK)));
+    ends.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    first.refuse();
+    asking.ends();
+}
+
 #[test]
 fn a_lock_that_is_soon_released_closes_no_circle() {
     let mut asking = Asking::new();
@@ -125,7 +164,7 @@ fn a_lock_that_is_soon_released_closes_no_circle() {
     let waiting = std::thread::spawn(move || second.outcome());
     asking.take(2, (2, 2));
     assert!(matches!(asking.ask(2, F_UNLCK, (2, 2), false), Ok(Outcome::Reply(0))));
-    std::thread::sleep(std::time::Duration::from_millis(400));
+    std::thread::sleep(Duration::from_millis(400));
     assert!(!waiting.is_finished(), "it waits for the first");
     first.refuse();
     assert!(matches!(asking.ask(1, F_UNLCK, (1, 1), false), Ok(Outcome::Reply(0))));
