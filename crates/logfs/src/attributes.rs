@@ -8,7 +8,7 @@ use crate::disk::access_error;
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{LoggedAttributes, Payload};
 use crate::format::slot::{AT_ACCESSED, AT_CHANGED, AT_TOUCHED};
-use crate::ops::{Core, Locked, Need, Op, index_error, inode_number};
+use crate::ops::{Core, Locked, Op, inode_number};
 use crate::places::{RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
 use crate::write::coarse_now;
@@ -103,8 +103,7 @@ impl<'s> Op<'s> {
         self.read_record(node, |record, state| Ok(permissions_of(record, state)))
     }
 
-    /// Changes attributes, all or none; but where blocks stand behind the end that a file is to grow to, the size comes first, and stays where
-    /// there is no room for the rest, or a crash comes in between.
+    /// Changes attributes, all or none.
     pub(crate) fn set_attributes(&self, node: NodeId, change: &AttributeChange) -> Result<Attributes> {
         let locked = self.lock(node)?;
         if change.size_bytes.is_some() {
@@ -113,14 +112,6 @@ impl<'s> Op<'s> {
         let before = self.attributes_of(locked.inode, &locked.record, locked.state)?;
         let wanted = changed_attributes(&before, &locked.record.logged(), change);
         match (change.size_bytes, &wanted) {
-            // An entry of both would unmap what was allocated behind the new end.
-            (Some(size_bytes), Some(logged))
-                if size_bytes > locked.record.size() && self.has_blocks_behind(&locked, size_bytes)? =>
-            {
-                self.resize(&locked, size_bytes, None)?;
-                self.need.set(Need::Freeing);
-                self.append_attributes(&locked, &LoggedAttributes { size_bytes, ..*logged })?;
-            }
             (Some(size_bytes), wanted) => self.resize(&locked, size_bytes, wanted.as_ref())?,
             (None, Some(logged)) => self.append_attributes(&locked, logged)?,
             (None, None) => {}
@@ -129,12 +120,6 @@ impl<'s> Op<'s> {
         let after = self.attributes_of(locked.inode, &locked.record, locked.state);
         locked.guard.unlock();
         after
-    }
-
-    /// Whether a file has blocks behind what would be its end.
-    fn has_blocks_behind(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<bool> {
-        let map = self.extents(locked.inode, &locked.record);
-        Ok(map.next_mapped(size_bytes.div_ceil(BLOCK_BYTES)).map_err(index_error)?.is_some())
     }
 
     /// The present, later than every word that must no longer count once all attributes are logged.

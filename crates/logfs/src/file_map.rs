@@ -27,7 +27,9 @@ impl FileMap {
                 }
             }
             Payload::Size { size_bytes, .. } => self.unmap(size_bytes.div_ceil(BLOCK_BYTES), u64::MAX),
-            Payload::Resize { attributes, .. } => self.unmap(attributes.size_bytes.div_ceil(BLOCK_BYTES), u64::MAX),
+            Payload::Resize { attributes, keeps: false, .. } => {
+                self.unmap(attributes.size_bytes.div_ceil(BLOCK_BYTES), u64::MAX)
+            }
             Payload::Unmap { file_block, count } => self.unmap(file_block, file_block.saturating_add(count)),
             Payload::Shift { file_block, distance, down, .. } => self.shift(file_block, distance, down),
             _ => {}

@@ -189,7 +189,7 @@ impl<'s> Op<'s> {
                 }
             }
             Payload::Size { size_bytes, .. }
-            | Payload::Resize { attributes: LoggedAttributes { size_bytes, .. }, .. } => {
+            | Payload::Resize { attributes: LoggedAttributes { size_bytes, .. }, keeps: false, .. } => {
                 let from = size_bytes.div_ceil(crate::format::BLOCK_BYTES);
                 let count = FILE_BLOCK_LIMIT.saturating_sub(from);
                 self.unindex(tree, from, count, counts)?;
@@ -228,7 +228,7 @@ impl<'s> Op<'s> {
                     (false, (_, false)) => {}
                 }
             }
-            Payload::Seal | Payload::Attributes(_) | Payload::Target(_) => {}
+            Payload::Seal | Payload::Attributes(_) | Payload::Resize { keeps: true, .. } | Payload::Target(_) => {}
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::attributes::ATTRIBUTES_ENTRY_BYTES;
 use crate::disk::{Durable, access_error};
 use crate::format::entry::{Extents as EntryExtents, FileExtent, LoggedAttributes, Payload};
 use crate::format::slot::AT_TOUCHED;
-use crate::format::superblock::FEATURE_RESIZE;
+use crate::format::superblock::{FEATURE_RESIZE, FEATURE_RESIZE_KEEPS};
 use crate::format::{BLOCK_BYTES, LINE_BYTES, Tag};
 use crate::index::{FILE_BLOCK_LIMIT, IndexError, Mapping, Reservation};
 use crate::ops::{Locked, Need, Op, index_error};
@@ -26,6 +26,9 @@ impl<'s> Op<'s> {
             self.need_feature(FEATURE_RESIZE)?;
         }
         if size_bytes > locked.record.size() {
+            if with.is_some() && self.has_blocks_behind(locked, size_bytes)? {
+                self.need_feature(FEATURE_RESIZE_KEEPS)?;
+            }
             return self.extend(locked, size_bytes, with);
         }
         self.need.set(Need::Freeing);
@@ -40,6 +43,12 @@ impl<'s> Op<'s> {
         };
         let _ = self.follows(locked, passed.and_then(|()| self.unmap_behind(locked, size_bytes, &durable)));
         Ok(())
+    }
+
+    /// Whether a file has blocks behind what would be its end: allocated beforehand.
+    fn has_blocks_behind(&self, locked: &Locked<'s>, size_bytes: u64) -> Result<bool> {
+        let map = self.extents(locked.inode, &locked.record);
+        Ok(map.next_mapped(size_bytes.div_ceil(BLOCK_BYTES)).map_err(index_error)?.is_some())
     }
 
     /// Unmaps what is behind the end, also what was allocated there beforehand, as the entry of a new size does.
@@ -66,7 +75,8 @@ impl<'s> Op<'s> {
             None => (locked.now(), Payload::Size { size_bytes, hash }),
             Some(with) => {
                 let attributes = LoggedAttributes { size_bytes, ..*with };
-                (self.time_of_attributes(locked)?, Payload::Resize { attributes, hash })
+                let keeps = size_bytes > locked.record.size() && self.has_blocks_behind(locked, size_bytes)?;
+                (self.time_of_attributes(locked)?, Payload::Resize { attributes, hash, keeps })
             }
         })
     }
@@ -112,9 +122,6 @@ impl<'s> Op<'s> {
         }
         self.publish_size(locked, size_bytes, time, with);
         self.seal_mapped(locked);
-        if with.is_some() {
-            let _ = self.follows(locked, self.unmap_behind(locked, size_bytes, &durable));
-        }
         Ok(())
     }
 

@@ -316,7 +316,7 @@ pub(crate) fn data_is_whole(
     let (size_bytes, expected, extents) = match entry.payload {
         Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
         Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, Extents::List(&[])),
-        Payload::Resize { attributes, hash: Some(hash) } => (attributes.size_bytes, hash, Extents::List(&[])),
+        Payload::Resize { attributes, hash: Some(hash), .. } => (attributes.size_bytes, hash, Extents::List(&[])),
         _ => return Ok(true),
     };
     let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));

@@ -52,7 +52,7 @@ impl WholeMap {
                     }
                 }
             }
-            Payload::Size { .. } | Payload::Resize { .. } | Payload::Unmap { .. } => {}
+            Payload::Size { .. } | Payload::Resize { keeps: false, .. } | Payload::Unmap { .. } => {}
             _ => return Ok(()),
         }
         if part.to > 0 && next(part.to)?.is_none() {

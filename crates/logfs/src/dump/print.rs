@@ -248,8 +248,9 @@ fn dump_entry(out: &mut dyn Write, place: LinePlace, entry: &Entry<'_>) -> Resul
         }
         Payload::Size { size_bytes, hash } => format!("size {size_bytes}{}", hash_text(hash)),
         Payload::Attributes(attributes) => format!("attributes: {}", attributes_text(&attributes)),
-        Payload::Resize { attributes, hash } => {
-            format!("resize{}: {}", hash_text(hash), attributes_text(&attributes))
+        Payload::Resize { attributes, hash, keeps } => {
+            let behind = if keeps { " and keep what is behind" } else { "" };
+            format!("resize{behind}{}: {}", hash_text(hash), attributes_text(&attributes))
         }
         Payload::Unmap { file_block, count } => format!("unmap {count} file blocks from {file_block}"),
         Payload::Shift { file_block, distance, down, size_bytes } => {

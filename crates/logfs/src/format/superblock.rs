@@ -30,11 +30,12 @@ pub(crate) const FEATURE_RESIZE: u64 = 4;
 pub(crate) const FEATURE_SMALL_CHUNKS: u64 = 8;
 /// The volume spans several media. Set by mkfs.
 pub(crate) const FEATURE_SPAN: u64 = 16;
+/// Resize entries can keep what is behind the end. Set when that is first done.
+pub(crate) const FEATURE_RESIZE_KEEPS: u64 = 32;
 /// Features that change the format incompatibly.
-pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 =
-    FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE | FEATURE_SMALL_CHUNKS | FEATURE_SPAN;
+pub(crate) const FEATURES_INCOMPATIBLE_KNOWN: u64 = FEATURES_NOTED | FEATURE_SMALL_CHUNKS | FEATURE_SPAN;
 /// Those of them that are noted when they are first used; the others mkfs sets.
-const FEATURES_NOTED: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE;
+const FEATURES_NOTED: u64 = FEATURE_SHARED | FEATURE_LARGE_XATTRS | FEATURE_RESIZE | FEATURE_RESIZE_KEEPS;
 /// Features that a reader may ignore and a writer may not.
 pub(crate) const FEATURES_READ_ONLY_KNOWN: u64 = 0;
 
@@ -48,6 +49,7 @@ const NAMES: [&[(u64, &str)]; 3] = [
         (FEATURE_RESIZE, "resize"),
         (FEATURE_SMALL_CHUNKS, "small chunks"),
         (FEATURE_SPAN, "several media"),
+        (FEATURE_RESIZE_KEEPS, "resize that keeps"),
     ],
 ];
 
@@ -194,6 +196,7 @@ impl Superblock {
     pub(crate) fn may_become(&self, bytes: &[u8; BLOCK_BYTES as usize]) -> bool {
         // Any of those that are noted in passing may be the one.
         let states: Vec<_> = (0..=FEATURES_NOTED)
+            .filter(|noted| noted & !FEATURES_NOTED == 0)
             .map(|noted| {
                 let features_incompatible = self.features_incompatible & !FEATURES_NOTED | noted;
                 Self { features_incompatible, ..self.clone() }.encode()

@@ -109,6 +109,27 @@ fn two_operations_copy_on_write() {
     sequences(Mode::CopyOnWrite, 2, 80);
 }
 
+/// Sequences in which something was wrong once that no short run draws.
+#[test]
+fn sequences_that_were_wrong_once() {
+    let began = Instant::now();
+    let mut count = Count::default();
+    for mode in [Mode::InPlace, Mode::CopyOnWrite] {
+        let image = image(mode, |fs| populate(fs));
+        let operations = all(mode);
+        // A file with blocks behind its end grows to before them as its owner changes: one entry says both, and leaves them.
+        let first = operations.iter().find(|operation| operation.text == "allocate /b KeepSize 8192 8192");
+        let first = first.expect("an operation that allocates behind the end");
+        let is_second = |operation: &&Operation| {
+            operation.text.starts_with("change /b ") && operation.text.contains("Some(6000), mode: Keep, user: Some(9)")
+        };
+        let second = operations.iter().find(is_second).expect("an operation that changes size and owner");
+        count += last_of(&image, &[first, second], &CrashPolicy::default(), 4, 0);
+    }
+    count.print("sequences that were wrong once", began);
+    assert!(count.images > 20);
+}
+
 #[test]
 fn three_operations_in_place() {
     sequences(Mode::InPlace, 3, if long() { 20_000 } else { 50 });

@@ -377,6 +377,7 @@ fn extreme_numbers_are_survived() {
                         accessed: one as i64,
                     },
                     hash: (one % 2 == 1).then_some(two),
+                    keeps: two % 2 == 1,
                 },
                 Payload::Remap { size_bytes: two, file_block: one, count: two, extents: Extents::List(&extents) },
                 Payload::Remap { size_bytes: one, file_block: one, count: two, extents: Extents::List(&sound) },

@@ -35,6 +35,7 @@ pub(super) const FLAG_PAIR: u8 = 4;
 pub(super) const FLAG_HASHED: u8 = 8;
 pub(super) const FLAG_REMOVED: u8 = 16;
 pub(super) const FLAG_DOWN: u8 = 32;
+pub(super) const FLAG_KEEPS: u8 = 64;
 
 impl<'a> Payload<'a> {
     /// Lines that an entry with this payload takes.
@@ -110,10 +111,10 @@ impl<'a> Payload<'a> {
                 put_attributes(out, &attributes);
                 (KIND_ATTRIBUTES, 0)
             }
-            Self::Resize { attributes, hash } => {
+            Self::Resize { attributes, hash, keeps } => {
                 put_attributes(out, &attributes);
                 put_u64(out, ATTRIBUTES_BYTES, hash.unwrap_or(0));
-                (KIND_RESIZE, hash.map_or(0, |_| FLAG_HASHED))
+                (KIND_RESIZE, hash.map_or(0, |_| FLAG_HASHED) | if keeps { FLAG_KEEPS } else { 0 })
             }
             Self::Unmap { file_block, count } => {
                 put_u64(out, 0, file_block);
@@ -176,6 +177,7 @@ impl<'a> Payload<'a> {
             KIND_RESIZE if bytes.len() >= ATTRIBUTES_BYTES + 8 => Self::Resize {
                 attributes: get_attributes(bytes),
                 hash: (flags & FLAG_HASHED != 0).then(|| get_u64(bytes, ATTRIBUTES_BYTES)),
+                keeps: flags & FLAG_KEEPS != 0,
             },
             KIND_UNMAP => Self::Unmap { file_block: get_u64(bytes, 0), count: get_u64(bytes, 8) },
             KIND_SHIFT => Self::Shift {

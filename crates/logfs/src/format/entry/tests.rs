@@ -57,6 +57,7 @@ fn samples() -> Vec<Payload<'static>> {
                 accessed: 7,
             },
             hash: Some(8),
+            keeps: true,
         },
         Payload::Unmap { file_block: 1, count: 2 },
         Payload::Shift { file_block: 1, distance: 2, down: true, size_bytes: 9 },

@@ -101,6 +101,8 @@ pub(crate) enum Payload<'a> {
         attributes: LoggedAttributes,
         /// See [`Payload::Write`].
         hash: Option<u64>,
+        /// The file grows, and blocks that stand behind its new end stay.
+        keeps: bool,
     },
     /// A hole is made.
     Unmap {
