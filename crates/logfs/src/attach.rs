@@ -9,7 +9,7 @@ use crate::adopt::LeftBehind;
 use crate::closing::{self, Closed};
 use crate::disk::{Disk, read_superblock};
 use crate::format::geometry::Geometry;
-use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_repairing};
+use crate::format::state::{ADOPTIONS_AT, ARENA_AT, CLEAN_AT, is_closed, is_repairing};
 use crate::index::NODE_WORDS;
 use crate::ops::{Core, Op, Users, shared_error};
 use crate::places::{CONTROL_CLOSED, CONTROL_EPOCH, CONTROL_SUSPECTS, CONTROL_UNCERTAIN, Places, SUSPECTS_MAX};
@@ -224,7 +224,8 @@ fn sync(disk: &Disk) -> Result<()> {
 fn replaced(disk: &Disk) -> Error {
     let recovered_next = || -> Result<()> {
         let (superblock, named) = (read_superblock(disk.medium())?, disk.load(ARENA_AT)?);
-        if superblock.uuid == disk.superblock().uuid || named == 0 {
+        let is_closed = is_closed(disk.load(CLEAN_AT)?);
+        if is_closed && (superblock.uuid == disk.superblock().uuid || named == 0) {
             let mut commit = disk.begin();
             commit.store(CLEAN_AT, 0)?; // Unmet: nobody but a test puts other bytes there.
             commit.store(ARENA_AT, 0)?; // Unmet: as above.

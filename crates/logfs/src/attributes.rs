@@ -76,6 +76,7 @@ impl<'s> Op<'s> {
         if self.disk().medium().is_read_only() {
             return Ok(());
         }
+        self.core.is_as_opened()?;
         let all = self.attributes(node)?;
         let latest = all.modified.0.max(all.changed.0);
         // Not before the last change of attributes, which may have set a time within this very tick of the clock.

@@ -285,7 +285,10 @@ impl FileSystem for LogFs {
         length_bytes: u64,
         sink: &mut dyn FnMut(&MappedExtent),
     ) -> Result<MapToken> {
-        self.look(Operation::Map, |op| op.map(node, access, offset_bytes, length_bytes, sink))
+        self.look(Operation::Map, |op| {
+            op.core.is_as_opened()?;
+            op.map(node, access, offset_bytes, length_bytes, sink)
+        })
     }
 
     fn unmap(&self, token: MapToken) -> Result<()> {
@@ -308,6 +311,7 @@ impl FileSystem for LogFs {
         if self.is_read_only() {
             // Whoever may not write leaves it to the next full count.
             let core = self.core.to_settle(self.session.arena()).unwrap_or(&self.core);
+            core.is_as_opened()?;
             return Op::begin(core, self.session.thread().map_err(shared_error)?)?.retire(node);
         }
         self.change(Operation::Remove, |op| op.retire(node))

@@ -82,7 +82,7 @@ impl<'s> Op<'s> {
             self.mark_shared(inode, record)?;
             if record.has_writers_left() {
                 // Wherever they began: the log may say of their blocks that they are elsewhere, or behind the end.
-                self.pass_stripes(inode, 0, counts.end)?;
+                self.pass_stripes(inode, 0, counts.end.min(FILE_BLOCK_LIMIT))?;
             }
         }
         record.set_state(&state);

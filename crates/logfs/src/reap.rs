@@ -96,9 +96,6 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let ours = [HAND_COMMIT, HAND_LINKS, HAND_PARENT, HAND_INODES, HAND_BLOCKS];
     let is_idle = locked.is_empty() && !hands.iter().any(|hand| ours.contains(&hand.kind));
     let core = if is_idle { core } else { core.to_settle(dead.reaper().arena())? };
-    if !is_idle {
-        core.is_as_opened()?;
-    }
     let op = Op::begin(core, dead.reaper())?;
     let disk = &core.disk;
     op.end_between(dead.slot())?;

@@ -26,13 +26,14 @@ impl<'s> Op<'s> {
             self.need_feature(FEATURE_RESIZE)?;
         }
         if size_bytes > locked.record.size() {
-            if with.is_some() && self.has_blocks_behind(locked, size_bytes)? {
+            let keeps = with.is_some() && self.has_blocks_behind(locked, size_bytes)?;
+            if keeps {
                 self.need_feature(FEATURE_RESIZE_KEEPS)?;
             }
-            return self.extend(locked, size_bytes, with);
+            return self.extend(locked, size_bytes, with.map(|with| (with, keeps)));
         }
         self.need.set(Need::Freeing);
-        let (time, payload) = self.size_payload(locked, size_bytes, None, with)?;
+        let (time, payload) = self.size_payload(locked, size_bytes, None, with.map(|with| (with, false)))?;
         let durable = self.append(locked, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         self.publish_size(locked, size_bytes, time, with);
         // Who was on the way to write in place behind the new end comes to an end: what is extended over it later is
@@ -59,13 +60,13 @@ impl<'s> Op<'s> {
         self.unmap_blocks(locked, from, FILE_BLOCK_LIMIT - from, &mut nodes, durable)
     }
 
-    /// The entry that sets a size, and its time.
+    /// The entry that sets a size, and its time; with other attributes it says whether it keeps what is behind the end.
     fn size_payload(
         &self,
         locked: &Locked<'s>,
         size_bytes: u64,
         hash: Option<u64>,
-        with: Option<&LoggedAttributes>,
+        with: Option<(&LoggedAttributes, bool)>,
     ) -> Result<(i64, Payload<'static>)> {
         Ok(match with {
             // What was allocated behind the new end beforehand stays: an entry about the size alone would unmap it.
@@ -73,9 +74,8 @@ impl<'s> Op<'s> {
                 (locked.now(), Payload::Write { size_bytes, hash, extents: EntryExtents::List(&[]) })
             }
             None => (locked.now(), Payload::Size { size_bytes, hash }),
-            Some(with) => {
+            Some((with, keeps)) => {
                 let attributes = LoggedAttributes { size_bytes, ..*with };
-                let keeps = size_bytes > locked.record.size() && self.has_blocks_behind(locked, size_bytes)?;
                 (self.time_of_attributes(locked)?, Payload::Resize { attributes, hash, keeps })
             }
         })
@@ -91,7 +91,7 @@ impl<'s> Op<'s> {
     }
 
     /// Grows a file: what its last block holds behind the old end becomes zeros, proved by the entry's hash.
-    fn extend(&self, locked: &Locked<'s>, size_bytes: u64, with: Option<&LoggedAttributes>) -> Result<()> {
+    fn extend(&self, locked: &Locked<'s>, size_bytes: u64, with: Option<(&LoggedAttributes, bool)>) -> Result<()> {
         let record = &locked.record;
         let before = record.size();
         let owned = locked.owned(self.core);
@@ -112,7 +112,10 @@ impl<'s> Op<'s> {
         {
             return Err(self.cancel_with(prepared, access_error(error)));
         }
-        let (time, payload) = self.size_payload(locked, size_bytes, Some(hash.value()), with)?;
+        let (time, payload) = match self.size_payload(locked, size_bytes, Some(hash.value()), with) {
+            Ok(payload) => payload,
+            Err(error) => return Err(self.cancel_with(prepared, error)),
+        };
         self.write_entry(&mut commit, locked, &prepared, time, &payload, &mut [0; ATTRIBUTES_ENTRY_BYTES])?;
         let durable = commit.fence();
         self.publish_entry(locked, prepared, &durable);
@@ -120,7 +123,7 @@ impl<'s> Op<'s> {
             record.set_unsealed_start(before);
             record.set_unsealed_end(before + length_bytes);
         }
-        self.publish_size(locked, size_bytes, time, with);
+        self.publish_size(locked, size_bytes, time, with.map(|(with, _)| with));
         self.seal_mapped(locked);
         Ok(())
     }
