@@ -12,21 +12,12 @@ use rustix::io::Errno;
 
 const KEPT_FROM_OTHERS: u32 = 0o077;
 
-/// Whose directory of meeting places it is, and whether it may be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Whose {
-    /// The process's effective user's: made if there is none.
-    Own(u32),
-    /// That of another, for who may look into it.
-    Others(u32),
-}
-
-/// The directory of a user's meeting places, which is that user's alone.
+/// The directory of the meeting places of the process's effective user, which is that user's alone: made if there is none.
 ///
 /// # Errors
-/// `ACCES` if it is not: somebody else has made it, or others have access to it. `NOENT` if there is none, of another user.
-pub fn meeting_directory(whose: Whose) -> Result<String, i32> {
-    directory(whose).map_err(Errno::raw_os_error)
+/// `ACCES` if it is not: somebody else has made it, or others have access to it.
+pub fn meeting_directory(uid: u32) -> Result<String, i32> {
+    directory(uid).map_err(Errno::raw_os_error)
 }
 
 /// Where the directory would be.
@@ -34,30 +25,25 @@ pub(crate) fn path_of(uid: u32) -> String {
     format!("{ARENA_DIRECTORY}/gannet-meet-{uid}")
 }
 
-fn directory(whose: Whose) -> Result<String, Errno> {
-    let (Whose::Own(uid) | Whose::Others(uid)) = whose;
+fn directory(uid: u32) -> Result<String, Errno> {
     if uid == user::UNKNOWN {
         return Err(Errno::ACCESS);
     }
     let path = path_of(uid);
-    let status = match (rustix::fs::lstat(&*path), whose) {
-        (Err(Errno::NOENT), Whose::Own(_)) => {
+    let status = match rustix::fs::lstat(&*path) {
+        Err(Errno::NOENT) => {
             // Somebody else may be faster.
             match rustix::fs::mkdir(&*path, Mode::RWXU) {
                 Ok(()) | Err(Errno::EXIST) => rustix::fs::lstat(&*path)?,
                 Err(errno) => return Err(errno),
             }
         }
-        (status, _) => status?,
+        status => status?,
     };
     check(&status, uid)?;
-    let is_own = matches!(whose, Whose::Own(_));
     if user::as_seen(uid).is_shared {
-        if !is_own {
-            return Err(Errno::ACCESS);
-        }
         prove(&path, &status)?;
-    } else if is_own && status.st_mode & 0o700 != 0o700 {
+    } else if status.st_mode & 0o700 != 0o700 {
         // It was made under an uncommon umask. It is the user's, and so is what the path leads to.
         rustix::fs::chmod(&*path, Mode::RWXU)?;
     }
@@ -101,11 +87,9 @@ mod tests {
     fn only_a_directory_that_is_the_users_alone_is_a_meeting_place() {
         let path = path_of(SOMEBODY);
         let _ = std::fs::remove_dir(&path);
-        assert_eq!(directory(Whose::Others(SOMEBODY)), Err(Errno::NOENT));
         // Whoever made it is not that user.
         rustix::fs::mkdir(&*path, Mode::RWXU).expect("mkdir");
-        assert_eq!(directory(Whose::Others(SOMEBODY)), Err(Errno::ACCESS));
-        assert_eq!(directory(Whose::Own(SOMEBODY)), Err(Errno::ACCESS));
+        assert_eq!(directory(SOMEBODY), Err(Errno::ACCESS));
         assert!(open(SOMEBODY).is_none());
         let mut status = rustix::fs::lstat(&*path).expect("lstat");
         let user = status.st_uid;
@@ -117,6 +101,6 @@ mod tests {
         let status = rustix::fs::lstat(&*path).expect("lstat");
         assert_eq!(check(&status, user), Err(Errno::ACCESS));
         std::fs::remove_file(&path).expect("unlink");
-        assert_eq!(directory(Whose::Own(user::UNKNOWN)), Err(Errno::ACCESS));
+        assert_eq!(directory(user::UNKNOWN), Err(Errno::ACCESS));
     }
 }

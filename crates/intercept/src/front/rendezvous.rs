@@ -12,39 +12,26 @@ use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::OpenFlags;
-use gannet_vfs::shared::shm::{self, Whose};
+use gannet_vfs::shared::shm;
 use gannet_vfs::{Errno, FileType, Found, NodeId};
 
 /// The kernel's name for an inode of a volume, ending in zero, in the directory of the effective user, which is made if need be.
 pub(super) fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
-    name_in(Whose::Own(credentials::effective().user), call, mount, node, kind)
-}
-
-fn name_in(whose: Whose, call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
     let identity = call.front.file_system(mount)?.identity();
-    let directory = shm::meeting_directory(whose).map_err(Errno::from_raw_os_error)?;
+    let directory = shm::meeting_directory(credentials::effective().user).map_err(Errno::from_raw_os_error)?;
     Ok(format!("{directory}/{kind}-{identity:x}-{}-{}\0", node.number, node.generation))
 }
 
-/// The kernel's name of the socket that somebody has bound to an inode: the effective user, or who owns the inode, for who may go there.
+/// The kernel's name of the socket that somebody of the effective user has bound to an inode. Nobody goes to another user's, not even root: what
+/// stands there is that user's to say, whoever bound the inode.
 pub(super) fn socket_of(call: &Call<'_>, mount: usize, node: NodeId) -> Result<String, Errno> {
     const SOCKET: u32 = 0o140000;
     let own = name_of(call, mount, node, "socket")?;
-    let is_there = |name: &str| mode_of(name).map(|mode| mode & S_IFMT == SOCKET);
-    if is_there(&own) == Ok(true) {
-        return Ok(own);
+    match mode_of(&own) {
+        Ok(mode) if mode & S_IFMT == SOCKET => Ok(own),
+        // As where whoever bound it has gone.
+        _ => Err(Errno::CONNREFUSED),
     }
-    let owner = call.front.file_system(mount)?.attributes(node).map_err(|error| error.errno())?.owner.user;
-    if owner != credentials::effective().user {
-        let theirs = name_in(Whose::Others(owner), call, mount, node, "socket");
-        match theirs.and_then(|name| is_there(&name).map(|there| there.then_some(name))) {
-            Ok(Some(name)) => return Ok(name),
-            Err(Errno::ACCESS) => return Err(Errno::ACCESS),
-            _ => {}
-        }
-    }
-    // As where whoever bound it has gone.
-    Err(Errno::CONNREFUSED)
 }
 
 const S_IFMT: u32 = 0o170000;

@@ -260,10 +260,12 @@ impl Shared {
             let (tables, bucket) = (&self.tables, self.tables.bucket(request.node.number));
             let guard = thread.lock(bucket.lock())?;
             let mut changed = 0;
-            let blocker = if let Some(before) = before
-                && tables.still_blocks(&thread, request, before.record)?
-            {
-                Some(before)
+            let still = match before {
+                Some(before) => tables.still_blocks(&thread, request, before.record)?,
+                None => None,
+            };
+            let blocker = if still.is_some() {
+                still
             } else {
                 if request.owner.kind() == LockKind::Flock
                     && request.exclusive.is_some()

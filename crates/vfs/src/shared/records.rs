@@ -364,14 +364,21 @@ impl Tables {
     }
 
     /// Whether a record that stood in the way of a lock still does. Under the bucket's lock.
-    pub(super) fn still_blocks(&self, thread: &Thread<'_>, request: &LockRequest, record: SlabRef) -> Result<bool> {
-        if !self.records.is_live(thread.arena(), record)? {
-            return Ok(false);
+    /// Whose it is may have changed: an executed program takes its process's locks over.
+    pub(super) fn still_blocks(
+        &self,
+        thread: &Thread<'_>,
+        request: &LockRequest,
+        reference: SlabRef,
+    ) -> Result<Option<Blocking>> {
+        if !self.records.is_live(thread.arena(), reference)? {
+            return Ok(None);
         }
-        let Some(record) = self.load_record(thread, self.records.object(record)?)? else { return Ok(false) };
-        Ok(record.node == request.node
+        let Some(record) = self.load_record(thread, self.records.object(reference)?)? else { return Ok(None) };
+        let blocks = record.node == request.node
             && record.conflicts(&request.owner, request.exclusive == Some(true), request.range)
-            && self.owner_exists(thread, &record.owner)?)
+            && self.owner_exists(thread, &record.owner)?;
+        Ok(blocks.then(|| Blocking { by: record.into(), record: reference }))
     }
 
     /// Says that records of these groups went away, or say something else now. Under the bucket's lock.
