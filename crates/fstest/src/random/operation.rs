@@ -165,7 +165,6 @@ impl Operation {
                     AllocateMode::PunchHole,
                     AllocateMode::Zero,
                     AllocateMode::ZeroKeepSize,
-                    AllocateMode::Unshare,
                     AllocateMode::UnshareKeepSize,
                 ]);
                 Self::Allocate(r.file(), mode, r.offset(), r.length())

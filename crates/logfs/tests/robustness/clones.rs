@@ -363,7 +363,7 @@ impl<'a> Worker<'a> {
         let flags = [InodeFlags::IN_PLACE, InodeFlags::COPY_ON_WRITE, InodeFlags::empty()][self.below(3)];
         let _ = match self.below(5) {
             0 => fs.sync(node, SyncScope::Data),
-            1 => fs.allocate(node, AllocateMode::Unshare, at, length),
+            1 => fs.allocate(node, AllocateMode::UnshareKeepSize, at, length),
             2 => fs.set_attributes(node, &AttributeChange { flags: Some(flags), ..Default::default() }).map(drop),
             3 => fs.allocate(node, AllocateMode::KeepSize, at, length),
             _ => match self.map.take() {
