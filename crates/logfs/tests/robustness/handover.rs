@@ -410,7 +410,7 @@ fn an_arena_without_a_volume_is_removed_by_the_next_of_any() {
     // Meeting places of a volume go with its last user.
     let identity = fs.identity();
     let uid = rustix::process::geteuid().as_raw();
-    let meeting = gannet_shm::meeting_directory(gannet_shm::Whose::Own(uid)).expect("a directory of one's own");
+    let meeting = gannet_shm::meeting_directory(uid).expect("a directory of one's own");
     let fifo = PathBuf::from(format!("{meeting}/fifo-{identity:x}-5-1"));
     let stale = PathBuf::from(format!("{meeting}/socket-{:x}-5-1", 0xdead_u64));
     for path in [&fifo, &stale] {
