@@ -144,18 +144,8 @@ impl Volume {
         if offset + length > i64::MAX as u64 {
             return Err(Error::new(Errno::FBIG));
         }
-        let mode = match mode {
-            0 => AllocateMode::Extend,
-            libc::FALLOC_FL_KEEP_SIZE => AllocateMode::KeepSize,
-            0x03 => AllocateMode::PunchHole,
-            libc::FALLOC_FL_ZERO_RANGE => AllocateMode::Zero,
-            0x11 => AllocateMode::ZeroKeepSize,
-            libc::FALLOC_FL_COLLAPSE_RANGE => AllocateMode::Collapse,
-            libc::FALLOC_FL_INSERT_RANGE => AllocateMode::Insert,
-            0x40 => AllocateMode::Unshare,
-            0x41 => AllocateMode::UnshareKeepSize,
-            _ => return Err(Error::because(Errno::OPNOTSUPP, "not a mode of fallocate")),
-        };
+        let not_one = Error::because(Errno::OPNOTSUPP, "not a mode of fallocate");
+        let mode = AllocateMode::of_flags(mode as u32).ok_or(not_one)?;
         self.namespace().allocate_open(file.node, mode, offset, length)
     }
 }

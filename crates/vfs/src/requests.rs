@@ -127,6 +127,24 @@ pub enum AllocateMode {
     UnshareKeepSize,
 }
 
+impl AllocateMode {
+    /// What the flags of `fallocate(2)` (`FALLOC_FL_…`) ask for; `None` for those that there are not, and that do not go together.
+    pub const fn of_flags(flags: u32) -> Option<Self> {
+        Some(match flags {
+            0x00 => Self::Extend,
+            0x01 => Self::KeepSize,
+            0x03 => Self::PunchHole,
+            0x08 => Self::Collapse,
+            0x10 => Self::Zero,
+            0x11 => Self::ZeroKeepSize,
+            0x20 => Self::Insert,
+            0x40 => Self::Unshare,
+            0x41 => Self::UnshareKeepSize,
+            _ => return None,
+        })
+    }
+}
+
 /// What `lseek` looks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SeekTarget {

@@ -212,18 +212,7 @@ impl Dispatcher {
         length_bytes: u64,
         mode: u32,
     ) -> Result<FixedReply> {
-        let mode = match mode {
-            0x00 => AllocateMode::Extend,
-            0x01 => AllocateMode::KeepSize,
-            0x03 => AllocateMode::PunchHole,
-            0x08 => AllocateMode::Collapse,
-            0x10 => AllocateMode::Zero,
-            0x11 => AllocateMode::ZeroKeepSize,
-            0x20 => AllocateMode::Insert,
-            0x40 => AllocateMode::Unshare,
-            0x41 => AllocateMode::UnshareKeepSize,
-            _ => return Err(Error::new(Errno::OPNOTSUPP)),
-        };
+        let mode = AllocateMode::of_flags(mode).ok_or(Error::new(Errno::OPNOTSUPP))?;
         let node = self.node(header.node)?;
         let now = self.file_system.permissions(node)?;
         let only_adds = matches!(mode, AllocateMode::Extend | AllocateMode::KeepSize);

@@ -118,18 +118,7 @@ pub(crate) fn allocate(call: &Call<'_>) -> Answer {
     check_not_path(&file)?;
     let offset = u64::try_from(offset as i64).map_err(|_| Errno::INVAL)?;
     let length = u64::try_from(length as i64).ok().filter(|length| *length > 0).ok_or(Errno::INVAL)?;
-    let mode = match mode {
-        0 => AllocateMode::Extend,
-        1 => AllocateMode::KeepSize,
-        3 => AllocateMode::PunchHole,
-        0x10 => AllocateMode::Zero,
-        0x11 => AllocateMode::ZeroKeepSize,
-        0x08 => AllocateMode::Collapse,
-        0x20 => AllocateMode::Insert,
-        0x40 => AllocateMode::Unshare,
-        0x41 => AllocateMode::UnshareKeepSize,
-        _ => return Err(Errno::OPNOTSUPP),
-    };
+    let mode = u32::try_from(mode).ok().and_then(AllocateMode::of_flags).ok_or(Errno::OPNOTSUPP)?;
     check_writable(&file)?;
     match file.file_type {
         FileType::Regular => {}
