@@ -4,6 +4,7 @@
 mod common;
 
 use common::{Volume, compile, is_root_who_can, run};
+use std::path::Path;
 use std::process::Command;
 
 /// Whether namespaces may be made here at all. Says why nothing is tested otherwise.
@@ -30,23 +31,28 @@ refused: opens(\"root\", O_RDONLY) = 0
 refused: opens(\"root\", O_RDONLY) = 0
 ";
 
+/// Requires a program to say in `work` of the volume what it says in a directory of tmpfs.
+fn is_as_on_tmpfs(volume: &Volume, program: &Path) {
+    let host = tempfile::Builder::new().prefix("gannet-users-").tempdir_in("/dev/shm").expect("/dev/shm");
+    let plain = run(Command::new("timeout").arg("60").arg(program).arg(host.path()));
+    volume.script("mkdir /gannet/work", "");
+    let ours = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/work"));
+    let [plain, text] = [&plain, &ours].map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    assert!(plain.ends_with("done: all\n"), "{plain}");
+    let differing: Vec<_> = plain.lines().zip(text.lines()).filter(|(plain, ours)| plain != ours).collect();
+    assert!(differing.is_empty() && plain.lines().count() == text.lines().count(), "{differing:#?}\n{ours:?}");
+}
+
 #[test]
 fn ids_and_rights_in_user_namespaces_are_what_they_are_on_tmpfs() {
     if !is_root_who_can("change who it is") || !namespaces_are_allowed() {
         return;
     }
     let (_directory, program) = compile("users");
-    let host = tempfile::Builder::new().prefix("gannet-users-").tempdir_in("/dev/shm").expect("/dev/shm");
-    let plain = run(Command::new("timeout").arg("60").arg(&program).arg(host.path()));
     let volume = Volume::new(64);
-    volume.script("mkdir /gannet/work", "");
-    let ours = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/work"));
-    let [plain, text] = [&plain, &ours].map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    assert!(plain.ends_with("done: all\n"), "{plain}");
+    is_as_on_tmpfs(&volume, &program);
     let refused = run(volume.command(program.to_str().expect("UTF-8")).args(["/gannet/work", "refused"]));
     common::check(&refused, "what is refused", REFUSED);
-    let differing: Vec<_> = plain.lines().zip(text.lines()).filter(|(plain, ours)| plain != ours).collect();
-    assert!(differing.is_empty() && plain.lines().count() == text.lines().count(), "{differing:#?}\n{ours:?}");
 }
 
 /// Where /proc is not to be seen the kernel tells the namespace since Linux 6.11; where it does not, volumes are not seen.
@@ -93,13 +99,5 @@ fn rights_of_a_program_that_changes_who_it_is_are_what_they_are_on_tmpfs() {
         return;
     }
     let (_directory, program) = compile("rights");
-    let host = tempfile::Builder::new().prefix("gannet-rights-").tempdir_in("/dev/shm").expect("/dev/shm");
-    let plain = run(Command::new("timeout").arg("60").arg(&program).arg(host.path()));
-    let volume = Volume::new(64);
-    volume.script("mkdir /gannet/work", "");
-    let ours = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/work"));
-    let [plain, text] = [&plain, &ours].map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    assert!(plain.ends_with("done: all\n"), "{plain}");
-    let differing: Vec<_> = plain.lines().zip(text.lines()).filter(|(plain, ours)| plain != ours).collect();
-    assert!(differing.is_empty() && plain.lines().count() == text.lines().count(), "{differing:#?}");
+    is_as_on_tmpfs(&Volume::new(64), &program);
 }
