@@ -399,7 +399,7 @@ fn wipe_behind(disk: &Disk, end: &LogEnd) -> Result<()> {
     let Some(tail) = end.tail.filter(|tail| tail.line < LINES) else { return Ok(()) };
     let mut commit = disk.begin();
     let at = LinePlace::new(tail.block, tail.line).offset_bytes();
-    // Unnoticed [store, flush]: a thread stores an entry as a whole after the one before, so what a dead one leaves behind the end is part
+    // Unnoticed [flush]: a thread stores an entry as a whole after the one before, so what a dead one leaves behind the end is part
     // of one entry, in whose further lines none begins; and before fsck takes the volume as closed cleanly its epoch is raised.
     commit.zero(at, (LINES - tail.line) as u64 * LINE_BYTES)?;
     // Unnoticed [store, flush]: it is 0: a page's header, with this word, is stored before the link to the page, and a link before the
