@@ -142,8 +142,7 @@ fn resize(path: &'static str, size_bytes: u64) -> Operation {
 fn allocate(path: &'static str, mode: AllocateMode, offset: u64, length: u64) -> Operation {
     let tear = match mode {
         AllocateMode::Collapse | AllocateMode::Insert => Tear::Whole,
-        // Of what is shared the blocks change, and nothing that is seen.
-        AllocateMode::Unshare | AllocateMode::UnshareKeepSize if path != "/sparse" => Tear::Whole,
+        // Unsharing too: it fills holes and grows, one after the other. Bytes that are the same before and after cannot tear.
         _ => Tear::Bytes(path),
     };
     operation(format!("allocate {path} {mode:?} {offset} {length}"), tear, move |rig| {
