@@ -465,6 +465,36 @@ int64_t gannet_read(struct gannet_volume *volume, int descriptor, void *buffer, 
 int64_t gannet_pread(struct gannet_volume *volume, int descriptor, void *buffer, size_t count, int64_t offset);
 
 /**
+ * Writes `count` bytes at the file's offset (with `O_APPEND` at the end of the file) and moves it.
+ *
+ * Returns the number of bytes, fewer than `count` only when the volume filled up.
+ *
+ * Requires:
+ * `volume` is attached or NULL; `buffer` holds `count` bytes.
+ */
+int64_t gannet_write(struct gannet_volume *volume, int descriptor, const void *buffer, size_t count);
+
+/**
+ * Writes `count` bytes at `offset` (with `O_APPEND`, as on Linux, at the end of the file).
+ *
+ * Returns the number of bytes, fewer than `count` only when the volume filled up.
+ *
+ * Requires:
+ * As for `gannet_write`.
+ */
+int64_t gannet_pwrite(struct gannet_volume *volume, int descriptor, const void *buffer, size_t count, int64_t offset);
+
+/**
+ * Moves the file's offset; `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
+ *
+ * Returns the new offset.
+ *
+ * Requires:
+ * `volume` is attached or NULL.
+ */
+int64_t gannet_lseek(struct gannet_volume *volume, int descriptor, int64_t offset, int whence);
+
+/**
  * Reads at the file's offset into several buffers (at most 1024), one after the other.
  *
  * Returns the number of bytes.
@@ -489,26 +519,6 @@ int64_t gannet_preadv(struct gannet_volume *volume,
                       int64_t offset);
 
 /**
- * Writes `count` bytes at the file's offset (with `O_APPEND` at the end of the file) and moves it.
- *
- * Returns the number of bytes, fewer than `count` only when the volume filled up.
- *
- * Requires:
- * `volume` is attached or NULL; `buffer` holds `count` bytes.
- */
-int64_t gannet_write(struct gannet_volume *volume, int descriptor, const void *buffer, size_t count);
-
-/**
- * Writes `count` bytes at `offset` (with `O_APPEND`, as on Linux, at the end of the file).
- *
- * Returns the number of bytes, fewer than `count` only when the volume filled up.
- *
- * Requires:
- * As for `gannet_write`.
- */
-int64_t gannet_pwrite(struct gannet_volume *volume, int descriptor, const void *buffer, size_t count, int64_t offset);
-
-/**
  * Writes several buffers (at most 1024), one after the other, at the file's offset, as one write.
  *
  * Returns the number of bytes.
@@ -531,16 +541,6 @@ int64_t gannet_pwritev(struct gannet_volume *volume,
                        const struct iovec *buffers,
                        int buffer_count,
                        int64_t offset);
-
-/**
- * Moves the file's offset; `whence` is `SEEK_SET`, `SEEK_CUR`, `SEEK_END`, `SEEK_DATA` or `SEEK_HOLE`.
- *
- * Returns the new offset.
- *
- * Requires:
- * `volume` is attached or NULL.
- */
-int64_t gannet_lseek(struct gannet_volume *volume, int descriptor, int64_t offset, int whence);
 
 /**
  * Changes the size of an open file: cuts it, or extends it with a hole.

@@ -13,7 +13,7 @@
 //! | `call.rs`, `error.rs`, `memory.rs`, `path.rs` | what every call needs |
 //! | `fork.rs` | a forked child goes on with what its parent had open |
 //! | `attach.rs` | attach, detach, credentials, the text of an error |
-//! | `descriptors.rs`, `data.rs`, `sharing.rs`, `names.rs`, `attributes.rs`, `relative.rs`, `flags.rs`, `xattrs.rs`, `directory.rs`, `locks.rs` | the calls |
+//! | `descriptors.rs`, `data.rs`, `vectors.rs`, `space.rs`, `sharing.rs`, `names.rs`, `attributes.rs`, `relative.rs`, `flags.rs`, `xattrs.rs`, `directory.rs`, `locks.rs` | the calls |
 //! | `extents.rs`, `maps.rs` | the calls without a copy |
 //!
 //! **Order of locks**: the list of volumes, then a volume's table, then its maps; all before any lock of a file system.
@@ -40,7 +40,9 @@ mod path;
 mod place;
 pub mod relative;
 pub mod sharing;
+pub mod space;
 mod table;
+pub mod vectors;
 mod volume;
 pub mod xattrs;
 

@@ -12,6 +12,8 @@ use gannet::locks::*;
 use gannet::maps::*;
 use gannet::names::*;
 use gannet::sharing::*;
+use gannet::space::*;
+use gannet::vectors::*;
 use gannet::xattrs::*;
 use libc::{O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_PATH, O_RDONLY, O_RDWR, O_TRUNC, O_WRONLY};
 use std::ptr::null;

@@ -7,6 +7,7 @@ use common::{Attached, attach, c, make_volume};
 use gannet::attach::{gannet_attach, gannet_detach, gannet_set_credentials};
 use gannet::data::*;
 use gannet::descriptors::*;
+use gannet::space::*;
 use libc::{O_CREAT, O_RDWR};
 use std::ffi::{CString, c_int, c_void};
 use std::ptr::{null, null_mut};

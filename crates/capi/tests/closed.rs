@@ -8,6 +8,7 @@ use gannet::data::*;
 use gannet::descriptors::*;
 use gannet::extents::*;
 use gannet::maps::*;
+use gannet::space::*;
 use libc::{O_CREAT, O_RDWR};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;

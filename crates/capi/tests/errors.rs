@@ -13,6 +13,8 @@ use gannet::directory::*;
 use gannet::extents::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::space::*;
+use gannet::vectors::*;
 use libc::{O_CREAT, O_DIRECTORY, O_PATH, O_RDONLY, O_RDWR, O_WRONLY};
 use std::ffi::c_int;
 use std::ptr::{null, null_mut};

@@ -3,10 +3,12 @@
 use std::path::Path;
 
 /// The files with functions of the header, in the order that they shall have there.
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 15] = [
     "attach",
     "descriptors",
     "data",
+    "vectors",
+    "space",
     "sharing",
     "names",
     "attributes",

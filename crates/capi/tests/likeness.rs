@@ -9,6 +9,8 @@ use gannet::descriptors::*;
 use gannet::locks::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::space::*;
+use gannet::vectors::*;
 use libc::{
     EACCES, EBADF, EINVAL, F_OFD_GETLK, F_OFD_SETLK, F_RDLCK, F_UNLCK, F_WRLCK, O_ACCMODE, O_CREAT, O_RDONLY, O_RDWR,
 };

@@ -10,6 +10,7 @@ use gannet::descriptors::*;
 use gannet::extents::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::space::*;
 use libc::{O_CREAT, O_RDONLY, O_RDWR, O_WRONLY};
 use std::ffi::c_void;
 use std::ptr::null_mut;

@@ -11,6 +11,7 @@ use gannet::descriptors::*;
 use gannet::locks::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::space::*;
 use libc::{LOCK_EX, LOCK_NB, LOCK_UN, O_APPEND, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

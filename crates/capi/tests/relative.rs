@@ -11,6 +11,8 @@ use gannet::flags::*;
 use gannet::names::*;
 use gannet::relative::*;
 use gannet::sharing::*;
+use gannet::space::*;
+use gannet::vectors::*;
 use gannet::xattrs::*;
 use libc::{
     AT_EMPTY_PATH, AT_SYMLINK_FOLLOW, AT_SYMLINK_NOFOLLOW, O_APPEND, O_CREAT, O_DIRECTORY, O_EXCL, O_NOATIME,

@@ -1,12 +1,13 @@
 //! A participant through the C library, called as a program in C calls it.
 
-use crate::coherence::{FILE_BYTES_MAX, Ways};
+use crate::agents::{FILE_BYTES_MAX, Ways};
 use gannet::attach::{gannet_attach, gannet_detach};
 use gannet::attributes::gannet_stat;
-use gannet::data::{gannet_ftruncate, gannet_pread, gannet_pwrite};
+use gannet::data::{gannet_pread, gannet_pwrite};
 use gannet::descriptors::{gannet_close, gannet_open};
 use gannet::directory::{Entry, gannet_readdir};
 use gannet::names::{gannet_mkdir, gannet_rename, gannet_rmdir, gannet_unlink};
+use gannet::space::gannet_ftruncate;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_int};
 use std::ptr;

@@ -6,6 +6,7 @@ mod data;
 mod directories;
 mod names;
 mod rename;
+mod sharing;
 mod users;
 mod xattrs;
 
@@ -18,6 +19,7 @@ pub const GROUPS: &[(&str, &[Case])] = &[
     ("rename", rename::CASES),
     ("directories", directories::CASES),
     ("data", data::CASES),
+    ("sharing", sharing::CASES),
     ("allocate", allocate::CASES),
     ("xattrs", xattrs::CASES),
     ("users", users::CASES),

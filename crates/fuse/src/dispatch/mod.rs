@@ -25,7 +25,8 @@
 //! | `ending.rs` | the end of a mount, and of who waits |
 //! | `users.rs` | open files, as others who share the volume see them |
 //! | `caching.rs` | what the kernel may remember, and until when |
-//! | `nodes.rs` | node ids and reference counts |
+//! | `nodes/` | node ids and reference counts; through which pages a file is open |
+//! | `policy.rs` | what a mount was asked to do and the file system knows nothing of |
 //! | `room.rs` | waiting for room in a full file system |
 
 mod acl;
@@ -46,6 +47,7 @@ mod locks;
 mod moved;
 mod names;
 mod nodes;
+mod policy;
 mod room;
 mod seek;
 mod set_id;
@@ -74,48 +76,14 @@ use ending::Ending;
 use locks::Locks;
 use moved::Moved;
 use nodes::Nodes;
+pub use policy::CachePolicy;
+pub(crate) use policy::Policy;
 use room::{Raw, Room};
 use users::Users;
 pub(crate) use waiting::Wait;
 
 /// The longest name of an extended attribute, in bytes: the kernel's limit.
 const XATTR_NAME_BYTES_MAX: usize = 255;
-
-/// What the kernel may remember.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum CachePolicy {
-    /// Names, attributes and pages while nobody else has the volume open; nothing from the moment somebody has.
-    #[default]
-    Automatic,
-    /// Nothing: others change the volume, and their changes are seen at once.
-    Coherent,
-    /// Everything: nobody else can open the volume while it is mounted.
-    Exclusive {
-        /// Also what was written, until `fsync`, `close` or memory pressure. Faster; what was not synced dies with
-        /// the machine's memory *and with the server*.
-        writeback: bool,
-    },
-}
-
-/// What belongs to one mount rather than to the file system.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Policy {
-    pub(crate) cache: CachePolicy,
-    /// All files appear to be this user's.
-    pub(crate) user: Option<u32>,
-    /// All files appear to be this group's.
-    pub(crate) group: Option<u32>,
-    /// The permission bits that all files appear to lack; they appear to have all others.
-    pub(crate) umask: Option<u32>,
-    /// Reading directories moves no access time.
-    pub(crate) no_directory_access_time: bool,
-    /// Each read of a link moves its access time: the kernel must not remember where it leads.
-    pub(crate) strict_access_time: bool,
-    /// The kernel keeps locks, for this mount alone.
-    pub(crate) local_locks: bool,
-    /// How long somebody who opens the volume waits for an automatic mount to stop caching.
-    pub(crate) cache_deadline: std::time::Duration,
-}
 
 /// What a transport does with a request that was dispatched.
 pub(crate) enum Outcome {

@@ -26,6 +26,7 @@
 //! signal at the top of the alternate stack, over live frames. So such an operation runs with signals blocked and that
 //! stack disabled: blocked before the change of stacks, disabled behind it, both undone after the change back.
 
+mod apart;
 mod code;
 pub(crate) mod left;
 

@@ -3,9 +3,16 @@
 //! Written under a name of its own and renamed into place, so that nobody sees half of one and two makers do not disturb each other.
 //! That it cannot be made is no error.
 
-use super::*;
+use super::find::{AT_FDCWD, Key, O_CLOEXEC, O_NOFOLLOW, View, key_of, path_of};
+use super::trailer::{Header, MAGIC, SITES_MAX, SiteExit, Text, Trailer};
+use super::{PAGE_BYTES, SLOTS_DISTANCE_BYTES};
+use crate::number;
+use crate::patch::area::OWN_SLOT_BYTES;
 use crate::patch::emit::{self, Reach};
 use crate::plan::Site;
+use crate::plan::cache::{CachePath, may_have};
+use crate::plan::image::{BuildId, Image};
+use crate::raw::{is_error, syscall};
 
 /// Copies kept at most: those not used for longest go.
 const COPIES_MAX: usize = 16;

@@ -1,5 +1,6 @@
 //! Tests of the crate as a whole. In the crate, so that every build of them counts stores.
 
+mod arena_files;
 mod caching;
 mod child;
 mod damage;

@@ -5,7 +5,8 @@
 //! A file that another process makes longer is seen at the first use: the signal's handler looks at the file once more.
 
 use super::regions::{containing, placing};
-use super::{MAP_SHARED, PAGE_BYTES, lazy, renew_part};
+use super::renew::renew_part;
+use super::{MAP_SHARED, PAGE_BYTES, lazy};
 use crate::front::call::Call;
 use crate::number::*;
 use crate::raw::{is_error, syscall};

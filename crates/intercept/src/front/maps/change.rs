@@ -2,9 +2,10 @@
 
 use super::pins::Hold;
 use super::regions::{Part, any, first_behind, has_any, note_protection, placing, readable_at, settled_part_at};
+use super::renew::renew_part;
 use super::{
-    Change, Holes, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, renew_part,
-    replace, take_away,
+    Change, Holes, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, PAGE_BYTES, PROT_WRITE, Wish, establish, renew, replace,
+    take_away,
 };
 use crate::dispatch::Outcome;
 use crate::front::call::{Answer, Call, done};

@@ -8,7 +8,8 @@
 //! which fills what they name before.
 
 use super::regions::{Part, first_lazy, first_of_any, lazy_piece, placing};
-use super::{Change, Holes, PAGE_BYTES, PROT_WRITE, Wish, behind, renew, renew_part_with};
+use super::renew::renew_part_with;
+use super::{Change, Holes, PAGE_BYTES, PROT_WRITE, Wish, behind, renew};
 use crate::front::call::Call;
 use crate::front::ends::is_single_threaded;
 use crate::memory::read_value;

@@ -7,6 +7,8 @@
 //! | | |
 //! | --- | --- |
 //! | here | making a map |
+//! | [`lay`] | the kernel's maps that it is made of |
+//! | [`renew`] | maps made anew, where the file has other blocks now |
 //! | [`change`] | `munmap`, `mremap`, `mprotect`, `msync` |
 //! | [`advice`] | `madvise`, `remap_file_pages` |
 //! | [`behind`] | what lies behind the end of a file |
@@ -20,12 +22,14 @@
 mod advice;
 mod behind;
 mod change;
+mod lay;
 mod lazy;
 mod list;
 mod named;
 mod pins;
 mod place;
 mod regions;
+mod renew;
 
 pub(crate) use advice::{advise, advise_process, remap_pages};
 pub(crate) use behind::used;
@@ -33,16 +37,17 @@ pub(crate) use change::{protect, remap, sync, unmap};
 pub(crate) use named::fill_for;
 pub(crate) use pins::{after_fork_in_child, end, held_of, hold};
 pub(crate) use regions::{any, any_lazy, any_of, around_fork};
+pub(crate) use renew::{Change, renew};
 
 use super::call::{Answer, Call, done};
 use super::data;
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
-use gannet_usermem::{Destination, UserSlice};
 use gannet_vfs::{Errno, FileSystem, FileType, InodeFlags, MappedExtent, NodeId};
+use lay::{copy, lay, map_at_once};
 use pins::Hold;
-use regions::{Part, Region, forget, has_any, may_concern, next_of_file, placing};
+use regions::{Region, forget, has_any, placing};
 
 const PAGE_BYTES: usize = 4096;
 const PROT_WRITE: usize = 2;
@@ -250,45 +255,6 @@ fn take_away(call: &Call<'_>, start: usize, length: usize) {
     forget(call, start, start + length);
 }
 
-/// Maps a file's blocks at `base`, over what is there, piece by piece; the region to be added, and what holds it.
-fn lay(fs: &dyn FileSystem, node: NodeId, base: usize, wish: &Wish, pinned: Pinned) -> Result<(Hold, Region), Errno> {
-    let Wish { length, protection, offset, .. } = *wish;
-    let mut reached = behind::reached(fs, node, offset, length);
-    if wish.writes() && !pinned.lazy {
-        // All of the file had blocks when it was pinned: where there are none another process has made it longer since.
-        // Zeros that are nobody's would lose what is stored there; so it is behind the end until it is used.
-        reached = reached.min(pinned.told(offset));
-    }
-    map_extents(base, reached, wish, &pinned)?;
-    map_behind(base + reached, length - reached, protection)?;
-    Ok(region_of(node, base, base + reached, wish, pinned))
-}
-
-/// Makes a map that one extent holds all of, with no reservation before it, so that who uses what it replaces always finds a map; where it is. `None`
-/// if it is not such a map.
-fn map_at_once(
-    fs: &dyn FileSystem,
-    node: NodeId,
-    wish: &Wish,
-    extents: &[MappedExtent],
-) -> Option<Result<usize, Errno>> {
-    let Wish { address, length, protection, flags, offset, .. } = *wish;
-    let [MappedExtent { file_offset_bytes, length_bytes, descriptor: Some(descriptor), descriptor_offset_bytes, .. }] =
-        *extents
-    else {
-        return None;
-    };
-    let is_whole = file_offset_bytes == offset && length_bytes >= length as u64;
-    if !is_whole || place::wants_alignment(wish, extents) || behind::reached(fs, node, offset, length) < length {
-        return None;
-    }
-    let kind = if wish.is_shared() { MAP_SHARED } else { MAP_PRIVATE } | flags & MAP_PLACEMENT;
-    // SAFETY: the program's wish for memory, where nothing is.
-    Some(unsafe {
-        map_memory(address, length, protection, kind, descriptor as usize, descriptor_offset_bytes as usize)
-    })
-}
-
 /// A map of a file's blocks that has been made at `base`, and what holds it. From `reached` on the file was not that long.
 fn region_of(node: NodeId, base: usize, reached: usize, wish: &Wish, pinned: Pinned) -> (Hold, Region) {
     let Wish { length, protection, offset, writable, .. } = *wish;
@@ -313,178 +279,4 @@ fn region_of(node: NodeId, base: usize, reached: usize, wish: &Wish, pinned: Pin
         lazy,
     };
     (hold, region)
-}
-
-/// How a file changed whose maps are made anew.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// Bytes were written: where there were none there are blocks now.
-    Written,
-    /// Blocks were taken away, moved, or came from elsewhere.
-    Moved,
-    /// The file ends elsewhere. What private maps had changed behind the end is gone, too.
-    Cut,
-}
-
-/// Bytes of a file from `from` to `to` have other blocks now, or have some at last: the maps that this process has of them are made anew,
-/// as the kernel does with its own. Maps of other processes stay as they are. Costs a load where nothing is mapped.
-#[inline]
-pub(crate) fn renew(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
-    if any() && may_concern((mount, node), from..to, change) {
-        renew_parts(call, mount, node, from, to, change);
-    }
-}
-
-#[cold]
-#[inline(never)]
-fn renew_parts(call: &Call<'_>, mount: usize, node: NodeId, from: u64, to: u64, change: Change) {
-    let Ok(fs) = call.front.file_system(mount) else { return };
-    let renew_all = |from: u64, change: Change| {
-        let (mut at, mut filled_from) = (0, None);
-        let next = |at| next_of_file(at, (mount, node), from..to, change);
-        while let Some(part) = placing(|| {
-            let part = next(at)?;
-            // A part that cannot be made anew stays as it is.
-            let _ = renew_part(call, fs, &part, part.protection);
-            Some(part)
-        }) {
-            if part.shared && part.protection & PROT_WRITE != 0 {
-                filled_from = Some(filled_from.unwrap_or(u64::MAX).min(part.offset));
-            }
-            at = part.end;
-        }
-        filled_from
-    };
-    // A map for writing brings blocks where there were none; others may have been made anew before it.
-    if let Some(filled_from) = renew_all(from, change) {
-        renew_all(filled_from, Change::Written);
-    }
-}
-
-/// Makes a part of a map anew, in place, so that other threads always find a map here, with this protection from now on. While [`placing`], in which
-/// it was found: what the file system says of it now holds until it is in the list.
-fn renew_part(call: &Call<'_>, fs: &dyn FileSystem, part: &Part, protection: usize) -> Result<(), Errno> {
-    let holes = if part.lazy { Holes::Leave } else { Holes::Judge };
-    renew_part_with(call, fs, part, protection, holes)
-}
-
-/// The same, with this becoming of holes.
-fn renew_part_with(
-    call: &Call<'_>,
-    fs: &dyn FileSystem,
-    part: &Part,
-    protection: usize,
-    holes: Holes,
-) -> Result<(), Errno> {
-    let flags = if part.shared { MAP_SHARED } else { MAP_PRIVATE };
-    let Part { start, end, writable, offset, .. } = *part;
-    let wish = Wish { address: start, length: end - start, protection, flags, offset, writable, holes };
-    let pinned = Hold::of_part(call, part)?.pin(fs, part.node, &wish)?;
-    let (hold, region) = lay(fs, part.node, start, &wish, pinned)?;
-    hold.put(call, region);
-    Ok(())
-}
-
-/// Asks the kernel for a map; where it is. The last two are of a file.
-///
-/// # Safety
-/// With `MAP_FIXED`, what is there may be replaced.
-unsafe fn map_memory(
-    at: usize,
-    length: usize,
-    protection: usize,
-    flags: usize,
-    descriptor: usize,
-    offset: usize,
-) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    let result = unsafe { syscall(MMAP, [at, length, protection, flags, descriptor, offset]) };
-    if is_error(result) { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
-}
-
-/// Zeros that are nobody's, over what is there.
-///
-/// # Safety
-/// What is there may be replaced.
-unsafe fn map_zeros(at: usize, length: usize, protection: usize) -> Result<usize, Errno> {
-    // SAFETY: the caller's promise.
-    unsafe { map_memory(at, length, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0) }
-}
-
-/// Pages behind the end of a file; zeros that are nobody's where they cannot be had.
-fn map_behind(at: usize, length: usize, protection: usize) -> Result<(), Errno> {
-    if length == 0 || behind::put(at, length, protection) {
-        return Ok(());
-    }
-    // SAFETY: inside the reservation.
-    unsafe { map_zeros(at, length, protection) }.map(|_| ())
-}
-
-/// Maps the extents that begin within `length` bytes, as far as that.
-fn map_extents(base: usize, length: usize, wish: &Wish, pinned: &Pinned) -> Result<(), Errno> {
-    let Wish { protection, offset, .. } = *wish;
-    let kind = if wish.is_shared() { MAP_SHARED } else { MAP_PRIVATE };
-    let map_hole = |at: usize, length: usize| {
-        if pinned.lazy {
-            return if behind::put(at, length, protection) { Ok(at) } else { Err(Errno::NOMEM) };
-        }
-        // SAFETY: inside the reservation.
-        unsafe { map_zeros(at, length, protection) }
-    };
-    let mut at = 0;
-    for extent in &pinned.extents {
-        let start = extent.file_offset_bytes.checked_sub(offset).ok_or(Errno::IO)? as usize;
-        if start >= length {
-            break;
-        }
-        let piece = (extent.length_bytes as usize).min(length - start);
-        // A file system that tells nonsense must not make us map over the program's memory.
-        if start < at || !start.is_multiple_of(PAGE_BYTES) {
-            return Err(Errno::IO);
-        }
-        at = start + piece;
-        match extent.descriptor {
-            Some(descriptor) => {
-                let from = extent.descriptor_offset_bytes as usize;
-                // SAFETY: inside the reservation.
-                unsafe { map_memory(base + start, piece, protection, kind | MAP_FIXED, descriptor as usize, from)? }
-            }
-            None => map_hole(base + start, piece)?,
-        };
-    }
-    if at < length {
-        map_hole(base + at, length - at)?;
-    }
-    Ok(())
-}
-
-/// A map that is a copy.
-fn copy(
-    fs: &dyn FileSystem,
-    node: NodeId,
-    base: usize,
-    length: usize,
-    offset: u64,
-    protection: usize,
-) -> Result<(), Errno> {
-    const PROT_READ_WRITE: usize = 3;
-    // SAFETY: inside the reservation.
-    let result = unsafe {
-        syscall(MMAP, [base, length, PROT_READ_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, usize::MAX, 0])
-    };
-    if is_error(result) {
-        return Err(Errno::from_raw_os_error(-result as i32));
-    }
-    let mut done = 0;
-    while done < length {
-        // SAFETY: memory mapped just now, which nobody else knows yet.
-        let mut into = unsafe { Destination::from_user(UserSlice::new(base + done, length - done)) };
-        match fs.read(node, offset + done as u64, &mut into).map_err(|error| error.errno())? {
-            0 => break,
-            count => done += count,
-        }
-    }
-    // SAFETY: the program's wish for this memory.
-    unsafe { syscall(MPROTECT, [base, length, protection]) };
-    Ok(())
 }

@@ -1,7 +1,8 @@
 //! Where in memory a map lies, which is ours to say if the program does not: so that huge pages of the medium can be mapped as what
 //! they are, with one page fault for 2 MiB. The kernel does that where addresses and the medium's offsets agree below 2 MiB.
 
-use super::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PLACEMENT, MAP_PRIVATE, Wish, map_memory};
+use super::lay::map_memory;
+use super::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PLACEMENT, MAP_PRIVATE, Wish};
 use crate::number::MUNMAP;
 use crate::raw::syscall;
 use gannet_vfs::{Errno, MappedExtent};

@@ -1,21 +1,34 @@
 //! Programs: those of a volume are executed from a memory file, scripts through their interpreter; those of the host that
 //! cannot be intercepted are named on standard error.
+//!
+//! | | |
+//! | --- | --- |
+//! | here | what is executed in the end, and with what call |
+//! | [`reading`] | what a file holds: its first bytes, its interpreter |
+//! | [`mod@memory_file`] | a volume's program as a file that the kernel can execute |
+//! | [`arguments`] | its arguments, with the interpreter's in front |
+
+mod arguments;
+mod memory_file;
+mod reading;
+
+pub(crate) use memory_file::memory_file;
+pub(crate) use reading::interpreter_of;
 
 use super::call::{CWD, Call};
 use super::paths::Target;
 use super::status::{empty_of, mode_of};
-use super::{Front, complain, credentials, libraries};
+use super::{Front, complain, libraries};
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
-use crate::exec::Scratch;
 use crate::library;
 use crate::memory;
 use crate::number::*;
-use crate::raw::{is_error, syscall};
 use crate::thread::{self, PathScratch, Record};
-use gannet_usermem::Destination;
-use gannet_vfs::namespace::{Access, Last, Namespace, Place};
-use gannet_vfs::{Errno, FileType, NodeId};
+use arguments::put_arguments;
+use gannet_vfs::namespace::{Last, Place};
+use gannet_vfs::{Errno, NodeId};
+use reading::{is_host_script, is_missing, read_host, read_volume, read_whole_host};
 
 const HEAD_BYTES: usize = 4096;
 const AT_SYMLINK_NOFOLLOW: usize = 0x100;
@@ -24,7 +37,6 @@ const AT_EMPTY_PATH: usize = 0x1000;
 const AT_EXECVE_CHECK: usize = 0x10000;
 /// Scripts whose interpreter is a script, as the kernel bounds them.
 const SCRIPTS_MAX: usize = 5;
-const ARGUMENTS_MAX: usize = 1 << 20;
 
 /// Where a program is.
 enum Program {
@@ -248,207 +260,6 @@ fn path_of(call: &Call<'_>, mount: usize, place: &Place<'_>) -> Vec<u8> {
         path.extend_from_slice(name.bytes());
     }
     path
-}
-
-/// The interpreter and its argument that a `#!` line names, as the kernel reads it (`load_script` in `fs/binfmt_script.c`).
-pub(crate) fn interpreter_of(head: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
-    const LOOKED_AT_BYTES: usize = 256;
-    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
-    let ends_word = |byte: &u8| matches!(byte, b' ' | b'\t' | 0);
-    let rest = head[..head.len().min(LOOKED_AT_BYTES)].strip_prefix(b"#!")?;
-    let line = match rest.iter().position(|&byte| byte == b'\n') {
-        Some(end) => &rest[..end],
-        // A short file ends the word.
-        None if head.len() < LOOKED_AT_BYTES => rest,
-        None => &rest[..rest.len() - 1],
-    };
-    let is_cut = line.len() + 3 == LOOKED_AT_BYTES;
-    let line = &line[line.iter().position(|byte| !is_blank(byte))?..];
-    let line = &line[..=line.iter().rposition(|byte| !is_blank(byte))?];
-    let end = match line.iter().position(ends_word) {
-        Some(end) => end,
-        // There may be more of the name.
-        None if is_cut && !rest.contains(&b'\n') => return None,
-        None => line.len(),
-    };
-    let name = Some(&line[..end]).filter(|name| !name.is_empty())?;
-    let behind = line[end..].split(|&byte| byte == 0).next()?;
-    let argument = behind.iter().position(|byte| !is_blank(byte)).map(|start| &behind[start..]);
-    Some((name, argument))
-}
-
-/// Whether a program of the host is a script, which may have its interpreter in a volume.
-fn is_host_script(path: &[u8]) -> bool {
-    let mut start = [0; 2];
-    read_host(path, &mut start).is_some_and(|_| start == *b"#!")
-}
-
-/// A program of the host that a search path in a volume concerns.
-fn read_whole_host(path: &[u8]) -> Option<Vec<u8>> {
-    const SIZE_WORD: usize = 6;
-    with_host(path, |descriptor| {
-        let mut status = [0u64; 18];
-        // SAFETY: room for struct stat.
-        let result = unsafe { syscall(FSTAT, [descriptor, status.as_mut_ptr() as usize]) };
-        if is_error(result) || status[SIZE_WORD] > libraries::LIBRARY_BYTES_MAX {
-            return None;
-        }
-        let mut content = vec![0u8; status[SIZE_WORD] as usize];
-        let length = read_start(descriptor, &mut content)?;
-        content.truncate(length);
-        Some(content)
-    })
-}
-
-/// Whether there is nothing under a path of the host, as is found out for most directories of a search path.
-fn is_missing(path: &[u8]) -> bool {
-    const ENOENT: isize = -2;
-    let mut text = path.to_vec();
-    text.push(0);
-    // SAFETY: a path that ends in zero.
-    unsafe { syscall(FACCESSAT, [CWD, text.as_ptr() as usize, 0]) == ENOENT }
-}
-
-/// The first bytes of a program of the host.
-fn read_host(path: &[u8], head: &mut [u8]) -> Option<usize> {
-    with_host(path, |descriptor| read_start(descriptor, head))
-}
-
-fn with_host<T>(path: &[u8], use_it: impl FnOnce(usize) -> Option<T>) -> Option<T> {
-    const O_CLOEXEC_NONBLOCK: usize = 0o2000000 | 0o4000;
-    let mut text = path.to_vec();
-    text.push(0);
-    // SAFETY: a path that ends in zero.
-    let descriptor = unsafe { syscall(OPENAT, [CWD, text.as_ptr() as usize, O_CLOEXEC_NONBLOCK, 0]) };
-    if is_error(descriptor) {
-        return None;
-    }
-    let result = use_it(descriptor as usize);
-    // SAFETY: the descriptor just opened.
-    unsafe { syscall(CLOSE, [descriptor as usize]) };
-    result
-}
-
-/// What a file begins with; returns how many bytes.
-fn read_start(descriptor: usize, buffer: &mut [u8]) -> Option<usize> {
-    // SAFETY: our own buffer.
-    let length = unsafe { syscall(PREAD64, [descriptor, buffer.as_mut_ptr() as usize, buffer.len(), 0]) };
-    usize::try_from(length).ok()
-}
-
-/// The first bytes of a program of a volume, which must be executable by the caller.
-fn read_volume(front: &Front, mount: usize, node: NodeId, head: &mut [u8]) -> Result<usize, Errno> {
-    let fs = front.file_system(mount)?;
-    let known = fs.permissions(node).map_err(|error| error.errno())?;
-    if known.file_type == FileType::Symlink {
-        return Err(Errno::LOOP);
-    }
-    if known.file_type != FileType::Regular {
-        return Err(Errno::ACCESS);
-    }
-    let namespace = Namespace::new(fs, credentials::effective());
-    namespace.check_access(node, Access::EXECUTE).map_err(|error| error.errno())?;
-    fs.read(node, 0, &mut Destination::from_slice(head)).map_err(|error| error.errno())
-}
-
-/// A copy of a program of a volume that the kernel can execute.
-pub(crate) fn memory_file(front: &Front, mount: usize, node: NodeId, name: &str) -> Result<i32, Errno> {
-    const MFD_CLOEXEC: usize = 1;
-    const MFD_EXEC: usize = 0x10;
-    const STEP_BYTES: usize = 1 << 20;
-    let fs = front.file_system(mount)?;
-    let size = fs.attributes(node).map_err(|error| error.errno())?.size_bytes;
-    let _lifted = super::limits::Lifted::to(size)?;
-    let name = format!("{name}\0");
-    let name = name.as_ptr() as usize;
-    // SAFETY: a string that ends in zero.
-    let mut descriptor = unsafe { syscall(MEMFD_CREATE, [name, MFD_CLOEXEC | MFD_EXEC]) };
-    if is_error(descriptor) {
-        // A kernel before 6.3.
-        // SAFETY: as above.
-        descriptor = unsafe { syscall(MEMFD_CREATE, [name, MFD_CLOEXEC]) };
-    }
-    if is_error(descriptor) {
-        return Err(Errno::from_raw_os_error(-descriptor as i32));
-    }
-    let mut buffer = vec![0u8; STEP_BYTES];
-    let mut offset = 0;
-    loop {
-        let result = fs.read(node, offset, &mut Destination::from_slice(&mut buffer));
-        let count = match result {
-            Ok(0) => return Ok(descriptor as i32),
-            Ok(count) => count,
-            Err(error) => {
-                // SAFETY: the descriptor made above.
-                unsafe { syscall(CLOSE, [descriptor as usize]) };
-                return Err(error.errno());
-            }
-        };
-        let arguments = [descriptor as usize, buffer.as_ptr() as usize, count, offset as usize];
-        // SAFETY: our own buffer and descriptor.
-        let written = unsafe { syscall(PWRITE64, arguments) };
-        if written != count as isize {
-            // SAFETY: the descriptor made above.
-            unsafe { syscall(CLOSE, [descriptor as usize]) };
-            return Err(if is_error(written) { Errno::from_raw_os_error(-written as i32) } else { Errno::NOMEM });
-        }
-        offset += count as u64;
-    }
-}
-
-/// Addresses of what the kernel is given.
-struct Arguments {
-    path: usize,
-    list: usize,
-}
-
-/// Puts path and argument list where they live until the call is over.
-fn put_arguments(
-    record: &mut Record,
-    prefix: &[Vec<u8>],
-    arguments: usize,
-    program: &Program,
-) -> Result<Arguments, Errno> {
-    let mut count = 0;
-    let mut entry = 0usize;
-    loop {
-        if arguments == 0 {
-            break;
-        }
-        memory::read_value(arguments + count * 8, &mut entry).map_err(|_| Errno::FAULT)?;
-        if entry == 0 {
-            break;
-        }
-        count += 1;
-        if count > ARGUMENTS_MAX {
-            return Err(Errno::TOOBIG);
-        }
-    }
-    let (path, known_by): (&[u8], &[u8]) = match program {
-        Program::Host(path) => (path, b""),
-        Program::Volume(_, _, path) => (b"", path),
-    };
-    let text: usize = prefix.iter().map(|part| part.len() + 1).sum::<usize>() + path.len() + known_by.len() + 2;
-    let mut room = Scratch::new(record, text + (count + prefix.len() + 2) * 8 + 64).ok_or(Errno::NOMEM)?;
-    let path = room.string(&[path]).ok_or(Errno::NOMEM)?;
-    record.exec_path = (room.string(&[known_by]).ok_or(Errno::NOMEM)?, known_by.len());
-    if prefix.is_empty() {
-        return Ok(Arguments { path, list: arguments });
-    }
-    let mut addresses = Vec::with_capacity(prefix.len());
-    for part in prefix {
-        addresses.push(room.string(&[part]).ok_or(Errno::NOMEM)?);
-    }
-    let words = room.words(count + prefix.len() + 2).ok_or(Errno::NOMEM)?;
-    words[..addresses.len()].copy_from_slice(&addresses);
-    let mut used = addresses.len();
-    // The script's own name was argument 0; the path in the prefix stands for it.
-    for index in 1..count {
-        memory::read_value(arguments + index * 8, &mut words[used]).map_err(|_| Errno::FAULT)?;
-        used += 1;
-    }
-    words[used] = 0;
-    Ok(Arguments { path, list: words.as_ptr() as usize })
 }
 
 /// Says that a program will not see the volumes, if there is a reason why, and has it start [`nowhere`] if the working directory is in one.

@@ -13,43 +13,33 @@
 //!
 //! Threads begin to search in lanes of eight objects, whose state words fill a cache line: so those of different threads rarely
 //! share one, and none of the objects' lines either.
+//!
+//! | | |
+//! | --- | --- |
+//! | here | the name and the life of an object: taken, published, retired, freed |
+//! | [`places`] | where it stands, and whether it has memory |
+//! | [`settle`] | what a dead thread had in hand |
+
+mod places;
+mod settle;
+
+pub use places::{SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Slab};
+pub use settle::{AfterDeath, HeldByDead, SlabReaper};
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::facade::{Ordering, Word, fence};
+use crate::facade::{Ordering, fence};
 use crate::hand::{Hand, HandContent};
-use crate::layout::{ArenaOffset, Region, align_up};
-use crate::reap::{DeadThread, Reaper};
+use crate::layout::ArenaOffset;
 use crate::slab_word;
 use crate::thread::Thread;
+use places::{GROUP, HINT_AT};
 
 /// Kind of the hand that holds an object of a slab; `a` is the offset of its state word.
 const HAND_KIND: u64 = 1 << 63 | 1;
-/// Bytes of a slab's head.
-pub const SLAB_HEAD_BYTES: u64 = 128;
-const HINT_AT: u64 = 0;
-/// In a line that changes rarely: it is read with each use of an object.
-const RESERVED_AT: u64 = 64;
 /// Objects of a lane; their states fill a line.
 const LANE: u32 = 8;
-/// Objects of a group: they get memory together.
-const GROUP: u64 = 64;
-/// What stands in front of a group's objects: the line with their bits, and their states.
-const STATES_IN_GROUP: u64 = 64;
-const OBJECTS_IN_GROUP: u64 = STATES_IN_GROUP + GROUP * 8;
 const INDEX_SHIFT: u32 = 40;
-/// Most objects of one slab.
-pub const SLAB_OBJECTS_MAX: u64 = (1 << 24) - 2;
-
-/// Where a slab and its parts stand. Computed by every process from the same region.
-#[derive(Debug, Clone, Copy)]
-pub struct Slab {
-    head: ArenaOffset,
-    groups: ArenaOffset,
-    group_bytes: u64,
-    object_bytes: u64,
-    count: u64,
-}
 
 /// An object and its generation in one word, never 0: what shared structures store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -101,26 +91,6 @@ impl Held {
     }
 }
 
-/// An object that a dead thread had in hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeldByDead {
-    /// First byte of the object.
-    pub at: ArenaOffset,
-    /// Its name.
-    pub reference: SlabRef,
-    /// Whether it had been live and was being taken apart; else it was being made.
-    pub was_live: bool,
-}
-
-/// What becomes of an object that a dead thread had in hand.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterDeath {
-    /// It is free.
-    Freed,
-    /// It is live, as it was before.
-    Live,
-}
-
 /// Words of a [`Recent`].
 const RECENT: usize = 16;
 
@@ -137,87 +107,7 @@ impl Recent {
     }
 }
 
-fn group_bytes(object_bytes: u64) -> u64 {
-    align_up(OBJECTS_IN_GROUP + GROUP * object_bytes, 64)
-}
-
 impl Slab {
-    /// Bytes that a region needs for `count` objects of `object_bytes`, besides the head.
-    pub fn region_bytes(count: u64, object_bytes: u64) -> u64 {
-        let bytes = align_up(object_bytes, 8);
-        let rest = count % GROUP;
-        count / GROUP * group_bytes(bytes) + if rest == 0 { 0 } else { OBJECTS_IN_GROUP + rest * bytes }
-    }
-
-    /// The slab in `region`, with as many objects of `object_bytes` as fit, and with its head ([`SLAB_HEAD_BYTES`]) in `head`; all zero is
-    /// an empty slab. Both must be aligned to 64. `Full` if the head cannot get memory.
-    pub fn new(arena: &Arena, head: Region, region: Region, object_bytes: u64) -> Result<Self> {
-        let bad = || Error::Region("slab".to_owned());
-        let object_bytes = align_up(object_bytes.clamp(8, 1 << 32), 8);
-        let aligned = head.start.get().is_multiple_of(64) && region.start.get().is_multiple_of(64);
-        if !aligned || head.bytes < SLAB_HEAD_BYTES || region.bytes < Self::region_bytes(1, object_bytes) {
-            return Err(bad());
-        }
-        let group_bytes = group_bytes(object_bytes);
-        let whole = region.bytes / group_bytes;
-        let rest = (region.bytes % group_bytes).saturating_sub(OBJECTS_IN_GROUP) / object_bytes;
-        let count = (whole * GROUP + rest.min(GROUP)).min(SLAB_OBJECTS_MAX);
-        let slab = Self { head: head.start, groups: region.start, group_bytes, object_bytes, count };
-        arena.word(slab.object_at(count - 1).add(object_bytes - 8))?;
-        arena.reserve_first(slab.head, SLAB_HEAD_BYTES)?;
-        Ok(slab)
-    }
-
-    /// Where a group begins: with its bits.
-    #[inline]
-    fn group_at(&self, group: u64) -> ArenaOffset {
-        self.groups.add(group * self.group_bytes)
-    }
-
-    #[inline]
-    fn state_at(&self, index: u64) -> ArenaOffset {
-        self.group_at(index / GROUP).add(STATES_IN_GROUP + index % GROUP * 8)
-    }
-
-    #[inline]
-    fn object_at(&self, index: u64) -> ArenaOffset {
-        self.group_at(index / GROUP).add(OBJECTS_IN_GROUP + index % GROUP * self.object_bytes)
-    }
-
-    /// The object whose state stands at `at`, if one does.
-    fn index_of_state(&self, at: u64) -> Option<u64> {
-        let distance = at.checked_sub(self.groups.get())?;
-        let within = (distance % self.group_bytes).checked_sub(STATES_IN_GROUP)?;
-        let index = distance / self.group_bytes * GROUP + within / 8;
-        (within < GROUP * 8 && within.is_multiple_of(8) && index < self.count).then_some(index)
-    }
-
-    /// The states of the objects that have memory, by groups.
-    fn states<'a>(&self, arena: &'a Arena) -> Result<impl Iterator<Item = (u64, &'a Word)> + use<'a>> {
-        let (slab, reserved) = (*self, self.reserved(arena)?);
-        let groups = (0..reserved.div_ceil(GROUP)).map(move |group| (group, (reserved - group * GROUP).min(GROUP)));
-        Ok(groups.flat_map(move |(group, count)| {
-            // Inside: the last object is, as was looked at first.
-            let states = arena.words(slab.state_at(group * GROUP), count).unwrap_or_default();
-            states.iter().enumerate().map(move |(index, state)| (group * GROUP + index as u64, state))
-        }))
-    }
-
-    /// Number of objects.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// First byte of the object that `reference` names, live or not; an error if there is none.
-    #[inline]
-    pub fn object(&self, reference: SlabRef) -> Result<ArenaOffset> {
-        let index = reference.index();
-        if index >= self.count {
-            return Err(Error::Corrupt { what: "reference to a slab object", at: self.head.get() });
-        }
-        Ok(self.object_at(index))
-    }
-
     /// Whether the object is live in the reference's generation. What was read from it before this
     /// returns true was read from that very object.
     #[inline]
@@ -399,34 +289,6 @@ impl Slab {
         Ok(())
     }
 
-    /// For the owner's [`Reaper`]: frees the objects of this slab that `dead` had in hand, each
-    /// after `clean` has undone what it refers to.
-    pub fn settle(&self, dead: &DeadThread<'_>, mut clean: impl FnMut(HeldByDead) -> Result<()>) -> Result<()> {
-        self.settle_or_revive(dead, |held| clean(held).map(|()| AfterDeath::Freed))
-    }
-
-    /// [`Slab::settle`] for owners who may want an object that was being taken apart back to be live.
-    pub fn settle_or_revive(
-        &self,
-        dead: &DeadThread<'_>,
-        mut clean: impl FnMut(HeldByDead) -> Result<AfterDeath>,
-    ) -> Result<()> {
-        let arena = dead.reaper().arena();
-        for (hand, content) in dead.hands() {
-            let Some(index) = self.index_of_state(content.a).filter(|_| content.kind == HAND_KIND) else { continue };
-            let value = self.state(arena, index)?.load(Ordering::Acquire);
-            if let Some(was_live) = slab_word::held_by(value, dead.slot()) {
-                let reference = SlabRef::new(index, slab_word::generation(value));
-                match clean(HeldByDead { at: self.object(reference)?, reference, was_live })? {
-                    AfterDeath::Freed => self.free_index(arena, index, dead.slot())?,
-                    AfterDeath::Live => slab_word::publish(self.state(arena, index)?, reference.generation()),
-                }
-            }
-            dead.clear_hand(hand);
-        }
-        Ok(())
-    }
-
     fn repair_bitmap(&self, arena: &Arena) -> Result<()> {
         for (index, state) in self.states(arena)? {
             if slab_word::is_free(state.load(Ordering::Acquire)) {
@@ -435,39 +297,5 @@ impl Slab {
             }
         }
         Ok(())
-    }
-
-    #[inline]
-    fn state<'a>(&self, arena: &'a Arena, index: u64) -> Result<&'a Word> {
-        arena.word(self.state_at(index))
-    }
-
-    /// Number of objects that have memory.
-    #[inline]
-    fn reserved(&self, arena: &Arena) -> Result<u64> {
-        Ok(arena.word(self.head.add(RESERVED_AT))?.load(Ordering::Acquire).min(self.count))
-    }
-
-    /// Gets memory for the objects of bitmap word `place`, and for all before them.
-    fn reserve_group(&self, arena: &Arena, place: u64) -> Result<()> {
-        let reserved = self.reserved(arena)?;
-        let wanted = ((place + 1) * GROUP).min(self.count);
-        if reserved < wanted {
-            let from = self.group_at(reserved / GROUP);
-            let to = self.object_at(wanted - 1).add(self.object_bytes);
-            arena.reserve(from, to.get() - from.get())?;
-            arena.word(self.head.add(RESERVED_AT))?.fetch_max(wanted, Ordering::AcqRel);
-        }
-        Ok(())
-    }
-}
-
-/// Settles a slab whose objects need nothing undone.
-#[derive(Debug)]
-pub struct SlabReaper(pub Slab);
-
-impl Reaper for SlabReaper {
-    fn settle(&self, dead: &DeadThread<'_>) -> Result<()> {
-        self.0.settle(dead, |_| Ok(()))
     }
 }
