@@ -62,6 +62,9 @@ pub enum Error {
     /// The calling thread holds the lock that it asks for.
     #[error("the lock at arena offset {0} is already held by this thread")]
     Deadlock(ArenaOffset),
+    /// What the lock was wanted for did not hold any more when it was to be had.
+    #[error("what the lock was waited for does not hold any more")]
+    Unwanted,
     /// Offset or length outside of the arena, or misaligned.
     #[error("arena offset {at:#x} + {bytes} bytes is outside of the arena or misaligned")]
     OutOfBounds {

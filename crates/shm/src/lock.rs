@@ -50,13 +50,29 @@ impl<'s> Thread<'s> {
     /// what a [`Reaper`](crate::Reaper) fails with.
     #[inline(always)]
     pub fn lock(&self, at: ArenaOffset) -> Result<Guard<'s>> {
+        self.lock_if(at, || true)
+    }
+
+    /// As [`Thread::lock`], for who wants the lock only as long as something holds: where it had to be waited for, `still_wanted` is asked,
+    /// under the lock. Who gets it at once has asked before.
+    ///
+    /// Errors: those, and `Unwanted`: the lock has been released again.
+    #[inline(always)]
+    pub fn lock_if(&self, at: ArenaOffset, still_wanted: impl FnOnce() -> bool) -> Result<Guard<'s>> {
         let word = self.word(at)?;
         let entry = self.intend(at)?;
         match lock_word::try_acquire(word, self.slot()) {
             Ok(held) => Ok(self.taken(word, held, entry)),
             // Takes and returns numbers only: what a cold call sees or fills in must live in memory.
             Err(_) => match lock_slowly(self.session(), self.slot(), word, at) {
-                Ok(held) => Ok(self.taken(word, held, entry)),
+                Ok(held) => {
+                    let guard = self.taken(word, held, entry);
+                    if still_wanted() {
+                        return Ok(guard);
+                    }
+                    guard.unlock();
+                    Err(Error::Unwanted)
+                }
                 Err(error) => Err(error),
             },
         }
