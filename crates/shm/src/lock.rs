@@ -31,6 +31,10 @@ const SPIN: Duration = Duration::from_micros(20);
 /// without a full fence can miss one, and older kernels do not wake who waits for a dead owner.
 pub const SLEEP_MAX: Duration = Duration::from_millis(1);
 
+/// Not by anything that a user does.
+const HELD: &str = "no room for another lock held by this thread: it has 16";
+const _: () = assert!(LOCKS_MAX == 16);
+
 /// A lock held by the calling thread. Dropped: released; if the thread is panicking the lock
 /// stays and the slot counts as dead, so that what it left half done is settled by the next to come.
 #[derive(Debug)]
@@ -94,7 +98,7 @@ impl<'s> Thread<'s> {
     /// whatever order they are named. At most [`LOCKS_MAX`].
     pub fn lock_sorted(&self, at: &[ArenaOffset]) -> Result<GuardSet<'s>> {
         let mut sorted = [ArenaOffset::new(u64::MAX); LOCKS_MAX];
-        let wanted = sorted.get_mut(..at.len()).ok_or(Error::Full { what: "lock held by this thread" })?;
+        let wanted = sorted.get_mut(..at.len()).ok_or(Error::Full { what: HELD })?;
         wanted.copy_from_slice(at);
         wanted.sort_unstable();
         let mut set = GuardSet { guards: [const { None }; LOCKS_MAX], count: 0 };
@@ -129,7 +133,7 @@ impl<'s> Thread<'s> {
         let used = self.words()[LOCKS_USED].load(Ordering::Relaxed);
         let entry = (!used).trailing_zeros() as usize;
         if entry >= LOCKS_MAX {
-            return Err(Error::Full { what: "lock held by this thread" });
+            return Err(Error::Full { what: HELD });
         }
         self.words()[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
         Ok(entry as u32)
