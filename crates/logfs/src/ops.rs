@@ -172,7 +172,11 @@ pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
 #[inline(never)]
 pub(crate) fn index_error(error: IndexError) -> Error {
     match error {
-        IndexError::Full => Error::because(Errno::NOMEM, "the shared arena has no room for another index node"),
+        IndexError::Full => Error::because(
+            Errno::NOMEM,
+            "no room for another node of an index in the shared state: gannet info says how much they may take (--arena-max, of who opens the volume \
+             first), df /dev/shm how much there is",
+        ),
         IndexError::Torn => Error::damaged("shared state: index", 0),
         IndexError::Invalid => Error::because(Errno::FBIG, "beyond the largest file"),
     }

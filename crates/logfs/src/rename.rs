@@ -51,11 +51,7 @@ impl<'s> Op<'s> {
         }
         let across = from_directory != to_directory;
         // Directories that move across directories are moved one at a time: so no two of them can make a cycle.
-        let rename_lock = if across {
-            Some(self.take(self.core.places.control(CONTROL_RENAME_LOCK))?)
-        } else {
-            None
-        };
+        let rename_lock = if across { Some(self.take(self.core.places.control(CONTROL_RENAME_LOCK))?) } else { None };
         for _ in 0..ATTEMPTS {
             let source = self.lookup_bound(from_directory, from_name)?;
             let target = match self.lookup_bound(to_directory, to_name) {

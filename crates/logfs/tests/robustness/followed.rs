@@ -168,15 +168,13 @@ fn who_writes_in_place_is_waited_for_where_the_index_did_not_follow() {
         // What was loaded has to be sealed first: the writer is to find nothing to do but its copy.
         Rig::new(&*fs).write(file, AT, &[7; BLOCK as usize]);
         let writer = fs.clone();
-        let stopped =
-            Simulation::stop_after(100, move || Rig::new(&*writer).write(file, AT, &[9; BLOCK as usize]));
+        let stopped = Simulation::stop_after(100, move || Rig::new(&*writer).write(file, AT, &[9; BLOCK as usize]));
         let nodes = fs.session().arena().region("nodes").expect("a region").start.get();
         let header = fs.session().arena().word(ArenaOffset::new(nodes + node * NODE_WORDS * 8)).expect("a word");
         let sound = header.load(Ordering::Relaxed);
         header.store(sound ^ 1 << 20, Ordering::Relaxed);
         let worker = fs.clone();
-        let punch =
-            std::thread::spawn(move || worker.allocate(file, AllocateMode::PunchHole, 4 * BLOCK, 100 * BLOCK));
+        let punch = std::thread::spawn(move || worker.allocate(file, AllocateMode::PunchHole, 4 * BLOCK, 100 * BLOCK));
         let deadline = Instant::now() + Duration::from_secs(120);
         while !punch.is_finished() && fs.shared().session().waiting().is_empty() {
             assert!(Instant::now() < deadline, "node {node}: neither done nor waiting");
