@@ -195,9 +195,12 @@ const ARENA_AT: MediumOffset = MediumOffset(4096 + 3 * 64);
 /// What nobody else stores.
 const MARK: &[u8; 64] = &[0xA7; 64];
 
+/// Takes a lock of a file, and keeps it until what it returns is called.
+type Holder = fn(Arc<LogFs>, NodeId) -> Box<dyn FnOnce()>;
+
 /// Waits for one who has a lock of the file `one` while other content is put into the volume, and must be refused then; the lock is free
-/// afterwards. `holder` keeps the lock until what it is given ends.
-fn refused_behind(what: &str, holder: fn(Arc<LogFs>, NodeId) -> Box<dyn FnOnce()>, other: fn(&LogFs) -> Result<()>) {
+/// afterwards.
+fn refused_behind(what: &str, holder: Holder, other: fn(&LogFs) -> Result<()>) {
     let image = image(Mode::InPlace, |fs| {
         let rig = Rig::new(fs);
         let node = rig.file(rig.root, "one");
