@@ -76,6 +76,9 @@ fn end(outcome: Result<u8, Failure>) -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     use ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) {
+        if let Err(failure) = output::check() {
+            return end(Err(failure));
+        }
         return match error.print() {
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 end(Err(Failure::new(format_args!("standard output: {error}"))))

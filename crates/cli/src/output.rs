@@ -7,6 +7,14 @@ use std::time::{Duration, Instant};
 
 const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 
+/// Requires that there is a standard output. Where there was none, what is printed goes to `/dev/null` without an error.
+pub(crate) fn check() -> Result<(), Failure> {
+    match gannet_fuse::standard_output_was_closed() {
+        true => Err(Failure::new("standard output: it is closed")),
+        false => Ok(()),
+    }
+}
+
 /// Prints text. A reader that went away is no failure.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     print_on(text).map(|_| ())
@@ -14,6 +22,7 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// The same; whether there is still a reader, for who prints until he has seen enough.
 pub(crate) fn print_on(text: &str) -> Result<bool, Failure> {
+    check()?;
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),

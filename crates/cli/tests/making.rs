@@ -351,7 +351,17 @@ fn readers_that_go_away_are_no_failure() {
         let expected = if command == "fsck" { 8 } else { 1 };
         assert_eq!((code, errors.lines().count()), (Some(expected), 1), "{command}: {errors}");
         assert!(errors.contains("No space left on device"), "{command}: {errors}");
+        let (code, errors) = shell(format!("{GANNET} {command} {volume} >&-"));
+        assert_eq!((code, errors.lines().count()), (Some(expected), 1), "{command}: {errors}");
+        assert!(errors.contains("standard output: it is closed"), "{command}: {errors}");
     }
+    for command in ["--help", "completion bash"] {
+        let (code, errors) = shell(format!("{GANNET} {command} >&-"));
+        assert_eq!((code, errors.as_str()), (Some(1), "gannet: standard output: it is closed\n"), "{command}");
+    }
+    // Who prints nothing does not need it.
+    let pages = home.path().to_str().unwrap();
+    assert_eq!(shell(format!("{GANNET} man {pages} >&-")), (Some(0), String::new()));
     let (code, errors) = shell(format!("{GANNET} --help > /dev/full"));
     assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
     drop(open);

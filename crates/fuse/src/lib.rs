@@ -16,4 +16,6 @@ mod transport;
 
 pub use dispatch::CachePolicy;
 pub use mount::{MountError, MountOptions, Mounted, serve};
-pub use transport::{RingHindrance, Transport, enable_ring, panic_costs_one_request, ring_offered};
+pub use transport::{
+    RingHindrance, Transport, enable_ring, panic_costs_one_request, ring_offered, standard_output_was_closed,
+};

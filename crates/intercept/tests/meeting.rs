@@ -83,4 +83,9 @@ fn another_user_does_not_take_the_place_of_a_socket_or_fifo() {
     volume.script("mkdir /gannet/work", "");
     let output = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet/work"));
     check(&output, "meeting", WANTED);
+    // All users' of the arena go with it, and nothing stays behind.
+    drop(volume);
+    let left = std::fs::read_dir("/dev/shm").expect("/dev/shm").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

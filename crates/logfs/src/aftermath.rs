@@ -36,6 +36,9 @@ impl<'s> Op<'s> {
     fn load_again(&self, locked: &Locked<'s>) -> bool {
         self.count_again();
         locked.record.unload();
+        // It may have failed before it came to wait for who writes in place to what is taken away: whoever counts then would give that to
+        // others. As behind one who was killed, all of the file's writers are waited for.
+        locked.record.leave_writers();
         self.load(locked.inode, &locked.record).inspect_err(|_| locked.record.drop_index()).is_ok()
     }
 }

@@ -9,7 +9,7 @@ use crate::format::BLOCK_BYTES;
 use crate::format::entry::{ENTRY_BYTES_MAX, Extents as EntryExtents, FileExtent, Payload, REMAP_EXTENTS_MAX};
 use crate::format::superblock::FEATURE_SHARED;
 use crate::index::{self, IndexError, Mapping, Reservation};
-use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::ops::{Locked, Op, index_error};
 use crate::places::CONTROL_SUPERBLOCK_LOCK;
 use crate::replay::TIMES_STAY;
 use crate::shares::Shares;
@@ -327,7 +327,7 @@ impl<'s> Op<'s> {
         if self.disk().has_feature(feature) {
             return Ok(());
         }
-        let lock = self.thread.lock(self.core.places.control(CONTROL_SUPERBLOCK_LOCK)).map_err(shared_error)?;
+        let lock = self.take(self.core.places.control(CONTROL_SUPERBLOCK_LOCK))?;
         let outcome = self.disk().add_feature(feature);
         lock.unlock();
         outcome

@@ -62,7 +62,7 @@ impl<'s> Op<'s> {
     fn make_slot(&self, inode: u32) -> Result<u64> {
         let disk = self.disk();
         let (chunk, _) = disk.geometry().slot_of(inode as u64);
-        let lock = self.thread.lock(self.core.places.control(CONTROL_CHUNK_LOCK)).map_err(shared_error)?;
+        let lock = self.take(self.core.places.control(CONTROL_CHUNK_LOCK))?;
         if disk.chunk_block(chunk)?.is_none() {
             self.make_chunks(chunk)?;
         }

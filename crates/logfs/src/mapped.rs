@@ -21,6 +21,8 @@ use std::ops::Range;
 
 /// Entries that the table can hold.
 pub(crate) const ENTRIES_MAX: u64 = 1 << 18;
+const MAPS_FULL: &str = "no room for another mapped range: all processes together have 262144 on the volume, the most there can be; unmap some";
+const _: () = assert!(ENTRIES_MAX == 262_144);
 const ENTRY_WORDS: u64 = 4;
 /// Entries that get memory together: 16 KiB.
 const BACKED_TOGETHER: u64 = 512;
@@ -219,7 +221,7 @@ impl<'s> MapTable<'s> {
                 // It is only most likely that none below is unused: looked at before more memory is taken.
                 from = 0;
             } else if backed == ENTRIES_MAX {
-                return Err(Error::because(Errno::NOMEM, "too many mapped ranges"));
+                return Err(Error::because(Errno::NOMEM, MAPS_FULL));
             } else {
                 let first = if backed == 0 { 0 } else { COUNT_WORDS + backed * ENTRY_WORDS };
                 let end = COUNT_WORDS + (backed + BACKED_TOGETHER) * ENTRY_WORDS;

@@ -10,7 +10,7 @@ use crate::format::state::ARENA_AT;
 use crate::index::{Extents, IndexError, NodePool, PoolHost, Tree};
 use crate::places::{COUNTER_WORDS, Places, RECORD_BYTES, RECORD_WORDS, RECORDS_BACKED_TOGETHER};
 use crate::record::{Record, State};
-use gannet_shm::{ArenaIdentity, Guard, Ordering, Thread, Word};
+use gannet_shm::{ArenaIdentity, ArenaOffset, Guard, Ordering, Thread, Word};
 use gannet_vfs::shared::InodeUsers;
 use gannet_vfs::{Errno, Error, FileType, NodeId, Result};
 use std::cell::Cell;
@@ -38,12 +38,31 @@ pub(crate) struct Core {
 impl Core {
     /// Requires, of who may write, that the medium still holds the volume that was opened. Whoever copies another file over a volume's begins at
     /// its beginning, where the word stands: what follows is spared. A line that nobody writes to as long as the volume is open.
+    ///
+    /// Asked where an operation begins, and again where it has waited for a lock ([`Op::take`]), which can be for as long as somebody is stopped.
     #[inline]
     pub(crate) fn is_as_opened(&self) -> Result<()> {
         if self.disk.load(ARENA_AT)? != self.arena.0 && !self.disk.medium().is_read_only() {
             return Err(OTHER_CONTENT);
         }
         Ok(())
+    }
+
+    /// The same, for who has waited.
+    #[cold]
+    #[inline(never)]
+    fn is_still_as_opened(&self) -> bool {
+        self.is_as_opened().is_ok()
+    }
+
+    /// Why a lock was not had.
+    #[cold]
+    #[inline(never)]
+    fn lock_error(&self, error: gannet_shm::Error) -> Error {
+        match error {
+            gannet_shm::Error::Unwanted => self.is_as_opened().err().unwrap_or(OTHER_CONTENT),
+            error => shared_error(error),
+        }
     }
 }
 
@@ -153,7 +172,11 @@ pub(crate) fn shared_error(error: gannet_shm::Error) -> Error {
 #[inline(never)]
 pub(crate) fn index_error(error: IndexError) -> Error {
     match error {
-        IndexError::Full => Error::because(Errno::NOMEM, "the shared arena has no room for another index node"),
+        IndexError::Full => Error::because(
+            Errno::NOMEM,
+            "no room for another node of an index in the shared state: gannet info says how much they may take (--arena-max, of who opens the volume \
+             first), df /dev/shm how much there is",
+        ),
         IndexError::Torn => Error::damaged("shared state: index", 0),
         IndexError::Invalid => Error::because(Errno::FBIG, "beyond the largest file"),
     }
@@ -311,11 +334,21 @@ impl<'s> Op<'s> {
         self.lock_as(inode, None)
     }
 
+    /// Takes a lock before anything of the operation is stored. If it had to be waited for, the medium must still hold the volume that was opened.
+    /// Behind an entry that is stored, and to give something back, locks are taken as they are: there nothing is refused any more.
+    #[inline(always)]
+    pub(crate) fn take(&self, at: ArenaOffset) -> Result<Guard<'s>> {
+        match self.thread.lock_if(at, || self.core.is_still_as_opened()) {
+            Ok(guard) => Ok(guard),
+            Err(error) => Err(self.core.lock_error(error)),
+        }
+    }
+
     /// What both do. What they return is put together once, at the end: see `begin`.
     #[inline(always)]
     fn lock_as(&self, inode: u32, generation: Option<u32>) -> Result<Locked<'s>> {
         let record = self.record(inode)?;
-        let guard = self.thread.lock(self.core.places.record(inode)).map_err(shared_error)?;
+        let guard = self.take(self.core.places.record(inode))?;
         let state = match record.state() {
             Some(state) => state,
             // What was built of the index before an error is nobody's.

@@ -40,7 +40,7 @@ impl<'s> Op<'s> {
         let (found, sequence) = self.place_in_place(node, at, limit)?;
         let Some((medium_at, count)) = found else { return Ok(0) };
         let touched = self.touched(inode)?;
-        let stripe = self.thread.lock(self.core.places.stripe(inode, at)).map_err(shared_error)?;
+        let stripe = self.take(self.core.places.stripe(inode, at))?;
         let lock_at = self.core.places.record(inode);
         if self.thread.read_validate(lock_at, sequence).map_err(shared_error)? {
             let outcome = self.overwrite(touched, medium_at, count, from);
@@ -149,7 +149,7 @@ impl<'s> Op<'s> {
         let Some((medium_at, count)) = place else {
             return Err(Error::damaged("shared state: a sealed block cannot be written", locked.inode.into()));
         };
-        let stripe = self.thread.lock(self.core.places.stripe(locked.inode, at)).map_err(shared_error)?;
+        let stripe = self.take(self.core.places.stripe(locked.inode, at))?;
         let outcome = self.overwrite(self.touched(locked.inode)?, medium_at, count, from);
         stripe.unlock();
         outcome

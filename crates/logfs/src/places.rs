@@ -12,6 +12,7 @@
 //! `space` adds its own regions, for blocks and for inode numbers.
 
 use crate::format::geometry::Geometry;
+use crate::format::superblock::{FEATURES_INCOMPATIBLE_KNOWN, FEATURES_READ_ONLY_KNOWN};
 use crate::index::NODE_WORDS;
 use crate::mapped;
 use crate::ops::shared_error;
@@ -88,6 +89,8 @@ pub(crate) const THREADS: u32 = 4096;
 /// How many of their counters get memory with the arena: others with their slots.
 const THREADS_AT_ONCE: u32 = 64;
 pub(crate) const PARTICIPANTS: u32 = 1024;
+// What is said where there are more says these numbers.
+const _: () = assert!(THREADS == gannet_shm::THREADS_DEFAULT && PARTICIPANTS == gannet_shm::PARTICIPANTS_DEFAULT);
 
 /// Words of the bits that say which records have memory: whole pages.
 fn backed_words(inodes: u64) -> u64 {
@@ -122,6 +125,9 @@ impl Places {
         let nodes = (index_bytes_max / (NODE_WORDS as u64 * 8)).max(64) * NODE_WORDS as u64 * 8;
         ArenaLayout::new()
             .limits(PARTICIPANTS, THREADS)
+            // A feature is noted on the medium when it is first used, which those who have it open by then do not look at again: whoever knows others
+            // would meet entries that he cannot read.
+            .agreed(FEATURES_INCOMPATIBLE_KNOWN ^ FEATURES_READ_ONLY_KNOWN.rotate_left(32))
             .head("control", CONTROL_LINES * LINE_BYTES)
             .head("maps' head", mapped::HEAD_BYTES)
             .region("stripes", STRIPES * STRIPE_LOCK_BYTES, LINE_BYTES)
@@ -215,5 +221,40 @@ impl Places {
         let within = at.get().checked_sub(self.record(0).get())?;
         (within < self.records.bytes - self.backed_words * 8 && within.is_multiple_of(RECORD_BYTES))
             .then_some((within / RECORD_BYTES) as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gannet_shm::{ArenaIdentity, Error, Session, VolumeGuard, VolumeIdentity};
+    use std::sync::Arc;
+
+    struct Nothing;
+
+    impl VolumeGuard for Nothing {
+        fn first(&mut self, _: &Arc<Session>, _: ArenaIdentity) -> gannet_shm::Result<()> {
+            Ok(())
+        }
+
+        fn joined(&mut self, _: &Arc<Session>, _: ArenaIdentity) -> gannet_shm::Result<()> {
+            Ok(())
+        }
+
+        fn last(&mut self, _: &Session, _: ArenaIdentity) -> gannet_shm::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn who_knows_other_features_does_not_join() {
+        let layout = || Places::layout(&Geometry::of(4096).expect("a geometry"), 1 << 20);
+        let identity = VolumeIdentity { uuid: *b"what all know of", nonce: u64::from(std::process::id()) };
+        let session = Session::attach(identity, &layout(), &mut Nothing).expect("attach");
+        let joined = Session::attach(identity, &layout(), &mut Nothing).expect("join");
+        joined.detach(&mut Nothing).expect("detach");
+        let other = Session::attach(identity, &layout().agreed(0), &mut Nothing);
+        assert!(matches!(other, Err(Error::OtherVersion { .. })), "{other:?}");
+        session.detach(&mut Nothing).expect("detach");
     }
 }

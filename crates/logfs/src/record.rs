@@ -183,7 +183,7 @@ impl<'s> Record<'s> {
         self.drop_index();
     }
 
-    /// Notes that who had the lock was killed. The record is not loaded.
+    /// Notes that who had the lock was killed, or could not go on. The record is not loaded.
     pub(crate) fn leave_writers(&self) {
         self.words[STATE].store(self.load(STATE) | STATE_WRITERS_LEFT, Ordering::Release);
     }

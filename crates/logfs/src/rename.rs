@@ -7,7 +7,7 @@ use crate::format::entry::{Binding, Partner, Payload};
 use crate::format::slot;
 use crate::names::{Bound, Seat};
 use crate::newborn::Newborn;
-use crate::ops::{Locked, Op, index_error, shared_error};
+use crate::ops::{Locked, Op, index_error};
 use crate::places::CONTROL_RENAME_LOCK;
 use crate::rename_room::RenameRoom;
 use crate::replay::NamePlace;
@@ -51,11 +51,7 @@ impl<'s> Op<'s> {
         }
         let across = from_directory != to_directory;
         // Directories that move across directories are moved one at a time: so no two of them can make a cycle.
-        let rename_lock = if across {
-            Some(self.thread.lock(self.core.places.control(CONTROL_RENAME_LOCK)).map_err(shared_error)?)
-        } else {
-            None
-        };
+        let rename_lock = if across { Some(self.take(self.core.places.control(CONTROL_RENAME_LOCK))?) } else { None };
         for _ in 0..ATTEMPTS {
             let source = self.lookup_bound(from_directory, from_name)?;
             let target = match self.lookup_bound(to_directory, to_name) {

@@ -46,7 +46,10 @@ pub(crate) fn error(error: SpaceError) -> Error {
             Errno::NOSPC,
             "nothing is free but in a part of the volume whose saved map is damaged: it is counted anew when the volume is opened next",
         ),
-        SpaceError::PinsFull => Error::because(Errno::NOMEM, "too many mapped ranges"),
+        SpaceError::PinsFull => Error::because(
+            Errno::NOMEM,
+            "no room for another mapped range: in one part of the volume there are 65536, the most there can be; unmap some",
+        ),
         SpaceError::Invalid => Error::damaged("extent outside the volume", 0),
         SpaceError::Shared(error) => shared_error(error),
     }

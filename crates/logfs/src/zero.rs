@@ -7,7 +7,7 @@ use crate::format::entry::Payload;
 use crate::format::slot::AT_TOUCHED;
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
 use crate::index::{IndexError, Mapping};
-use crate::ops::{Locked, Need, Op, index_error, shared_error};
+use crate::ops::{Locked, Need, Op, index_error};
 use crate::places::STRIPE_BYTES;
 use gannet_vfs::Result;
 use std::ops::Range;
@@ -108,7 +108,7 @@ impl<'s> Op<'s> {
                 Mapping::Hole { count } => (count * BLOCK_BYTES - in_block).min(bytes.end - at),
                 Mapping::Blocks { block, count, .. } => {
                     let length = (count * BLOCK_BYTES - in_block).min(limit);
-                    let stripe = self.thread.lock(self.core.places.stripe(locked.inode, at)).map_err(shared_error)?;
+                    let stripe = self.take(self.core.places.stripe(locked.inode, at))?;
                     let mut commit = self.disk().begin();
                     commit.zero(block * BLOCK_BYTES + in_block, length)?;
                     // Unnoticed [store]: a time, for which the conformance suite asks.

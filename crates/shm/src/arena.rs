@@ -275,7 +275,9 @@ impl Arena {
     }
 }
 
-const FULL: Error = Error::Full { what: "page of shared memory: /dev/shm is full" };
+const FULL: Error = Error::Full {
+    what: "no room in /dev/shm for another page of the shared state: remove what is not needed there, or make it larger (mount -o remount,size=)",
+};
 
 #[cold]
 fn out_of_bounds(at: ArenaOffset, bytes: u64) -> Error {

@@ -36,7 +36,8 @@ impl Session {
             None => None,
             Some(path) => Some(path.gate()?.ok_or(Error::Detached)?),
         };
-        let result = self.detach_behind_gate(guard, gate.as_ref());
+        let mut has_ended = false;
+        let result = self.detach_behind_gate(guard, gate.as_ref(), &mut has_ended);
         self.detached.store(true, Plain::Relaxed);
         self.forget_thread(incarnation);
         self.leave_record();
@@ -47,13 +48,19 @@ impl Session {
             reapers.clear();
         }
         drop(gate);
-        if self.file.is_some() && matches!(result, Ok(Detached::Last)) {
-            crate::leftovers::remove_leftovers();
+        if has_ended {
+            crate::leftovers::remove_leftovers_behind(self.arena_identity());
         }
         result
     }
 
-    fn detach_behind_gate(&self, guard: &mut dyn VolumeGuard, gate: Option<&Gate>) -> Result<Detached> {
+    /// `has_ended`: the arena's name is gone.
+    fn detach_behind_gate(
+        &self,
+        guard: &mut dyn VolumeGuard,
+        gate: Option<&Gate>,
+        has_ended: &mut bool,
+    ) -> Result<Detached> {
         let me = self.thread()?;
         let settled = (|| {
             self.mark_own_threads_dead(Some(me.slot()))?;
@@ -88,6 +95,7 @@ impl Session {
         let last = settled.and_then(|_| guard.last(self, self.arena_identity()));
         if let Some(path) = &self.file {
             path.unlink()?;
+            *has_ended = true;
         }
         last.map(|()| Detached::Last)
     }

@@ -54,14 +54,17 @@ pub enum Error {
         at: u64,
     },
     /// A bounded table or region is full.
-    #[error("no room for another {what}")]
+    #[error("{what}")]
     Full {
-        /// What there was no room for.
+        /// For what there is no room, how much there is, and what can be done.
         what: &'static str,
     },
     /// The calling thread holds the lock that it asks for.
     #[error("the lock at arena offset {0} is already held by this thread")]
     Deadlock(ArenaOffset),
+    /// What the lock was wanted for did not hold any more when it was to be had.
+    #[error("unwanted")]
+    Unwanted,
     /// Offset or length outside of the arena, or misaligned.
     #[error("arena offset {at:#x} + {bytes} bytes is outside of the arena or misaligned")]
     OutOfBounds {

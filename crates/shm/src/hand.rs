@@ -43,7 +43,7 @@ impl Thread<'_> {
         let used = words[HANDS_USED].load(Ordering::Relaxed);
         let index = (!used).trailing_zeros() as usize;
         if index >= HANDS_MAX {
-            return Err(Error::Full { what: "thing in this thread's hands" });
+            return Err(Error::Full { what: "no room for another thing in this thread's hands" });
         }
         let [kind, a, b] = hand_words(words, index);
         a.store(content.a, Ordering::Relaxed);

@@ -97,6 +97,7 @@ struct Entry {
 pub struct ArenaLayout {
     participants: u32,
     threads: u32,
+    agreed: u64,
     heads: Vec<(&'static str, u64)>,
     wanted: Vec<(&'static str, u64, u64)>,
     tail: Option<(&'static str, u64, u64)>,
@@ -114,6 +115,7 @@ impl ArenaLayout {
         Self {
             participants: PARTICIPANTS_DEFAULT,
             threads: THREADS_DEFAULT,
+            agreed: 0,
             heads: Vec::with_capacity(REGIONS_USUAL),
             wanted: Vec::with_capacity(REGIONS_USUAL),
             tail: None,
@@ -124,6 +126,12 @@ impl ArenaLayout {
     pub fn limits(mut self, participants: u32, threads: u32) -> Self {
         self.participants = participants.clamp(1, 65535);
         self.threads = threads.clamp(1, THREADS_MAX);
+        self
+    }
+
+    /// What those who share the arena must agree about besides where everything stands, as a number: who says another one does not join them.
+    pub fn agreed(mut self, agreed: u64) -> Self {
+        self.agreed = agreed;
         self
     }
 
@@ -204,7 +212,8 @@ impl ArenaLayout {
         }
         let bytes = align_up(end, PAGE_BYTES);
         let mut checksum = Checksum::new();
-        for number in [FORMAT, u64::from(self.participants), u64::from(self.threads), SLOT_BYTES] {
+        let numbers = [FORMAT, u64::from(self.participants), u64::from(self.threads), SLOT_BYTES, self.agreed];
+        for number in numbers {
             checksum.number(number);
         }
         for (index, entry) in entries.iter().enumerate() {
@@ -295,6 +304,7 @@ mod tests {
             ArenaLayout::new().region("a", 100, 8).head("b", 4096 - 512),
             base().head("c", 8),
             base().limits(4, 4),
+            base().agreed(1),
         ] {
             assert_ne!(one.checksum, other.compute().unwrap().checksum);
         }

@@ -8,15 +8,17 @@
 //!   content was put into it under the users of the arena, and only that the arena is there tells whoever opens it that they changed it since.
 //!   Whoever has a volume alone removes all others of that file; root also other users'.
 //! * **Meeting places**: the kernel's pipes and sockets that stand for FIFOs and sockets of a volume
-//!   (`fifo-VOLUME-…`, `socket-VOLUME-…` in the user's directory of them, [`crate::meeting`]). They go when no arena of their volume is left.
+//!   (`fifo-…`, `socket-…` in the directories of an arena, [`crate::meeting`]). They go with the arena: whoever ends or removes it takes them away, and
+//!   who comes later what is of no arena that is there. Where one cannot be asked which it is (another user's), nothing is known to be of none.
 //!
 //! Touches names in [`ARENA_DIRECTORY`] and that directory that have exactly these forms and belong to the user. Errors are of no interest: what
 //! cannot be removed now is tried again by the next.
 
 use crate::file::{self, ARENA_DIRECTORY, ArenaPath};
+use crate::meeting::MeetingName;
 use crate::session::{
-    ARENA_ID_AT, CLOSING, MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT, VOLUME_PATH_BYTES_MAX,
-    VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT, WRITERS_AT,
+    ARENA_ID_AT, ArenaIdentity, CLOSING, MAGIC, MAGIC_AT, VOLUME_DEVICE_AT, VOLUME_INODE_AT, VOLUME_PATH_AT,
+    VOLUME_PATH_BYTES_MAX, VOLUME_PATH_LENGTH_AT, VOLUME_WORD_PLACE_AT, WRITERS_AT,
 };
 use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Stat};
@@ -25,60 +27,89 @@ use std::mem::MaybeUninit;
 
 const UUID_DIGITS: usize = 32;
 const NONCE_DIGITS: usize = 16;
-/// Digits of the identifier that a meeting place names, which are the first of the volume's UUID, backwards by bytes.
-const VOLUME_DIGITS: usize = 16;
 const MEETING_KINDS: [&str; 2] = ["fifo-", "socket-"];
 /// Age at which an arena that names no volume goes.
 const NAMELESS_SECONDS: i64 = 3600;
 /// Names looked at in one go; more are left to the next.
 const NAMES_MAX: usize = 4096;
 
-/// Removes arenas whose users were all killed and whose volume is gone or is not open in them, and meeting places of volumes that
-/// nobody has open. Returns how many names were removed.
+/// Removes arenas whose users were all killed and whose volume is gone or is not open in them, and meeting places of arenas that
+/// are gone. Returns how many names were removed.
 pub fn remove_leftovers() -> usize {
-    remove(None)
+    remove(None, None)
 }
 
 /// Likewise, and all arenas without participants of the volume's file that has this nonce
 /// ([`VolumeIdentity::nonce`](crate::VolumeIdentity)), other users' as far as this process may: for who knows that it is not open in
 /// them. Another user's in a directory with the sticky bit is left alone; it harms nobody, since the volume names another or none.
 pub fn remove_leftovers_of(nonce: u64) -> usize {
-    remove(Some(nonce))
+    remove(Some(nonce), None)
 }
 
-fn remove(nonce: Option<u64>) -> usize {
+/// As [`remove_leftovers`], by who has ended an arena: its meeting places go in any case.
+pub(crate) fn remove_leftovers_behind(ended: ArenaIdentity) -> usize {
+    remove(None, Some(ended))
+}
+
+fn remove(nonce: Option<u64>, ended: Option<ArenaIdentity>) -> usize {
     let uid = crate::user::user_of_process();
-    let is_wanted =
-        |name: &str| ArenaName::of(name).is_some_and(|arena| arena.uid == uid || nonce == Some(arena.nonce));
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let Ok(directory) = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::empty()) else { return 0 };
-    let names = names(&directory, is_wanted);
+    let is_arena = |name: &str| ArenaName::of(name).is_some_and(|arena| arena.uid == uid || nonce == Some(arena.nonce));
+    let Some(all) = names_of_directory(|name| is_arena(name) || MeetingName::of(name).is_some()) else { return 0 };
+    let meetings: Vec<MeetingName> = all.iter().filter_map(|name| MeetingName::of(name)).collect();
+    let mut gone: Vec<u64> = ended.iter().map(|arena| arena.0).collect();
     let mut removed = 0;
-    let mut volumes: Vec<String> = Vec::new();
-    for name in &names {
+    for name in &all {
         let Some(arena) = ArenaName::of(name) else { continue };
-        let is_known_stale = nonce == Some(arena.nonce);
-        if remove_arena(&format!("{ARENA_DIRECTORY}/{name}"), arena.uid, is_known_stale) {
+        let path = format!("{ARENA_DIRECTORY}/{name}");
+        let identity = if meetings.is_empty() { None } else { identity_of(&path).ok() };
+        if remove_arena(&path, arena.uid, nonce == Some(arena.nonce)) {
             removed += 1;
-        } else if arena.uid == uid {
-            volumes.push(arena.uuid.to_owned());
+            gone.extend(identity);
         }
     }
-    removed + remove_meeting_places(uid, &volumes)
+    removed + remove_meetings(&meetings, &gone)
 }
 
-/// Removes the user's meeting places of other volumes than these, which are named by their identifiers.
-fn remove_meeting_places(uid: u32, volumes: &[String]) -> usize {
-    let Some(directory) = crate::meeting::open(uid) else { return 0 };
-    let is_left = |name: &str| {
-        volume_of_meeting_place(name).is_some_and(|start| !volumes.iter().any(|uuid| uuid.starts_with(&start)))
-    };
-    let names = names(&directory, is_left);
-    names.iter().filter(|name| rustix::fs::unlinkat(&directory, name.as_str(), AtFlags::empty()).is_ok()).count()
+/// Removes the meeting places of arenas that are gone.
+fn remove_meetings(meetings: &[MeetingName], gone: &[u64]) -> usize {
+    if meetings.is_empty() {
+        return 0;
+    }
+    // Listed behind the meeting places: an arena that had one then is among these, or gone.
+    let Some(arenas) = names_of_directory(|name| ArenaName::of(name).is_some()) else { return 0 };
+    let (mut there, mut all_are_known) = (Vec::new(), arenas.len() < NAMES_MAX);
+    for name in &arenas {
+        match identity_of(&format!("{ARENA_DIRECTORY}/{name}")) {
+            Ok(identity) => there.push(identity),
+            Err(Errno::NOENT) => {}
+            Err(_) => all_are_known = false,
+        }
+    }
+    let is_left =
+        |meeting: &&MeetingName| gone.contains(&meeting.arena) || (all_are_known && !there.contains(&meeting.arena));
+    let is_place = |name: &str| MEETING_KINDS.iter().any(|kind| name.starts_with(kind));
+    meetings.iter().filter(is_left).filter(|meeting| meeting.remove(is_place)).count()
+}
+
+/// Which arena a file is. Nothing else of it is believed, and its gate not waited for.
+fn identity_of(path: &str) -> Result<u64, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let arena = rustix::fs::open(path, flags, Mode::empty())?;
+    let mut bytes = [0u8; 8];
+    let is_read = read_exactly(&arena, ARENA_ID_AT, &mut bytes);
+    // One that is just being made has none yet.
+    Some(u64::from_le_bytes(bytes)).filter(|identity| is_read && *identity != 0).ok_or(Errno::AGAIN)
+}
+
+/// Names in [`ARENA_DIRECTORY`] that are wanted.
+fn names_of_directory(is_wanted: impl Fn(&str) -> bool) -> Option<Vec<String>> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::empty()).ok()?;
+    Some(names(&directory, is_wanted))
 }
 
 /// Names in the directory that are wanted.
-fn names(directory: impl AsFd, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
+pub(crate) fn names(directory: impl AsFd, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 8192];
     let mut entries = RawDir::new(directory, &mut buffer);
     let mut names = Vec::new();
@@ -110,17 +141,6 @@ impl<'n> ArenaName<'n> {
         let uid = owner.parse().ok().filter(|uid: &u32| uid.to_string() == owner)?;
         Some(Self { uid, uuid, nonce: u64::from_str_radix(nonce, 16).ok()? })
     }
-}
-
-/// How the UUID of a meeting place's volume begins. Volumes without an identifier (in a process's memory) have no arena that
-/// says whether anybody uses them.
-fn volume_of_meeting_place(name: &str) -> Option<String> {
-    let rest = MEETING_KINDS.iter().find_map(|kind| name.strip_prefix(kind))?;
-    let (volume, _) = rest.split_once('-')?;
-    let identifier = u64::from_str_radix(volume, 16).ok().filter(|identifier| *identifier != 0)?;
-    let start: String = identifier.to_le_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
-    debug_assert_eq!(start.len(), VOLUME_DIGITS);
-    Some(start)
 }
 
 /// Removes an arena if nobody has it open and its volume is gone, or known not to be open in it.
@@ -189,13 +209,9 @@ mod tests {
         let arena = "gannet-1000-00112233445566778899aabbccddeeff-0123456789abcdef";
         let parts = ArenaName { uid: 1000, uuid: "00112233445566778899aabbccddeeff", nonce: 0x0123_4567_89ab_cdef };
         assert_eq!(ArenaName::of(arena), Some(parts));
-        let others = ["gannet-1000-volume", "gannet-100", "gannet-meet-1000", &arena[..arena.len() - 1]];
+        let others =
+            ["gannet-1000-volume", "gannet-100", "gannet-meet-1000-0123456789abcdef", &arena[..arena.len() - 1]];
         assert!(others.iter().all(|name| ArenaName::of(name).is_none()));
         assert_eq!(ArenaName::of(&arena.replace("-1000-", "-+1000-")), None);
-        let fifo = format!("fifo-{:x}-17-1", u64::from_le_bytes([0, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77]));
-        assert_eq!(volume_of_meeting_place(&fifo).as_deref(), Some(&arena[12..28]));
-        for other in ["fifo-0-17-1", "fife-1-17-1", "socket-zz-1", arena] {
-            assert_eq!(volume_of_meeting_place(other), None);
-        }
     }
 }

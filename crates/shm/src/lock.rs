@@ -31,6 +31,10 @@ const SPIN: Duration = Duration::from_micros(20);
 /// without a full fence can miss one, and older kernels do not wake who waits for a dead owner.
 pub const SLEEP_MAX: Duration = Duration::from_millis(1);
 
+/// Not by anything that a user does.
+const HELD: &str = "no room for another lock held by this thread: it has 16";
+const _: () = assert!(LOCKS_MAX == 16);
+
 /// A lock held by the calling thread. Dropped: released; if the thread is panicking the lock
 /// stays and the slot counts as dead, so that what it left half done is settled by the next to come.
 #[derive(Debug)]
@@ -50,13 +54,29 @@ impl<'s> Thread<'s> {
     /// what a [`Reaper`](crate::Reaper) fails with.
     #[inline(always)]
     pub fn lock(&self, at: ArenaOffset) -> Result<Guard<'s>> {
+        self.lock_if(at, || true)
+    }
+
+    /// As [`Thread::lock`], for who wants the lock only as long as something holds: where it had to be waited for, `still_wanted` is asked,
+    /// under the lock. Who gets it at once has asked before.
+    ///
+    /// Errors: those, and `Unwanted`: the lock has been released again.
+    #[inline(always)]
+    pub fn lock_if(&self, at: ArenaOffset, still_wanted: impl FnOnce() -> bool) -> Result<Guard<'s>> {
         let word = self.word(at)?;
         let entry = self.intend(at)?;
         match lock_word::try_acquire(word, self.slot()) {
             Ok(held) => Ok(self.taken(word, held, entry)),
             // Takes and returns numbers only: what a cold call sees or fills in must live in memory.
             Err(_) => match lock_slowly(self.session(), self.slot(), word, at) {
-                Ok(held) => Ok(self.taken(word, held, entry)),
+                Ok(held) => {
+                    let guard = self.taken(word, held, entry);
+                    if still_wanted() {
+                        return Ok(guard);
+                    }
+                    guard.unlock();
+                    Err(Error::Unwanted)
+                }
                 Err(error) => Err(error),
             },
         }
@@ -78,7 +98,7 @@ impl<'s> Thread<'s> {
     /// whatever order they are named. At most [`LOCKS_MAX`].
     pub fn lock_sorted(&self, at: &[ArenaOffset]) -> Result<GuardSet<'s>> {
         let mut sorted = [ArenaOffset::new(u64::MAX); LOCKS_MAX];
-        let wanted = sorted.get_mut(..at.len()).ok_or(Error::Full { what: "lock held by this thread" })?;
+        let wanted = sorted.get_mut(..at.len()).ok_or(Error::Full { what: HELD })?;
         wanted.copy_from_slice(at);
         wanted.sort_unstable();
         let mut set = GuardSet { guards: [const { None }; LOCKS_MAX], count: 0 };
@@ -113,7 +133,7 @@ impl<'s> Thread<'s> {
         let used = self.words()[LOCKS_USED].load(Ordering::Relaxed);
         let entry = (!used).trailing_zeros() as usize;
         if entry >= LOCKS_MAX {
-            return Err(Error::Full { what: "lock held by this thread" });
+            return Err(Error::Full { what: HELD });
         }
         self.words()[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
         Ok(entry as u32)

@@ -19,6 +19,10 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open, test_kill_process};
 
+/// The number is that of volumes.
+const TOO_MANY: &str = "no room for another process: 1024 have the volume open, the most there can be; end some, or let them use a mount (gannet mount)";
+const _: () = assert!(crate::layout::PARTICIPANTS_DEFAULT == 1024);
+
 const STATE: usize = 0;
 const PID: usize = 1;
 const NAMESPACE: usize = 2;
@@ -223,7 +227,7 @@ impl<'a> Participants<'a> {
             words[STATE].store((LIVE << KIND_SHIFT) | generation, Ordering::Release);
             return Ok(ParticipantId { index, generation });
         }
-        Err(Error::Full { what: "process in this volume" })
+        Err(Error::Full { what: TOO_MANY })
     }
 
     /// Writes down who has the record. Read by others while it changes: the namespace, without

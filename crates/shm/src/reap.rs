@@ -174,7 +174,9 @@ impl<'s> DeadThread<'s> {
             let named = self.words[LOCK_INTENTS + entry].load(Ordering::Relaxed);
             !self.holds(ArenaOffset::new(named))
         };
-        let entry = (0..LOCKS_MAX).find(unused).ok_or(Error::Full { what: "lock held by a dead thread" })?;
+        let entry = (0..LOCKS_MAX)
+            .find(unused)
+            .ok_or(Error::Full { what: "no room for another lock held by a dead thread" })?;
         self.words[LOCK_INTENTS + entry].store(at.get(), Ordering::Relaxed);
         let mut looks = 0_u32;
         loop {

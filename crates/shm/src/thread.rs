@@ -16,6 +16,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Weak;
 
+/// The number is that of volumes.
+const TOO_MANY: &str = "no room for another thread: all processes together have 4096 on the volume, the most there can be; end some, or let them use a mount (gannet mount)";
+const _: () = assert!(crate::layout::THREADS_DEFAULT == 4096);
+
 thread_local! {
     /// Incarnation of a session and our slot in it, the last one used.
     static CACHE: Cell<(u64, u32)> = const { Cell::new((u64::MAX, 0)) };
@@ -301,7 +305,7 @@ fn take(session: &Session, incarnation: u64) -> Result<Owned> {
         let session = session.weak();
         return Ok(Owned { incarnation, session, slot, generation: free.generation, life: node });
     }
-    Err(Error::Full { what: "thread in this volume" })
+    Err(Error::Full { what: TOO_MANY })
 }
 
 /// Frees a slot whose thread ends, if it has nothing in hand; else the thread counts as killed.

@@ -19,6 +19,7 @@ pub(crate) fn run(arguments: &Dump) -> Result<u8, Failure> {
         (Some(_), Some(inode)) => DumpTarget::Inode(inode),
         (Some(what), None) => DumpTarget::Path(what.as_bytes()),
     };
+    crate::output::check()?;
     let mut out = BufWriter::new(std::io::stdout().lock());
     let outcome = dump(&medium, target, &mut out);
     match outcome {

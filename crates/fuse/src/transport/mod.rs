@@ -4,6 +4,7 @@
 //! `dispatch` for everything that has a meaning. A session begins with one INIT on `/dev/fuse`, in either case; with the
 //! ring, forgets and interrupts go on to arrive there.
 
+mod beginning;
 mod classic;
 mod crew;
 mod follow;
@@ -34,6 +35,7 @@ use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
 use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
+pub use beginning::standard_output_was_closed;
 use classic::Channel;
 use crew::{Crew, Member};
 use hand_off::HandOff;

@@ -1,8 +1,8 @@
 //! FIFOs of a volume, and what they have in common with Unix sockets ([`super::sockets`]): processes meet there, which only the kernel
 //! can do.
 //!
-//! For each there is a pipe or socket of the kernel's in a directory under `/dev/shm`, named by the volume's identity and the inode, for the
-//! processes of one user, whose directory it is: others could not be kept from names that everybody may make, and would be talked to.
+//! For each there is a pipe or socket of the kernel's in a directory under `/dev/shm`, named by the inode, for the processes of one user that share
+//! an arena, whose directory it is ([`shm::meeting_directory`]): others could not be kept from names that everybody may make, and would be talked to.
 //! The program's own instruction opens or connects to it, as that may wait for the other end.
 
 use super::call::{Answer, CWD, Call};
@@ -13,13 +13,13 @@ use crate::raw::{is_error, syscall};
 use crate::thread::PathScratch;
 use gannet_vfs::namespace::OpenFlags;
 use gannet_vfs::shared::shm;
-use gannet_vfs::{Errno, FileType, Found, NodeId};
+use gannet_vfs::{Errno, FileSystem, FileType, Found, NodeId};
 
 /// The kernel's name for an inode of a volume, ending in zero, in the directory of the effective user, which is made if need be.
 pub(super) fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
-    let identity = call.front.file_system(mount)?.identity();
-    let directory = shm::meeting_directory(credentials::effective().user).map_err(Errno::from_raw_os_error)?;
-    Ok(format!("{directory}/{kind}-{identity:x}-{}-{}\0", node.number, node.generation))
+    let arena = call.front.file_system(mount)?.shared().session().arena_identity();
+    let directory = shm::meeting_directory(credentials::effective().user, arena).map_err(Errno::from_raw_os_error)?;
+    Ok(format!("{directory}/{kind}-{}-{}\0", node.number, node.generation))
 }
 
 /// The kernel's name of the socket that somebody of the effective user has bound to an inode. Nobody goes to another user's, not even root: what
@@ -117,10 +117,11 @@ pub(crate) fn fifo_of(call: &Call<'_>, descriptor: i32) -> Option<(usize, NodeId
         return None;
     }
     let path = path.strip_suffix(b" (deleted)").unwrap_or(&path);
-    let (_, name) = core::str::from_utf8(path.strip_prefix(b"/dev/shm/gannet-meet-")?).ok()?.split_once('/')?;
+    let (owners, name) = core::str::from_utf8(path.strip_prefix(b"/dev/shm/gannet-meet-")?).ok()?.split_once('/')?;
+    let arena = u64::from_str_radix(owners.split_once('-')?.1, 16).ok().filter(|arena| *arena != 0)?;
     let mut parts = name.strip_prefix("fifo-")?.split('-');
-    let identity = u64::from_str_radix(parts.next()?, 16).ok()?;
     let node = NodeId::new(parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let is_it = |mount: &usize| call.front.file_system(*mount).is_ok_and(|fs| fs.identity() == identity);
+    let is_its = |fs: &'static dyn FileSystem| fs.shared().session().arena_identity().0 == arena;
+    let is_it = |mount: &usize| call.front.file_system(*mount).is_ok_and(is_its);
     (0..call.front.mounts.len()).find(is_it).map(|mount| (mount, node))
 }

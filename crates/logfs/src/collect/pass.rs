@@ -111,7 +111,7 @@ impl<'s> Op<'s> {
             return false;
         }
         // One at a time: a page that is half emptied has taken up to two blocks, and there are not many.
-        let Ok(turn) = self.thread.lock(self.core.places.control(CONTROL_NEED_LOCK)) else { return false };
+        let Ok(turn) = self.take(self.core.places.control(CONTROL_NEED_LOCK)) else { return false };
         if !self.is_in_need() {
             return true;
         }

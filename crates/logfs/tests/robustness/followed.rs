@@ -13,6 +13,8 @@ use gannet_vfs::{
     WritePosition, XattrMode,
 };
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const BLOCK: u64 = 4096;
 const OWNER: Owner = Owner { user: 1000, group: 100 };
@@ -150,6 +152,42 @@ fn what_is_said_to_have_happened_is_what_the_medium_holds() {
     }
     println!("{happened} changes happened, {failed} did not; {anew} nodes were used anew");
     assert!(happened > 100 && failed > 100);
+}
+
+/// Nor does it go by what it could not come to: whoever writes in place to blocks that go is waited for, or they would be found free, and another's, with
+/// the writer still at work.
+#[test]
+fn who_writes_in_place_is_waited_for_where_the_index_did_not_follow() {
+    const AT: u64 = 101 * BLOCK;
+    let (image, mut anew) = (image(Mode::InPlace, fill), 0);
+    for node in 1..NODES {
+        let (medium, _simulation) = simulated(&image);
+        let fs = Arc::new(attach(&medium).expect("attach"));
+        look(&fs);
+        let file = Rig::new(&*fs).find(fs.root(), "file").expect("a file");
+        // What was loaded has to be sealed first: the writer is to find nothing to do but its copy.
+        Rig::new(&*fs).write(file, AT, &[7; BLOCK as usize]);
+        let writer = fs.clone();
+        let stopped = Simulation::stop_after(100, move || Rig::new(&*writer).write(file, AT, &[9; BLOCK as usize]));
+        let nodes = fs.session().arena().region("nodes").expect("a region").start.get();
+        let header = fs.session().arena().word(ArenaOffset::new(nodes + node * NODE_WORDS * 8)).expect("a word");
+        let sound = header.load(Ordering::Relaxed);
+        header.store(sound ^ 1 << 20, Ordering::Relaxed);
+        let worker = fs.clone();
+        let punch = std::thread::spawn(move || worker.allocate(file, AllocateMode::PunchHole, 4 * BLOCK, 100 * BLOCK));
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while !punch.is_finished() && fs.shared().session().waiting().is_empty() {
+            assert!(Instant::now() < deadline, "node {node}: neither done nor waiting");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let has_waited = !punch.is_finished();
+        stopped.finish();
+        let outcome = punch.join().expect("the punch");
+        let is_left = header.compare_exchange(sound ^ 1 << 20, sound, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        assert!(has_waited || outcome.is_err(), "node {node}: the blocks went with somebody writing to them");
+        anew += usize::from(has_waited && !is_left && sound != 0);
+    }
+    assert!(anew > 0, "no index was built anew");
 }
 
 /// The oldest page of a directory's log, which its collection looks at first, cannot be read any more: what the log grows by has happened.

@@ -5,10 +5,10 @@ use crate::operations::bytes;
 use crate::volume::{Mode, image, open};
 use gannet_fstest::Rig;
 use gannet_logfs::LogFs;
-use gannet_media::Simulation;
+use gannet_media::{Medium, MediumOffset, Simulation};
 use gannet_shm::testing::{Outcome, run_abandoned};
-use gannet_vfs::{AllocateMode, FileSystem, NodeId, WritePosition};
-use std::sync::Arc;
+use gannet_vfs::{AllocateMode, Errno, FileSystem, Name, NewNode, NodeId, Owner, Result, WritePosition};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
@@ -188,4 +188,105 @@ fn a_file_that_was_cut_by_one_who_was_killed_grows_behind_its_writers() {
         content,
         Some(|content| content[2 * BLOCK + 100..] == bytes(5, 2 * BLOCK)),
     );
+}
+
+/// Where a volume names the arena of those who have it open: what is copied over it has another word there.
+const ARENA_AT: MediumOffset = MediumOffset(4096 + 3 * 64);
+/// What nobody else stores.
+const MARK: &[u8; 64] = &[0xA7; 64];
+
+/// Takes a lock of a file, and keeps it until what it returns is called.
+type Holder = fn(Arc<LogFs>, NodeId) -> Box<dyn FnOnce()>;
+
+/// Waits for one who has a lock of the file `one` while other content is put into the volume, and must be refused then; the lock is free
+/// afterwards.
+fn refused_behind(what: &str, holder: Holder, other: fn(&LogFs) -> Result<()>) {
+    let image = image(Mode::InPlace, |fs| {
+        let rig = Rig::new(fs);
+        let node = rig.file(rig.root, "one");
+        rig.write(node, 0, &bytes(1, 8 * BLOCK));
+    });
+    let (fs, simulation) = open(&image);
+    let (fs, medium) = (Arc::new(fs), simulation.medium());
+    let one = Rig::new(&*fs).find(fs.root(), "one").expect("a file");
+    Rig::new(&*fs).write(one, 2 * BLOCK as u64, &bytes(1, BLOCK));
+    let end_of_hold = holder(fs.clone(), one);
+    let worker = fs.clone();
+    let waiter = std::thread::spawn(move || other(&worker));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while fs.shared().session().waiting().is_empty() {
+        assert!(Instant::now() < deadline && !waiter.is_finished(), "{what}: it does not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let named = medium.load_u64(ARENA_AT).expect("the word");
+    medium.store_u64(ARENA_AT, !named).expect("the word");
+    end_of_hold();
+    let outcome = waiter.join().expect("the waiter");
+    assert_eq!(outcome.map_err(|error| error.errno()), Err(Errno::UCLEAN), "{what}");
+    assert!(!holds_mark(&medium), "{what}: it was stored");
+    medium.store_u64(ARENA_AT, named).expect("the word");
+    other(&fs).unwrap_or_else(|error| panic!("{what}: with the content that was opened: {error}"));
+    assert!(holds_mark(&medium), "{what}: what it stores is not looked for");
+    assert!(fs.detach().expect("detach"), "{what}");
+}
+
+/// Whether the mark stands anywhere, of data or of a name.
+fn holds_mark(medium: &Medium) -> bool {
+    let mut all = vec![0; medium.length() as usize];
+    medium.read(MediumOffset(0), &mut all).expect("read the medium");
+    all.windows(MARK.len()).any(|bytes| bytes == MARK)
+}
+
+/// Holds the lock of an inode.
+fn telling(fs: Arc<LogFs>, node: NodeId) -> Box<dyn FnOnce()> {
+    let (tell, told) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let mut sink = |_: &gannet_vfs::Extent| {
+            tell.send(()).expect("the test waits");
+            wait.recv().expect("the test says when");
+            false
+        };
+        fs.extents(node, 0, BLOCK as u64, &mut sink).expect("extents");
+    });
+    told.recv().expect("it comes to tell");
+    Box::new(move || {
+        go_on.send(()).expect("it waits");
+        thread.join().expect("it ends");
+    })
+}
+
+/// Holds the stripe of a file's first blocks.
+fn writing(fs: Arc<LogFs>, node: NodeId) -> Box<dyn FnOnce()> {
+    let stopped = Simulation::stop_after(100, move || {
+        Rig::new(&*fs).write(node, 2 * BLOCK as u64, &bytes(9, BLOCK));
+    });
+    Box::new(move || stopped.finish())
+}
+
+#[test]
+fn who_waited_for_a_lock_stores_nothing_to_what_was_put_there_meanwhile() {
+    let append = |fs: &LogFs| {
+        let rig = Rig::new(fs);
+        rig.try_write(rig.find(rig.root, "one").expect("a file"), WritePosition::Append, MARK).map(drop)
+    };
+    refused_behind("an append", telling, append);
+    let note = |fs: &LogFs| {
+        let rig = Rig::new(fs);
+        fs.set_xattr(rig.find(rig.root, "one").expect("a file"), b"user.mark", MARK, gannet_vfs::XattrMode::Any)
+    };
+    refused_behind("an attribute", telling, note);
+    let overwrite = |fs: &LogFs| {
+        let rig = Rig::new(fs);
+        let one = rig.find(rig.root, "one").expect("a file");
+        rig.try_write(one, WritePosition::At(4 * BLOCK as u64), MARK).map(drop)
+    };
+    refused_behind("an overwrite", writing, overwrite);
+    let zero_and_name = |fs: &LogFs| {
+        let rig = Rig::new(fs);
+        fs.allocate(rig.find(rig.root, "one").expect("a file"), AllocateMode::Zero, 10, 20)?;
+        let name = Name::new(MARK).expect("a name");
+        fs.create(rig.root, name, &NewNode::regular(0o644, Owner::default())).map(drop)
+    };
+    refused_behind("zeroing", writing, zero_and_name);
 }

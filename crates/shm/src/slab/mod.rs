@@ -141,7 +141,7 @@ impl Slab {
         }
         // A thread that died between freeing an object and its bit left the bit: look at the truth.
         self.repair_bitmap(thread.arena())?;
-        self.search(thread)?.ok_or(Error::Full { what: "object in its slab" })
+        self.search(thread)?.ok_or(Error::Full { what: "no room for another object in a table of the shared state" })
     }
 
     fn search(&self, thread: &Thread<'_>) -> Result<Option<Held>> {

@@ -70,7 +70,7 @@ enum Dropped {
 /// `ENFILE` for a table without room.
 fn no_room(error: gannet_shm::Error) -> Error {
     match error {
-        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, "too many open file descriptions"),
+        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, super::DESCRIPTIONS_FULL),
         error => error_of(error),
     }
 }
@@ -343,6 +343,10 @@ impl Shared {
 
     /// Takes a description that nobody uses out of its chain and into this thread's hand. Under the bucket's lock. Its locks
     /// first: while it is live, whoever comes after a kill finds it and goes on here.
+    ///
+    /// `None` would lose the groups of the locks that went, and whoever sleeps for one would hear of it when it looks by itself. It does not come: the caller
+    /// has seen under this lock that the description is live, and only who has the lock makes it something else. Nor does what follows an error
+    /// depend on them: of a damaged arena, or for want of a free hand, sleepers look by themselves ([`Shared::lock`]), within 64 ms.
     fn take_apart(
         &self,
         thread: &Thread<'_>,

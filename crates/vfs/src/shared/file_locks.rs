@@ -185,6 +185,8 @@ impl Shared {
     pub fn lock(&self, fs: &dyn FileSystem, request: &LockRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let thread = self.thread()?;
         let (mut sleep_ns, mut blocking) = (SLEEP_FIRST_NS, None);
+        // When it looks who is alive; not put off by what wakes it before.
+        let mut until_ns = 0;
         let result = loop {
             let (releases, blocker) = match self.attempt(request, true, blocking) {
                 Ok(outcome) => outcome,
@@ -203,7 +205,9 @@ impl Shared {
             if stop() {
                 break Err(Error::new(Errno::INTR));
             }
-            let until_ns = now_ns() + sleep_ns;
+            if until_ns == 0 {
+                until_ns = now_ns() + sleep_ns;
+            }
             let timeout = futex::Timespec {
                 tv_sec: (until_ns / 1_000_000_000) as i64,
                 tv_nsec: (until_ns % 1_000_000_000) as i64,
@@ -211,10 +215,12 @@ impl Shared {
             let word = self.tables.bucket(request.node.number).releases(&thread).map_err(error_of)?;
             let group = Tables::group(blocker.record);
             let slept = futex::wait_bitset(word.futex(), futex::Flags::empty(), releases, Some(&timeout), group);
-            // Woken, changed before we slept, or interrupted: look again at once.
-            if slept == Err(Errno::TIMEDOUT) {
-                let looks = self.looks_who_lives(&blocker.by, now_ns());
+            // Woken, changed before we slept, or interrupted: look again at once. But the locks beside the one in the way can wake it all the time.
+            let awake_ns = now_ns();
+            if slept == Err(Errno::TIMEDOUT) || awake_ns >= until_ns {
+                let looks = self.looks_who_lives(&blocker.by, awake_ns);
                 sleep_ns = (sleep_ns * 2).min(if looks { SLEEP_MAX_NS } else { SLEEP_BESIDE_NS });
+                until_ns = awake_ns + sleep_ns;
                 if looks && let Err(error) = self.reap_blocker(fs, &blocker.by) {
                     break Err(error);
                 }
@@ -277,7 +283,7 @@ impl Shared {
                 tables.change_lock(&thread, bucket, request, &mut changed)?
             };
             if sleeps && request.owner.kind() == LockKind::Posix {
-                self.note_wait(&thread, request, blocker.as_ref().map(|blocker| &blocker.by))?;
+                self.note_wait(&thread, request, blocker.as_ref())?;
             }
             let wake = tables.released(&thread, bucket, changed)?;
             if let LockOwner::Process(me) = request.owner
@@ -299,7 +305,7 @@ impl Shared {
             Ok((releases, blocker))
         };
         attempt().map_err(|error| match error {
-            gannet_shm::Error::Full { .. } => Error::because(Errno::NOLCK, "too many lock records"),
+            gannet_shm::Error::Full { .. } => Error::because(Errno::NOLCK, super::RECORDS_FULL),
             error => error_of(error),
         })
     }

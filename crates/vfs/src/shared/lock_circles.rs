@@ -4,7 +4,8 @@
 
 use gannet_shm::{Ordering, ParticipantId, Thread};
 
-use super::file_locks::{LockOwner, LockRequest, LockedBy};
+use super::file_locks::{LockOwner, LockRequest};
+use super::records::Blocking;
 use super::{Shared, error_of};
 use crate::Result;
 
@@ -18,10 +19,11 @@ impl Shared {
         &self,
         thread: &Thread<'_>,
         request: &LockRequest,
-        blocker: Option<&LockedBy>,
+        blocker: Option<&Blocking>,
     ) -> gannet_shm::Result<()> {
-        let note = match (request.owner, blocker.map(|blocker| blocker.owner)) {
-            (LockOwner::Process(me), Some(LockOwner::Process(other))) => {
+        let note = match (request.owner, blocker.map(|blocker| (blocker.by.owner, blocker.record))) {
+            (LockOwner::Process(me), Some((LockOwner::Process(other), record))) => {
+                self.say_in_the_way(thread, request, record);
                 1 << 63 | u64::from(me.index) << 16 | u64::from(other.index)
             }
             _ => 0,
@@ -45,26 +47,32 @@ impl Shared {
         Ok(())
     }
 
-    /// Whether those whom this process waits for wait for it in turn, and live.
+    /// Whether those whom this process waits for wait for it in turn, and live. A note alone proves nothing: who was woken, and did not come to look
+    /// yet, is not among the sleepers that a lock is let go for, and its note stays. So of each that would count the lock is looked at.
     pub(super) fn is_circle(&self, thread: &Thread<'_>, me: ParticipantId, other: ParticipantId) -> Result<bool> {
         let waits = self.tables.waits(thread).map_err(error_of)?;
         let mut reached = [0; WAITERS_MAX];
         reached[0] = other.index;
         let (mut count, mut at) = (1, 0);
         while at < count {
-            for word in waits {
+            for (slot, word) in waits.iter().enumerate() {
                 let value = word.load(Ordering::SeqCst);
                 let (waiter, holder) = ((value >> 16) as u32 & 0xFFFF, value as u32 & 0xFFFF);
                 if value >> 63 == 0 || waiter != reached[at] {
                     continue;
                 }
+                let is_new = count < WAITERS_MAX && !reached[..count].contains(&holder);
+                if holder != me.index && !is_new {
+                    continue;
+                }
+                if !self.is_in_the_way(thread, (slot as u32, value), (waiter, holder)).map_err(error_of)? {
+                    continue;
+                }
                 if holder == me.index {
                     return self.are_alive(&reached[..count]);
                 }
-                if count < WAITERS_MAX && !reached[..count].contains(&holder) {
-                    reached[count] = holder;
-                    count += 1;
-                }
+                reached[count] = holder;
+                count += 1;
             }
             at += 1;
         }

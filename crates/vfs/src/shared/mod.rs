@@ -76,11 +76,18 @@ impl Default for SharedLimits {
         Self {
             participants: gannet_shm::PARTICIPANTS_DEFAULT,
             threads: gannet_shm::THREADS_DEFAULT,
-            descriptions: 1 << 17,
-            records: 1 << 16,
+            descriptions: DESCRIPTIONS,
+            records: RECORDS,
         }
     }
 }
+
+const DESCRIPTIONS: u32 = 1 << 17;
+const RECORDS: u32 = 1 << 16;
+/// What is said where a table is full. The numbers are those that file systems have.
+const DESCRIPTIONS_FULL: &str = "no room for another open file: all processes together have 131072 open on the volume, the most there can be; close some";
+const RECORDS_FULL: &str = "no room for another lock on a part of a file: all processes together have 65536 on the volume, the most there can be; unlock some";
+const _: () = assert!(DESCRIPTIONS == 131_072 && RECORDS == 65_536);
 
 /// Open file descriptions and file locks of one arena.
 #[derive(Debug)]
@@ -145,7 +152,7 @@ pub(crate) fn error_of(error: gannet_shm::Error) -> Error {
         Shm::System { errno, .. } => Error::because(errno, "shared state"),
         Shm::Corrupt { what, at } => Error::damaged(what, at),
         Shm::OutOfBounds { at, .. } => Error::damaged("an offset in the shared state", at),
-        Shm::Full { .. } => Error::because(Errno::NOMEM, "the shared state is full"),
+        Shm::Full { what } => Error::because(Errno::NOMEM, what),
         Shm::Owner(inner) => inner
             .downcast_ref::<Error>()
             .copied()

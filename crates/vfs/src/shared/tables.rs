@@ -254,7 +254,7 @@ impl Tables {
     #[inline]
     pub(super) fn user<'s>(&self, thread: &Thread<'s>, object: ArenaOffset, index: u32) -> Result<(&'s Word, u64)> {
         let word = self.column(thread, object)?.get(index as usize / 64);
-        let full = gannet_shm::Error::Full { what: "participant in the columns of descriptions" };
+        let full = gannet_shm::Error::Full { what: "no room for another process among the users of an open file" };
         Ok((word.ok_or(full)?, 1 << (index % 64)))
     }
 

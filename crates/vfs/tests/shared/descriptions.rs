@@ -3,7 +3,7 @@
 use crate::{open, private};
 
 use gannet_shm::ParticipantId;
-use gannet_vfs::shared::{AccessMode, Description};
+use gannet_vfs::shared::{AccessMode, Description, SharedLimits};
 use gannet_vfs::{Errno, FileSystem, Name, NodeId, RemoveKind};
 
 #[test]
@@ -49,6 +49,9 @@ fn too_many_is_enfile_and_all_can_be_used_again() {
             }
         };
         assert_eq!((error.errno(), all.len()), (Errno::NFILE, 64));
+        // It says what is full and how much there is, as of a volume.
+        let limit = SharedLimits::default().descriptions.to_string();
+        assert!(error.to_string().contains(&limit), "{error}");
         all.into_iter().for_each(|description| shared.close(&fs, description).unwrap());
         assert_eq!(shared.descriptions().unwrap(), 0);
     }

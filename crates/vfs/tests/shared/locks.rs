@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use gannet_vfs::Errno;
-use gannet_vfs::shared::{LockOwner, LockRange};
+use gannet_vfs::shared::{LockOwner, LockRange, SharedLimits};
 
 #[test]
 fn record_locks_agree_with_the_truth_about_every_byte() {
@@ -219,4 +219,14 @@ fn circles_of_waiting_processes_are_deadlocks() {
         assert!(told >= 1 && results.iter().all(|r| r.is_ok() || *r == Err(Errno::DEADLK)), "{results:?}");
         assert_eq!(shared.records().unwrap(), 0);
     }
+}
+
+/// It says what is full and how much there is, as of a volume.
+#[test]
+fn the_bound_of_locks_is_named() {
+    let (shared, fs, nodes) = private();
+    let byte = |at| request(nodes[0], process(1), Some(true), at, at + 1);
+    let full = (0..1000).find_map(|at| shared.try_lock(&fs, &byte(2 * at)).err()).expect("a bound");
+    assert_eq!(full.errno(), Errno::NOLCK);
+    assert!(full.to_string().contains(&SharedLimits::default().records.to_string()), "{full}");
 }

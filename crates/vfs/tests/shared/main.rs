@@ -1,6 +1,7 @@
 //! Open file descriptions and file locks: what they mean, what a kill after any store leaves, what killed processes leave.
 
 mod abandonment;
+mod circles;
 mod descriptions;
 mod locks;
 mod processes;

@@ -97,6 +97,31 @@ fn spawn(what: &str, nonce: u64) -> (Child, Description) {
     (child, Description::from_word(word).unwrap())
 }
 
+/// Locks beside the one in the way that come and go whenever the waiter is about to sleep do not keep it from looking who is dead.
+#[test]
+fn who_is_woken_all_the_time_finds_out_that_the_owner_is_dead() {
+    let nonce = u64::from(std::process::id()) << 8 | 7;
+    let shared = attach(nonce);
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let nodes = nodes(&fs);
+    let me = shared.process_owner().unwrap();
+    let (mut child, _) = spawn("hold", nonce);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let mut asked = 0;
+    let mut stop = || {
+        for _ in 0..crate::circles::BESIDE {
+            shared.try_lock(&fs, &request(nodes[0], me, Some(true), 100, 101)).unwrap();
+            shared.try_lock(&fs, &request(nodes[0], me, None, 100, 101)).unwrap();
+        }
+        asked += 1;
+        asked > 5000
+    };
+    let mine = request(nodes[0], me, Some(true), 5, 6);
+    shared.lock(&fs, &mine, &mut stop).expect("what the dead had is free");
+    shared.session().detach(&mut Nothing).unwrap();
+}
+
 #[test]
 fn what_a_killed_process_had_is_free_within_milliseconds() {
     let nonce = u64::from(std::process::id()) << 8 | 1;
