@@ -18,6 +18,35 @@ use gannet_vfs::{
 };
 use std::os::fd::BorrowedFd;
 
+impl LogFs {
+    /// A write. What comes back behind its fence is taken apart and put together again by words and never moved as a whole: that would load it in
+    /// larger pieces than it was stored in, and such a load waits until the stores, and the fence before them, have left the processor. So this is
+    /// part of its caller always.
+    #[inline(always)]
+    fn attempt_write(
+        &self,
+        node: NodeId,
+        position: WritePosition,
+        from: &mut Source<'_>,
+        flags: WriteFlags,
+    ) -> Result<Written> {
+        let op = self.op()?;
+        op.core.is_as_opened()?;
+        let before = gannet_media::counters_thread();
+        let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
+        op.count(Counter::Writes, 1);
+        let outcome = match outcome {
+            Ok(Written { offset_bytes, count_bytes }) => {
+                op.count(Counter::BytesWritten, count_bytes as u64);
+                Ok(Written { offset_bytes, count_bytes })
+            }
+            Err(error) => Err(error),
+        };
+        op.count_medium(before);
+        outcome
+    }
+}
+
 impl FileSystem for LogFs {
     fn kind(&self) -> &'static str {
         "gannet"
@@ -189,16 +218,12 @@ impl FileSystem for LogFs {
         from: &mut Source<'_>,
         flags: WriteFlags,
     ) -> Result<Written> {
-        self.with_space(|| {
-            let op = self.op()?;
-            op.core.is_as_opened()?;
-            let before = gannet_media::counters_thread();
-            let outcome = op.counted(Operation::Write, |op| op.write(node, position, from, flags));
-            op.count(Counter::Writes, 1);
-            op.count(Counter::BytesWritten, outcome.map_or(0, |written| written.count_bytes as u64));
-            op.count_medium(before);
-            outcome
-        })
+        match self.attempt_write(node, position, from, flags) {
+            Err(error) if error.errno() == Errno::NOSPC => {
+                self.attempt_again(&mut || self.attempt_write(node, position, from, flags), error)
+            }
+            outcome => outcome,
+        }
     }
 
     fn note_access(&self, node: NodeId) {

@@ -214,7 +214,7 @@ impl LogFs {
 
     #[cold]
     #[inline(never)]
-    fn attempt_again<T>(&self, attempt: &mut dyn FnMut() -> Result<T>, error: Error) -> Result<T> {
+    pub(crate) fn attempt_again<T>(&self, attempt: &mut dyn FnMut() -> Result<T>, error: Error) -> Result<T> {
         if self.reclaim() | self.find_lost() { attempt() } else { Err(error) }
     }
 
