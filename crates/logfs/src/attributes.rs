@@ -187,6 +187,16 @@ pub(crate) fn is_alive(core: &Core, thread: &Thread<'_>, node: NodeId) -> bool {
         && record.state().is_some_and(|state| state.generation == node.generation)
 }
 
+/// Whether the inode's stamp ([`Op::stamp`]) is still this one.
+#[inline]
+pub(crate) fn has_stamp(core: &Core, thread: &Thread<'_>, node: NodeId, stamp: u64) -> bool {
+    let places = &core.places;
+    u32::try_from(node.number).is_ok_and(|inode| {
+        backed_record(core, thread.arena(), node).is_some()
+            && matches!(thread.read_begin(places.record(inode)), Ok(Some(now)) if now == stamp)
+    })
+}
+
 /// Whether the inode has set-id bits or capabilities, or may have: `false` is certain, for the moment. Of extended attributes only their number
 /// is looked at.
 #[inline]
