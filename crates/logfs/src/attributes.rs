@@ -144,9 +144,10 @@ impl<'s> Op<'s> {
 #[inline(always)]
 fn backed_record<'s>(core: &Core, arena: &'s Arena, node: NodeId) -> Option<Record<'s>> {
     let places = &core.places;
-    let record = places.record(node.number as u32);
+    let inode = u32::try_from(node.number).ok()?;
+    let record = places.record(inode);
     let group = node.number / RECORDS_BACKED_TOGETHER;
-    let backed = places.inode_of_lock(record).is_some()
+    let backed = places.has_record(inode)
         && arena
             .word(places.records.start.add(group / 64 * 8))
             .is_ok_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0);

@@ -57,8 +57,8 @@ impl<'s> Op<'s> {
             None
         };
         for _ in 0..ATTEMPTS {
-            let source = self.lookup_bound(from_directory, from_name)?;
-            let target = match self.lookup_bound(to_directory, to_name) {
+            let source = self.lookup_bound(from_directory, from_name, &mut None)?;
+            let target = match self.lookup_bound(to_directory, to_name, &mut None) {
                 Ok(bound) => Some(bound),
                 Err(error) if error.errno() == Errno::NOENT => None,
                 Err(error) => return Err(error),

@@ -169,15 +169,18 @@ enum LastAt {
 
 impl<'f, 'c> Walker<'f, 'c> {
     /// A walker that leaves the volume at its root.
+    #[inline]
     pub fn new(fs: &'f dyn FileSystem, who: &'c Credentials<'c>) -> Self {
         Self { fs, who, root: fs.root(), boundary: Boundary::Leave, links: 0 }
     }
 
     /// Checks that a directory may be searched.
+    #[inline]
     fn check_search(&self, directory: NodeId) -> Result<()> {
-        if self.who.searches_all() {
-            return Ok(());
-        }
+        if self.who.searches_all() { Ok(()) } else { self.check_search_of(directory) }
+    }
+
+    fn check_search_of(&self, directory: NodeId) -> Result<()> {
         let known = self.fs.permissions(directory)?;
         if known.file_type != FileType::Directory {
             return fail(Errno::NOTDIR);
@@ -189,6 +192,7 @@ impl<'f, 'c> Walker<'f, 'c> {
     ///
     /// `ENOENT` for an empty path or a missing directory on the way, `ENOTDIR`, `EACCES`, `ELOOP` beyond 40 symbolic links,
     /// `ENAMETOOLONG`, `EXDEV` by the flags or the boundary.
+    #[inline]
     pub fn resolve<'a>(
         &self,
         start: NodeId,
@@ -197,9 +201,22 @@ impl<'f, 'c> Walker<'f, 'c> {
         flags: ResolveFlags,
         buffer: &'a mut PathBuffer,
     ) -> Result<Resolution<'a>> {
-        if let Some(place) = self.resolve_at_once(start, path, mode, flags, &buffer.cache)? {
-            return Ok(Resolution::Place(place));
+        match self.resolve_at_once(start, path, mode, flags, &buffer.cache) {
+            Ok(Some(place)) => Ok(Resolution::Place(place)),
+            Ok(None) => self.resolve_by_steps(start, path, mode, flags, buffer),
+            Err(error) => Err(error),
         }
+    }
+
+    #[inline(never)]
+    fn resolve_by_steps<'a>(
+        &self,
+        start: NodeId,
+        path: &'a [u8],
+        mode: LastMode,
+        flags: ResolveFlags,
+        buffer: &'a mut PathBuffer,
+    ) -> Result<Resolution<'a>> {
         let mut walker = *self;
         if flags.contains(ResolveFlags::BENEATH) {
             (walker.root, walker.boundary) = (start, Boundary::Beneath);

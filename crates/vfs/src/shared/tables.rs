@@ -261,7 +261,11 @@ impl Tables {
 
     /// The words of a description, and the column of its users.
     #[inline]
-    pub(super) fn whole<'s>(&self, thread: &Thread<'s>, object: ArenaOffset) -> Result<(&'s [Word; OWN_WORDS], &'s [Word])> {
+    pub(super) fn whole<'s>(
+        &self,
+        thread: &Thread<'s>,
+        object: ArenaOffset,
+    ) -> Result<(&'s [Word; OWN_WORDS], &'s [Word])> {
         let words = thread.arena().words(object, OWN_WORDS as u64 + self.column_words)?;
         words.split_first_chunk().ok_or(gannet_shm::Error::Corrupt { what: "description", at: object.get() })
     }
