@@ -144,9 +144,10 @@ impl<'s> Op<'s> {
 #[inline(always)]
 fn backed_record<'s>(core: &Core, arena: &'s Arena, node: NodeId) -> Option<Record<'s>> {
     let places = &core.places;
-    let record = places.record(node.number as u32);
+    let inode = u32::try_from(node.number).ok()?;
+    let record = places.record(inode);
     let group = node.number / RECORDS_BACKED_TOGETHER;
-    let backed = places.inode_of_lock(record).is_some()
+    let backed = places.has_record(inode)
         && arena
             .word(places.records.start.add(group / 64 * 8))
             .is_ok_and(|word| word.load(Ordering::Acquire) >> (group % 64) & 1 != 0);
@@ -185,6 +186,16 @@ pub(crate) fn is_alive(core: &Core, thread: &Thread<'_>, node: NodeId) -> bool {
     let Some(record) = backed_record(core, thread.arena(), node) else { return false };
     matches!(thread.read_begin(core.places.record(node.number as u32)), Ok(Some(_)))
         && record.state().is_some_and(|state| state.generation == node.generation)
+}
+
+/// Whether the inode's stamp ([`Op::stamp`]) is still this one.
+#[inline]
+pub(crate) fn has_stamp(core: &Core, thread: &Thread<'_>, node: NodeId, stamp: u64) -> bool {
+    let places = &core.places;
+    u32::try_from(node.number).is_ok_and(|inode| {
+        backed_record(core, thread.arena(), node).is_some()
+            && matches!(thread.read_begin(places.record(inode)), Ok(Some(now)) if now == stamp)
+    })
 }
 
 /// Whether the inode has set-id bits or capabilities, or may have: `false` is certain, for the moment. Of extended attributes only their number

@@ -141,7 +141,8 @@ impl FileSystem for LogFs {
     }
 
     fn has_stamps(&self, stamps: &[(NodeId, u64)]) -> bool {
-        self.op().is_ok_and(|op| stamps.iter().all(|(directory, stamp)| op.stamp(*directory) == Some(*stamp)))
+        let Ok(thread) = self.session.thread() else { return false };
+        stamps.iter().all(|(directory, stamp)| attributes::has_stamp(&self.core, &thread, *directory, *stamp))
     }
 
     fn parent(&self, directory: NodeId) -> Result<NodeId> {

@@ -175,9 +175,14 @@ impl<'s> Op<'s> {
         Ok(Found { node: bound.node(), file_type: bound.file_type })
     }
 
-    /// See [`Op::lookup`].
-    pub(crate) fn lookup_bound(&self, directory: NodeId, name: Name<'_>) -> Result<Bound> {
-        self.read_record(directory, |record, state| {
+    /// See [`Op::lookup`] and [`Op::read_record_at`].
+    pub(crate) fn lookup_bound(
+        &self,
+        directory: NodeId,
+        name: Name<'_>,
+        at_sequence: &mut Option<u64>,
+    ) -> Result<Bound> {
+        self.read_record_at(directory, at_sequence, |record, state| {
             self.directory(state)?;
             self.seat(directory.number as u32, record, name)?.taken()
         })

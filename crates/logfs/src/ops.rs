@@ -129,7 +129,7 @@ impl Locked<'_> {
         NodeId::new(self.inode as u64, self.state.generation)
     }
 
-    /// Whether nobody else had it locked since [`Op::sequence_of`] returned this: what was read in between holds.
+    /// Whether nobody else had it locked since [`Op::read_record_at`] said this: what was read in between holds.
     pub(crate) fn was_unchanged_since(&self, sequence: Option<u64>) -> bool {
         sequence.is_some_and(|sequence| sequence.wrapping_add(2) == self.guard.sequence_after())
     }
@@ -377,19 +377,20 @@ impl<'s> Op<'s> {
         Ok(locked)
     }
 
-    /// How often an inode has been locked and released, if it is not locked now. See [`Locked::was_unchanged_since`].
-    pub(crate) fn sequence_of(&self, node: NodeId) -> Result<Option<u64>> {
-        let inode = inode_number(node)?;
-        self.record(inode)?;
-        self.thread.read_begin(self.core.places.record(inode)).map_err(shared_error)
-    }
-
     /// Reads from a record without its lock: `read` may see a writer's work half done, and what it then returns, errors
     /// included, is thrown away. After a bounded number of attempts it runs under the lock.
     #[inline(always)]
-    pub(crate) fn read_record<T>(
+    pub(crate) fn read_record<T>(&self, node: NodeId, read: impl FnMut(&Record<'s>, State) -> Result<T>) -> Result<T> {
+        self.read_record_at(node, &mut None, read)
+    }
+
+    /// As [`Op::read_record`]; `at_sequence` says of which state of the record that holds, for [`Locked::was_unchanged_since`]: not if it was
+    /// read under the lock.
+    #[inline(always)]
+    pub(crate) fn read_record_at<T>(
         &self,
         node: NodeId,
+        at_sequence: &mut Option<u64>,
         mut read: impl FnMut(&Record<'s>, State) -> Result<T>,
     ) -> Result<T> {
         let inode = inode_number(node)?;
@@ -404,6 +405,7 @@ impl<'s> Op<'s> {
             let outcome =
                 if state.generation == node.generation { read(&record, state) } else { Err(Error::new(Errno::STALE)) };
             if self.thread.read_validate(at, sequence).map_err(shared_error)? {
+                *at_sequence = Some(sequence);
                 return outcome;
             }
         }

@@ -185,6 +185,12 @@ impl Places {
         self.records.start.add(self.backed_words * 8 + inode as u64 * RECORD_BYTES)
     }
 
+    /// Whether an inode of that number can be.
+    #[inline(always)]
+    pub(crate) const fn has_record(&self, inode: u32) -> bool {
+        (inode as u64) * RECORD_BYTES < self.records.bytes - self.backed_words * 8
+    }
+
     /// Gets memory for everything of the engine that is used as a whole, so that touching it cannot fail. Of the threads' counters the first
     /// few have theirs at once.
     pub(crate) fn reserve(&self, arena: &Arena) -> Result<()> {

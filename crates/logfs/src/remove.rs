@@ -46,8 +46,8 @@ impl<'s> Op<'s> {
     ) -> Result<Option<Found>> {
         self.need.set(Need::Removal);
         for _ in 0..ATTEMPTS {
-            let unchanged = self.sequence_of(directory)?;
-            let seen = self.lookup_bound(directory, name)?;
+            let mut unchanged = None;
+            let seen = self.lookup_bound(directory, name, &mut unchanged)?;
             if may.is_none() {
                 check_kind(seen.file_type, kind)?;
             }

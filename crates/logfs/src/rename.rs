@@ -53,8 +53,8 @@ impl<'s> Op<'s> {
         // Directories that move across directories are moved one at a time: so no two of them can make a cycle.
         let rename_lock = if across { Some(self.take(self.core.places.control(CONTROL_RENAME_LOCK))?) } else { None };
         for _ in 0..ATTEMPTS {
-            let source = self.lookup_bound(from_directory, from_name)?;
-            let target = match self.lookup_bound(to_directory, to_name) {
+            let source = self.lookup_bound(from_directory, from_name, &mut None)?;
+            let target = match self.lookup_bound(to_directory, to_name, &mut None) {
                 Ok(bound) => Some(bound),
                 Err(error) if error.errno() == Errno::NOENT => None,
                 Err(error) => return Err(error),

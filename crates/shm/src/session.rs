@@ -149,6 +149,7 @@ impl Session {
     }
 
     /// Which arena this is.
+    #[inline]
     pub fn arena_identity(&self) -> ArenaIdentity {
         ArenaIdentity(self.arena.fixed(ARENA_ID_AT).load(Ordering::Relaxed))
     }

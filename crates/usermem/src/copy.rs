@@ -132,6 +132,29 @@ pub enum CStringError {
     TooLong,
 }
 
+/// Where the first zero byte is.
+// Byte by byte, since a wider load of what was just copied by pieces that overlap would wait until they are stored; by fours, since
+// the counting would cost more than the looking.
+#[inline]
+fn zero_in(bytes: &[u8]) -> Option<usize> {
+    let (fours, rest) = bytes.as_chunks::<4>();
+    for (index, four) in fours.iter().enumerate() {
+        if four[0] == 0 {
+            return Some(index * 4);
+        }
+        if four[1] == 0 {
+            return Some(index * 4 + 1);
+        }
+        if four[2] == 0 {
+            return Some(index * 4 + 2);
+        }
+        if four[3] == 0 {
+            return Some(index * 4 + 3);
+        }
+    }
+    rest.iter().position(|&byte| byte == 0).map(|at| fours.len() * 4 + at)
+}
+
 /// Copies a string that ends with a zero byte into `buffer` and returns it without that byte. Looks at no page beyond the
 /// one in which the string ends.
 ///
@@ -149,7 +172,7 @@ pub unsafe fn read_c_string(address: usize, buffer: &mut [u8]) -> Result<&[u8], 
         let step = (CHUNK_BYTES - at % CHUNK_BYTES).min(buffer.len() - done);
         // SAFETY: the target is inside `buffer`; reading the rest of a page that the string reaches is the caller's promise.
         unsafe { copy(buffer.as_mut_ptr().add(done), at as *const u8, step) }.map_err(|_| CStringError::Fault)?;
-        if let Some(end) = buffer[done..done + step].iter().position(|&byte| byte == 0) {
+        if let Some(end) = zero_in(&buffer[done..done + step]) {
             return Ok(&buffer[..done + end]);
         }
         done += step;

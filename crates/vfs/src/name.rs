@@ -12,6 +12,7 @@ pub struct Name<'a>(&'a [u8]);
 
 impl<'a> Name<'a> {
     /// Checks `bytes` as a name. `ENAMETOOLONG` over 255 bytes; `EINVAL` for what can never be an entry.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Result<Self> {
         if bytes.len() > NAME_BYTES_MAX {
             return Err(Error::new(Errno::NAMETOOLONG));

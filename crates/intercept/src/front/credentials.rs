@@ -91,6 +91,7 @@ std::thread_local! {
     static CHANGED_BY_CHILD: Cell<bool> = const { Cell::new(false) };
 }
 
+#[inline]
 fn known() -> &'static Known {
     let known = known_once();
     if known.may_change { look_again(known) } else { known }
@@ -106,6 +107,7 @@ fn look_again(known: &'static Known) -> &'static Known {
     known_once()
 }
 
+#[inline]
 fn known_once() -> &'static Known {
     if OF_THREADS.load(Ordering::Acquire) {
         return KNOWN_TO_THREAD.get().unwrap_or_else(|| {
@@ -119,6 +121,12 @@ fn known_once() -> &'static Known {
         // SAFETY: published below and never freed.
         return unsafe { &*known };
     }
+    known_first()
+}
+
+#[cold]
+#[inline(never)]
+fn known_first() -> &'static Known {
     let made = Box::leak(Box::new(read()));
     KNOWN.store(made, Ordering::Release);
     made

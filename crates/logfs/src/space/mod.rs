@@ -190,13 +190,15 @@ impl<'a> Space<'a> {
     /// Whether a block is free, as far as that can be seen without the pool's lock.
     #[inline]
     fn may_be_free(&self, block: u64) -> bool {
-        self.is_free(block)
-            || block < self.layout.blocks()
-                && self.pool(self.layout.pool_of(block)).is_unread()
-                && self.free_near(block) > 0
+        // The bits of a pool that was not read yet have no memory: they are looked at afterwards, or the look would need a page that may be
+        // refused (SIGBUS).
+        match self.pool(self.layout.pool_of(block)).is_unread() {
+            true => block < self.layout.blocks() && self.free_near(block) > 0,
+            false => self.is_free(block),
+        }
     }
 
-    /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned, nor of a pool that was not read yet.
+    /// Whether a block is free: neither used, nor in anybody's hands, nor freed but pinned. Only of pools that have been read.
     #[inline]
     pub fn is_free(&self, block: u64) -> bool {
         // The bits of all pools follow each other.

@@ -70,7 +70,7 @@ impl Namespace<'_, '_> {
     }
 
     /// `EEXIST` if the name exists, else `error`.
-    fn exists_or(&self, directory: NodeId, name: Name<'_>, error: Error) -> Error {
+    pub(super) fn exists_or(&self, directory: NodeId, name: Name<'_>, error: Error) -> Error {
         if self.fs.lookup(directory, name).is_ok() { Error::new(Errno::EXIST) } else { error }
     }
 

@@ -50,8 +50,14 @@ impl Namespace<'_, '_> {
         {
             return fail(Errno::INVAL);
         }
-        let stays = create && flags.contains(OpenFlags::EXCL) || flags.contains(OpenFlags::NOFOLLOW);
-        let mode = if stays { LastMode::NoFollow } else { LastMode::Follow };
+        let mode = if create && flags.contains(OpenFlags::EXCL) {
+            // Making the name tells whether it is taken: one look instead of two.
+            LastMode::Parent
+        } else if flags.contains(OpenFlags::NOFOLLOW) {
+            LastMode::NoFollow
+        } else {
+            LastMode::Follow
+        };
         Ok((mode, if create { ResolveFlags::CREATE_FILE } else { ResolveFlags::empty() }))
     }
 
@@ -90,7 +96,7 @@ impl Namespace<'_, '_> {
                         return fail(Errno::ISDIR);
                     }
                     match self.create_file(place, mode) {
-                        Err(error) if error.errno() == Errno::EXIST => {
+                        Err(error) if error.errno() == Errno::EXIST && !flags.contains(OpenFlags::EXCL) => {
                             // Somebody was faster. What they made is opened, unless it is a link that were to be followed.
                             found = self.look(place.directory, name)?;
                             if follow && found.is_some_and(|found| found.file_type == FileType::Symlink) {
@@ -115,7 +121,9 @@ impl Namespace<'_, '_> {
         if let Some(node) = self.fs.create_if(place.directory, name, &new)? {
             return Ok(Opened { node, file_type: FileType::Regular, created: true });
         }
-        let holder = self.check_create(place.directory)?;
+        // What exists is told before what is forbidden: it may not have been looked up.
+        let holder =
+            self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
         self.with_new_node(place.directory, &holder, FileType::Regular, mode, |new| {
             let node = self.fs.create(place.directory, name, new)?;
             Ok(Opened { node, file_type: FileType::Regular, created: true })

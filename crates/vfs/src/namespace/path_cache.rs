@@ -60,6 +60,22 @@ impl Asker {
         let groups_count = who.groups.len() as u32;
         Some(Self { volume, start, searches_all: 0, user: who.user, group: who.group, groups_count, groups })
     }
+
+    /// Whether it is what [`Asker::new`] makes of these.
+    #[inline]
+    fn is(&self, fs: &dyn FileSystem, start: NodeId, who: &Credentials<'_>) -> bool {
+        self.start == start
+            && self.volume == fs.shared().session().arena_identity().0
+            && match who.searches_all() {
+                true => self.searches_all == 1,
+                false => {
+                    self.searches_all == 0
+                        && who.namespace.is_none()
+                        && (self.user, self.group) == (who.user, who.group)
+                        && self.groups.get(..self.groups_count as usize) == Some(who.groups)
+                }
+            }
+    }
 }
 
 #[derive(Debug)]
@@ -139,13 +155,28 @@ impl PathCache {
         (end <= TEXT_BYTES_MAX).then(|| &path[..end])
     }
 
-    /// Where `beginning` leads, if that is known and still so.
-    pub(super) fn find(&self, fs: &dyn FileSystem, asker: &Asker, beginning: &[u8]) -> Option<NodeId> {
-        let hash = hash_of(asker, beginning);
+    /// The same of a path whose last component, and the slash before it, are not there any more: nothing where all that is left are
+    /// slashes, `None` if it is too long.
+    #[inline]
+    pub(super) fn before(path: &[u8]) -> Option<&[u8]> {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        (end <= TEXT_BYTES_MAX).then(|| &path[..end])
+    }
+
+    /// Where `beginning` leads from `start`, if that is known and still so.
+    #[inline]
+    pub(super) fn find(
+        &self,
+        fs: &dyn FileSystem,
+        start: NodeId,
+        who: &Credentials<'_>,
+        beginning: &[u8],
+    ) -> Option<NodeId> {
+        let hash = hash_of(start, beginning);
         let kept = &self.kept[hash as usize % PATHS];
         let is_it = kept.step_count != 0
             && kept.hash == hash
-            && kept.asker == *asker
+            && kept.asker.is(fs, start, who)
             && kept.text.get(..kept.text_bytes as usize) == Some(beginning);
         let steps = kept.steps.get(..kept.step_count as usize)?;
         (is_it && fs.has_stamps(steps)).then_some(kept.end)
@@ -156,7 +187,7 @@ impl PathCache {
         if trail.broken || trail.count == 0 {
             return;
         }
-        let hash = hash_of(asker, beginning);
+        let hash = hash_of(asker.start, beginning);
         let kept = &mut self.kept[hash as usize % PATHS];
         let Some(text) = kept.text.get_mut(..beginning.len()) else { return };
         text.copy_from_slice(beginning);
@@ -168,9 +199,10 @@ impl PathCache {
 }
 
 /// Decides the place only; what is found there is compared.
-fn hash_of(asker: &Asker, text: &[u8]) -> u64 {
+#[inline]
+fn hash_of(start: NodeId, text: &[u8]) -> u64 {
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut hash = asker.start.number ^ text.len() as u64;
+    let mut hash = start.number ^ text.len() as u64;
     let mut chunks = text.chunks_exact(8);
     for chunk in &mut chunks {
         hash = (hash ^ u64::from_le_bytes(chunk.try_into().expect("eight bytes"))).wrapping_mul(FACTOR).rotate_left(29);
@@ -200,6 +232,10 @@ mod tests {
         ] {
             assert_eq!(PathCache::beginning(path), beginning, "{path:?}");
         }
+        for (path, before) in [(&b"a"[..], &b"a"[..]), (b"a//", b"a"), (b"/a/bc", b"/a/bc"), (b"//", b""), (b"", b"")] {
+            assert_eq!(PathCache::before(path), Some(before), "{path:?}");
+        }
+        assert_eq!(PathCache::before(&[b'x'; 130]), None);
         let mut long = vec![b'x'; 130];
         long.extend_from_slice(b"/y");
         assert_eq!(PathCache::beginning(&long), None);

@@ -169,15 +169,18 @@ enum LastAt {
 
 impl<'f, 'c> Walker<'f, 'c> {
     /// A walker that leaves the volume at its root.
+    #[inline]
     pub fn new(fs: &'f dyn FileSystem, who: &'c Credentials<'c>) -> Self {
         Self { fs, who, root: fs.root(), boundary: Boundary::Leave, links: 0 }
     }
 
     /// Checks that a directory may be searched.
+    #[inline]
     fn check_search(&self, directory: NodeId) -> Result<()> {
-        if self.who.searches_all() {
-            return Ok(());
-        }
+        if self.who.searches_all() { Ok(()) } else { self.check_search_of(directory) }
+    }
+
+    fn check_search_of(&self, directory: NodeId) -> Result<()> {
         let known = self.fs.permissions(directory)?;
         if known.file_type != FileType::Directory {
             return fail(Errno::NOTDIR);
@@ -189,7 +192,24 @@ impl<'f, 'c> Walker<'f, 'c> {
     ///
     /// `ENOENT` for an empty path or a missing directory on the way, `ENOTDIR`, `EACCES`, `ELOOP` beyond 40 symbolic links,
     /// `ENAMETOOLONG`, `EXDEV` by the flags or the boundary.
+    #[inline]
     pub fn resolve<'a>(
+        &self,
+        start: NodeId,
+        path: &'a [u8],
+        mode: LastMode,
+        flags: ResolveFlags,
+        buffer: &'a mut PathBuffer,
+    ) -> Result<Resolution<'a>> {
+        match self.resolve_at_once(start, path, mode, flags, &buffer.cache) {
+            Ok(Some(place)) => Ok(Resolution::Place(place)),
+            Ok(None) => self.resolve_by_steps(start, path, mode, flags, buffer),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[inline(never)]
+    fn resolve_by_steps<'a>(
         &self,
         start: NodeId,
         path: &'a [u8],
@@ -218,6 +238,48 @@ impl<'f, 'c> Walker<'f, 'c> {
         };
         let End { directory, found, wants_directory, .. } = end;
         Ok(Resolution::Place(Place { directory, last, found, wants_directory }))
+    }
+
+    /// What [`Walker::walk`] says of most paths: a name in a directory that is known, which is where the walk starts or what an
+    /// earlier one has come to. `None` for all others.
+    #[inline]
+    fn resolve_at_once<'a>(
+        &self,
+        start: NodeId,
+        path: &'a [u8],
+        mode: LastMode,
+        flags: ResolveFlags,
+        cache: &PathCache,
+    ) -> Result<Option<Place<'a>>> {
+        if path.len() >= PATH_BYTES_MAX || flags.intersects(ResolveFlags::BENEATH | ResolveFlags::IN_ROOT) {
+            return Ok(None);
+        }
+        let is_absolute = path.first() == Some(&b'/');
+        if is_absolute && self.boundary == Boundary::Beneath {
+            return Ok(None);
+        }
+        let begin = if is_absolute { self.root } else { start };
+        let slash = path.iter().rposition(|&byte| byte == b'/');
+        let Ok(name) = Name::new(&path[slash.map_or(0, |slash| slash + 1)..]) else { return Ok(None) };
+        let directory = match PathCache::before(&path[..slash.unwrap_or(0)]) {
+            Some(b"") => begin,
+            Some(beginning) => match cache.find(self.fs, begin, self.who, beginning) {
+                Some(directory) => directory,
+                None => return Ok(None),
+            },
+            None => return Ok(None),
+        };
+        self.check_search(directory)?;
+        let place = |found| Ok(Some(Place { directory, last: Last::Name(name), found, wants_directory: false }));
+        if mode == LastMode::Parent {
+            return place(None);
+        }
+        match self.fs.lookup(directory, name) {
+            Ok(found) if found.file_type == FileType::Symlink && mode == LastMode::Follow => Ok(None),
+            Ok(found) => place(Some(found)),
+            Err(error) if error.errno() == Errno::NOENT => place(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn walk(
@@ -259,8 +321,8 @@ impl<'f, 'c> Walker<'f, 'c> {
         let mut trail = Trail::new();
         let beginning = PathCache::beginning(path).and_then(|text| Some((text, Asker::new(self.fs, at, self.who)?)));
         match &beginning {
-            Some((text, asker)) => {
-                if let Some(directory) = buffer.cache.find(self.fs, asker, text) {
+            Some((text, _)) => {
+                if let Some(directory) = buffer.cache.find(self.fs, at, self.who, text) {
                     (at, position) = (directory, text.len());
                     trail.break_off();
                 }

@@ -11,7 +11,7 @@ use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
 
 use super::InodeUsers;
 use super::records::Groups;
-use super::tables::{Bucket, Chain, description as at};
+use super::tables::{Bucket, Chain, Tables, description as at};
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
 
@@ -115,16 +115,17 @@ impl Shared {
         let held = slab.allocate_from(thread, &self.recent)?;
         let object = held.at();
         let fill = || -> gannet_shm::Result<()> {
-            let set = |at, value| thread.word(object.add(at)).map(|word| word.store(value, Ordering::Relaxed));
-            set(at::NUMBER, node.number)?;
-            set(at::GENERATION, u64::from(node.generation) | u64::from(access.bits()) << at::ACCESS_SHIFT)?;
-            set(at::STATUS, u64::from(status))?;
-            set(at::OFFSET, 0)?;
-            set(at::EXTERNAL, 0)?;
-            for word in tables.column(thread, object)? {
+            let (own, column) = tables.whole(thread, object)?;
+            let set = |at: u64, value| own[at as usize / 8].store(value, Ordering::Relaxed);
+            set(at::NUMBER, node.number);
+            set(at::GENERATION, u64::from(node.generation) | u64::from(access.bits()) << at::ACCESS_SHIFT);
+            set(at::STATUS, u64::from(status));
+            set(at::OFFSET, 0);
+            set(at::EXTERNAL, 0);
+            for word in column {
                 word.store(0, Ordering::Relaxed);
             }
-            let (word, bit) = tables.user(thread, object, self.session().participant().index)?;
+            let (word, bit) = Tables::user_in(column, self.session().participant().index)?;
             word.store(bit, Ordering::Relaxed);
             Ok(())
         };

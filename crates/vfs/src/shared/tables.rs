@@ -62,6 +62,8 @@ pub(super) mod record {
 // Both chains are walked by the same code.
 const _: () = assert!(description::NUMBER == record::NUMBER && description::NEXT == record::NEXT);
 const _: () = assert!(description::BEFORE == record::BEFORE);
+/// Words of a description before its column.
+const OWN_WORDS: usize = description::COLUMN as usize / 8;
 const NEXT: u64 = description::NEXT;
 const BEFORE: u64 = description::BEFORE;
 
@@ -87,6 +89,7 @@ pub(super) struct Tables {
     /// Lock records that this process freed last.
     pub(super) recent_records: Arc<Recent>,
     buckets: Region,
+    /// A power of two.
     bucket_count: u64,
     waits: Region,
     lock_waits: Region,
@@ -201,7 +204,7 @@ impl Tables {
     #[inline]
     pub(super) fn bucket(&self, number: u64) -> Bucket {
         let hash = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        Bucket(self.buckets.start.add(hash % self.bucket_count * BUCKET_BYTES))
+        Bucket(self.buckets.start.add((hash & (self.bucket_count - 1)) * BUCKET_BYTES))
     }
 
     /// The bucket whose lock stands at `at`.
@@ -253,7 +256,24 @@ impl Tables {
     /// The word and the bit of a participant in a column.
     #[inline]
     pub(super) fn user<'s>(&self, thread: &Thread<'s>, object: ArenaOffset, index: u32) -> Result<(&'s Word, u64)> {
-        let word = self.column(thread, object)?.get(index as usize / 64);
+        Self::user_in(self.column(thread, object)?, index)
+    }
+
+    /// The words of a description, and the column of its users.
+    #[inline]
+    pub(super) fn whole<'s>(
+        &self,
+        thread: &Thread<'s>,
+        object: ArenaOffset,
+    ) -> Result<(&'s [Word; OWN_WORDS], &'s [Word])> {
+        let words = thread.arena().words(object, OWN_WORDS as u64 + self.column_words)?;
+        words.split_first_chunk().ok_or(gannet_shm::Error::Corrupt { what: "description", at: object.get() })
+    }
+
+    /// As [`Tables::user`], in a column.
+    #[inline]
+    pub(super) fn user_in(column: &[Word], index: u32) -> Result<(&Word, u64)> {
+        let word = column.get(index as usize / 64);
         let full = gannet_shm::Error::Full { what: "no room for another process among the users of an open file" };
         Ok((word.ok_or(full)?, 1 << (index % 64)))
     }
@@ -262,7 +282,10 @@ impl Tables {
     #[inline]
     pub(super) fn is_used(&self, thread: &Thread<'_>, object: ArenaOffset) -> Result<bool> {
         let column = self.column(thread, object)?;
-        Ok(column.iter().any(|word| word.load(Ordering::Acquire) != 0)
+        let (fours, rest) = column.as_chunks::<4>();
+        let load = |word: &Word| word.load(Ordering::Acquire);
+        Ok(fours.iter().any(|[a, b, c, d]| load(a) | load(b) | load(c) | load(d) != 0)
+            || rest.iter().any(|word| load(word) != 0)
             || thread.word(object.add(description::EXTERNAL))?.load(Ordering::Acquire) != 0)
     }
 
