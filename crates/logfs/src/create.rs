@@ -38,22 +38,26 @@ impl<'s> Op<'s> {
     /// extended attributes, lists perhaps.
     // One function for all of it: what is locked and looked up would be moved through memory between several.
     pub(crate) fn create(&self, directory: NodeId, name: Name<'_>, making: Making<'_>) -> Result<Option<NodeId>> {
-        // Without the lock first: who finds the name taken stores nothing, and others who look it up or make others are not held up.
+        // Without the lock first, if nobody has it: who finds the name taken stores nothing, and others who look it up or make others are not
+        // held up.
         let mut unchanged = None;
         let free = |seat| match seat {
             Seat::Free(key) => Ok(key),
             Seat::Taken(_) => Err(Error::new(Errno::EXIST)),
         };
-        let seen = self.read_record_at(directory, &mut unchanged, |record, state| {
-            self.directory(state)?;
-            free(self.seat(directory.number as u32, record, name)?)
-        })?;
+        let mut seen = None;
+        if self.stamp(directory).is_some() {
+            let look = self.read_record_at(directory, &mut unchanged, |record, state| {
+                self.directory(state)?;
+                free(self.seat(directory.number as u32, record, name)?)
+            });
+            seen = Some(look?);
+        }
         let parent = self.lock(directory)?;
         self.directory_with_names(&parent)?;
-        let key = if parent.was_unchanged_since(unchanged) {
-            seen
-        } else {
-            free(self.seat(parent.inode, &parent.record, name)?)?
+        let key = match seen {
+            Some(key) if parent.was_unchanged_since(unchanged) => key,
+            _ => free(self.seat(parent.inode, &parent.record, name)?)?,
         };
         let made;
         let new = match making {

@@ -267,7 +267,11 @@ impl<'s> Op<'s> {
         let grown = self.resize(locked, end, None).and_then(|()| self.seal(locked));
         let outcome = grown.and_then(|()| self.overwrite_sealed(locked, at, from));
         let reached = outcome.as_ref().map_or(size, |&count| at + count as u64);
-        let taken_back = if reached < locked.record.size() { self.resize(locked, reached, None) } else { Ok(()) };
+        // Not from a volume that was put into the file's place meanwhile, which is what may have failed.
+        let taken_back = match reached < locked.record.size() && self.core.is_as_opened().is_ok() {
+            true => self.resize(locked, reached, None),
+            false => Ok(()),
+        };
         self.need.set(needed);
         taken_back.and(outcome)
     }

@@ -122,12 +122,13 @@ impl Namespace<'_, '_> {
             return Ok(Opened { node, file_type: FileType::Regular, created: true });
         }
         // What exists is told before what is forbidden: it may not have been looked up.
-        let holder =
-            self.check_create(place.directory).map_err(|error| self.exists_or(place.directory, name, error))?;
-        self.with_new_node(place.directory, &holder, FileType::Regular, mode, |new| {
-            let node = self.fs.create(place.directory, name, new)?;
-            Ok(Opened { node, file_type: FileType::Regular, created: true })
-        })
+        let opened = self.check_create(place.directory).and_then(|holder| {
+            self.with_new_node(place.directory, &holder, FileType::Regular, mode, |new| {
+                let node = self.fs.create(place.directory, name, new)?;
+                Ok(Opened { node, file_type: FileType::Regular, created: true })
+            })
+        });
+        opened.map_err(|error| self.exists_or(place.directory, name, error))
     }
 
     fn open_unnamed(&self, place: &Place<'_>, mode: u32) -> Result<Opened> {
