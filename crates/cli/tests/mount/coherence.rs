@@ -6,7 +6,7 @@
 use crate::agents::{Agent, FILE_BYTES_MAX, Random, digest};
 use crate::{Bench, with_transports};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self};
+use std::fs;
 use std::time::Duration;
 
 const NAMES: u64 = 6;
