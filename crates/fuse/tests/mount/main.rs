@@ -5,6 +5,7 @@
 //! `cargo test -p gannet-fuse --test mount [FILTER]`; `GANNET_LONG=1` runs longer loads.
 
 mod appends;
+mod attributes;
 mod files;
 mod guarded;
 mod holes;
@@ -225,6 +226,7 @@ fn main() -> ExitCode {
         uring::TESTS,
         programs::TESTS,
         special::TESTS,
+        attributes::TESTS,
         set_id::TESTS,
         holes::TESTS,
         room::TESTS,

@@ -13,20 +13,25 @@ use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;
 
-/// Runs `other` beside a writer of one block of `one` that stands still. If it does not wait for the writer, `look` sees the
-/// same before and after the writer goes on, or this panics.
-fn beside_a_writer(what: &str, other: fn(&LogFs, NodeId, NodeId), look: fn(&LogFs, NodeId, NodeId) -> Vec<u8>) {
+/// Two files of so many blocks, in a volume whose data is written in place.
+fn two_files(blocks: usize) -> (Arc<LogFs>, Simulation, NodeId, NodeId) {
     let image = image(Mode::InPlace, |fs| {
         let rig = Rig::new(fs);
         for text in ["one", "other"] {
             let node = rig.file(rig.root, text);
-            rig.write(node, 0, &bytes(1, 8 * BLOCK));
+            rig.write(node, 0, &bytes(1, blocks * BLOCK));
         }
     });
-    let (fs, _simulation) = open(&image);
-    let fs = Arc::new(fs);
-    let find = |text| Rig::new(&*fs).find(fs.root(), text).expect("a file");
+    let (fs, simulation) = open(&image);
+    let find = |text| Rig::new(&fs).find(fs.root(), text).expect("a file");
     let (one, two) = (find("one"), find("other"));
+    (Arc::new(fs), simulation, one, two)
+}
+
+/// Runs `other` beside a writer of one block of `one` that stands still. If it does not wait for the writer, `look` sees the
+/// same before and after the writer goes on, or this panics.
+fn beside_a_writer(what: &str, other: fn(&LogFs, NodeId, NodeId), look: fn(&LogFs, NodeId, NodeId) -> Vec<u8>) {
+    let (fs, _simulation, one, two) = two_files(8);
     // What was loaded has to be sealed first: the writer is to find nothing to do but its copy.
     Rig::new(&*fs).write(one, 2 * BLOCK as u64, &bytes(1, BLOCK));
     let writer = fs.clone();
@@ -108,17 +113,7 @@ fn behind_a_killed(
     look: fn(&LogFs, NodeId, NodeId) -> Vec<u8>,
     is_right: Option<fn(&[u8]) -> bool>,
 ) {
-    let image = image(Mode::InPlace, |fs| {
-        let rig = Rig::new(fs);
-        for text in ["one", "other"] {
-            let node = rig.file(rig.root, text);
-            rig.write(node, 0, &bytes(1, 24 * BLOCK));
-        }
-    });
-    let (fs, _simulation) = open(&image);
-    let fs = Arc::new(fs);
-    let find = |text| Rig::new(&*fs).find(fs.root(), text).expect("a file");
-    let (one, two) = (find("one"), find("other"));
+    let (fs, _simulation, one, two) = two_files(24);
     Rig::new(&*fs).write(one, (at * BLOCK) as u64, &bytes(1, BLOCK));
     let writer = fs.clone();
     let stopped =

@@ -241,7 +241,7 @@ fn replaced_while_open(at: &Path, notes: &mut Notes) {
         let same = fs::metadata(&old).unwrap().ino() == open_new.metadata().unwrap().ino();
         notes.note(format!("{name} replaced"), (links(&open_old), links(&open_new), same));
         notes.note(format!("{name} chmod"), errno(rustix::fs::fchmod(&open_old, Mode::RUSR)));
-        notes.note(format!("{name} times"), errno(rustix::fs::futimens(&open_old, &super::data::long_ago())));
+        notes.note(format!("{name} times"), errno(rustix::fs::futimens(&open_old, &super::times::long_ago())));
         let reached = fs::metadata(format!("/proc/self/fd/{}", open_old.as_raw_fd()));
         notes.note(format!("{name} by its descriptor"), reached.map(|about| about.nlink()).ok());
     }

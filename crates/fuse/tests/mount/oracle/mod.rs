@@ -10,6 +10,7 @@ mod guards;
 mod locks;
 mod names;
 mod rights;
+mod times;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -112,9 +113,17 @@ fn told() -> &'static BTreeMap<(&'static str, String), Vec<String>> {
 }
 
 fn scenarios() -> impl Iterator<Item = &'static Scenario> {
-    [data::SCENARIOS, names::SCENARIOS, rights::SCENARIOS, guards::SCENARIOS, locks::SCENARIOS, corners::SCENARIOS]
-        .into_iter()
-        .flatten()
+    [
+        data::SCENARIOS,
+        times::SCENARIOS,
+        names::SCENARIOS,
+        rights::SCENARIOS,
+        guards::SCENARIOS,
+        locks::SCENARIOS,
+        corners::SCENARIOS,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// What may differ on a mount that does or does not write back: a scenario, and what it noted.

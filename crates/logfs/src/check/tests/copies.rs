@@ -1,7 +1,8 @@
 //! Files that hold copies of their own volume's metadata, even forged ones: where a link is lost, what is found is never a file's.
 
 use super::build::{Builder, populated};
-use super::damage::{head_of, tree};
+use super::damage::head_of;
+use super::tree::tree;
 use super::{damage, medium_of, repaired};
 use crate::format::BLOCK_BYTES;
 use crate::format::entry::{Binding, Owned, Payload, encode};

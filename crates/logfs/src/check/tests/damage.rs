@@ -1,83 +1,22 @@
 //! Kinds of damage one by one: what repair keeps, what it loses and says so; what crashes leave; repairs cut short.
 
 use super::build::{Builder, VOLUME_BYTES, populated};
+use super::tree::{Seen, options, tree};
 use super::{check, damage, medium_of, repaired, run};
-use crate::attach::AttachOptions;
-use crate::check::{CheckOptions, Outcome, UNFINISHED, check_giving_up};
+use crate::check::{CheckOptions, Outcome};
 use crate::disk::Disk;
 use crate::format::entry::{Binding, Extents, FileExtent, Partner, Payload};
 use crate::format::page::{AT_NEXT, Link};
 use crate::format::slot::{AT_HEAD, AT_LINKS, SLOT_BYTES};
-use crate::format::state::{CLEAN_AT, REPAIRING};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
-use crate::ops::NoUsers;
 use crate::recover::ROOT;
 use crate::volume::LogFs;
 use gannet_media::simulation::CrashPolicy;
 use gannet_media::{CreateOptions, Medium, MediumOffset, OpenOptions};
-use gannet_vfs::usermem::Destination;
-use gannet_vfs::{AttributeChange, Errno, FileSystem, FileType, Name, NewNode, Owner};
-use std::collections::{BTreeMap, BTreeSet};
+use gannet_vfs::{Errno, FileSystem, FileType, Name, NewNode, Owner};
+use std::collections::BTreeMap;
 
-/// What is at a path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    file_type: FileType,
-    pub(super) mode: u32,
-    links: u64,
-    size_bytes: u64,
-    content: Vec<u8>,
-    attributes: Vec<Vec<u8>>,
-}
-
-fn options() -> AttachOptions {
-    AttachOptions {
-        index_bytes_max: 4 << 20,
-        copy_on_write: None,
-        access_times: Default::default(),
-        threads: 1,
-        users: Box::new(NoUsers),
-    }
-}
-
-/// The tree as the engine sees it, on a copy of the medium.
-pub(super) fn tree(medium: &Medium) -> BTreeMap<String, Seen> {
-    let mut image = vec![0; VOLUME_BYTES as usize];
-    medium.read(MediumOffset(0), &mut image).unwrap();
-    let fs = LogFs::open_private(medium_of(&image), options()).unwrap();
-    let mut tree = BTreeMap::new();
-    let mut open = vec![("".to_owned(), fs.root())];
-    while let Some((path, node)) = open.pop() {
-        let about = fs.attributes(node).unwrap();
-        let mut content = vec![0; 64 << 10];
-        let count = match about.file_type {
-            FileType::Regular => fs.read(node, 0, &mut Destination::from_slice(&mut content)).unwrap(),
-            FileType::Symlink => fs.read_link(node, &mut content).unwrap(),
-            _ => 0,
-        };
-        content.truncate(count);
-        let mut attributes = Vec::new();
-        fs.list_xattrs(node, &mut |name| attributes.push(name.to_vec())).unwrap();
-        if about.file_type == FileType::Directory {
-            let mut names = Vec::new();
-            fs.read_directory(node, 0, &mut |entry| {
-                names.push(entry.name.bytes().to_vec());
-                true
-            })
-            .unwrap();
-            for name in names {
-                let found = fs.lookup(node, Name::new(&name).unwrap()).unwrap();
-                open.push((format!("{path}/{}", name.escape_ascii()), found.node));
-            }
-        }
-        let (file_type, mode, links, size_bytes) = (about.file_type, about.mode, about.links, about.size_bytes);
-        let size_bytes = if file_type == FileType::Directory { 0 } else { size_bytes };
-        tree.insert(path, Seen { file_type, mode, links, size_bytes, content, attributes });
-    }
-    tree
-}
-
-fn fill(medium: &Medium, at: u64, length_bytes: usize, byte: u8) {
+pub(super) fn fill(medium: &Medium, at: u64, length_bytes: usize, byte: u8) {
     medium.write(MediumOffset(at), &vec![byte; length_bytes]).unwrap();
 }
 
@@ -140,7 +79,7 @@ fn what_has_several_names_is_made_again_as_it_was_born() {
 }
 
 /// Where the entry of the name "inner" stands.
-fn entry_of_inner(builder: &Builder, places: &super::build::Places) -> u64 {
+pub(super) fn entry_of_inner(builder: &Builder, places: &super::build::Places) -> u64 {
     head_of(builder, places.directory) * BLOCK_BYTES + 3 * LINE_BYTES
 }
 
@@ -302,104 +241,6 @@ fn what_a_crash_leaves_is_recovered_and_is_no_damage() {
     let mut after = tree(&builder.medium);
     assert_eq!(after.remove("/torn").unwrap().size_bytes, 0);
     assert_eq!(after, whole);
-}
-
-/// A volume all of whose blocks but that of the list of shared ones are in use, and that has lost names.
-fn full_and_damaged(is_closed: bool) -> (Builder, Medium) {
-    let (mut builder, places) = populated();
-    let geometry = *builder.disk.geometry();
-    let block = builder.take_block();
-    let mut count = 1;
-    while builder.take_block() + 2 < geometry.replica() {
-        count += 1;
-    }
-    let extents = [FileExtent { file_block: 100, block, count: count + 1, shared: false }];
-    let size_bytes = 200 * BLOCK_BYTES;
-    builder.append(places.other, &Payload::Write { size_bytes, hash: None, extents: Extents::List(&extents) });
-    builder.close();
-    if !is_closed {
-        builder.open_again();
-    }
-    let medium = medium_of(&builder.image());
-    fill(&medium, entry_of_inner(&builder, &places), 8, 0xFF);
-    (builder, medium)
-}
-
-#[test]
-fn a_repair_without_room_says_so_and_changes_nothing() {
-    for is_closed in [true, false] {
-        let (_, medium) = full_and_damaged(is_closed);
-        let image = |medium: &Medium| {
-            let mut image = vec![0; VOLUME_BYTES as usize];
-            medium.read(MediumOffset(0), &mut image).unwrap();
-            image
-        };
-        let before = image(&medium);
-        let report = run(&medium, true);
-        assert_eq!(report.outcome, Outcome::Damaged);
-        let unfinished = report.findings.iter().find(|finding| finding.what.starts_with(UNFINISHED));
-        assert!(unfinished.is_some_and(|finding| finding.what.contains("make room")), "{:#?}", report.findings);
-        assert!(image(&medium) == before, "something was changed");
-    }
-}
-
-#[test]
-fn where_room_is_made_a_repair_gives_back_what_it_would_have() {
-    let (_, medium) = full_and_damaged(true);
-    run(&medium, true);
-    // Opened and closed as somebody does who makes room: nothing is taken for what a crash left.
-    let fs = LogFs::open_private(medium.clone(), options()).unwrap();
-    assert_eq!(fs.recovery(), None);
-    let other = fs.lookup(fs.root(), Name::new(b"other").unwrap()).unwrap().node;
-    let to = Some(100 * BLOCK_BYTES);
-    fs.set_attributes(other, &AttributeChange { size_bytes: to, ..Default::default() }).unwrap();
-    assert!(fs.detach().unwrap());
-    drop(fs);
-    let report = repaired(&medium);
-    assert_eq!(report.outcome, Outcome::Repaired);
-    let (builder, _) = populated();
-    assert_eq!(report.inodes, builder.logs.len() as u64 + 1, "all, and lost+found");
-    let contents = |tree: BTreeMap<String, Seen>| {
-        let files = tree.into_iter().filter(|(path, seen)| seen.file_type != FileType::Directory && path != "/other");
-        files.map(|(_, seen)| (seen.mode, seen.size_bytes, seen.content)).collect::<BTreeSet<_>>()
-    };
-    assert!(contents(tree(&medium)) == contents(tree(&builder.medium)));
-}
-
-#[test]
-fn where_nobody_can_make_room_a_file_is_given_up() {
-    for state in [0, REPAIRING] {
-        let (builder, medium) = full_and_damaged(false);
-        medium.store_u64(MediumOffset(CLEAN_AT), state).unwrap();
-        if state == REPAIRING {
-            assert!(LogFs::open_private(medium.clone(), options()).is_err(), "nobody can open it");
-        }
-        assert_eq!(run(&medium, true).outcome, Outcome::Damaged);
-        let give_up = |file: &str| {
-            let options = CheckOptions { repair: true, threads: 1 };
-            check_giving_up(&medium, options, &[file.as_bytes()], &mut |_| {})
-        };
-        assert_eq!(give_up("/other/way").unwrap_err().errno(), Errno::NOENT);
-        assert_eq!(give_up("/directory").unwrap_err().errno(), Errno::INVAL);
-        assert_eq!(give_up("4000").unwrap_err().errno(), Errno::INVAL);
-        let report = give_up(if state == 0 { "/other" } else { "4" }).unwrap();
-        assert_eq!(report.outcome, Outcome::Repaired, "{:#?}", damage(&report));
-        assert!(
-            damage(&report).iter().any(|text| text.contains("(/other)") && text.contains("given up")),
-            "{report:#?}"
-        );
-        assert_eq!(run(&medium, false).findings, []);
-        let (whole, after) = (tree(&builder.medium), tree(&medium));
-        assert_eq!(
-            (after["/other"].size_bytes, after["/other"].attributes.len()),
-            (0, whole["/other"].attributes.len())
-        );
-        let contents = |tree: &BTreeMap<String, Seen>| {
-            let files = tree.iter().filter(|(path, seen)| seen.file_type != FileType::Directory && *path != "/other");
-            files.map(|(_, seen)| (seen.mode, seen.size_bytes, seen.content.clone())).collect::<BTreeSet<_>>()
-        };
-        assert!(contents(&whole) == contents(&after));
-    }
 }
 
 #[test]

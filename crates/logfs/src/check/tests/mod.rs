@@ -10,8 +10,10 @@ mod damage;
 mod ends;
 mod flips;
 pub(crate) mod fuzz;
+mod no_room;
 #[cfg(test)]
 mod sense;
+mod tree;
 #[cfg(test)]
 mod unreadable;
 

@@ -1,7 +1,7 @@
 //! What is well-formed, with right checksums, and cannot be meant: found, named, and mended so that the rest stays.
 
 use super::build::{Builder, Places, populated};
-use super::damage::tree;
+use super::tree::tree;
 use super::{damage, medium_of, repaired, run};
 use crate::check::Outcome;
 use crate::format::entry::{LoggedAttributes, Payload};
