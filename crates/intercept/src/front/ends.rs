@@ -1,5 +1,6 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
+use super::filters::{self, Need};
 use super::{Front, Mount, complain, front, maps, over_exec, rights, table};
 use crate::number;
 use crate::process::{is_beside, is_shared};
@@ -20,7 +21,11 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
     if !over_exec::has_directory(record) {
         front.release_directory();
     }
-    if record.over_exec != 0 || table::current(record).iter().next().is_some() || maps::any() {
+    if !filters::allow(Need::SharedState)
+        || record.over_exec != 0
+        || table::current(record).iter().next().is_some()
+        || maps::any()
+    {
         return;
     }
     for mount in &front.mounts {
@@ -130,6 +135,10 @@ fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     if !in_child && is_beside() {
+        return;
+    }
+    if !filters::allow(Need::SharedState) {
+        // As if it had been killed: others give back what it had.
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {

@@ -41,7 +41,7 @@ pub(crate) fn template(text: &[u8]) -> Result<i32, &'static str> {
     let mut head = numbers(text.split(|byte| *byte == b';').next().unwrap_or_default());
     let inherited = head.next();
     if head.next() == Some(1) {
-        filters::note();
+        filters::note(head.next().unwrap_or(0) as u8);
     }
     // Another thread of the program before may have had it make way while this one was executed; one that was not intercepted, anything.
     let places = inherited.into_iter().flat_map(|first| first as usize..first as usize + TEMPLATE_STEPS_MAX);
@@ -211,7 +211,11 @@ impl Front {
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
-        let _ = write!(text, "{}{};", self.template(), if filters::is_filtered() { " 1" } else { "" });
+        let _ = write!(text, "{}", self.template());
+        if filters::is_filtered() {
+            let _ = write!(text, " 1 {}", filters::forbidden());
+        }
+        text.push(';');
         let with_locks = !in_child && locks::has_some();
         let mut wanted = Wanted { descriptions: Vec::new(), has_directory: false, with_locks };
         if let Some((mount, node)) = table.directory() {

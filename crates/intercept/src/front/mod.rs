@@ -25,6 +25,7 @@ pub(crate) mod ends;
 mod enter_users;
 pub(crate) mod extent;
 mod file_ids;
+mod filter_programs;
 pub(crate) mod filters;
 pub(crate) mod flags;
 pub(crate) mod forks;
