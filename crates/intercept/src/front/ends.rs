@@ -42,13 +42,14 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
 }
 
 /// Leaves a volume, and says where it could not be closed: `exit` and `execve` have no answer for that. Mostly the command is the last, which
-/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, nor may who has no descriptor left:
-/// others find them gone.
+/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, nor may who has no descriptor left, or sees
+/// another `/dev/shm`, where the shared state is not: others find them gone.
 fn leave(front: &Front, table: &table::Table, mount: &Mount, opened: &dyn FileSystem) {
     let has_no_room = |error: &gannet_vfs::Error| matches!(error.errno(), Errno::MFILE | Errno::NFILE);
     if let Err(error) = rights::with_room(front, table, true, || opened.leave())
         && !super::has_changed_identity()
         && !has_no_room(&error)
+        && error.errno() != Errno::SHUTDOWN
     {
         complain(&[&mount.volume, b": could not be closed: ", error.to_string().as_bytes()]);
     }
