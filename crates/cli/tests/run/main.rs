@@ -509,7 +509,11 @@ fn closed_standard_descriptors_stay_closed() {
         let plain = ends(format!("{command} {what}"));
         let program = env!("CARGO_BIN_EXE_gannet");
         let ours = ends(format!("timeout --foreground -s KILL 300 {program} run {volume} -- {command} {what}"));
-        assert_eq!((ours.status.code(), text(&ours.stdout)), (plain.status.code(), text(&plain.stdout)), "{command} {what}");
+        assert_eq!(
+            (ours.status.code(), text(&ours.stdout)),
+            (plain.status.code(), text(&plain.stdout)),
+            "{command} {what}"
+        );
     }
 }
 
