@@ -17,5 +17,6 @@ mod transport;
 pub use dispatch::CachePolicy;
 pub use mount::{MountError, MountOptions, Mounted, serve};
 pub use transport::{
-    RingHindrance, Transport, enable_ring, panic_costs_one_request, ring_offered, standard_output_was_closed,
+    RingHindrance, Transport, enable_ring, panic_costs_one_request, ring_offered, standard_descriptors_closed,
+    standard_output_was_closed,
 };

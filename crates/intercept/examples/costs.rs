@@ -147,6 +147,7 @@ fn main() {
         program: myself.into_os_string(),
         arguments: vec![OsString::from("--measure"), OsString::from("/gannet")],
         directory: None,
+        closed: Vec::new(),
     };
     assert!(launch(&options).expect("this program again").success());
     let plain = start_us(|| Command::new("/bin/true"));

@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         program: arguments.next().expect("COMMAND"),
         arguments: arguments.collect(),
         directory: None,
+        closed: Vec::new(),
     };
     // Held open as long as the command runs: otherwise each process would be the first and the last.
     let volume = options.mounts.first().map(|mount| Path::new(&mount.volume).to_owned());

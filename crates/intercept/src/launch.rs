@@ -35,6 +35,8 @@ pub struct LaunchOptions {
     pub arguments: Vec<OsString>,
     /// Where it starts; `None`: here.
     pub directory: Option<PathBuf>,
+    /// Descriptors that it starts without, though this process has something there: Rust's beginning puts `/dev/null` where standard ones are closed.
+    pub closed: Vec<i32>,
 }
 
 /// The injected library beside this executable, in `../lib/gannet` or `../lib` of it, or where `GANNET_LIBRARY` says; `None` if it is not there.
@@ -197,6 +199,18 @@ fn command(options: &LaunchOptions) -> io::Result<Command> {
     }
     if let Some(directory) = options.directory.as_deref().filter(|_| !directory_inside) {
         command.current_dir(directory);
+    }
+    if !options.closed.is_empty() {
+        let closed = options.closed.clone();
+        // SAFETY: system calls between fork and exec, of descriptors that the standard library does not use there.
+        unsafe {
+            command.pre_exec(move || {
+                for descriptor in &closed {
+                    crate::raw::syscall(crate::number::CLOSE, [*descriptor as usize]);
+                }
+                Ok(())
+            });
+        }
     }
     Ok(command)
 }

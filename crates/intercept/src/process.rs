@@ -268,6 +268,10 @@ fn fork(
 
 /// A thread's end.
 pub(crate) fn exit_thread(frame: &mut Frame, record: &mut Record) -> Outcome {
+    if !front::filters::allow(front::filters::Need::ThreadEnd) {
+        // Its memory goes with the process, and counts as a thread's until then.
+        return Outcome::Pass;
+    }
     // SAFETY: no arguments.
     let thread = unsafe { syscall(GETTID, []) as i32 };
     if thread == record.thread {

@@ -1,7 +1,7 @@
 //! Opening a medium: which kind of file it is, mapping it, and how its stores become durable.
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 
@@ -45,7 +45,8 @@ const READ_ONLY_BELOW: &str = "open the medium to write to it: the file system t
 const DESCRIPTOR_MIN: i32 = 512;
 
 /// The descriptor with a number that the process does not miss, also where it may have few (RLIMIT_NOFILE): a descriptor may stay
-/// above the limit, so the limit is higher for a moment, where that is allowed. The same descriptor if there is no such number.
+/// above the limit, so the limit is higher for a moment, where that is allowed; else it is as high as the limit lets it. The same descriptor if
+/// there is no such number.
 fn out_of_the_way(descriptor: OwnedFd) -> OwnedFd {
     const LIMIT: u64 = 2 * DESCRIPTOR_MIN as u64;
     let duplicate = |descriptor: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(descriptor, DESCRIPTOR_MIN);
@@ -56,11 +57,18 @@ fn out_of_the_way(descriptor: OwnedFd) -> OwnedFd {
     let maximum = before.maximum.map(|maximum| maximum.max(LIMIT));
     let above = |limit: Option<u64>| limit.is_none_or(|limit| limit >= LIMIT);
     if above(before.current) || setrlimit(Resource::Nofile, Rlimit { current: Some(LIMIT), maximum }).is_err() {
-        return descriptor;
+        return highest(descriptor, before.current);
     }
     let moved = duplicate(&descriptor).unwrap_or(descriptor);
     let _ = setrlimit(Resource::Nofile, before);
     moved
+}
+
+/// The descriptor with the highest number that is free below the limit.
+fn highest(descriptor: OwnedFd, limit: Option<u64>) -> OwnedFd {
+    let below = limit.map_or(DESCRIPTOR_MIN, |limit| limit.min(DESCRIPTOR_MIN as u64) as i32);
+    let higher = (descriptor.as_raw_fd() + 1..below).rev();
+    higher.into_iter().find_map(|from| rustix::io::fcntl_dupfd_cloexec(&descriptor, from).ok()).unwrap_or(descriptor)
 }
 
 impl Medium {

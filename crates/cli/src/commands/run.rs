@@ -73,6 +73,7 @@ pub(crate) fn run(arguments: &Run) -> Result<u8, Failure> {
         program: program.clone(),
         arguments: rest.to_vec(),
         directory: arguments.directory.clone().or(starts_inside),
+        closed: gannet_fuse::standard_descriptors_closed().collect(),
     };
     let status = launch(&options).map_err(|error| {
         let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { NOT_STARTED };

@@ -363,6 +363,30 @@ fn programs_that_will_not_see_it_are_named_and_run() {
 }
 
 #[test]
+fn closed_standard_descriptors_stay_closed() {
+    let place = Place::new();
+    let volume = place.volume("volume");
+    build_library();
+    for (command, what) in [
+        ("sh -c 'echo x 2>&3'", "3>&2 2>/dev/null >&-"),
+        ("cat", "2>/dev/null <&-"),
+        ("sh -c 'echo x >&2; test $? = 0'", "2>&-"),
+        ("sh -c 'cd /; echo x; cat; ls -l /proc/self/fd/ | grep -c null'", "2>/dev/null <&-"),
+        ("sh -c 'ls /proc/self/fd | wc -w'", "<&- 2>&-"),
+    ] {
+        let ends = |command: String| Command::new("bash").args(["-c", &command]).output().unwrap();
+        let plain = ends(format!("{command} {what}"));
+        let program = env!("CARGO_BIN_EXE_gannet");
+        let ours = ends(format!("timeout --foreground -s KILL 300 {program} run {volume} -- {command} {what}"));
+        assert_eq!(
+            (ours.status.code(), text(&ours.stdout)),
+            (plain.status.code(), text(&plain.stdout)),
+            "{command} {what}"
+        );
+    }
+}
+
+#[test]
 fn a_library_of_another_build_is_not_injected() {
     let directory = TempDir::new_in("/dev/shm").unwrap();
     let volume = directory.path().join("volume");

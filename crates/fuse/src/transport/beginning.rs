@@ -5,10 +5,10 @@
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-const STANDARD_OUTPUT: c_int = 1;
+const STANDARD_OUTPUT: usize = 1;
 const F_GETFD: c_int = 1;
 
-static OUTPUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
+static WERE_CLOSED: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
 
 unsafe extern "C" {
     fn fcntl(descriptor: c_int, command: c_int, ...) -> c_int;
@@ -17,17 +17,24 @@ unsafe extern "C" {
 /// Whether standard output was closed when the process began.
 #[must_use]
 pub fn standard_output_was_closed() -> bool {
-    OUTPUT_WAS_CLOSED.load(Ordering::Relaxed)
+    WERE_CLOSED[STANDARD_OUTPUT].load(Ordering::Relaxed)
+}
+
+/// Which of the standard descriptors were closed when the process began: who starts another program hands that on.
+pub fn standard_descriptors_closed() -> impl Iterator<Item = i32> {
+    (0..).zip(&WERE_CLOSED).filter(|(_, was_closed)| was_closed.load(Ordering::Relaxed)).map(|(number, _)| number)
 }
 
 extern "C" fn look() {
-    // SAFETY: asks for the flags of a descriptor, open or not; the C library is ready before what `.init_array` names is called.
-    let is_open = unsafe { fcntl(STANDARD_OUTPUT, F_GETFD) } >= 0;
-    OUTPUT_WAS_CLOSED.store(!is_open, Ordering::Relaxed);
+    for (number, was_closed) in (0..).zip(&WERE_CLOSED) {
+        // SAFETY: asks for the flags of a descriptor, open or not; the C library is ready before what `.init_array` names is called.
+        let is_open = unsafe { fcntl(number, F_GETFD) } >= 0;
+        was_closed.store(!is_open, Ordering::Relaxed);
+    }
 }
 
 // SAFETY: what stands in this section is called by the C library, once, before `main`; it is a function that takes what it is given, nothing, and
-// touches one word.
+// touches three words.
 #[unsafe(link_section = ".init_array")]
 #[used]
 static LOOK: extern "C" fn() = look;

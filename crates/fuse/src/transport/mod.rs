@@ -35,7 +35,7 @@ use crate::protocol::constants::{InitFlags, OUT_HEADER_BYTES};
 use crate::protocol::init::{Agreement, Answer};
 use crate::protocol::reply::out_header;
 use crate::protocol::request::{Operation, Request};
-pub use beginning::standard_output_was_closed;
+pub use beginning::{standard_descriptors_closed, standard_output_was_closed};
 use classic::Channel;
 use crew::{Crew, Member};
 use hand_off::HandOff;

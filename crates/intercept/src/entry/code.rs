@@ -226,6 +226,9 @@ global_asm!(
     ".globl gannet_plain_path_start",
     ".hidden gannet_plain_path_start",
     "gannet_plain_path_start:",
+    // No path at all, which a look at would end a program that blocks SIGSEGV.
+    "test rdx, rdx",
+    "jz 25f",
     "movzx eax, word ptr [rdx]",
     "cmp al, 0x2f",
     "jne 25f",

@@ -1,5 +1,6 @@
 //! The end of a program, a thread, a process: what it had of the volumes is given back in order where that is possible.
 
+use super::filters::{self, Need};
 use super::{Front, Mount, complain, front, maps, over_exec, rights, table};
 use crate::number;
 use crate::process::{is_beside, is_shared};
@@ -20,7 +21,11 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
     if !over_exec::has_directory(record) {
         front.release_directory();
     }
-    if record.over_exec != 0 || table::current(record).iter().next().is_some() || maps::any() {
+    if !filters::allow(Need::SharedState)
+        || record.over_exec != 0
+        || table::current(record).iter().next().is_some()
+        || maps::any()
+    {
         return;
     }
     for mount in &front.mounts {
@@ -37,13 +42,14 @@ pub(crate) fn leave_before_exec(record: &mut Record) {
 }
 
 /// Leaves a volume, and says where it could not be closed: `exit` and `execve` have no answer for that. Mostly the command is the last, which
-/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, nor may who has no descriptor left:
-/// others find them gone.
+/// keeps the volumes open until its program has ended. Who has become somebody else may not leave in order, nor may who has no descriptor left, or sees
+/// another `/dev/shm`, where the shared state is not: others find them gone.
 fn leave(front: &Front, table: &table::Table, mount: &Mount, opened: &dyn FileSystem) {
     let has_no_room = |error: &gannet_vfs::Error| matches!(error.errno(), Errno::MFILE | Errno::NFILE);
     if let Err(error) = rights::with_room(front, table, true, || opened.leave())
         && !super::has_changed_identity()
         && !has_no_room(&error)
+        && error.errno() != Errno::SHUTDOWN
     {
         complain(&[&mount.volume, b": could not be closed: ", error.to_string().as_bytes()]);
     }
@@ -130,6 +136,10 @@ fn process_exits(record: &mut Record, in_child: bool) {
         return;
     }
     if !in_child && is_beside() {
+        return;
+    }
+    if !filters::allow(Need::SharedState) {
+        // As if it had been killed: others give back what it had.
         return;
     }
     if !in_child && !thread::is_alone() && !is_shared() {

@@ -4,38 +4,134 @@
 //! can be left out: `openat2`, by which symbolic links of the host are found that lead to a volume ([`super::links`]), and
 //! `futex_waitv`, by which who waits for a lock hears of its owner's death at once instead of a millisecond later. Volumes are opened
 //! before, since a filter may forbid that. It stays over `fork`, as this note does, and over `execve`, which hands the note on ([`super::inherit`]).
+//!
+//! A program that is done with volumes makes calls for them all the same where it forks, executes another one, or ends: so what a filter says of
+//! those is found out when it is installed, by executing it here ([`super::filter_programs`]). Where it forbids one of a [`Need`], that is left
+//! undone, as if the process had been killed: others settle it.
 
-use super::Front;
 use super::call::Call;
-use crate::number::{PRCTL, SECCOMP};
-use core::sync::atomic::{AtomicBool, Ordering};
+use super::filter_programs::{INSTRUCTION_BYTES, INSTRUCTIONS_MAX, lets_through};
+use super::{Front, credentials, limits};
+use crate::memory;
+use crate::number::*;
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 static FILTERED: AtomicBool = AtomicBool::new(false);
+/// The needs that are forbidden.
+static FORBIDDEN: AtomicU8 = AtomicU8::new(0);
+
+/// What a process has to do that the program did not ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Need {
+    /// To come to the volumes' shared state and to leave it: where it ends, forks or executes.
+    SharedState = 1,
+    /// To look for more room and rights where that failed ([`super::rights`]).
+    MoreRoom = 2,
+    /// To give back the memory of a thread that ends.
+    ThreadEnd = 4,
+}
+
+impl Need {
+    const ALL: [Self; 3] = [Self::SharedState, Self::MoreRoom, Self::ThreadEnd];
+
+    /// The calls that are made for it, with arguments that they have then, as far as filters look at such.
+    fn calls(self) -> &'static [(usize, [u64; 6])] {
+        const HERE: u64 = -100i64 as u64;
+        const READ_WRITE_SAFELY: u64 = 0o2502002 | 0o4000;
+        const F_DUPFD_CLOEXEC: u64 = 1030;
+        const F_OFD_SETLK: u64 = 37;
+        const MAP_SHARED: u64 = 1;
+        const MADV_DONTFORK: u64 = 10;
+        match self {
+            Self::SharedState => &[
+                (STAT, [0; 6]),
+                (NEWFSTATAT, [HERE, 0, 0, 0x100, 0, 0]),
+                (OPEN, [0, READ_WRITE_SAFELY, 0, 0, 0, 0]),
+                (FCNTL, [240, F_DUPFD_CLOEXEC, 240, 0, 0, 0]),
+                (FCNTL, [240, F_OFD_SETLK, 0, 0, 0, 0]),
+                (FSTAT, [240, 0, 0, 0, 0, 0]),
+                (MMAP, [0, 4096, 0, MAP_SHARED, 240, 0]),
+                (MADVISE, [0, 4096, MADV_DONTFORK, 0, 0, 0]),
+                (MUNMAP, [0, 4096, 0, 0, 0, 0]),
+                (CLOSE, [240, 0, 0, 0, 0, 0]),
+                (UNLINK, [0; 6]),
+                (GETPID, [0; 6]),
+                (GETTID, [0; 6]),
+            ],
+            Self::MoreRoom => &[
+                (PRLIMIT64, [0, 7, 1, 0, 0, 0]),
+                (PRLIMIT64, [0, 7, 0, 1, 0, 0]),
+                (SETFSUID, [0; 6]),
+                (CAPGET, [0; 6]),
+                (CAPSET, [0; 6]),
+            ],
+            Self::ThreadEnd => &[(GETTID, [0; 6]), (MUNMAP, [0, 4096, 0, 0, 0, 0])],
+        }
+    }
+}
 
 /// Whether this process, or one that it comes from, has put a filter on itself.
 pub(crate) fn is_filtered() -> bool {
     FILTERED.load(Ordering::Relaxed)
 }
 
-/// There is a filter, or will be.
-pub(crate) fn note() {
+/// Whether a filter allows what is needed for this.
+#[inline]
+pub(crate) fn allow(need: Need) -> bool {
+    FORBIDDEN.load(Ordering::Relaxed) & need as u8 == 0
+}
+
+/// There is a filter, or will be, and it forbids these.
+pub(crate) fn note(forbidden: u8) {
     FILTERED.store(true, Ordering::Relaxed);
+    FORBIDDEN.fetch_or(forbidden, Ordering::Relaxed);
     gannet_vfs::shared::shm::wait_for_one_word();
+}
+
+/// What the next program is told, for [`note`].
+pub(super) fn forbidden() -> u8 {
+    FORBIDDEN.load(Ordering::Relaxed)
 }
 
 /// Before a call that may install a filter.
 pub(crate) fn before(call: &Call<'_>) {
     const PR_SET_SECCOMP: usize = 22;
-    const SECCOMP_SET_MODE_FILTER: usize = 1;
-    let installs = match call.number {
-        PRCTL => call.arguments[0] as u32 as usize == PR_SET_SECCOMP,
-        SECCOMP => call.arguments[0] as u32 as usize <= SECCOMP_SET_MODE_FILTER,
-        _ => false,
+    const SECCOMP_MODE_STRICT: u32 = 1;
+    const SECCOMP_SET_MODE_FILTER: u32 = 1;
+    let [first, second, third, ..] = call.arguments;
+    let (is_strict, filter) = match call.number {
+        PRCTL if first as u32 as usize == PR_SET_SECCOMP => (second as u32 == SECCOMP_MODE_STRICT, third),
+        SECCOMP if first as u32 <= SECCOMP_SET_MODE_FILTER => (first as u32 != SECCOMP_SET_MODE_FILTER, third),
+        _ => return,
     };
-    if installs && !is_filtered() {
-        call.front.join_all();
-        note();
+    // Who has no filter only asks whether there could be one.
+    if !is_strict && filter == 0 {
+        return;
     }
+    if !is_filtered() {
+        call.front.join_all();
+    }
+    // What files are used by is asked for now, while it may be.
+    let _ = credentials::effective();
+    limits::ask_now();
+    let program = if is_strict { Vec::new() } else { program_at(filter) };
+    let forbids =
+        |need: &Need| !need.calls().iter().all(|(number, arguments)| lets_through(&program, *number, *arguments));
+    note(Need::ALL.iter().filter(|need| forbids(need)).fold(0, |all, need| all | *need as u8));
+}
+
+/// The instructions of a `struct sock_fprog`; none where it cannot be read, which the kernel refuses.
+fn program_at(filter: usize) -> Vec<u8> {
+    let mut head = [0u64; 2];
+    if memory::read_value(filter, &mut head).is_err() {
+        return Vec::new();
+    }
+    let mut program = vec![0u8; usize::from(head[0] as u16).min(INSTRUCTIONS_MAX) * INSTRUCTION_BYTES];
+    if memory::read_bytes(head[1] as usize, &mut program).is_err() {
+        program.clear();
+    }
+    program
 }
 
 impl Front {

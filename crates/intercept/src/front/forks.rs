@@ -2,6 +2,7 @@
 //!
 //! A fork happens with every lock of this part held, unless the thread is alone.
 
+use super::filters::{self, Need};
 use super::table;
 use super::{
     Front, IDENTITY_CHANGED, OPENING, asynchronous, changes, front, locks, maps, rights, users, working_directory,
@@ -158,7 +159,7 @@ pub(crate) fn before_fork(record: &Record, alone: bool) -> Tickets {
         let maps = unsafe { maps::any_of(index) };
         let needed =
             maps || IDENTITY_CHANGED.load(Ordering::Relaxed) || table.iter().any(|(_, file)| file.mount == index);
-        if mount.opened.load(Ordering::Acquire).is_null() || !needed {
+        if mount.opened.load(Ordering::Acquire).is_null() || !needed || !filters::allow(Need::SharedState) {
             continue;
         }
         let Ok(fs) = front.file_system(index) else { continue };

@@ -41,7 +41,7 @@ pub(crate) fn template(text: &[u8]) -> Result<i32, &'static str> {
     let mut head = numbers(text.split(|byte| *byte == b';').next().unwrap_or_default());
     let inherited = head.next();
     if head.next() == Some(1) {
-        filters::note();
+        filters::note(head.next().unwrap_or(0) as u8);
     }
     // Another thread of the program before may have had it make way while this one was executed; one that was not intercepted, anything.
     let places = inherited.into_iter().flat_map(|first| first as usize..first as usize + TEMPLATE_STEPS_MAX);
@@ -57,28 +57,44 @@ const TEMPLATE_START: usize = 230;
 /// So far an inherited one is looked for from where it was.
 const TEMPLATE_STEPS_MAX: usize = 64;
 
-/// Another number for the template, above this one.
+/// Another number for the template, above this one if there is one.
 pub(crate) fn another(template: usize) -> Option<i32> {
     // SAFETY: duplicates our own descriptor.
     let moved = unsafe { syscall(FCNTL, [template, F_DUPFD, template + 1]) };
-    (!is_error(moved) && moved < crate::entry::DESCRIPTOR_LIMIT as isize).then_some(moved as i32)
+    (!is_error(moved) && moved < crate::entry::DESCRIPTOR_LIMIT as isize)
+        .then_some(moved as i32)
+        .or_else(|| highest(template, F_DUPFD))
+}
+
+/// The limit of descriptors.
+pub(crate) fn limit() -> usize {
+    let mut limits = [0u64; 2];
+    const RLIMIT_NOFILE: usize = 7;
+    // SAFETY: a buffer for `rlimit`.
+    unsafe { syscall(PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize]) };
+    limits[0].min(1 << 20) as usize
+}
+
+/// A duplicate, made by `command`, with the highest number that is free: below the limit, and not higher than those of media are.
+pub(crate) fn highest(descriptor: usize, command: usize) -> Option<i32> {
+    const HIGHEST: usize = 1024;
+    (3..limit().min(HIGHEST)).rev().find_map(|from| {
+        // SAFETY: duplicates our own descriptor.
+        let moved = unsafe { syscall(FCNTL, [descriptor, command, from]) };
+        (!is_error(moved)).then_some(moved as i32)
+    })
 }
 
 /// Moves a descriptor out of the way of programs that count them or close all low ones.
 fn hide(descriptor: i32) -> i32 {
-    let mut limits = [0u64; 2];
-    const RLIMIT_NOFILE: usize = 7;
-    // SAFETY: a buffer for `rlimit`, and duplicates of our own descriptor.
-    unsafe {
-        syscall(PRLIMIT64, [0, RLIMIT_NOFILE, 0, limits.as_mut_ptr() as usize]);
-        let from = TEMPLATE_START.min((limits[0].min(1 << 20) as usize).saturating_sub(16)).max(10);
-        let moved = syscall(FCNTL, [descriptor as usize, F_DUPFD, from]);
-        if is_error(moved) {
-            return descriptor;
-        }
-        syscall(CLOSE, [descriptor as usize]);
-        moved as i32
-    }
+    let from = TEMPLATE_START.min(limit().saturating_sub(16)).max(10);
+    // SAFETY: duplicates our own descriptor.
+    let moved = unsafe { syscall(FCNTL, [descriptor as usize, F_DUPFD, from]) };
+    let moved = if is_error(moved) { highest(descriptor as usize, F_DUPFD) } else { Some(moved as i32) };
+    let Some(moved) = moved else { return descriptor };
+    // SAFETY: our own, which has another number now.
+    unsafe { syscall(CLOSE, [descriptor as usize]) };
+    moved
 }
 
 /// What placeholders are duplicates of: an empty file that can be neither read, nor written, nor mapped, and is always ready.
@@ -211,7 +227,11 @@ impl Front {
         }
         let table = table::current(record);
         let mut text = String::with_capacity(128);
-        let _ = write!(text, "{}{};", self.template(), if filters::is_filtered() { " 1" } else { "" });
+        let _ = write!(text, "{}", self.template());
+        if filters::is_filtered() {
+            let _ = write!(text, " 1 {}", filters::forbidden());
+        }
+        text.push(';');
         let with_locks = !in_child && locks::has_some();
         let mut wanted = Wanted { descriptions: Vec::new(), has_directory: false, with_locks };
         if let Some((mount, node)) = table.directory() {

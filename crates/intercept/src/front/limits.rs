@@ -25,6 +25,11 @@ fn limit() -> u64 {
     }
 }
 
+/// Before a filter of system calls may forbid it.
+pub(super) fn ask_now() {
+    let _ = limit();
+}
+
 #[cold]
 fn ask() -> u64 {
     let mut limits = [0u64; 2];
@@ -45,6 +50,7 @@ pub(crate) fn set(call: &Call<'_>) -> Answer {
     };
     let mut limit = 0u64;
     if resource == RLIMIT_NOFILE
+        && wanted != 0
         && !call.in_child
         && memory::read_value(wanted, &mut limit).is_ok()
         && limit < DESCRIPTORS_FEW

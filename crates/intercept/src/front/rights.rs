@@ -2,6 +2,7 @@
 //! reached, or it acts as another user for a while (`seteuid`) than the one who opened the volume.
 
 use super::Front;
+use super::filters::{self, Need};
 use super::table::Table;
 use super::users;
 use crate::number::*;
@@ -31,14 +32,17 @@ pub(crate) fn forget_opener() {
 }
 
 /// Makes an attempt, and should it fail another one with more room and with the rights of who opened the volumes, as far as the kernel gives
-/// them. `alone`: no other thread is in here.
+/// them, and a filter of system calls lets it ask. `alone`: no other thread is in here.
 pub(crate) fn with_room<T, E>(
     front: &Front,
     table: &Table,
     alone: bool,
     attempt: impl Fn() -> Result<T, E>,
 ) -> Result<T, E> {
-    attempt().or_else(|_| {
+    attempt().or_else(|error| {
+        if !filters::allow(Need::MoreRoom) {
+            return Err(error);
+        }
         let room = Room::make(front, table, alone);
         let rights = Rights::take();
         let result = attempt();

@@ -301,6 +301,35 @@ fn programs_that_filter_their_own_system_calls() {
     }
 }
 
+/// A program does in a volume what it does on the host, and says nothing of its own accord.
+#[track_caller]
+fn does_what_it_does_on_the_host(volume: &Volume, program: &std::path::Path) {
+    let host = tempfile::Builder::new().prefix("gannet-host-").tempdir_in("/dev/shm").expect("/dev/shm");
+    // Nobody may go there, too.
+    let plain = run(on_host(program).arg(host.path()));
+    assert!(plain.status.success(), "on the host: {plain:?}");
+    let ours = run(volume.command(program.to_str().expect("UTF-8")).arg("/gannet"));
+    check(&ours, &program.display().to_string(), &String::from_utf8_lossy(&plain.stdout));
+    assert_eq!(String::from_utf8_lossy(&ours.stderr), "");
+}
+
+#[test]
+fn programs_that_allow_themselves_few_calls_end_as_they_do_on_the_host() {
+    let (_directory, program) = compile("enclosed");
+    let mut volume = Volume::new(16);
+    does_what_it_does_on_the_host(&volume, &program);
+    // What they left is gone when the last one is.
+    volume.script("rm -f enclosed; df --output=iused . | tail -n 1 | tr -d ' '", "1");
+    volume.alone();
+    assert!(volume.is_closed(), "nobody is left");
+}
+
+#[test]
+fn no_address_is_not_looked_at() {
+    let (_directory, program) = compile("nulls");
+    does_what_it_does_on_the_host(&Volume::new(16), &program);
+}
+
 #[test]
 fn who_may_not_open_a_volume_is_told_so() {
     if !is_root_who_can("be somebody else") || !have("setpriv") {
