@@ -89,3 +89,17 @@ fn another_user_does_not_take_the_place_of_a_socket_or_fifo() {
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// Where nobody has met yet, no directory is made to remove something in it.
+#[test]
+fn who_removes_a_fifo_that_nobody_opened_makes_nothing() {
+    if !has_place_of_its_own("who_removes_a_fifo_that_nobody_opened_makes_nothing") {
+        return;
+    }
+    let volume = Volume::new(16);
+    volume.script("mkfifo /gannet/f && rm /gannet/f && echo /dev/shm/gannet-meet-*", "/dev/shm/gannet-meet-*\n");
+    volume.script(
+        "mkfifo /gannet/f && (: <>/gannet/f) && rm /gannet/f && ls /dev/shm/gannet-meet-*/ && echo /dev/shm/*-meet-0",
+        "/dev/shm/*-meet-0\n",
+    );
+}

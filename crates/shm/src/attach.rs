@@ -10,6 +10,7 @@ use crate::error::{Error, Result, again};
 use crate::facade::Ordering;
 use crate::file::{self, ArenaPath, Gate, VolumeIdentity};
 use crate::layout::{ArenaLayout, ArenaOffset, Computed, HEADER_BYTES};
+use crate::leftovers;
 use crate::session::{
     ARENA_ID_AT, BOOT_AT, BYTES_AT, IN_CHARGE, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY, READY_AT, Session, UUID_AT,
     VolumeGuard,
@@ -54,20 +55,24 @@ impl Session {
                     continue;
                 }
                 // Its last participant was killed.
+                let dead = leftovers::identity_of(gate.fd());
                 if let Ok(found) = layout.compute_for(gate.bytes)
                     && let Some(session) = Self::adopt(&path, &gate, found, &identity, guard)?
                 {
                     drop(gate);
-                    crate::leftovers::remove_leftovers();
+                    leftovers::remove_leftovers();
                     return Ok(session);
                 }
                 if path.leads_to(gate.fd())? {
                     path.unlink()?;
                 }
+                drop(gate);
+                // Nobody who comes later could tell that its meeting places are of none, where an arena is there that he cannot ask.
+                dead.map(leftovers::remove_leftovers_behind);
             }
             if let Some(session) = Self::attach_first(&path, layout.compute()?, &identity, guard)? {
                 // Where another user had it open before, the arena has another name.
-                crate::leftovers::remove_leftovers_of(identity.nonce);
+                leftovers::remove_leftovers_of(identity.nonce);
                 return Ok(session);
             }
         }
@@ -86,7 +91,11 @@ impl Session {
         if file::any_life(gate.fd())? || !path.leads_to(gate.fd())? {
             return Ok(false);
         }
-        path.unlink().map(|()| true)
+        let dead = leftovers::identity_of(gate.fd());
+        path.unlink()?;
+        drop(gate);
+        dead.map(leftovers::remove_leftovers_behind);
+        Ok(true)
     }
 
     /// An arena without a volume: only this process and children forked from it can reach it.

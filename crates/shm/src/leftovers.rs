@@ -46,32 +46,40 @@ pub fn remove_leftovers_of(nonce: u64) -> usize {
     remove(Some(nonce), None)
 }
 
-/// As [`remove_leftovers`], by who has ended an arena: its meeting places go in any case.
+/// As [`remove_leftovers`], by who has ended an arena of the user's: its meeting places go in any case.
 pub(crate) fn remove_leftovers_behind(ended: ArenaIdentity) -> usize {
     remove(None, Some(ended))
+}
+
+/// An arena that is gone, and whose it was.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Gone {
+    uid: u32,
+    arena: u64,
 }
 
 fn remove(nonce: Option<u64>, ended: Option<ArenaIdentity>) -> usize {
     let uid = crate::user::user_of_process();
     let is_arena = |name: &str| ArenaName::of(name).is_some_and(|arena| arena.uid == uid || nonce == Some(arena.nonce));
-    let Some(all) = names_of_directory(|name| is_arena(name) || MeetingName::of(name).is_some()) else { return 0 };
-    let meetings: Vec<MeetingName> = all.iter().filter_map(|name| MeetingName::of(name)).collect();
-    let mut gone: Vec<u64> = ended.iter().map(|arena| arena.0).collect();
+    // Others' are root's matter. Whoever may make names could hide one's own behind them else.
+    let meeting_of = |name: &str| MeetingName::of(name).filter(|meeting| meeting.uid == uid || uid == 0);
+    let Some(all) = names_of_directory(|name| is_arena(name) || meeting_of(name).is_some()) else { return 0 };
+    let meetings: Vec<MeetingName> = all.iter().filter_map(|name| meeting_of(name)).collect();
+    let mut gone: Vec<Gone> = ended.iter().map(|ended| Gone { uid, arena: ended.0 }).collect();
     let mut removed = 0;
     for name in &all {
         let Some(arena) = ArenaName::of(name) else { continue };
-        let path = format!("{ARENA_DIRECTORY}/{name}");
-        let identity = if meetings.is_empty() { None } else { identity_of(&path).ok() };
-        if remove_arena(&path, arena.uid, nonce == Some(arena.nonce)) {
+        let path = ArenaPath { path: format!("{ARENA_DIRECTORY}/{name}"), uid: arena.uid };
+        if let Some(identity) = remove_arena(&path, nonce == Some(arena.nonce)) {
             removed += 1;
-            gone.extend(identity);
+            gone.extend(identity.map(|identity| Gone { uid: arena.uid, arena: identity.0 }));
         }
     }
-    removed + remove_meetings(&meetings, &gone)
+    removed + remove_meetings(uid, &meetings, &gone)
 }
 
 /// Removes the meeting places of arenas that are gone.
-fn remove_meetings(meetings: &[MeetingName], gone: &[u64]) -> usize {
+fn remove_meetings(uid: u32, meetings: &[MeetingName], gone: &[Gone]) -> usize {
     if meetings.is_empty() {
         return 0;
     }
@@ -79,26 +87,35 @@ fn remove_meetings(meetings: &[MeetingName], gone: &[u64]) -> usize {
     let Some(arenas) = names_of_directory(|name| ArenaName::of(name).is_some()) else { return 0 };
     let (mut there, mut all_are_known) = (Vec::new(), arenas.len() < NAMES_MAX);
     for name in &arenas {
-        match identity_of(&format!("{ARENA_DIRECTORY}/{name}")) {
-            Ok(identity) => there.push(identity),
+        match identity_at(&format!("{ARENA_DIRECTORY}/{name}")) {
+            Ok(identity) => there.push(identity.0),
             Err(Errno::NOENT) => {}
             Err(_) => all_are_known = false,
         }
     }
-    let is_left =
-        |meeting: &&MeetingName| gone.contains(&meeting.arena) || (all_are_known && !there.contains(&meeting.arena));
+    let is_left = |meeting: &&MeetingName| is_left(meeting, uid, gone, &there, all_are_known);
     let is_place = |name: &str| MEETING_KINDS.iter().any(|kind| name.starts_with(kind));
     meetings.iter().filter(is_left).filter(|meeting| meeting.remove(is_place)).count()
 }
 
+/// Whether a meeting place is of an arena that is gone. What another user's arena said that it was is what that user wanted to be read: of what
+/// is there it says nothing, nor of other users' places. Of the user's own, those too that dropped its rights have places of another's.
+fn is_left(meeting: &MeetingName, uid: u32, gone: &[Gone], there: &[u64], all_are_known: bool) -> bool {
+    let is_it = |gone: &Gone| gone.arena == meeting.arena && (gone.uid == meeting.uid || gone.uid == uid);
+    !there.contains(&meeting.arena) && (all_are_known || gone.iter().any(is_it))
+}
+
 /// Which arena a file is. Nothing else of it is believed, and its gate not waited for.
-fn identity_of(path: &str) -> Result<u64, Errno> {
+fn identity_at(path: &str) -> Result<ArenaIdentity, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let arena = rustix::fs::open(path, flags, Mode::empty())?;
+    identity_of(rustix::fs::open(path, flags, Mode::empty())?).ok_or(Errno::AGAIN)
+}
+
+/// Likewise, of an open one. One that is just being made has none yet.
+pub(crate) fn identity_of(arena: impl AsFd) -> Option<ArenaIdentity> {
     let mut bytes = [0u8; 8];
     let is_read = read_exactly(&arena, ARENA_ID_AT, &mut bytes);
-    // One that is just being made has none yet.
-    Some(u64::from_le_bytes(bytes)).filter(|identity| is_read && *identity != 0).ok_or(Errno::AGAIN)
+    Some(ArenaIdentity(u64::from_le_bytes(bytes))).filter(|identity| is_read && identity.0 != 0)
 }
 
 /// Names in [`ARENA_DIRECTORY`] that are wanted.
@@ -143,14 +160,14 @@ impl<'n> ArenaName<'n> {
     }
 }
 
-/// Removes an arena if nobody has it open and its volume is gone, or known not to be open in it.
-fn remove_arena(path: &str, uid: u32, is_known_stale: bool) -> bool {
-    let path = ArenaPath { path: path.to_owned(), uid };
-    let Ok(Some(gate)) = path.gate_if_open() else { return false };
+/// Removes an arena if nobody has it open and its volume is gone, or known not to be open in it; then says which it was, if it said so.
+fn remove_arena(path: &ArenaPath, is_known_stale: bool) -> Option<Option<ArenaIdentity>> {
+    let gate = path.gate_if_open().ok()??;
     let is_dead = file::any_life(gate.fd()).is_ok_and(|alive| !alive) && path.leads_to(gate.fd()).unwrap_or(false);
     // What the arena says of its volume is asked of one's own alone: others could have any file opened by it.
     let is_stale = || is_known_stale || volume_is_gone(gate.fd()) || is_old_and_nameless(gate.fd());
-    is_dead && is_stale() && path.unlink().is_ok()
+    let is_removed = is_dead && is_stale() && path.unlink().is_ok();
+    is_removed.then(|| identity_of(gate.fd()))
 }
 
 /// Whether an arena names no volume (an older version made it, or its maker died early) and nobody has touched it for long.
@@ -213,5 +230,23 @@ mod tests {
             ["gannet-1000-volume", "gannet-100", "gannet-meet-1000-0123456789abcdef", &arena[..arena.len() - 1]];
         assert!(others.iter().all(|name| ArenaName::of(name).is_none()));
         assert_eq!(ArenaName::of(&arena.replace("-1000-", "-+1000-")), None);
+    }
+
+    /// What is known to be there, and what another user's arena that is gone said that it was, decide of directories.
+    #[test]
+    fn nobody_elses_arena_says_of_a_meeting_place_that_it_is_left() {
+        let (root, user, other) = (0, 1000, 1001);
+        let of = |uid| MeetingName { uid, arena: 5 };
+        let gone = |uid| [Gone { uid, arena: 5 }];
+        // Whatever is known of others, what is there is there.
+        for (uid, known) in [(root, true), (user, false), (other, true)] {
+            assert!(!is_left(&of(user), root, &gone(uid), &[5], known), "{uid}");
+        }
+        // Where not all can be asked: a planted one says nothing of others' places, and enough of its own user's.
+        assert!(!is_left(&of(user), root, &gone(other), &[7], false));
+        assert!(is_left(&of(other), root, &gone(other), &[7], false));
+        assert!(is_left(&of(user), root, &gone(root), &[7], false));
+        assert!(is_left(&of(user), user, &gone(user), &[], false) && !is_left(&of(user), user, &[], &[], false));
+        assert!(is_left(&of(user), root, &[], &[7], true));
     }
 }

@@ -66,7 +66,7 @@ pub use crate::hand::{Hand, HandContent};
 pub use crate::layout::{ArenaLayout, ArenaOffset, PARTICIPANTS_DEFAULT, Region, THREADS_DEFAULT, THREADS_MAX};
 pub use crate::leftovers::{remove_leftovers, remove_leftovers_of};
 pub use crate::lock::{Guard, GuardSet, SLEEP_MAX, wait_for_one_word};
-pub use crate::meeting::meeting_directory;
+pub use crate::meeting::{existing_meeting_directory, meeting_directory};
 pub use crate::opened::close_inherited;
 pub use crate::participant::{ParticipantId, ParticipantInfo};
 pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};

@@ -25,13 +25,21 @@ const ATTEMPTS: u32 = 4;
 /// `ACCES` if it is not: somebody else has made it, or others have access to it. `OPNOTSUPP` for what is no arena's: of a volume in a process's own
 /// memory, where nobody else comes to meet.
 pub fn meeting_directory(uid: u32, arena: ArenaIdentity) -> Result<String, i32> {
-    directory(uid, arena).map_err(Errno::raw_os_error)
+    directory(uid, arena, true).map_err(Errno::raw_os_error)
+}
+
+/// The same, for who only takes something out of it.
+///
+/// # Errors
+/// As above, and `NOENT` if there is none.
+pub fn existing_meeting_directory(uid: u32, arena: ArenaIdentity) -> Result<String, i32> {
+    directory(uid, arena, false).map_err(Errno::raw_os_error)
 }
 
 /// The name of such a directory, `gannet-meet-UID-ARENA`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct MeetingName {
-    uid: u32,
+    pub(crate) uid: u32,
     pub(crate) arena: u64,
 }
 
@@ -66,7 +74,7 @@ impl MeetingName {
     }
 }
 
-fn directory(uid: u32, arena: ArenaIdentity) -> Result<String, Errno> {
+fn directory(uid: u32, arena: ArenaIdentity, is_made: bool) -> Result<String, Errno> {
     if uid == user::UNKNOWN {
         return Err(Errno::ACCESS);
     }
@@ -77,7 +85,7 @@ fn directory(uid: u32, arena: ArenaIdentity) -> Result<String, Errno> {
     let mut attempts = 0;
     let status = loop {
         match rustix::fs::lstat(&*path) {
-            Err(Errno::NOENT) if attempts < ATTEMPTS => attempts += 1,
+            Err(Errno::NOENT) if is_made && attempts < ATTEMPTS => attempts += 1,
             status => break status?,
         }
         // Somebody else may be faster.
@@ -129,7 +137,7 @@ mod tests {
         let _ = std::fs::remove_dir(&path);
         // Whoever made it is not that user.
         rustix::fs::mkdir(&*path, Mode::RWXU).expect("mkdir");
-        assert_eq!(directory(SOMEBODY, arena), Err(Errno::ACCESS));
+        assert_eq!(directory(SOMEBODY, arena, true), Err(Errno::ACCESS));
         assert!(name.open().is_none() && !name.remove(|_| true));
         let mut status = rustix::fs::lstat(&*path).expect("lstat");
         let user = status.st_uid;
@@ -141,9 +149,10 @@ mod tests {
         let status = rustix::fs::lstat(&*path).expect("lstat");
         assert_eq!(check(&status, user), Err(Errno::ACCESS));
         std::fs::remove_file(&path).expect("unlink");
-        assert_eq!(directory(user::UNKNOWN, arena), Err(Errno::ACCESS));
-        assert_eq!(directory(SOMEBODY, ArenaIdentity(0)), Err(Errno::OPNOTSUPP));
+        assert_eq!(directory(user::UNKNOWN, arena, true), Err(Errno::ACCESS));
+        assert_eq!(directory(SOMEBODY, ArenaIdentity(0), true), Err(Errno::OPNOTSUPP));
     }
+
     #[test]
     fn names_are_as_they_are_written() {
         let name = MeetingName { uid: 1000, arena: 0xAB };
@@ -163,7 +172,8 @@ mod tests {
     fn it_goes_with_its_meeting_places_only() {
         let uid = rustix::process::geteuid().as_raw();
         let arena = ArenaIdentity(0x8765_4321 + u64::from(std::process::id()));
-        let path = directory(uid, arena).expect("a directory");
+        assert_eq!(directory(uid, arena, false), Err(Errno::NOENT));
+        let path = directory(uid, arena, true).expect("a directory");
         let name = MeetingName { uid, arena: arena.0 };
         for file in ["fifo-5-1", "other"] {
             std::fs::write(format!("{path}/{file}"), b"").expect("write");
@@ -174,7 +184,8 @@ mod tests {
         );
         assert!(name.remove(|_| true) && !std::fs::exists(&path).unwrap());
         // Who finds it gone makes it anew.
-        assert_eq!(directory(uid, arena), Ok(path));
+        assert_eq!(directory(uid, arena, true), Ok(path.clone()));
+        assert_eq!(directory(uid, arena, false), Ok(path));
         assert!(name.remove(|_| true));
     }
 }

@@ -17,8 +17,19 @@ use gannet_vfs::{Errno, FileSystem, FileType, Found, NodeId};
 
 /// The kernel's name for an inode of a volume, ending in zero, in the directory of the effective user, which is made if need be.
 pub(super) fn name_of(call: &Call<'_>, mount: usize, node: NodeId, kind: &str) -> Result<String, Errno> {
+    name_in(call, mount, node, kind, shm::meeting_directory)
+}
+
+/// The same, where `directory_of` finds the directory.
+fn name_in(
+    call: &Call<'_>,
+    mount: usize,
+    node: NodeId,
+    kind: &str,
+    directory_of: fn(u32, shm::ArenaIdentity) -> Result<String, i32>,
+) -> Result<String, Errno> {
     let arena = call.front.file_system(mount)?.shared().session().arena_identity();
-    let directory = shm::meeting_directory(credentials::effective().user, arena).map_err(Errno::from_raw_os_error)?;
+    let directory = directory_of(credentials::effective().user, arena).map_err(Errno::from_raw_os_error)?;
     Ok(format!("{directory}/{kind}-{}-{}\0", node.number, node.generation))
 }
 
@@ -70,7 +81,8 @@ pub(crate) fn removed(call: &Call<'_>, mount: usize, removed: &Found) {
     if has_names.is_ok_and(|all| all.links > 0) {
         return;
     }
-    if let Ok(name) = name_of(call, mount, node, kind) {
+    // Where nobody has made one there is nothing to remove.
+    if let Ok(name) = name_in(call, mount, node, kind, shm::existing_meeting_directory) {
         // SAFETY: a path that ends in zero.
         unsafe { syscall(UNLINK, [name.as_ptr() as usize]) };
     }

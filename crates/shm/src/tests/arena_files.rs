@@ -3,9 +3,9 @@
 use super::{Calls, identity, layout, left_behind};
 use crate::file::FIRST_PARTICIPANT_BYTE;
 use crate::layout::{ARENA_BYTES_MAX, HEADER_BYTES, PAGE_BYTES};
-use crate::session::{IN_CHARGE, MAGIC, READY_AT};
+use crate::session::{ARENA_ID_AT, IN_CHARGE, MAGIC, READY_AT};
 use crate::sys;
-use crate::{ArenaLayout, Error, Ordering, Session, VolumeIdentity};
+use crate::{ARENA_DIRECTORY, ArenaIdentity, ArenaLayout, Error, Ordering, Session, VolumeIdentity};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 
 fn path_of(id: &VolumeIdentity) -> String {
@@ -141,4 +141,49 @@ fn an_arena_is_removed_by_others_only_if_its_volume_was_closed_in_it() {
     assert!(killed(false), "nobody had found the volume his");
     assert!(!killed(true), "it was closed");
     std::fs::remove_file(&volume).unwrap();
+}
+
+/// The directory of meeting places of an arena of this user's, with a place in it.
+fn meeting_place(arena: ArenaIdentity) -> String {
+    let directory = crate::meeting_directory(crate::user_of_process(), arena).unwrap();
+    std::fs::write(format!("{directory}/fifo-5-1"), b"").unwrap();
+    directory
+}
+
+/// Its own header is all that a stale arena has to say which it was: that of another, which lives, is not believed.
+#[test]
+fn a_stale_arena_that_says_that_it_is_a_living_one_takes_no_meeting_place_away() {
+    let (living, planted) = (identity(83), identity(84));
+    let mut guard = Calls::default();
+    let session = Session::attach(living, &layout(), &mut guard).unwrap();
+    let directory = meeting_place(session.arena_identity());
+    let stale = Session::attach(planted, &layout(), &mut Calls::default()).unwrap();
+    stale.arena().fixed(ARENA_ID_AT).store(session.arena_identity().0, Ordering::SeqCst);
+    drop(stale);
+    crate::remove_leftovers_of(planted.nonce);
+    assert!(left_behind(&planted).is_empty(), "it is stale");
+    assert!(std::fs::exists(format!("{directory}/fifo-5-1")).unwrap(), "its arena lives");
+    session.detach(&mut guard).unwrap();
+    assert!(!std::fs::exists(directory).unwrap());
+}
+
+/// Where an arena cannot be asked which it is, as another user's, only who took the killed ones' away knows that its places are of none.
+#[test]
+fn the_meeting_places_of_an_arena_that_is_replaced_go_beside_one_that_cannot_be_asked() {
+    let id = identity(85);
+    let mute = format!("{ARENA_DIRECTORY}/gannet-1-{:032x}-{:016x}", 85, id.nonce ^ 1 << 63);
+    std::fs::write(&mute, b"").unwrap();
+    let killed = || {
+        let session = Session::attach(id, &layout(), &mut Calls::default()).unwrap();
+        meeting_place(session.arena_identity())
+    };
+    let first = killed();
+    let second = killed();
+    let is_there = |directory: &str| std::fs::exists(directory).unwrap();
+    let found = (is_there(&first), is_there(&second));
+    assert!(Session::remove_stale(id).unwrap());
+    let removed = !is_there(&second);
+    std::fs::remove_file(&mute).unwrap();
+    assert_eq!(found, (false, true));
+    assert!(removed);
 }

@@ -249,7 +249,7 @@ impl Shared {
     }
 
     /// One attempt: the bucket's counter of releases, and who is in the way; `before` was at the last one.
-    fn attempt(
+    pub(super) fn attempt(
         &self,
         request: &LockRequest,
         sleeps: bool,
