@@ -20,7 +20,7 @@ fn look(directory: usize, path: usize, flags: usize) -> Result<(), Errno> {
 /// What is not there for the kernel may be in a volume, behind a link of the host.
 fn unless_in_volume(call: &Call<'_>, directory: usize, path: usize, found: Result<(), Errno>) -> Result<(), Errno> {
     match found {
-        Err(Errno::NOENT) if call.front.through_links(directory, path, false).is_some() => Ok(()),
+        Err(Errno::NOENT) if call.front.through_links(call.table(), directory, path, false).is_some() => Ok(()),
         found => found,
     }
 }

@@ -116,7 +116,9 @@ impl Call<'_> {
     ) -> Answer {
         let directory = at.arguments[at.directory] as i32;
         let path = at.arguments[at.path];
-        again(|| match self.front.resolve_by(who, self.table(), (directory, path), mode, flags, scratch)? {
+        let asks = super::process_links::is_asked_before(self.number);
+        let resolve = if asks { Front::resolve_asking } else { Front::resolve_by };
+        again(|| match resolve(self.front, who, self.table(), (directory, path), mode, flags, scratch)? {
             Target::Host => Ok(Outcome::Pass),
             Target::HostPath(path) => Ok(at.on_host(path)),
             Target::Place(mount, place) => {
@@ -378,7 +380,9 @@ pub(crate) fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratc
         return Ok(Outcome::Pass);
     }
     let flags = ResolveFlags::EMPTY_PATH;
-    match call.front.resolve(call.table(), directory as i32, path, LastMode::Follow, flags, scratch)? {
+    let from = (directory as i32, path);
+    let follow = LastMode::Follow;
+    match call.front.resolve_asking(credentials::effective, call.table(), from, follow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
         Target::Place(_, place) => {
             place.existing().map_err(|error| error.errno())?;

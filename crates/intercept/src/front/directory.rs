@@ -15,6 +15,7 @@ use gannet_vfs::{Errno, FileType, NodeId};
 
 const PATH_BYTES_MAX: usize = 4096;
 const ENOENT: isize = -2;
+const ENOTDIR: isize = -20;
 
 impl Front {
     /// The path of a directory of a volume.
@@ -65,13 +66,13 @@ fn attempt(call: &mut Call<'_>, scratch: &mut PathScratch) -> Result<Option<Outc
     let result = match outcome {
         // SAFETY: the program's call. Should a link lead to a volume, the trampoline's instruction would not see it.
         Outcome::Pass => match unsafe { syscall6(CHDIR, call.arguments) } {
-            ENOENT => match call.front.through_links(CWD, path, true) {
+            result @ (ENOENT | ENOTDIR) => match call.front.through_links(call.table(), CWD, path, true) {
                 Some(mut inside) => {
                     inside.push(0);
                     call.arguments[0] = inside.as_ptr() as usize;
                     return attempt(call, scratch);
                 }
-                None => ENOENT,
+                None => result,
             },
             result => result,
         },

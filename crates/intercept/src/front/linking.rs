@@ -5,7 +5,7 @@ use super::names::both_on_host;
 use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
-use super::{across, credentials};
+use super::{across, credentials, paths, running};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
@@ -48,8 +48,11 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
             return Err(Errno::NOENT);
         }
     }
-    let from = call.front.resolve(table, from_directory as i32, from_path, follow, empty_of(flags), first)?;
-    let to = call.front.resolve(table, to_directory as i32, to_path, LastMode::Parent, ResolveFlags::empty(), second);
+    let resolve = |directory: usize, path, mode, flags, scratch| {
+        call.front.resolve_asking(credentials::effective, table, (directory as i32, path), mode, flags, scratch)
+    };
+    let from = resolve(from_directory, from_path, follow, empty_of(flags), first)?;
+    let to = resolve(to_directory, to_path, LastMode::Parent, ResolveFlags::empty(), second);
     if !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
         match &from {
             Target::Host => across::check_host(call, from_directory, from_path, flags)?,
@@ -139,20 +142,18 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
     if (room as i32) <= 0 {
         return Err(Errno::INVAL);
     }
-    if let Some(program) = super::running::own_path(path) {
-        let length = program.len().min(room);
-        memory::write_bytes(address, &program[..length]).map_err(|_| Errno::FAULT)?;
-        return done(length);
-    }
     let table = call.table();
     let directory = at.arguments[0] as i32;
-    if super::running::is_own_directory_link(path)
-        && let Some((mount, node)) = table.directory()
-    {
-        let target = call.front.path_of_directory(mount, node)?;
+    let tell = |target: &[u8]| {
         let length = target.len().min(room);
         memory::write_bytes(address, &target[..length]).map_err(|_| Errno::FAULT)?;
-        return done(length);
+        done(length)
+    };
+    let mut short = [0u8; 64];
+    if let Ok(given) = memory::read_string(path, &mut short)
+        && let Some(target) = own_link(call, given)
+    {
+        return tell(&target?);
     }
     let flags = ResolveFlags::EMPTY_PATH;
     let mut first = 1u8;
@@ -160,7 +161,10 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
     let not_a_link = |error: Errno| if is_empty && error == Errno::INVAL { Errno::NOENT } else { error };
     match call.front.resolve(table, directory, path, LastMode::NoFollow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
-        Target::HostPath(path) => Ok(at.on_host(path)),
+        Target::HostPath(path) => match own_link(call, path.strip_suffix(b"\0").unwrap_or(path)) {
+            Some(target) => tell(&target?),
+            None => Ok(at.on_host(path)),
+        },
         Target::Place(mount, place) => {
             if (room as i32) <= 0 {
                 return Err(Errno::INVAL);
@@ -185,4 +189,21 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             done(length)
         }
     }
+}
+
+/// What a link of this process in `/proc` says, where the kernel does not know: of its program, its working directory, a descriptor.
+fn own_link(call: &Call<'_>, path: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
+    let table = call.table();
+    match running::own_entry(path) {
+        Some(b"exe") => return running::own_program().map(|program| Ok(program.to_vec())),
+        Some(b"cwd") => {
+            return table.directory().map(|(mount, node)| call.front.path_of_directory(mount, node));
+        }
+        // `/dev/stdin` is an ordinary link to one of these.
+        None if !path.starts_with(b"/dev/fd/") => return None,
+        _ => {}
+    }
+    let (descriptor, length) = paths::named_descriptor(path)?;
+    let file = table.get(descriptor).filter(|_| length == path.len())?;
+    Some(call.front.path_of(table, descriptor, &file))
 }

@@ -1,19 +1,28 @@
 //! Symbolic links of the host that lead to a volume.
 //!
-//! The kernel follows the host's links and ends at a mount's place, which need not exist: ENOENT. Only then is the path looked at
-//! here: one `openat2` that refuses links tells whether any is on the way; if so, they are followed in text, and the call
+//! The kernel follows the host's links and ends at a mount's place, which need not exist (ENOENT), or at a placeholder, which is no directory (ENOTDIR) and is known by
+//! its inode number ([`super::process_links`]). Only then is the path looked at here: one `openat2` that refuses links tells whether any is on the way; if so, they are followed in text, and the call
 //! is made anew with the path in the volume.
 
 use super::call::{CWD, Call, perform};
-use super::{Front, paths};
+use super::process_links::{EACCES, ELOOP, ENOENT, ENOTDIR, RESOLVE_NO_SYMLINKS, probe};
+use super::table::Table;
+use super::{Front, filters, held, internal, paths, running};
 use crate::dispatch::Outcome;
 use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use crate::thread::Scratch;
 
-/// Added to a system call's number when the kernel has answered ENOENT.
+/// Added to a system call's number when the kernel's answer is to be looked at. From [`ANSWER_SHIFT`] on the error that it was, 0: none.
 pub(crate) const RECHECK: usize = 0x1_0000;
+/// Above the numbers that the kernel does not know.
+pub(crate) const ANSWER_SHIFT: u8 = 20;
+
+/// The kernel's answer in such a number.
+pub(crate) fn answer_in(number: usize) -> isize {
+    -((number as u32 >> ANSWER_SHIFT) as isize)
+}
 
 const PATH_BYTES_MAX: usize = 4096;
 const LINKS_MAX: u32 = 40;
@@ -58,14 +67,20 @@ pub(crate) fn takes_path(number: usize) -> bool {
     path_arguments(number, &[0; 6])[0].is_some()
 }
 
-/// A call for which the kernel answered ENOENT.
-pub(crate) fn recheck(call: &mut Call<'_>, scratch: &mut Scratch) -> Outcome {
-    const ENOENT: isize = -2;
+/// A call whose answer by the kernel is to be looked at.
+pub(crate) fn recheck(call: &mut Call<'_>, answer: isize, scratch: &mut Scratch) -> Outcome {
+    // A placeholder may be neither read nor executed, but by root.
+    let is_denied = answer == EACCES && matches!(call.number, ACCESS | FACCESSAT | FACCESSAT2);
+    if !matches!(answer, 0 | ENOENT | ENOTDIR | ELOOP) && !is_denied {
+        return Outcome::Done(answer);
+    }
+    let given = call.arguments;
     let mut found: [Vec<u8>; 2] = [Vec::new(), Vec::new()];
     let mut any = false;
     for (argument, path) in path_arguments(call.number, &call.arguments).into_iter().flatten().zip(&mut found) {
         let directory = if argument.directory == NONE { CWD } else { call.arguments[argument.directory] };
-        let Some(inside) = call.front.through_links(directory, call.arguments[argument.path], argument.follows) else {
+        let address = call.arguments[argument.path];
+        let Some(inside) = call.front.through_links(call.table(), directory, address, argument.follows) else {
             continue;
         };
         *path = inside;
@@ -77,38 +92,58 @@ pub(crate) fn recheck(call: &mut Call<'_>, scratch: &mut Scratch) -> Outcome {
         any = true;
     }
     // Another thread may have entered a volume when the call was on its way, with the kernel's directory elsewhere.
-    if !any && call.table().directory().is_none() {
-        return Outcome::Done(ENOENT);
+    if !any && (answer != ENOENT || call.table().directory().is_none()) {
+        return as_answered(call, given, answer);
     }
     match perform(call, scratch) {
         Ok(Outcome::Done(result)) => Outcome::Done(result),
         // What is to be opened in the kernel (a FIFO) keeps its place in the room for paths.
         Ok(Outcome::Pass) if call.passed.is_some() => Outcome::Pass,
         Ok(Outcome::Again) => Outcome::Again,
-        Ok(Outcome::Pass) => Outcome::Done(ENOENT),
+        Ok(Outcome::Pass) => as_answered(call, given, answer),
         Err(errno) => Outcome::Done(-(errno.raw_os_error() as isize)),
     }
 }
 
+/// The kernel's answer was right. How long a link is that was read is no longer known.
+fn as_answered(call: &Call<'_>, given: [usize; 6], answer: isize) -> Outcome {
+    match call.number {
+        READLINK | READLINKAT if answer == 0 => Call::on_host(call.number, given),
+        _ => Outcome::Done(answer),
+    }
+}
+
+/// What a path of the host leads to.
+pub(super) struct Led {
+    /// A path that begins, as text, with a mount's place or a link of this process to what is ours.
+    pub(super) path: Vec<u8>,
+    /// A link of `/proc` that the kernel makes up was followed, or is to be.
+    pub(super) by_process: bool,
+}
+
 impl Front {
-    /// The path in a volume that the host path at `address` leads to by symbolic links, if it does.
-    pub(crate) fn through_links(&self, directory: usize, address: usize, follows: bool) -> Option<Vec<u8>> {
-        const O_PATH_CLOEXEC: u64 = 0o12000000;
-        const RESOLVE_NO_SYMLINKS: u64 = 4;
-        const ELOOP: isize = -40;
-        if super::filters::is_filtered() {
+    /// The path in a volume, or by a link of this process to what is ours, that the host path at `address` leads to by symbolic links, if it does.
+    pub(crate) fn through_links(
+        &self,
+        table: &Table,
+        directory: usize,
+        address: usize,
+        follows: bool,
+    ) -> Option<Vec<u8>> {
+        if filters::is_filtered() || probe(directory, address, true, RESOLVE_NO_SYMLINKS) != ELOOP {
             return None;
         }
-        let how = [O_PATH_CLOEXEC, 0, RESOLVE_NO_SYMLINKS];
-        // SAFETY: the program's path; at worst an address that the kernel refuses.
-        let tried = unsafe { syscall(OPENAT2, [directory, address, how.as_ptr() as usize, size_of_val(&how)]) };
-        if !is_error(tried) {
-            // SAFETY: the descriptor just made.
-            unsafe { syscall(CLOSE, [tried as usize]) };
-        }
-        if tried != ELOOP {
-            return None;
-        }
+        self.led_through(table, directory, address, follows)
+    }
+
+    /// The same, where it is known that there are links on the way.
+    pub(super) fn led_through(
+        &self,
+        table: &Table,
+        directory: usize,
+        address: usize,
+        follows: bool,
+    ) -> Option<Vec<u8>> {
         let mut given = [0u8; PATH_BYTES_MAX];
         let given = memory::read_string(address, &mut given).ok()?;
         let mut rest: Vec<u8> = Vec::new();
@@ -117,11 +152,13 @@ impl Front {
             rest.push(b'/');
         }
         rest.extend_from_slice(given);
-        self.walk_host(rest, follows)
+        self.walk_host(table, rest, follows).map(|led| led.path)
     }
 
-    fn walk_host(&self, mut rest: Vec<u8>, follows: bool) -> Option<Vec<u8>> {
+    /// Follows an absolute path of the host until it is a volume's, or leads on by what the kernel does not know.
+    pub(super) fn walk_host(&self, table: &Table, mut rest: Vec<u8>, follows: bool) -> Option<Led> {
         let mut links = 0;
+        let mut by_process = false;
         let mut current: Vec<u8> = Vec::new();
         // Each round takes a component away or follows a link, which are counted; links do not grow a path without bound.
         while rest.len() < 2 * PATH_BYTES_MAX {
@@ -136,9 +173,10 @@ impl Front {
                     let parent_length = current.len();
                     current.push(b'/');
                     current.extend_from_slice(name);
-                    if self.mount_of(&current).is_some() {
+                    let is_ours = is_link_to_ours(table, &current);
+                    if is_ours || self.mount_of(&current).is_some() {
                         current.extend_from_slice(&remaining);
-                        return Some(current);
+                        return Some(Led { path: current, by_process: by_process || is_ours });
                     }
                     let is_last = remaining.iter().all(|byte| *byte == b'/');
                     if (!is_last || follows || !remaining.is_empty())
@@ -148,6 +186,7 @@ impl Front {
                         if links > LINKS_MAX || target.is_empty() {
                             return None;
                         }
+                        by_process |= running::own_entry(&current).is_some();
                         current.truncate(if target[0] == b'/' { 0 } else { parent_length });
                         target.extend_from_slice(&remaining);
                         rest = target;
@@ -159,6 +198,25 @@ impl Front {
         }
         None
     }
+}
+
+/// Whether a path is that of a link of this process to what is ours, as far as it is one: a descriptor of a volume, one that is kept from the program, the
+/// working directory in a volume.
+fn is_link_to_ours(table: &Table, path: &[u8]) -> bool {
+    let Some(entry) = running::own_entry(path) else { return false };
+    if entry == b"cwd" {
+        return table.directory().is_some();
+    }
+    if entry.strip_prefix(b"fd/").is_none() {
+        return false;
+    }
+    // Kept placeholders are of closed descriptors.
+    if held::any() {
+        held::flush();
+    }
+    paths::named_descriptor(path).is_some_and(|(descriptor, length)| {
+        length == path.len() && (table.get(descriptor).is_some() || internal::is_internal(descriptor as i32))
+    })
 }
 
 /// Where the directory of a call is on the host.

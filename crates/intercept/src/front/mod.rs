@@ -49,6 +49,7 @@ pub(crate) mod own_tables;
 pub(crate) mod passing;
 pub(crate) mod paths;
 pub(crate) mod placeholder;
+pub(crate) mod process_links;
 pub(crate) mod programs;
 pub(crate) mod rendezvous;
 pub(crate) mod rights;
@@ -440,10 +441,9 @@ const IDENTITY_CALLS: &[usize] =
 /// Handles a call that may concern a volume.
 pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let Some(front) = front() else {
-        const ENOENT: isize = -2;
         return match frame.rax as u32 as usize {
             passing::RECEIVED | passing::RECEIVED_SEVERAL => Outcome::Done((frame.rax >> 32) as isize),
-            links::RECHECK.. => Outcome::Done(ENOENT),
+            links::RECHECK.. => Outcome::Done(links::answer_in(frame.rax)),
             _ => Outcome::Pass,
         };
     };
@@ -476,8 +476,9 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
         call.number = call.number as u32 as usize - links::RECHECK;
         passing::received(&mut call, result)
     } else if call.number >= links::RECHECK {
-        call.number -= links::RECHECK;
-        Ok(links::recheck(&mut call, scratch))
+        let answer = links::answer_in(call.number);
+        call.number &= links::RECHECK - 1;
+        Ok(links::recheck(&mut call, answer, scratch))
     } else {
         perform(&mut call, scratch)
     };

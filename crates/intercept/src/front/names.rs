@@ -3,6 +3,7 @@
 use super::call::{Answer, AtForm, CWD, Call, again, done};
 use super::open_names::OpenName;
 use super::paths::Target;
+use super::process_links::{self, OpenedOnHost};
 use super::table::{CREATED, OpenFile};
 use super::{across, credentials, held, listing, maps, placeholder, rendezvous};
 use crate::dispatch::Outcome;
@@ -71,10 +72,26 @@ fn open_once(
     let (mount, name, opened) = match target {
         Target::Host => {
             let path = scratch.given.get(..scratch.given_bytes).unwrap_or_default();
-            return Ok(match listing::may_be(call, path) {
-                true => listing::opened(Call::on_host(at.number, at.arguments)),
-                false => Outcome::Pass,
-            });
+            let lists = listing::may_be(call, path);
+            let known = ResolveFlags::NO_MAGICLINKS.contains(resolve) && matches!(at.number, OPENAT | OPENAT2);
+            let opened = match known {
+                true => {
+                    let how = [at.arguments[0], at.arguments[1], flags.bits() as usize, mode as usize, 0, 0];
+                    process_links::open(call, how, at.number == OPENAT2, !resolve.is_empty())
+                }
+                false => OpenedOnHost::Pass,
+            };
+            return match opened {
+                OpenedOnHost::Inside(mut inside) => {
+                    inside.push(0);
+                    let mut at = at;
+                    (at.arguments[0], at.arguments[1]) = (CWD, inside.as_ptr() as usize);
+                    open_once(call, at, flags, mode, resolve, scratch, pipe)
+                }
+                OpenedOnHost::Done(outcome) => Ok(if lists { listing::opened(outcome) } else { outcome }),
+                OpenedOnHost::Pass if lists => Ok(listing::opened(Call::on_host(at.number, at.arguments))),
+                OpenedOnHost::Pass => Ok(Outcome::Pass),
+            };
         }
         Target::HostPath(path) if listing::may_be(call, path) => return Ok(listing::opened(at.on_host(path))),
         Target::HostPath(path) => return Ok(at.on_host(path)),
@@ -329,7 +346,8 @@ pub(crate) fn rename(
 fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
     let resolve = |directory: usize, path, scratch| {
-        call.front.resolve(call.table(), directory as i32, path, LastMode::Parent, ResolveFlags::empty(), scratch)
+        let (from, none) = ((directory as i32, path), ResolveFlags::empty());
+        call.front.resolve_asking(credentials::effective, call.table(), from, LastMode::Parent, none, scratch)
     };
     let known_flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno());
     let from = resolve(from_directory, from_path, first);

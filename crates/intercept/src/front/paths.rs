@@ -2,8 +2,8 @@
 //!
 //! An absolute path is a volume's if, looked at as text, it begins with the place of a mount; a relative one if the
 //! directory it starts from is. A walk that leaves the volume, by `..` above its root or by a symbolic link, goes on at the host
-//! with what is left of the path. Paths of the host are not followed here: a symbolic link of the host that leads to
-//! a mount's place ends where the kernel ends it.
+//! with what is left of the path, and with the host's own links on it where the kernel cannot ([`super::process_links`]). Paths that begin at the host are not
+//! followed here: where a link of the host leads to a mount's place or to what is ours see [`super::links`].
 
 use super::table::Table;
 use super::{Front, credentials, held, internal, running};
@@ -30,6 +30,16 @@ pub(crate) enum Target<'a> {
     Place(usize, Place<'a>),
     /// To what a descriptor of ours refers to, by a path in `/proc` or `/dev`.
     Descriptor(usize),
+}
+
+/// Where a path goes on that has left a volume.
+pub(super) enum Outside {
+    /// In a volume again: mount, inode, and what is left.
+    Volume(usize, NodeId, Vec<u8>),
+    /// What a descriptor of ours refers to.
+    Descriptor(usize),
+    /// On the host, under this path.
+    Host(Vec<u8>),
 }
 
 /// Where a path starts.
@@ -154,16 +164,13 @@ impl Front {
                     whole
                 }
             };
-            let mut normal = Vec::with_capacity(outside.len() + 1);
-            normalise(&outside, &mut normal);
-            match self.mount_of(&normal) {
-                Some((next, skip)) => {
-                    mount = next;
-                    node = self.file_system(next)?.root();
-                    current = normal[skip..].to_vec();
+            match self.outside(table, outside, mode, flags)? {
+                Outside::Volume(next, start, rest) => {
+                    (mount, node, current) = (next, start, rest);
                     is_first = false;
                 }
-                None => {
+                Outside::Descriptor(descriptor) => return Ok(Target::Descriptor(descriptor)),
+                Outside::Host(outside) => {
                     held::flush();
                     // As it was left, not made normal: the kernel follows the host's own links.
                     if outside.len() + 1 > 4096 {
@@ -178,6 +185,41 @@ impl Front {
             }
         }
         Err(Errno::LOOP)
+    }
+
+    /// The same; a path of the host is asked for links of the process on its way ([`super::process_links`]). For calls that change something.
+    pub(crate) fn resolve_asking<'a>(
+        &self,
+        who: fn() -> Credentials<'static>,
+        table: &Table,
+        (directory, address): (i32, usize),
+        mode: LastMode,
+        flags: ResolveFlags,
+        scratch: &'a mut PathScratch,
+    ) -> Result<Target<'a>, Errno> {
+        let room: *mut PathScratch = scratch;
+        // SAFETY: borrowed for 'a; a result that refers to it is returned at once.
+        let target = self.resolve_by(who, table, (directory, address), mode, flags, unsafe { &mut *room })?;
+        if !matches!(target, Target::Host) {
+            return Ok(target);
+        }
+        let follows = mode == LastMode::Follow;
+        let Some(mut inside) = self.through_process(table, directory as isize as usize, address, follows) else {
+            return Ok(target);
+        };
+        inside.push(0);
+        // SAFETY: nothing of the result before refers to it.
+        let scratch = unsafe { &mut *room };
+        self.resolve_by(who, table, (AT_FDCWD, inside.as_ptr() as usize), mode, flags, scratch)
+    }
+
+    /// Where a path goes on that begins with what is ours, as text.
+    pub(super) fn named(&self, table: &Table, path: &[u8], follows: bool) -> Result<Option<Outside>, Errno> {
+        Ok(match self.start_of(table, AT_FDCWD, path, follows)? {
+            Start::Host => None,
+            Start::Volume { mount, node, skip } => Some(Outside::Volume(mount, node, path[skip..].to_vec())),
+            Start::Descriptor(descriptor) => Some(Outside::Descriptor(descriptor)),
+        })
     }
 
     /// Where a path starts, by its text and the starting directory.
@@ -406,7 +448,7 @@ pub(crate) fn normalise(path: &[u8], into: &mut Vec<u8>) {
 }
 
 /// The descriptor that a path of `/proc` or `/dev` names or leads through, and how many bytes name it.
-fn named_descriptor(path: &[u8]) -> Option<(usize, usize)> {
+pub(super) fn named_descriptor(path: &[u8]) -> Option<(usize, usize)> {
     let digits = if let Some(rest) = path.strip_prefix(b"/dev/") {
         match rest {
             b"stdin" => return Some((0, path.len())),

@@ -9,7 +9,6 @@
 use super::Front;
 use super::paths::parse_number;
 use crate::environment;
-use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use gannet_vfs::shared::AccessMode;
@@ -119,12 +118,6 @@ fn look_at(process: &[u8], look: &mut impl FnMut(&[u8]) -> bool) -> bool {
     usize::try_from(length).is_ok_and(|length| look(&link[..length]))
 }
 
-/// Whether the path at `address` names the link of this process's working directory in `/proc`.
-pub(crate) fn is_own_directory_link(address: usize) -> bool {
-    let mut path = [0u8; 64];
-    memory::read_string(address, &mut path).is_ok_and(|path| own_entry(path) == Some(b"cwd"))
-}
-
 /// What a path names in the directory of this process, or of a thread of it, in `/proc`.
 pub(crate) fn own_entry(path: &[u8]) -> Option<&[u8]> {
     let rest = path.strip_prefix(b"/proc/")?;
@@ -150,13 +143,8 @@ pub(crate) fn own_directory_bytes(path: &[u8], follows: bool) -> Option<usize> {
     (slashes > 0 || behind.is_empty() && follows).then_some(path.len() - behind.len() + slashes)
 }
 
-/// The path of the program that this process runs, if that is a volume's and `path` asks for it.
-pub(crate) fn own_path(address: usize) -> Option<&'static [u8]> {
+/// The path of the program that this process runs, if that is a volume's.
+pub(crate) fn own_program() -> Option<&'static [u8]> {
     let program = environment::settings()?.program();
-    if program.is_empty() {
-        return None;
-    }
-    let mut path = [0u8; 64];
-    let path = memory::read_string(address, &mut path).ok()?;
-    (own_entry(path) == Some(b"exe")).then_some(program)
+    (!program.is_empty()).then_some(program)
 }

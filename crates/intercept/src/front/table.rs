@@ -213,6 +213,21 @@ impl Table {
         }
     }
 
+    /// Whether anything may be ours: a descriptor was, or the working directory is in a volume.
+    #[inline]
+    pub(crate) fn may_have_any(&self) -> bool {
+        let head = self.head();
+        head.used.load(Ordering::Acquire) != 0 || head.directory_mount.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether any descriptor is ours, or the working directory is in a volume.
+    pub(crate) fn has_any(&self) -> bool {
+        let head = self.head();
+        let used = (head.used.load(Ordering::Acquire) as usize).min(DESCRIPTOR_LIMIT);
+        head.directory_mount.load(Ordering::Relaxed) != 0
+            || self.entries[..used].iter().any(|entry| entry.word.load(Ordering::Acquire) != 0)
+    }
+
     fn store(&self, descriptor: usize, file: &OpenFile) {
         let Some(entry) = self.entries.get(descriptor) else { return };
         entry.word.store(0, Ordering::Relaxed);
@@ -231,6 +246,7 @@ impl Table {
     pub(crate) fn set(&self, descriptor: usize, file: &OpenFile) -> Option<OpenFile> {
         let before = self.get(descriptor).map(|before| OpenFile { flags: before.flags | SHARED, ..before });
         self.store(descriptor, file);
+        super::process_links::note_placeholder(descriptor);
         self.head().used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         if core::ptr::eq(self, &TABLE) {
             entry::mark_descriptor(descriptor);

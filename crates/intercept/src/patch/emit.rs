@@ -8,8 +8,9 @@ use super::area::{ORIGINAL_BYTES, SLOT_BYTES_MAX};
 use super::gates;
 use crate::entry;
 use crate::front::descriptors::{CLONE_REQUESTS, LOOP_REQUESTS};
-use crate::front::links::{RECHECK, takes_path};
-use crate::number::{CLOSE, IOCTL, RECVMMSG, RECVMSG, SENDTO};
+use crate::front::links::{ANSWER_SHIFT, RECHECK, takes_path};
+use crate::front::process_links;
+use crate::number::{CLOSE, IOCTL, NEWFSTATAT, READLINK, READLINKAT, RECVMMSG, RECVMSG, SENDTO, STAT, STATX};
 use crate::plan::{FIXUP_AFTER, FLAG_ENDS, Site, WINDOW_BYTES_MAX};
 use crate::table::{Class, NUMBER_LIMIT, class_of};
 
@@ -65,6 +66,8 @@ pub(crate) enum Word {
     Marks,
     /// Whether placeholders are kept.
     Held,
+    /// The placeholders' inode number.
+    Placeholder,
 }
 
 /// How many words stand in front of the gates' addresses.
@@ -78,6 +81,7 @@ impl Word {
         values[Word::Classes as usize] = entry::classes_address();
         values[Word::Marks as usize] = entry::descriptor_marks_address();
         values[Word::Held as usize] = entry::held_mark_address();
+        values[Word::Placeholder as usize] = process_links::placeholder_address();
         values
     }
 
@@ -87,6 +91,7 @@ impl Word {
             Word::Classes => entry::classes_address(),
             Word::Marks => entry::descriptor_marks_address(),
             Word::Held => entry::held_mark_address(),
+            Word::Placeholder => process_links::placeholder_address(),
         }
     }
 }
@@ -212,14 +217,48 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
     code.system_call();
     let behind = code.position;
     if let Some(number) = usize::try_from(number).ok().filter(|number| takes_path(*number)) {
-        // A path of the host that does not exist may lead to a volume by a symbolic link: asked for only then.
+        // A path of the host that the kernel does not find may lead to a volume by a symbolic link; so may one that leads to a placeholder.
         code.put(&RECHECK_MARK.to_le_bytes());
-        code.put(&[0x48, 0x83, 0xf8, 0xfe]); // cmp rax, -ENOENT
-        let found = code.short_jump(0x75); // jne found
-        code.put(&[0xb8]); // mov eax, RECHECK + number
+        code.put(&[0x48, 0x85, 0xc0, 0x90]); // test rax, rax; nop
+        let mut to_end = [0; 3];
+        match number {
+            STAT | NEWFSTATAT | STATX => {
+                to_end[0] = code.short_jump(0x7f); // jg end, never: what was done goes on there
+                let failed = code.short_jump(0x78); // js failed
+                code.load(Word::Placeholder);
+                code.put(&[0x4d, 0x8b, 0x1b]); // mov r11, [r11]
+                code.put(match number {
+                    STAT => &[0x4c, 0x39, 0x5e, 0x08],       // cmp [rsi + 8], r11
+                    NEWFSTATAT => &[0x4c, 0x39, 0x5a, 0x08], // cmp [rdx + 8], r11
+                    _ => &[0x4d, 0x39, 0x58, 0x20],          // cmp [r8 + 32], r11
+                });
+                to_end[1] = code.short_jump(0x75); // jne end
+                code.land(failed);
+            }
+            READLINK | READLINKAT => {
+                to_end[0] = code.short_jump(0x74); // je end
+                let failed = code.short_jump(0x78); // js failed
+                code.put(&[0x83, 0xf8, 0x01]); // cmp eax, 1: it may be the root
+                let short = code.short_jump(0x74); // je short
+                code.put(&[0x83, 0xf8, 0x04]); // cmp eax, 4
+                to_end[1] = code.short_jump(0x7c); // jl end
+                code.put(if number == READLINK { &[0x81, 0x3e] } else { &[0x81, 0x3a] }); // cmp dword [buffer], "/mem"
+                code.put(b"/mem");
+                to_end[2] = code.short_jump(0x75); // jne end
+                code.land(short);
+                code.put(&[0x31, 0xc0]); // xor eax, eax
+                code.land(failed);
+            }
+            _ => to_end[0] = code.short_jump(0x79), // jns end
+        }
+        code.put(&[0xf7, 0xd8]); // neg eax
+        code.put(&[0xc1, 0xe0, ANSWER_SHIFT]); // shl eax, ANSWER_SHIFT
+        code.put(&[0x0d]); // or eax, RECHECK + number
         code.put(&((RECHECK + number) as u32).to_le_bytes());
         code.enter();
-        code.land(found);
+        for at in to_end.into_iter().filter(|at| *at != 0) {
+            code.land(at);
+        }
     } else if let Some(number) = usize::try_from(number).ok().filter(|number| matches!(*number, RECVMSG | RECVMMSG)) {
         // Descriptors of a volume may have come with a message.
         code.put(&RECHECK_MARK.to_le_bytes());

@@ -24,6 +24,37 @@ fn working_directories_and_paths_across_the_border() {
 }
 
 #[test]
+fn links_of_proc_lead_to_what_the_process_has_of_a_volume() {
+    let (_directory, program) = compile("processlinks");
+    let directories = ["plain", "links", "others"].map(|_| tempfile::tempdir_in("/dev/shm").expect("a directory"));
+    let [plain, links, others] = directories.each_ref().map(|directory| directory.path().to_str().expect("text"));
+    let wanted = run(on_host(&program).args([plain, links]).stdin(Stdio::null()));
+    assert!(wanted.status.success(), "{wanted:?}");
+    let volume = Volume::new(64);
+    let found = run(volume.command(&program.to_string_lossy()).args(["/gannet", others]).stdin(Stdio::null()));
+    check(&found, "in a volume", &String::from_utf8_lossy(&wanted.stdout));
+}
+
+#[test]
+fn a_link_to_a_standard_descriptor_leads_to_the_file_that_it_is() {
+    let volume = Volume::new(64);
+    volume.script(
+        "for to in /proc/self/fd/1 /dev/stdout /dev/fd/1; do ln -sf $to log; sh -c 'echo one >> log; echo two | tee -a log' > out; cat out; done",
+        "two\ntwo\ntwo\ntwo\ntwo\ntwo",
+    );
+    volume.script("ln -s /dev/stderr err; sh -c 'echo text > err' 2> out; cat out; echo shown > err", "text");
+    volume.script(
+        "ln -s /proc/self/fd/0 in; echo text > f; cat in < f; cat f | cat in; sh -c 'echo host > log' | cat",
+        "text\ntext\nhost",
+    );
+    volume.script(
+        "host=$(mktemp -d); ln -s /proc/self/fd/0 $host/in; ln -s /dev/stdout $host/out; ln -s /proc/self/cwd $host/cwd; echo text > f; \
+         cat $host/in < f; sh -c \"echo more > $host/out\" > g; cat g; echo made > $host/cwd/made; cat made; echo host | cat $host/in; rm -r $host",
+        "text\nmore\nmade\nhost",
+    );
+}
+
+#[test]
 fn paths_that_are_the_hosts_by_their_first_letter() {
     let (_directory, program) = compile("paths");
     let paths = [

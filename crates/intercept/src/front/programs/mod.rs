@@ -18,7 +18,7 @@ pub(crate) use reading::interpreter_of;
 use super::call::{CWD, Call};
 use super::paths::Target;
 use super::status::{empty_of, mode_of};
-use super::{Front, complain, libraries};
+use super::{Front, complain, credentials, libraries};
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
 use crate::library;
@@ -77,7 +77,14 @@ fn prepare(
     record.exec_nowhere = false;
     let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let given = memory::read_string(path, &mut scratch.given).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
-    let target = front.resolve(call.table(), directory as i32, path, mode_of(flags), empty_of(flags), scratch)?;
+    let target = front.resolve_asking(
+        credentials::effective,
+        call.table(),
+        (directory as i32, path),
+        mode_of(flags),
+        empty_of(flags),
+        scratch,
+    )?;
     let from_host_path = matches!(target, Target::HostPath(_));
     let mut program = match target {
         Target::Host => {
@@ -124,7 +131,7 @@ fn prepare(
                 None => {
                     let mut text = path.clone();
                     text.push(0);
-                    match front.through_links(directory, text.as_ptr() as usize, true) {
+                    match front.through_links(call.table(), directory, text.as_ptr() as usize, true) {
                         Some(inside) if in_host_round == 0 => {
                             in_host_round += 1;
                             changed = true;
@@ -242,13 +249,22 @@ fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut Pat
     text.push(0);
     let none = gannet_vfs::namespace::ResolveFlags::empty();
     let follow = gannet_vfs::namespace::LastMode::Follow;
-    match front.resolve(call.table(), super::paths::AT_FDCWD, text.as_ptr() as usize, follow, none, scratch)? {
+    let from = (super::paths::AT_FDCWD, text.as_ptr() as usize);
+    match front.resolve_asking(credentials::effective, call.table(), from, follow, none, scratch)? {
         Target::Place(mount, place) => {
             let node = place.existing().map_err(|e| e.errno())?.node;
             Ok(Program::Volume(mount, node, path_of(call, mount, &place)))
         }
         Target::HostPath(path) => Ok(Program::Host(path[..path.len() - 1].to_vec())),
-        Target::Host | Target::Descriptor(_) => Ok(Program::Host(path.to_vec())),
+        Target::Descriptor(descriptor) => {
+            let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
+            Ok(Program::Volume(
+                file.mount,
+                file.node,
+                front.path_of(call.table(), descriptor, &file).unwrap_or_default(),
+            ))
+        }
+        Target::Host => Ok(Program::Host(path.to_vec())),
     }
 }
 
