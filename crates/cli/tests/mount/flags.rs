@@ -1,6 +1,7 @@
 //! Flags of mounts: what a remount keeps, what is understood, and where `suid` and `dev` may be given.
 
-use crate::life::{helper, one_line, unmount};
+use crate::life::unmount;
+use crate::started::{helper, one_line};
 use crate::{Bench, hindrance};
 use rustix::fs::{OFlags, StatVfsMountFlags as Flags};
 use std::ffi::OsStr;

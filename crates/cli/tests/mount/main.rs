@@ -2,6 +2,7 @@
 //!
 //! Needs root and /dev/fuse; says so and does nothing where it has neither.
 
+mod agents;
 mod caching;
 mod coherence;
 mod differ;
@@ -13,6 +14,7 @@ mod life;
 mod oracle;
 mod remade;
 mod rights;
+mod started;
 mod system;
 mod volumes;
 

@@ -1,7 +1,7 @@
 //! Directories that another participant removes and makes again, or replaces by renaming, while programs on a mount use them: each call
 //! finds the one or the other, or none; none hears that what the kernel knows is old (`ESTALE`).
 
-use crate::coherence::{Agent, Ways};
+use crate::agents::{Agent, Ways};
 use crate::{Bench, with_transports};
 use std::fs::{self, File};
 use std::io;
