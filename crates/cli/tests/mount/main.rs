@@ -8,6 +8,7 @@ mod coherence;
 mod differ;
 mod ends;
 mod flags;
+mod fuse3;
 mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]
