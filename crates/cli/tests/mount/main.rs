@@ -15,6 +15,7 @@ mod life;
 mod oracle;
 mod remade;
 mod rights;
+mod scarce;
 mod started;
 mod system;
 mod volumes;
