@@ -39,8 +39,8 @@ fn main() -> ExitCode {
         return end(Err(Failure::new(format_args!("signals cannot be handled: {error}"))));
     }
     let words: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    if let Some(words) = commands::mount::helper::called(&words) {
-        return end(commands::mount::helper::run(words));
+    if let Some(called) = commands::mount::helper::called(&words) {
+        return end(commands::mount::helper::run(called));
     }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

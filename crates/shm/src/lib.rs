@@ -73,7 +73,7 @@ pub use crate::reap::{DeadThread, GoneParticipant, ReapStage, Reaped, Reaper};
 pub use crate::report::{LockCounters, ThreadInfo, Waiting};
 pub use crate::session::{ArenaIdentity, Detached, Session, VolumeGuard};
 pub use crate::slab::{
-    AfterDeath, Held, HeldByDead, Recent, SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Slab, SlabReaper, SlabRef,
+    AfterDeath, Held, HeldByDead, Recent, SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Share, Slab, SlabReaper, SlabRef,
 };
 pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
 pub use crate::thread::Thread;

@@ -8,12 +8,14 @@ mod coherence;
 mod differ;
 mod ends;
 mod flags;
+mod fuse3;
 mod library;
 mod life;
 #[path = "../../../fuse/tests/mount/oracle/mod.rs"]
 mod oracle;
 mod remade;
 mod rights;
+mod scarce;
 mod started;
 mod system;
 mod volumes;

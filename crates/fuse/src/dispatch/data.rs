@@ -66,7 +66,7 @@ impl Dispatcher {
                 return Err(UNCHANGEABLE);
             }
         }
-        let handle = self.open_handle(node, flags)?;
+        let handle = self.open_handle(header, node, flags)?;
         let how = self.note_handle(header.node, handle, flags, has_bits);
         if flags & O_ACCMODE != 0 && self.file_system.attributes(node).is_ok_and(|now| self.may_have_blocks(&now)) {
             // It is shown otherwise from now on.

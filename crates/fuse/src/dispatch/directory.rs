@@ -28,7 +28,7 @@ impl Dispatcher {
         } else {
             OpenReplyFlags::empty()
         };
-        Ok(reply::opened(self.open_handle(node, open_flags)?, flags))
+        Ok(reply::opened(self.open_handle(header, node, open_flags)?, flags))
     }
 
     /// Packs entries behind `cookie`, in the order of their cookies; with `plus` each with what a lookup would tell.

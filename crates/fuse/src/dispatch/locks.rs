@@ -16,6 +16,7 @@ use gannet_vfs::{Errno, Error, NodeId, Result};
 
 use super::circles::{Circle, Crowd, Waiters, Waiting};
 use super::closing::{Closing, Patience};
+use super::users::user;
 use super::waiting::{Blocker, Seats, WaitsFor};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
@@ -80,12 +81,13 @@ impl Dispatcher {
     /// The description behind a kernel's lock owner. Makes it if asked to; counts a use if it `takes` a lock.
     fn owner(
         &self,
-        file: u64,
+        header: &Header,
         node: NodeId,
         request: &LockRequest,
         make: bool,
         takes: bool,
     ) -> Result<Option<Description>> {
+        let file = header.node;
         let mut owners = lock(&self.locks.owners);
         let of_file = owners.get_mut(&file);
         if let Some(owner) = of_file.and_then(|all| all.iter_mut().find(|owner| owner.word == request.owner)) {
@@ -100,7 +102,7 @@ impl Dispatcher {
         }
         let file_system = &*self.file_system;
         let access = AccessMode::READ | AccessMode::WRITE;
-        let description = file_system.shared().open(file_system, node, access, 0)?;
+        let description = file_system.shared().open_for(user(header), file_system, node, access, 0)?;
         let waiting = usize::from(takes);
         owners.entry(file).or_default().push(Owner {
             word: request.owner,
@@ -171,7 +173,7 @@ impl Dispatcher {
             let description = Description::from_word(lock_request.handle).ok_or(Error::new(Errno::BADF))?;
             LockOwner::Flock(description)
         } else {
-            match self.owner(header.node, node, lock_request, exclusive.is_some(), exclusive.is_some())? {
+            match self.owner(header, node, lock_request, exclusive.is_some(), exclusive.is_some())? {
                 Some(description) => LockOwner::OpenFile(description),
                 // Nothing was ever locked.
                 None => return Ok(Outcome::Reply(0)),
@@ -190,7 +192,7 @@ impl Dispatcher {
             }
         };
         let of_owner = (!is_flock).then_some(lock_request.owner);
-        match self.file_system.shared().try_lock(&*self.file_system, &request) {
+        match self.file_system.shared().try_lock_for(user(header), &*self.file_system, &request) {
             Ok(()) => {
                 leave();
                 if let Some(owner) = of_owner.filter(|_| exclusive.is_some()) {
@@ -260,7 +262,7 @@ impl Dispatcher {
             _ => return Err(Error::new(Errno::INVAL)),
         };
         // Asking needs an owner, too: one's own locks are not in the way.
-        let description = self.owner(header.node, node, lock_request, true, false)?;
+        let description = self.owner(header, node, lock_request, true, false)?;
         let owner = LockOwner::OpenFile(description.ok_or(Error::new(Errno::NOLCK))?);
         let process = lock_request.process;
         let request = SharedRequest { node, owner, exclusive, range: range(lock_request), process };

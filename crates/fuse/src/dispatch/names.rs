@@ -112,7 +112,7 @@ impl Dispatcher {
                 return Ok(None);
             }
             if self.again.tries(header.process, kind, now_ms()) {
-                self.keep(found.node).inspect_err(|_| self.forget(id, 1))?.found();
+                self.keep(header, found.node).inspect_err(|_| self.forget(id, 1))?.found();
                 self.again.found(header.process, kind);
             }
         }
@@ -234,7 +234,7 @@ impl Dispatcher {
         let mut patience = self.again.waits(header.process, now_ms()).then(Patience::new);
         loop {
             let new = NewNode::regular(mode & 0o7777, Owner::default());
-            match self.make(header, Some(name), new, umask).and_then(|node| self.opened_entry(node, flags)) {
+            match self.make(header, Some(name), new, umask).and_then(|node| self.opened_entry(header, node, flags)) {
                 // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
                 Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => {}
                 // Somebody else has removed it already.
@@ -250,12 +250,12 @@ impl Dispatcher {
 
     pub(super) fn create_unnamed(&self, header: &Header, flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::regular(mode & 0o7777, Owner::default());
-        self.opened_entry(self.make(header, None, new, umask)?, flags)
+        self.opened_entry(header, self.make(header, None, new, umask)?, flags)
     }
 
-    fn opened_entry(&self, node: NodeId, flags: u32) -> Result<FixedReply> {
+    fn opened_entry(&self, header: &Header, node: NodeId, flags: u32) -> Result<FixedReply> {
         // Opened first: a file without a name lives by its users.
-        let handle = self.open_handle(node, flags)?;
+        let handle = self.open_handle(header, node, flags)?;
         match self.entry(node) {
             Ok(mut reply) => {
                 let how = self.note_handle(self.nodes.id(node), handle, flags, false);
@@ -271,7 +271,7 @@ impl Dispatcher {
 
     pub(super) fn remove(&self, header: &Header, name: &[u8], kind: RemoveKind) -> Result<FixedReply> {
         let (directory, name) = (self.node(header.node)?, Name::new(name)?);
-        let keeper = self.unless_old(&[directory], || self.keep(self.check_removable(directory, name)?))?;
+        let keeper = self.unless_old(&[directory], || self.keep(header, self.check_removable(directory, name)?))?;
         self.file_system.remove(directory, name, kind)?;
         self.names_have_changed(header.node);
         keeper.removed();
@@ -292,7 +292,7 @@ impl Dispatcher {
         let (from, to) = (Name::new(from)?, Name::new(to)?);
         self.unless_old(&[from_directory, to_directory], || self.check_removable(from_directory, from))?;
         let replaced = self.unless_old(&[to_directory], || match self.check_removable(to_directory, to) {
-            Ok(node) => self.keep(node).map(Some),
+            Ok(node) => self.keep(header, node).map(Some),
             Err(error) if error.errno() == Errno::NOENT => self.check_addable(to_directory).map(|()| None),
             Err(error) => Err(error),
         })?;

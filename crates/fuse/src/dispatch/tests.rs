@@ -9,6 +9,7 @@ mod holes;
 mod lists;
 mod room;
 mod told;
+mod users;
 mod waiting;
 
 use std::sync::Arc;
@@ -242,7 +243,7 @@ fn a_lock_is_not_refused_for_a_file_that_is_being_closed() {
 
     let (file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
-    let open = || dispatcher.open_handle(node, 2).unwrap();
+    let open = || dispatcher.open_handle(&header, node, 2).unwrap();
     let lock = |handle, kind, flags| {
         let request = LockRequest { handle, owner: handle + 1, start: 0, end: 100, kind, process: 7, flags };
         dispatcher.set_lock(&header, &request, false)
@@ -292,10 +293,10 @@ fn a_lock_is_not_refused_whenever_the_close_comes() {
         let close = close;
         for round in 0..2000 {
             let flags = [LK_FLOCK, 0][round % 2];
-            let mine = dispatcher.open_handle(node, 2).unwrap();
+            let mine = dispatcher.open_handle(&header, node, 2).unwrap();
             assert!(matches!(lock(mine, flags), Ok(Outcome::Reply(0))), "round {round}: taken");
             dispatcher.flush(&header, mine, 99).unwrap();
-            let next = dispatcher.open_handle(node, 2).unwrap();
+            let next = dispatcher.open_handle(&header, node, 2).unwrap();
             close.send(mine).unwrap();
             for _ in 0..round % 300 {
                 std::hint::spin_loop();
@@ -325,7 +326,7 @@ fn an_open_file_with_the_word_of_one_that_goes_keeps_its_lock() {
 
     let (file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
-    let open = || dispatcher.open_handle(node, 2).unwrap();
+    let open = || dispatcher.open_handle(&header, node, 2).unwrap();
     let lock = |handle, owner, start| {
         let request = LockRequest { handle, owner, start, end: start + 9, kind: 1, process: 7, flags: 0 };
         dispatcher.set_lock(&header, &request, false)

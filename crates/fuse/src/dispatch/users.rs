@@ -9,11 +9,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use gannet_vfs::shared::{AccessMode, Description};
+use gannet_vfs::shared::{AccessMode, Description, User};
 use gannet_vfs::{NodeId, Result};
 
 use super::Dispatcher;
 use super::nodes::OpenMode;
+use crate::protocol::request::Header;
 
 const SHARDS: usize = 16;
 
@@ -39,6 +40,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// For whom a request takes room among open files and locks.
+pub(super) fn user(header: &Header) -> User {
+    User::new(header.user)
+}
+
 impl Users {
     fn shard(&self, handle: u64) -> &Mutex<HashMap<u64, Open>> {
         &self.handles[(handle ^ handle >> 16) as usize % SHARDS]
@@ -60,7 +66,7 @@ impl Users {
 
 impl Dispatcher {
     /// A handle for a file that is being opened with the flags of `open(2)`.
-    pub(super) fn open_handle(&self, node: NodeId, flags: u32) -> Result<u64> {
+    pub(super) fn open_handle(&self, header: &Header, node: NodeId, flags: u32) -> Result<u64> {
         if self.exclusive() {
             return Ok(0);
         }
@@ -70,7 +76,7 @@ impl Dispatcher {
             _ => AccessMode::READ | AccessMode::WRITE,
         };
         let file_system = &*self.file_system;
-        let handle = file_system.shared().open(file_system, node, access, flags)?.word();
+        let handle = file_system.shared().open_for(user(header), file_system, node, access, flags)?.word();
         lock(self.users.shard(handle)).insert(handle, Open::default());
         Ok(handle)
     }
@@ -97,9 +103,9 @@ impl Dispatcher {
     }
 
     /// Before a name of `node` goes: a description that keeps the inode, should that be its last one.
-    pub(super) fn keep(&self, node: NodeId) -> Result<Keeper<'_>> {
+    pub(super) fn keep(&self, header: &Header, node: NodeId) -> Result<Keeper<'_>> {
         let file_system = &*self.file_system;
-        let description = file_system.shared().open(file_system, node, AccessMode::PATH, 0)?;
+        let description = file_system.shared().open_for(user(header), file_system, node, AccessMode::PATH, 0)?;
         Ok(Keeper { dispatcher: self, node, description: Some(description) })
     }
 

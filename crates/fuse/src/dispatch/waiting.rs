@@ -15,6 +15,7 @@ use super::locks::lock;
 use super::room::Kept;
 use super::seek::Seek;
 use super::signals::Signals;
+use super::users::user;
 use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
 use crate::protocol::wire::FixedReply;
@@ -143,8 +144,8 @@ impl Wait {
                     deadlock || told.to_stop() || dispatcher.has_ended() || signals.wait()
                 };
                 let locked = match impatient {
-                    true => dispatcher.lock_after_close(header.node, &request, &mut stop),
-                    false => file_system.shared().lock(file_system, &request, &mut stop),
+                    true => dispatcher.lock_after_close(&header, &request, &mut stop),
+                    false => file_system.shared().lock_for(user(&header), file_system, &request, &mut stop),
                 };
                 dispatcher.waits_no_more(&header, owner, locked.is_ok());
                 match locked {
@@ -224,14 +225,14 @@ impl Dispatcher {
     }
 
     /// Takes a lock that the last close of an open file is about to drop. `EAGAIN` if it does not.
-    fn lock_after_close(&self, file: u64, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
+    fn lock_after_close(&self, header: &Header, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut patience = Patience::new();
         loop {
-            let outcome = self.file_system.shared().try_lock(&*self.file_system, request);
+            let outcome = self.file_system.shared().try_lock_for(user(header), &*self.file_system, request);
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
                 return outcome;
             }
-            let blocker = self.blocker(file, request);
+            let blocker = self.blocker(header.node, request);
             if blocker == Blocker::Stays {
                 return outcome;
             }

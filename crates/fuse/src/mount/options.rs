@@ -9,6 +9,7 @@ use crate::transport::Transport;
 /// what the kernel shows for each mount: `user_id`, `group_id`, `max_read`, `blksize`.
 const IGNORED: &[&str] = &[
     "_netdev",
+    "acl",
     "async",
     "auto",
     "blksize",
@@ -40,6 +41,7 @@ const IGNORED: &[&str] = &[
     "uhelper",
     "user",
     "user_id",
+    "user_xattr",
     "users",
 ];
 
@@ -225,7 +227,7 @@ mod tests {
         assert!(!options.no_directory_access_time);
         // What the kernel shows for a mount is repeated by remounting.
         options.parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,max_read=131072").unwrap();
-        options.parse("nosymfollow,mand,nomand,iversion,noiversion").unwrap();
+        options.parse("acl,user_xattr,nosymfollow,mand,nomand,iversion,noiversion").unwrap();
         assert!(options.no_links);
         options.parse("allow_suid,allow_dev,subtype=,symfollow").unwrap();
         assert!(!options.no_links);
@@ -238,6 +240,8 @@ mod tests {
         let mut options = MountOptions::default();
         assert!(options.parse("ro,speed=11").unwrap_err().starts_with("speed=11"));
         assert!(options.parse("umask=9").is_err());
+        // There are no mounts without these.
+        assert!(options.parse("noacl").is_err() && options.parse("nouser_xattr").is_err());
         assert!(options.parse("umask=1000").is_err());
         assert!(options.parse("uid=root").unwrap_err().contains("number"));
         assert!(options.parse("cache=maybe").is_err());

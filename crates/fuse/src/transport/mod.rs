@@ -117,9 +117,10 @@ impl Session {
             Self { threads: Vec::new(), turns: Turns::default(), transport: Transport::Classic, dispatcher };
         let mut on_ring = false;
         if agreement.flags.contains(InitFlags::OVER_IO_URING) {
-            on_ring = session.start_ring(device, agreement)?;
-            if !on_ring && transport == Transport::Ring {
-                return Err(StartError::NoRing(RingHindrance::Refused));
+            let started = session.start_ring(device, agreement)?;
+            on_ring = started.is_ok();
+            if transport == Transport::Ring {
+                started.map_err(StartError::NoRing)?;
             }
         }
         if on_ring {
@@ -156,7 +157,11 @@ impl Session {
 
     /// Starts a thread per core with its queue, and one for what keeps coming through the device. False if the kernel
     /// did not take a queue; it serves everything through the device then.
-    fn start_ring(&mut self, device: &Arc<OwnedFd>, agreement: &Agreement) -> Result<bool, StartError> {
+    fn start_ring(
+        &mut self,
+        device: &Arc<OwnedFd>,
+        agreement: &Agreement,
+    ) -> Result<Result<(), RingHindrance>, StartError> {
         let (report, reports) = mpsc::channel();
         let watch = Arc::new(Watch::default());
         let cores = ring::possible_cores();
@@ -169,9 +174,13 @@ impl Session {
             })?;
         }
         drop(report);
-        let registered = reports.iter().take(usize::from(cores)).filter(|&success| success).count();
-        if registered < usize::from(cores) {
-            return Ok(false);
+        // All are waited for; what they were refused for is most likely the same.
+        let outcomes: Vec<Result<(), RingHindrance>> = reports.iter().take(usize::from(cores)).collect();
+        if let Some(&refused) = outcomes.iter().find(|outcome| outcome.is_err()) {
+            return Ok(refused);
+        }
+        if outcomes.len() < usize::from(cores) {
+            return Ok(Err(RingHindrance::Refused));
         }
         if let Some(mut hand_off) = HandOff::new(&self.turns) {
             let looking = move || watch.run(|| hand_off.tick(|_| true));
@@ -187,7 +196,7 @@ impl Session {
         }));
         let dispatcher = Arc::clone(&self.dispatcher);
         self.spawn("fuse-aside".into(), move || aside.serve(&dispatcher))?;
-        Ok(true)
+        Ok(Ok(()))
     }
 
     fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> Result<(), StartError> {

@@ -32,6 +32,9 @@ pub enum RingHindrance {
     /// Rings cannot be made for another reason.
     #[error("a ring cannot be made: {0}")]
     Broken(Errno),
+    /// This process may have no more descriptors: each core needs two.
+    #[error("the limit of open files is too low for a ring for each core: raise it (ulimit -n)")]
+    NoDescriptors,
     /// Everything seemed right, and the kernel did not take the queues.
     #[error("the kernel refused the queues")]
     Refused,
@@ -43,11 +46,19 @@ pub enum RingHindrance {
 /// Why not.
 pub fn ring_offered() -> Result<(), RingHindrance> {
     switch_is_on(Path::new(SWITCH))?;
-    ring::probe().map_err(|errno| match errno {
-        Errno::NOSYS => RingHindrance::NoIoUring,
-        Errno::PERM | Errno::ACCESS => RingHindrance::Forbidden,
-        errno => RingHindrance::Broken(errno),
-    })
+    ring::probe().map_err(RingHindrance::of)
+}
+
+impl RingHindrance {
+    /// Of what making a ring failed with.
+    pub(super) const fn of(errno: Errno) -> Self {
+        match errno {
+            Errno::NOSYS => Self::NoIoUring,
+            Errno::PERM | Errno::ACCESS => Self::Forbidden,
+            Errno::MFILE => Self::NoDescriptors,
+            errno => Self::Broken(errno),
+        }
+    }
 }
 
 /// Turns FUSE over io_uring on for mounts to come, on the whole machine and until it boots again. Takes root. Does nothing where

@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::hand_off;
 use super::memory::Pages;
 use super::notify::{Turn, Turns};
+use super::offer::RingHindrance;
 use super::watch::Watch;
 use super::{guarded, reply_header, start_waiting};
 use crate::dispatch::{Dispatcher, Outcome, Wait};
@@ -224,28 +225,40 @@ pub(super) fn serve(
     payload_bytes_max: usize,
     turns: &Turns,
     watch: &Arc<Watch>,
-    report: &Sender<bool>,
+    report: &Sender<Result<(), RingHindrance>>,
 ) {
     super::pin(usize::from(core));
     let mut queue = Queue::new(core, device, payload_bytes_max, turns, watch);
-    let registered = queue.as_mut().is_some_and(Queue::register);
+    let registered = match &mut queue {
+        Ok(queue) => queue.register().then_some(()).ok_or(RingHindrance::Refused),
+        Err(errno) => Err(RingHindrance::of(*errno)),
+    };
     let _ = report.send(registered);
-    if registered && let Some(queue) = &mut queue {
+    if registered.is_ok()
+        && let Ok(queue) = &mut queue
+    {
         queue.serve(dispatcher);
         watch.end();
     }
 }
 
 impl Queue {
-    fn new(core: u16, device: &OwnedFd, payload_bytes_max: usize, turns: &Turns, watch: &Arc<Watch>) -> Option<Self> {
-        let ring = build_ring().ok()?;
-        ring.submitter().register_files(&[device.as_raw_fd()]).ok()?;
+    fn new(
+        core: u16,
+        device: &OwnedFd,
+        payload_bytes_max: usize,
+        turns: &Turns,
+        watch: &Arc<Watch>,
+    ) -> Result<Self, Errno> {
+        let of = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let ring = build_ring().map_err(of)?;
+        ring.submitter().register_files(&[device.as_raw_fd()]).map_err(of)?;
         let entries: Result<Vec<Entry>, Errno> = (0..QUEUE_DEPTH).map(|_| Entry::new(payload_bytes_max)).collect();
-        let inbox = Arc::new(Inbox::new().ok()?);
+        let inbox = Arc::new(Inbox::new()?);
         let turn = turns.add(Some(Arc::clone(&inbox)));
         hand_off::join(&turn);
         let watch = Arc::clone(watch);
-        Some(Self { core, ring, entries: entries.ok()?, payload_bytes_max, inbox, turn, watch, waiting: 0, lost: 0 })
+        Ok(Self { core, ring, entries: entries?, payload_bytes_max, inbox, turn, watch, waiting: 0, lost: 0 })
     }
 
     /// Puts a command into the submission queue, making room if need be. False when the ring is broken.

@@ -18,13 +18,16 @@
 //! | --- | --- |
 //! | here | the name and the life of an object: taken, published, retired, freed |
 //! | [`places`] | where it stands, and whether it has memory |
+//! | [`share`] | which of them somebody may take |
 //! | [`settle`] | what a dead thread had in hand |
 
 mod places;
 mod settle;
+mod share;
 
 pub use places::{SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Slab};
 pub use settle::{AfterDeath, HeldByDead, SlabReaper};
+pub use share::Share;
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
@@ -100,10 +103,11 @@ const RECENT: usize = 16;
 pub struct Recent([std::sync::atomic::AtomicU64; RECENT]);
 
 impl Recent {
-    /// Whether one is remembered for a thread: most likely it is free.
+    /// Whether one is remembered for a thread that is of its share: most likely it is free.
     #[inline]
-    pub fn has(&self, thread: &Thread<'_>) -> bool {
-        self.0[thread.slot() as usize % RECENT].load(std::sync::atomic::Ordering::Relaxed) != 0
+    pub fn has(&self, thread: &Thread<'_>, share: &Share) -> bool {
+        let index = self.0[thread.slot() as usize % RECENT].load(std::sync::atomic::Ordering::Relaxed);
+        index != 0 && share.has(index - 1)
     }
 }
 
@@ -136,24 +140,37 @@ impl Slab {
     /// Takes a free object into the calling thread's hand. Its content is what its last user left.
     /// `Full` if all are in use, or memory or hands are short.
     pub fn allocate(&self, thread: &Thread<'_>) -> Result<Held> {
-        if let Some(held) = self.search(thread)? {
+        self.allocate_of(thread, &Share::ALL)
+    }
+
+    /// [`Slab::allocate`], one of a share.
+    pub fn allocate_of(&self, thread: &Thread<'_>, share: &Share) -> Result<Held> {
+        if let Some(held) = self.search(thread, share)? {
             return Ok(held);
         }
         // A thread that died between freeing an object and its bit left the bit: look at the truth.
         self.repair_bitmap(thread.arena())?;
-        self.search(thread)?.ok_or(Error::Full { what: "no room for another object in a table of the shared state" })
+        self.search(thread, share)?
+            .ok_or(Error::Full { what: "no room for another object in a table of the shared state" })
     }
 
-    fn search(&self, thread: &Thread<'_>) -> Result<Option<Held>> {
+    fn search(&self, thread: &Thread<'_>, share: &Share) -> Result<Option<Held>> {
         let arena = thread.arena();
         let words = self.count.div_ceil(64);
         let hint = arena.word(self.head.add(HINT_AT))?;
         let mut place = hint.load(Ordering::Relaxed);
+        if !share.has_group(place) {
+            place = 0;
+        }
         let lane = thread.slot() % (64 / LANE) * LANE;
         for step in 0..words {
             // Without divisions, which this would spend most of its time on.
             if place >= words {
                 place = 0;
+            }
+            if !share.has_group(place) {
+                place += 1;
+                continue;
             }
             self.reserve_group(arena, place)?;
             if step == 0 {
@@ -182,12 +199,12 @@ impl Slab {
         Ok(None)
     }
 
-    /// [`Slab::allocate`], the object that `recent` names first: one that [`Slab::free_to`] freed.
+    /// [`Slab::allocate_of`], the object that `recent` names first: one that [`Slab::free_to`] freed.
     #[inline]
-    pub fn allocate_from(&self, thread: &Thread<'_>, recent: &Recent) -> Result<Held> {
+    pub fn allocate_from(&self, thread: &Thread<'_>, recent: &Recent, share: &Share) -> Result<Held> {
         let word = &recent.0[thread.slot() as usize % RECENT];
         let index = word.load(std::sync::atomic::Ordering::Relaxed);
-        if index != 0 {
+        if index != 0 && share.has(index - 1) {
             word.store(0, std::sync::atomic::Ordering::Relaxed);
             // Of two threads that share a word, and of others that search, one gets it.
             if index <= self.count
@@ -196,7 +213,7 @@ impl Slab {
                 return Ok(held);
             }
         }
-        self.allocate(thread)
+        self.allocate_of(thread, share)
     }
 
     /// [`Slab::free`]; the object's bit stays set, and `recent` remembers it for the next [`Slab::allocate_from`].

@@ -7,11 +7,12 @@
 //! hand, and frees it when the file system has been told ([`FileSystem::retire`]). If it dies before, its reaper puts
 //! the description back to what it was, without users; such are swept up by the next who opens or closes.
 
-use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
+use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, Share, SlabRef, Thread};
 
 use super::InodeUsers;
 use super::records::Groups;
 use super::tables::{Bucket, Chain, Tables, description as at};
+use super::users::{DESCRIPTIONS_FULL, User};
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
 
@@ -68,9 +69,9 @@ enum Dropped {
 }
 
 /// `ENFILE` for a table without room.
-fn no_room(error: gannet_shm::Error) -> Error {
+fn no_room(error: gannet_shm::Error, user: User, count: u64) -> Error {
     match error {
-        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, super::DESCRIPTIONS_FULL),
+        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, user.says(count, &DESCRIPTIONS_FULL)),
         error => error_of(error),
     }
 }
@@ -81,9 +82,23 @@ const GONE: Error = Error::because(Errno::BADF, "the open file description is go
 impl Shared {
     /// Makes a description that this process uses. `ESTALE` if the inode is gone, `ENFILE` when there are too many.
     pub fn open(&self, fs: &dyn FileSystem, node: NodeId, access: AccessMode, status: u32) -> Result<Description> {
+        self.open_for(self.user, fs, node, access, status)
+    }
+
+    /// [`Shared::open`] for a user that is not this process's: what the table has for that user is taken.
+    pub fn open_for(
+        &self,
+        user: User,
+        fs: &dyn FileSystem,
+        node: NodeId,
+        access: AccessMode,
+        status: u32,
+    ) -> Result<Description> {
         let thread = self.thread()?;
         self.housekeep(&thread, fs)?;
-        let description = self.link_new(&thread, node, access, status).map_err(no_room)?;
+        let count = self.tables.descriptions.count();
+        let linked = self.link_new(&thread, &user.share(count), node, access, status);
+        let description = linked.map_err(|error| no_room(error, user, count))?;
         match fs.exists(node) {
             Ok(()) => Ok(description),
             Err(error) => {
@@ -97,22 +112,24 @@ impl Shared {
     /// moment.
     pub fn check_room(&self) -> Result<()> {
         let (thread, slab) = (self.thread()?, &self.tables.descriptions);
-        if self.recent.has(&thread) {
+        let share = self.user.share(slab.count());
+        if self.recent.has(&thread, &share) {
             return Ok(());
         }
-        let tried = slab.allocate(&thread).and_then(|held| slab.free_to(&thread, &self.recent, held));
-        tried.map_err(no_room)
+        let tried = slab.allocate_of(&thread, &share).and_then(|held| slab.free_to(&thread, &self.recent, held));
+        tried.map_err(|error| no_room(error, self.user, slab.count()))
     }
 
     fn link_new(
         &self,
         thread: &Thread<'_>,
+        share: &Share,
         node: NodeId,
         access: AccessMode,
         status: u32,
     ) -> gannet_shm::Result<Description> {
         let (tables, slab) = (&self.tables, &self.tables.descriptions);
-        let held = slab.allocate_from(thread, &self.recent)?;
+        let held = slab.allocate_from(thread, &self.recent, share)?;
         let object = held.at();
         let fill = || -> gannet_shm::Result<()> {
             let (own, column) = tables.whole(thread, object)?;

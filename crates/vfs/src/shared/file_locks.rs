@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use super::records::Blocking;
 use super::tables::Tables;
+use super::users::{RECORDS_FULL, User};
 use super::{Description, Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result, Time};
 
@@ -171,8 +172,13 @@ impl Shared {
 
     /// Takes or releases a lock at once. `EAGAIN` if another's stands in the way, `ENOLCK` when there are too many.
     pub fn try_lock(&self, fs: &dyn FileSystem, request: &LockRequest) -> Result<()> {
+        self.try_lock_for(self.user, fs, request)
+    }
+
+    /// [`Shared::try_lock`] for a user that is not this process's: what the table has for that user is taken.
+    pub fn try_lock_for(&self, user: User, fs: &dyn FileSystem, request: &LockRequest) -> Result<()> {
         for last in [false, true] {
-            let Some(blocker) = self.attempt(request, false, None)?.1 else { return Ok(()) };
+            let Some(blocker) = self.attempt(user, request, false, None)?.1 else { return Ok(()) };
             if last || !self.reap_blocker(fs, &blocker.by)? {
                 break;
             }
@@ -183,12 +189,23 @@ impl Shared {
     /// Takes a lock, waiting for those in the way. `stop` is asked after each waking and may end the wait with `EINTR`.
     /// `EDEADLK` for POSIX locks when processes would wait for each other.
     pub fn lock(&self, fs: &dyn FileSystem, request: &LockRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.lock_for(self.user, fs, request, stop)
+    }
+
+    /// [`Shared::lock`] for a user that is not this process's: what the table has for that user is taken.
+    pub fn lock_for(
+        &self,
+        user: User,
+        fs: &dyn FileSystem,
+        request: &LockRequest,
+        stop: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
         let thread = self.thread()?;
         let (mut sleep_ns, mut blocking) = (SLEEP_FIRST_NS, None);
         // When it looks who is alive; not put off by what wakes it before.
         let mut until_ns = 0;
         let result = loop {
-            let (releases, blocker) = match self.attempt(request, true, blocking) {
+            let (releases, blocker) = match self.attempt(user, request, true, blocking) {
                 Ok(outcome) => outcome,
                 Err(error) => break Err(error),
             };
@@ -251,6 +268,7 @@ impl Shared {
     /// One attempt: the bucket's counter of releases, and who is in the way; `before` was at the last one.
     pub(super) fn attempt(
         &self,
+        user: User,
         request: &LockRequest,
         sleeps: bool,
         before: Option<Blocking>,
@@ -262,6 +280,8 @@ impl Shared {
             // Its locks would not be found when it is closed.
             return Err(Error::because(Errno::INVAL, "a lock for a description of another inode"));
         }
+        let count = self.tables.records.count();
+        let share = user.share(count);
         let attempt = || {
             let (tables, bucket) = (&self.tables, self.tables.bucket(request.node.number));
             let guard = thread.lock(bucket.lock())?;
@@ -278,9 +298,10 @@ impl Shared {
                     && self.holds_other(&thread, request)?
                 {
                     // As flock(2) says, the old lock goes before the new one is waited for.
-                    tables.change_lock(&thread, bucket, &LockRequest { exclusive: None, ..*request }, &mut changed)?;
+                    let unlock = LockRequest { exclusive: None, ..*request };
+                    tables.change_lock(&thread, bucket, &unlock, &share, &mut changed)?;
                 }
-                tables.change_lock(&thread, bucket, request, &mut changed)?
+                tables.change_lock(&thread, bucket, request, &share, &mut changed)?
             };
             if sleeps && request.owner.kind() == LockKind::Posix {
                 self.note_wait(&thread, request, blocker.as_ref())?;
@@ -305,7 +326,7 @@ impl Shared {
             Ok((releases, blocker))
         };
         attempt().map_err(|error| match error {
-            gannet_shm::Error::Full { .. } => Error::because(Errno::NOLCK, super::RECORDS_FULL),
+            gannet_shm::Error::Full { .. } => Error::because(Errno::NOLCK, user.says(count, &RECORDS_FULL)),
             error => error_of(error),
         })
     }

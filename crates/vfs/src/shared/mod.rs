@@ -24,6 +24,7 @@
 //! | `over_exec.rs` | what a process keeps over an exec |
 //! | `caching.rs` | whether a front end's clients may remember |
 //! | `running.rs` | which inodes may be running programs |
+//! | `users.rs` | how much of it one user may take |
 //! | `reaping.rs` | what becomes of the dead |
 
 mod caching;
@@ -39,6 +40,7 @@ mod record_changes;
 mod records;
 mod running;
 mod tables;
+mod users;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -54,6 +56,7 @@ pub use gannet_shm as shm;
 pub use inode_users::InodeUsers;
 pub use lock_waits::LockWait;
 pub use offset::OffsetGuard;
+pub use users::User;
 
 use reaping::SharedReaper;
 use tables::Tables;
@@ -84,16 +87,13 @@ impl Default for SharedLimits {
 
 const DESCRIPTIONS: u32 = 1 << 17;
 const RECORDS: u32 = 1 << 16;
-/// What is said where a table is full. The numbers are those that file systems have.
-const DESCRIPTIONS_FULL: &str = "no room for another open file: all processes together have 131072 open on the volume, the most there can be; close some";
-const RECORDS_FULL: &str = "no room for another lock on a part of a file: all processes together have 65536 on the volume, the most there can be; unlock some";
-const _: () = assert!(DESCRIPTIONS == 131_072 && RECORDS == 65_536);
-
 /// Open file descriptions and file locks of one arena.
 #[derive(Debug)]
 pub struct Shared {
     session: Arc<Session>,
     tables: Tables,
+    /// For whom a file is opened, or a lock taken, where nobody else is named: who began with the arena.
+    user: User,
     /// Descriptions that this process freed last.
     recent: Recent,
     /// When this process last looked for dead ones, in nanoseconds of the coarse clock.
@@ -116,6 +116,7 @@ impl Shared {
         Ok(Arc::new(Self {
             session,
             tables,
+            user: User::of_process(),
             recent: Recent::default(),
             looked_at_ns: AtomicU64::new(0),
             waiters_looked_at_ns: AtomicU64::new(0),

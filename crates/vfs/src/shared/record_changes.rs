@@ -12,7 +12,7 @@
 //! One walk, as far as the range goes, finds who is in the way, what is to be done and where ([`Sight`]); a second one does 3, from the first
 //! record that it concerns, if there is any.
 
-use gannet_shm::{Ordering, Result, SlabRef, Thread};
+use gannet_shm::{Ordering, Result, Share, SlabRef, Thread};
 
 use super::file_locks::{LockRange, LockRequest};
 use super::records::{Blocking, Groups, Record};
@@ -41,12 +41,14 @@ struct Sight {
 
 impl Tables {
     /// Gives an owner a lock on a range, or takes it away, as `request` says; or tells which lock is in the way. Under the bucket's
-    /// lock. Adds the groups of the records that do not say any more what they said. `Full` leaves everything as it was.
+    /// lock. Adds the groups of the records that do not say any more what they said. New records are of
+    /// `share`. `Full` leaves everything as it was.
     pub(super) fn change_lock(
         &self,
         thread: &Thread<'_>,
         bucket: Bucket,
         request: &LockRequest,
+        share: &Share,
         changed: &mut Groups,
     ) -> Result<Option<Blocking>> {
         let LockRequest { node, owner, exclusive: wanted, range, process } = *request;
@@ -59,12 +61,12 @@ impl Tables {
             return Ok(sight.blocker);
         }
         let right = match sight.split {
-            Some(record) => Some((self.records.allocate_from(thread, &self.recent_records)?, record)),
+            Some(record) => Some((self.records.allocate_from(thread, &self.recent_records, share)?, record)),
             None => None,
         };
         let new = match wanted {
             None => None,
-            Some(exclusive) => match self.records.allocate_from(thread, &self.recent_records) {
+            Some(exclusive) => match self.records.allocate_from(thread, &self.recent_records, share) {
                 Ok(held) => Some((held, exclusive)),
                 Err(error) => {
                     if let Some((held, _)) = right {

@@ -6,6 +6,7 @@ mod descriptions;
 mod locks;
 mod processes;
 mod truth;
+mod users;
 
 use std::sync::Arc;
 

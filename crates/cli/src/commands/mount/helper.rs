@@ -1,5 +1,7 @@
 //! Being called by mount(8): for the type `fuse.gannet` it runs `/sbin/mount.fuse.gannet VOLUME DIRECTORY [-sfnv] [-o OPTIONS]`,
 //! or, where only fuse3 is installed, `mount.fuse3`, which runs `gannet VOLUME DIRECTORY -o OPTIONS`. Both are this program.
+//!
+//! `mount.fuse3` adds `suid` and `dev` to what was asked for, as long as the opposites were not: from it these two words say nothing.
 
 use crate::failure::{Failure, USAGE};
 use gannet_fuse::MountOptions;
@@ -11,6 +13,16 @@ const NAMES: [&str; 2] = ["mount.fuse.gannet", "mount.gannet"];
 /// Exit codes of mount(8).
 const MOUNT_FAILED: u8 = 32;
 const MOUNT_USAGE: u8 = 1;
+
+/// Words that `mount.fuse3` adds by itself, to whatever it runs.
+const ADDED_BY_FUSE3: [&str; 2] = ["suid", "dev"];
+
+/// The arguments behind the program's name, when it is called as the helper.
+#[derive(Clone, Copy)]
+pub(crate) struct Called<'a> {
+    arguments: &'a [OsString],
+    by_fuse3: bool,
+}
 
 /// What mount(8) asks for.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,18 +36,21 @@ struct Call {
     fake: bool,
 }
 
-/// The arguments after the program's name, if it is called as the helper.
-pub(crate) fn called(arguments: &[OsString]) -> Option<&[OsString]> {
-    let (name, rest) = arguments.split_first()?;
+/// Whether it is called as the helper, and how.
+pub(crate) fn called(arguments: &[OsString]) -> Option<Called<'_>> {
+    let (name, arguments) = arguments.split_first()?;
     let name = Path::new(name).file_name()?.to_str()?;
+    if NAMES.contains(&name) {
+        return Some(Called { arguments, by_fuse3: false });
+    }
     // No command begins with a slash: that is a volume, and mount.fuse3 calls.
-    let by_fuse3 = rest.len() >= 2 && rest[0].to_str().is_some_and(|first| first.starts_with('/'));
-    (NAMES.contains(&name) || by_fuse3).then_some(rest)
+    let by_fuse3 = arguments.len() >= 2 && arguments[0].to_str().is_some_and(|first| first.starts_with('/'));
+    by_fuse3.then_some(Called { arguments, by_fuse3 })
 }
 
 /// Mounts as mount(8) wants it.
-pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Failure> {
-    let call = parse(arguments).map_err(|why| Failure::new(why).with_code(MOUNT_USAGE))?;
+pub(crate) fn run(called: Called<'_>) -> Result<u8, Failure> {
+    let call = parse(called).map_err(|why| Failure::new(why).with_code(MOUNT_USAGE))?;
     let words = understood(&call)?;
     if call.fake {
         return Ok(0);
@@ -50,7 +65,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Result<u8, Failure> {
     super::mount_for_others(&call.volume, &call.directory, &words).map_err(failed)
 }
 
-fn parse(arguments: &[OsString]) -> Result<Call, String> {
+fn parse(Called { arguments, by_fuse3 }: Called<'_>) -> Result<Call, String> {
     let mut paths = Vec::new();
     let mut call =
         Call { volume: PathBuf::new(), directory: PathBuf::new(), words: Vec::new(), sloppy: false, fake: false };
@@ -80,6 +95,9 @@ fn parse(arguments: &[OsString]) -> Result<Call, String> {
             }
             _ => paths.push(PathBuf::from(argument)),
         }
+    }
+    if by_fuse3 {
+        call.words.retain(|word| !ADDED_BY_FUSE3.contains(&word.as_str()));
     }
     let [volume, directory] = <[PathBuf; 2]>::try_from(paths).map_err(|_| "usage: VOLUME DIRECTORY [-o OPTIONS]")?;
     Ok(Call { volume, directory, ..call })
@@ -188,9 +206,10 @@ mod tests {
 
     #[test]
     fn it_knows_when_it_is_the_helper() {
-        assert_eq!(called(&words("/sbin/mount.fuse.gannet v d -o ro")).unwrap().len(), 4);
-        assert!(called(&words("mount.gannet v d")).is_some());
-        assert!(called(&words("gannet /v /d -o ro")).is_some());
+        let by_fuse3 = |line| called(&words(line)).map(|called| (called.arguments.len(), called.by_fuse3));
+        assert_eq!(by_fuse3("/sbin/mount.fuse.gannet v d -o ro"), Some((4, false)));
+        assert_eq!(by_fuse3("mount.gannet /v d"), Some((2, false)));
+        assert_eq!(by_fuse3("gannet /v /d -o ro"), Some((4, true)));
         for line in ["gannet mount /v /d", "gannet", "gannet /v", "mount.fuse /v"] {
             assert!(called(&words(line)).is_none(), "{line}");
         }
@@ -198,18 +217,27 @@ mod tests {
 
     #[test]
     fn what_mount_says_is_understood() {
-        let call = parse(&words("/v /d -s -n -o rw,noatime -t fuse.gannet -o x-foo,bogus")).unwrap();
+        let parse = |line| parse(Called { arguments: &words(line), by_fuse3: false });
+        let call = parse("/v /d -s -n -o rw,noatime -t fuse.gannet -o x-foo,bogus").unwrap();
         assert_eq!((call.volume.to_str(), call.directory.to_str()), (Some("/v"), Some("/d")));
         assert!(call.sloppy && !call.fake);
         assert_eq!(understood(&call).unwrap(), "rw,noatime,x-foo");
         let strict = Call { sloppy: false, ..call };
         let failure = understood(&strict).unwrap_err();
         assert!(failure.message.contains("bogus") && failure.code == MOUNT_USAGE);
-        assert!(parse(&words("/v /d -fnv")).unwrap().fake);
-        assert_eq!(parse(&words("/v /d -r")).unwrap().words, ["ro"]);
-        assert_eq!(parse(&words("/v /d -oro,exec -o noatime")).unwrap().words, ["ro", "exec", "noatime"]);
+        assert!(parse("/v /d -fnv").unwrap().fake);
+        assert_eq!(parse("/v /d -r").unwrap().words, ["ro"]);
+        assert_eq!(parse("/v /d -oro,exec -o noatime").unwrap().words, ["ro", "exec", "noatime"]);
         for line in ["/v", "/v /d /e", "/v /d -x", "/v /d -o"] {
-            assert!(parse(&words(line)).is_err(), "{line}");
+            assert!(parse(line).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn what_fuse3_adds_is_not_asked_for() {
+        let parse = |line, by_fuse3| parse(Called { arguments: &words(line), by_fuse3 }).unwrap().words;
+        assert_eq!(parse("/v /d -o rw,dev,suid", true), ["rw"]);
+        assert_eq!(parse("/v /d -o allow_suid,nodev,suid", true), ["allow_suid", "nodev"]);
+        assert_eq!(parse("/v /d -o rw,dev,suid", false), ["rw", "dev", "suid"]);
     }
 }

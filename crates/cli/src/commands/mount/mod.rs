@@ -99,7 +99,14 @@ fn in_foreground(task: &Task) -> Result<u8, Failure> {
         // Nothing was promised to anybody yet.
         None => std::process::exit(FAILED.into()),
     });
-    handled.map_err(|error| Failure::new(format_args!("signals cannot be handled: {error}")))?;
+    handled.map_err(|error| match error {
+        // What went wrong it does not say itself.
+        ctrlc::Error::System(error) => {
+            let what = "no thread for them can be started, or no pipe made (ulimit -u, ulimit -n)";
+            Failure::new(format_args!("signals cannot be handled: {what}: {error}"))
+        }
+        error => Failure::new(format_args!("signals cannot be handled: {error}")),
+    })?;
     let mounted = serve(Arc::clone(&volume), &task.directory, &task.options);
     let mounted = Arc::new(mounted.map_err(Failure::new)?);
     let _ = mounted_later.set(Arc::downgrade(&mounted));

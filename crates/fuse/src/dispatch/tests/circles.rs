@@ -26,7 +26,7 @@ impl Asking {
     fn new() -> Self {
         let (_, dispatcher, node) = with_a_file();
         let header = by_root(dispatcher.nodes.id(node));
-        let handle = dispatcher.open_handle(node, 2).unwrap();
+        let handle = dispatcher.open_handle(&header, node, 2).unwrap();
         Self { dispatcher, header, handle }
     }
 

@@ -59,12 +59,13 @@ fn who_waits_for_room_does_not_outlive_the_mount() {
 fn wait_for_lock(dispatcher: &Arc<Dispatcher>, file: u64, flags: u32, closing: bool) -> mpsc::Receiver<Outcome> {
     let node = dispatcher.nodes.node(file).unwrap();
     let mut header = by_root(file);
+    let open = || dispatcher.open_handle(&by_root(file), node, 2).unwrap();
+    let (holder, other) = (open(), open());
     let mut ask = |handle, owner| {
         header.unique += 1;
         let request = LockRequest { handle, owner, start: 0, end: 100, kind: 1, process: 7, flags };
         dispatcher.set_lock(&header, &request, !closing).unwrap()
     };
-    let (holder, other) = (dispatcher.open_handle(node, 2).unwrap(), dispatcher.open_handle(node, 2).unwrap());
     assert!(matches!(ask(holder, 5), Outcome::Reply(0)));
     if closing {
         dispatcher.flush(&by_root(file), holder, 99).unwrap();
@@ -93,7 +94,8 @@ fn who_waits_for_a_lock_does_not_outlive_the_mount() {
 fn nobody_begins_to_wait_when_the_mount_is_gone() {
     let (_file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
-    let (holder, other) = (dispatcher.open_handle(node, 2).unwrap(), dispatcher.open_handle(node, 2).unwrap());
+    let (holder, other) =
+        (dispatcher.open_handle(&header, node, 2).unwrap(), dispatcher.open_handle(&header, node, 2).unwrap());
     let lock = |handle, wait| {
         let request = LockRequest { handle, owner: 5, start: 0, end: 1, kind: 1, process: 7, flags: LK_FLOCK };
         dispatcher.set_lock(&header, &request, wait).unwrap()

@@ -96,12 +96,12 @@ fn what_is_written_back_is_no_hole() {
         let writeback = cache == CachePolicy::Exclusive { writeback: true };
         if !exclusive {
             // Nobody can have stored anything: whoever opens it reads only.
-            let handle = dispatcher.open_handle(node, 0).unwrap();
+            let handle = dispatcher.open_handle(&header, node, 0).unwrap();
             dispatcher.note_handle(header.node, handle, 0, false);
             assert_eq!((seek(0, DATA), seek(2, HOLE)), ((Ok(2), vec![]), (Ok(3), vec![])));
             dispatcher.release(header.node, handle);
         }
-        let handle = dispatcher.open_handle(node, 2).unwrap();
+        let handle = dispatcher.open_handle(&header, node, 2).unwrap();
         dispatcher.note_handle(header.node, handle, 2, false);
         // What is data anyway needs no look at anything else.
         assert_eq!(seek(2, DATA), (Ok(2), vec![]));
@@ -128,7 +128,7 @@ fn what_is_written_back_is_no_hole() {
 fn a_hole_that_is_filled_is_followed() {
     let (dispatcher, node, pages) = with_holes(CachePolicy::Coherent);
     let header = by_root(dispatcher.nodes.id(node));
-    dispatcher.note_handle(header.node, dispatcher.open_handle(node, 1).unwrap(), 1, false);
+    dispatcher.note_handle(header.node, dispatcher.open_handle(&header, node, 1).unwrap(), 1, false);
     write(&pages.file_system, node, 5);
     pages.dirty.lock().unwrap().extend([3, 4, 6, 7]);
     assert_eq!(seek(&dispatcher, &pages, 2, HOLE), (Ok(8), vec![(3, 5), (6, 99)]));
@@ -148,7 +148,7 @@ fn a_file_that_may_get_blocks_is_shown_with_one() {
         resize(0);
         resize(10);
         assert_eq!(sectors(), 0);
-        let handle = dispatcher.open_handle(node, 1).unwrap();
+        let handle = dispatcher.open_handle(&header, node, 1).unwrap();
         dispatcher.note_handle(header.node, handle, 1, false);
         assert_eq!(sectors(), 8, "somebody may fill it");
         resize(0);

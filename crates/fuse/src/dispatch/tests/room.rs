@@ -131,7 +131,7 @@ fn who_has_waited_for_room_may_wait_for_a_lock() {
     let (_file_system, dispatcher, node) = with_a_file();
     let mut header = by_root(dispatcher.nodes.id(node));
     header.opcode = Opcode::SetLkW as u32;
-    let handle = || dispatcher.open_handle(node, 2).unwrap();
+    let handle = || dispatcher.open_handle(&by_root(header.node), node, 2).unwrap();
     let (holder, other) = (handle(), handle());
     // SETLKW, of the first hundred bytes for writing.
     let structure = |handle: u64| {

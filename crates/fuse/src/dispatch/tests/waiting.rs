@@ -15,7 +15,8 @@ const F_UNLCK: u32 = 2;
 fn who_cannot_wait_is_refused_and_leaves_nothing() {
     let (file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
-    let (holder, other) = (dispatcher.open_handle(node, 2).unwrap(), dispatcher.open_handle(node, 2).unwrap());
+    let (holder, other) =
+        (dispatcher.open_handle(&header, node, 2).unwrap(), dispatcher.open_handle(&header, node, 2).unwrap());
     for flags in [LK_FLOCK, 0] {
         let lock = |handle, wait| {
             let request =
@@ -50,7 +51,7 @@ fn who_cannot_wait_is_refused_and_leaves_nothing() {
 fn only_so_many_wait_at_a_time() {
     let (_file_system, dispatcher, node) = with_a_file();
     let mut header = by_root(dispatcher.nodes.id(node));
-    let holder = dispatcher.open_handle(node, 2).unwrap();
+    let holder = dispatcher.open_handle(&header, node, 2).unwrap();
     let mut ask = |owner: u64| {
         header.unique += 1;
         let request = LockRequest { handle: holder, owner, start: 0, end: 100, kind: F_WRLCK, process: 7, flags: 0 };
@@ -87,7 +88,7 @@ fn only_so_many_wait_at_a_time() {
 fn files_that_nothing_was_locked_of_are_not_remembered() {
     let (_file_system, dispatcher, node) = with_a_file();
     let header = by_root(dispatcher.nodes.id(node));
-    let handle = dispatcher.open_handle(node, 2).unwrap();
+    let handle = dispatcher.open_handle(&header, node, 2).unwrap();
     let unlock = LockRequest { handle, owner: 5, start: 0, end: 100, kind: F_UNLCK, process: 7, flags: 0 };
     assert!(matches!(dispatcher.set_lock(&header, &unlock, false), Ok(Outcome::Reply(0))));
     assert_eq!(dispatcher.locks.files_known(), 0);

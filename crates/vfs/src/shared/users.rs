@@ -1,0 +1,75 @@
+//! How much of the tables one user may take: a program that opens files or takes locks without end must not keep everybody else out.
+//!
+//! As with Linux' `fs.file-max` the last part is for root. Of the rest each user may take most, and a small part that few others share
+//! ([`gannet_shm::Share`]); so what is left when one has taken all that it can is little, but enough to look around and to end things. Small
+//! tables, which only tests make, are everybody's.
+
+use gannet_shm::Share;
+
+use super::{DESCRIPTIONS, RECORDS};
+
+/// Tables with fewer objects are not shared out.
+const OBJECTS_MIN: u64 = 4096;
+/// The part for root, and as large a one for users among themselves.
+const PART: u64 = 8;
+/// In so many that one is divided.
+const USERS: u64 = 16;
+
+/// The user for whom a file is opened or a lock taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct User(u32);
+
+impl User {
+    /// The user with this number.
+    pub const fn new(id: u32) -> Self {
+        Self(id)
+    }
+
+    /// Whose this process is.
+    pub fn of_process() -> Self {
+        Self(rustix::process::geteuid().as_raw())
+    }
+
+    /// What of a table with `count` objects may be taken.
+    #[inline]
+    pub(super) const fn share(self, count: u64) -> Share {
+        if self.0 == 0 || count < OBJECTS_MIN {
+            return Share::ALL;
+        }
+        let (part, common) = (count / PART, common(count));
+        let own = common + self.0 as u64 % USERS * (part / USERS);
+        Share::new(common, &(own..own + part / USERS))
+    }
+
+    /// What is said where there is none left for it in a table with `count` objects.
+    pub(super) const fn says(self, count: u64, full: &Full) -> &'static str {
+        if self.0 == 0 || count < OBJECTS_MIN { full.for_all } else { full.for_users }
+    }
+}
+
+/// What all users may take.
+const fn common(count: u64) -> u64 {
+    count - 2 * (count / PART)
+}
+
+/// What is said where a table is full.
+pub(super) struct Full {
+    for_all: &'static str,
+    for_users: &'static str,
+}
+
+// The numbers are those that file systems have.
+pub(super) const DESCRIPTIONS_FULL: Full = Full {
+    for_all: "no room for another open file: all processes together have 131072 open on the volume, the most there can be; close some",
+    for_users: "no room for another open file: of the 131072 that can be open on the volume one user may have 99328, all but root 114688, and so many are; close some",
+};
+pub(super) const RECORDS_FULL: Full = Full {
+    for_all: "no room for another lock on a part of a file: all processes together have 65536 on the volume, the most there can be; unlock some",
+    for_users: "no room for another lock on a part of a file: of the 65536 that there can be on the volume one user may have 49664, all but root 57344, and so many are there; unlock some",
+};
+const fn most(count: u64) -> (u64, u64) {
+    (common(count) + count / PART / USERS, count - count / PART)
+}
+const _: () = assert!(DESCRIPTIONS == 131_072 && RECORDS == 65_536);
+const _: () = assert!(matches!(most(DESCRIPTIONS as u64), (99_328, 114_688)));
+const _: () = assert!(matches!(most(RECORDS as u64), (49_664, 57_344)));

@@ -1,0 +1,87 @@
+//! What one user may take of the tables, and what stays for others.
+
+use std::ops::Range;
+
+use crate::{LIMITS, nodes, process, request};
+
+use gannet_memfs::{Limits, MemoryFs};
+use gannet_vfs::shared::{AccessMode, Description, Shared, SharedLimits, User};
+use gannet_vfs::{Errno, Error, Owner};
+
+const COUNT: usize = 8192;
+const MANY: SharedLimits = SharedLimits { descriptions: COUNT as u32, records: COUNT as u32, ..LIMITS };
+/// Three quarters, and a sixteenth of the eighth that users have among themselves.
+const OF_ONE: usize = COUNT * 3 / 4 + COUNT / 8 / 16;
+const OF_USERS: usize = COUNT * 7 / 8;
+const ROOT: User = User::new(0);
+
+/// How many can be taken, and what was said then.
+fn until_full<T>(mut take: impl FnMut() -> Result<T, Error>) -> (Vec<T>, Error) {
+    let mut all = Vec::new();
+    loop {
+        match take() {
+            Ok(taken) => all.push(taken),
+            Err(error) => return (all, error),
+        }
+    }
+}
+
+fn says(error: &Error, errno: Errno, most: u32) {
+    assert_eq!(error.errno(), errno);
+    assert!(error.to_string().contains(&format!("root {most}")), "{error}");
+}
+
+#[test]
+fn nobody_but_root_can_open_all() {
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let (nodes, shared) = (nodes(&fs), Shared::private(&MANY).unwrap());
+    let open = |user: User| shared.open_for(user, &fs, nodes[0], AccessMode::READ, 0);
+    let close = |all: Vec<Description>| all.into_iter().for_each(|one| shared.close(&fs, one).unwrap());
+    // Twice: what was freed last is taken first, by whom it may be taken.
+    for _ in 0..2 {
+        let (first, error) = until_full(|| open(User::new(1000)));
+        assert_eq!(first.len(), OF_ONE);
+        says(&error, Errno::NFILE, SharedLimits::default().descriptions / 8 * 7);
+        // Others have something left; all together not what is root's.
+        let (other, _) = until_full(|| open(User::new(1001)));
+        assert_eq!(other.len(), COUNT / 8 / 16);
+        let rest: Vec<_> = (2..16).flat_map(|user| until_full(|| open(User::new(1000 + user))).0).collect();
+        assert_eq!(first.len() + other.len() + rest.len(), OF_USERS);
+        let (of_root, error) = until_full(|| open(ROOT));
+        assert_eq!(of_root.len(), COUNT - OF_USERS);
+        assert_eq!(error.errno(), Errno::NFILE);
+        // What root leaves is still nobody else's.
+        close(of_root);
+        assert!(open(User::new(1000)).is_err());
+        [first, other, rest].into_iter().for_each(close);
+        let (all, _) = until_full(|| open(ROOT));
+        assert_eq!(all.len(), COUNT);
+        close(all);
+    }
+}
+
+#[test]
+fn nobody_but_root_can_take_all_locks() {
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let (nodes, shared) = (nodes(&fs), Shared::private(&MANY).unwrap());
+    let lock = |user: User, at: Range<u64>| {
+        // From the end: each record then goes to the front of the list.
+        let at = COUNT as u64 * 2 - at.start * 2;
+        shared.try_lock_for(user, &fs, &request(nodes[0], process(1), Some(true), at, at + 1))
+    };
+    let mut at = 0;
+    let mut fill = |user: User| {
+        let (all, error) = until_full(|| {
+            let locked = lock(user, at..at + 1);
+            at += u64::from(locked.is_ok());
+            locked
+        });
+        assert_eq!(error.errno(), Errno::NOLCK);
+        (all.len(), error)
+    };
+    let (count, error) = fill(User::new(65534));
+    assert_eq!(count, OF_ONE);
+    says(&error, Errno::NOLCK, SharedLimits::default().records / 8 * 7);
+    assert_eq!(fill(User::new(1)).0, COUNT / 8 / 16);
+    assert_eq!(fill(ROOT).0, COUNT - OF_ONE - COUNT / 8 / 16);
+}
