@@ -427,9 +427,12 @@ impl<'s> Op<'s> {
     /// with the very header, and after a crash the entries behind it would be its own.
     #[cold]
     pub(crate) fn discard_page(&self, held: Held) -> Result<()> {
-        let mut commit = self.disk().begin();
-        commit.zero(held.extent().start * BLOCK_BYTES, BLOCK_BYTES)?;
-        let _ = commit.fence();
+        // All else that is cancelled is in the arena alone. On a medium that is another's by now the block is not ours.
+        if self.core.is_as_opened().is_ok() {
+            let mut commit = self.disk().begin();
+            commit.zero(held.extent().start * BLOCK_BYTES, BLOCK_BYTES)?;
+            let _ = commit.fence();
+        }
         self.release_held(held)
     }
 

@@ -168,6 +168,8 @@ impl<'s> Op<'s> {
         let mut collects = true;
         for _ in 1..ATTEMPTS_IN_NEED {
             collects = collects && self.collect_in_need(parent);
+            // It has waited, for others or for a moment, and does not say whether that was refused.
+            self.core.is_as_opened()?;
             if !collects {
                 self.need.set(if frees { Need::Freeing } else { Need::LastRemoval });
             }
