@@ -8,7 +8,6 @@ use crate::ops::{Op, shared_error};
 use crate::recover::ROOT;
 use crate::samples::Operation;
 use crate::volume::LogFs;
-use gannet_media::Medium;
 use gannet_shm::ParticipantId;
 use gannet_vfs::shared::Shared;
 use gannet_vfs::usermem::{Destination, Source};
@@ -17,7 +16,7 @@ use gannet_vfs::{
     MapToken, MappedExtent, MayRemove, Name, NewNode, NewNodeOf, NodeId, Permissions, RemoveKind, RenameFlags, Result,
     SeekTarget, Statistics, SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::BorrowedFd;
 
 impl LogFs {
     /// A write. What comes back behind its fence is taken apart and put together again by words and never moved as a whole: that would load it in
@@ -95,13 +94,6 @@ impl FileSystem for LogFs {
         if let Some(core) = self.core.writable.get() {
             core.disk.medium().descriptors().for_each(each);
         }
-    }
-
-    fn move_descriptor(&self, from: RawFd, to: OwnedFd) -> bool {
-        let writable = self.core.writable.get();
-        let media = [Some(self.core.disk.medium()), writable.map(|core| core.disk.medium())];
-        let is_of = |medium: &&Medium| medium.descriptors().any(|descriptor| descriptor.as_raw_fd() == from);
-        media.into_iter().flatten().find(is_of).is_some_and(|medium| medium.move_descriptor(from, to))
     }
 
     fn permissions(&self, node: NodeId) -> Result<Permissions> {

@@ -3,7 +3,7 @@
 //!
 //! Whether the files belong together is not known here: whoever joins them has looked.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -190,12 +190,6 @@ impl Medium {
     #[must_use]
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.backing.file.as_ref().map(AsFd::as_fd)
-    }
-
-    /// Gives the file whose descriptor is `from` the number `to`, a duplicate, which is closed if there is no such file. The old number is the
-    /// caller's from then on.
-    pub fn move_descriptor(&self, from: RawFd, to: OwnedFd) -> bool {
-        self.files().try_fold(to, |to, (file, ..)| file.move_from(from, to).map_or_else(Ok, Err)).is_err()
     }
 
     /// The descriptors of all files; none for a simulated medium.

@@ -13,7 +13,7 @@ use crate::{
     MappedExtent, Name, NewNode, NodeId, Permissions, RemoveKind, RenameFlags, Result, SeekTarget, Statistics,
     SyncScope, WriteFlags, WritePosition, Written, XattrMode,
 };
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::BorrowedFd;
 
 const fn not_supported<T>() -> Result<T> {
     Err(Error::new(Errno::OPNOTSUPP))
@@ -54,12 +54,6 @@ pub trait FileSystem: Send + Sync {
 
     /// Calls `each` with every descriptor of this process that the file system needs as long as it is there.
     fn for_each_descriptor(&self, _each: &mut dyn FnMut(BorrowedFd<'_>)) {}
-
-    /// The program wants the number `from`: what the file system has there goes on as `to`, a duplicate. False, and `to` closed, if that is
-    /// nothing of the file system's.
-    fn move_descriptor(&self, _from: RawFd, _to: OwnedFd) -> bool {
-        false
-    }
 
     // ---- inodes ----
 

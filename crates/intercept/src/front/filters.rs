@@ -14,6 +14,7 @@ use super::filter_programs::{INSTRUCTION_BYTES, INSTRUCTIONS_MAX, lets_through};
 use super::{Front, credentials, limits};
 use crate::memory;
 use crate::number::*;
+use crate::raw::syscall;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 static FILTERED: AtomicBool = AtomicBool::new(false);
@@ -98,11 +99,16 @@ pub(super) fn forbidden() -> u8 {
 pub(crate) fn before(call: &Call<'_>) {
     const PR_SET_SECCOMP: usize = 22;
     const SECCOMP_MODE_STRICT: u32 = 1;
+    const SECCOMP_MODE_FILTER: u32 = 2;
+    const SECCOMP_SET_MODE_STRICT: u32 = 0;
     const SECCOMP_SET_MODE_FILTER: u32 = 1;
     let [first, second, third, ..] = call.arguments;
-    let (is_strict, filter) = match call.number {
-        PRCTL if first as u32 as usize == PR_SET_SECCOMP => (second as u32 == SECCOMP_MODE_STRICT, third),
-        SECCOMP if first as u32 <= SECCOMP_SET_MODE_FILTER => (first as u32 != SECCOMP_SET_MODE_FILTER, third),
+    // What the kernel refuses leaves no note.
+    let (is_strict, filter) = match (call.number, first as u32, second as u32) {
+        (PRCTL, option, SECCOMP_MODE_STRICT) if option as usize == PR_SET_SECCOMP => (true, 0),
+        (PRCTL, option, SECCOMP_MODE_FILTER) if option as usize == PR_SET_SECCOMP => (false, third),
+        (SECCOMP, SECCOMP_SET_MODE_STRICT, 0) if third == 0 => (true, 0),
+        (SECCOMP, SECCOMP_SET_MODE_FILTER, _) => (false, third),
         _ => return,
     };
     // Who has no filter only asks whether there could be one.
@@ -115,23 +121,31 @@ pub(crate) fn before(call: &Call<'_>) {
     // What files are used by is asked for now, while it may be.
     let _ = credentials::effective();
     limits::ask_now();
-    let program = if is_strict { Vec::new() } else { program_at(filter) };
+    let Some(program) = (if is_strict { Some(Vec::new()) } else { program_at(filter) }) else { return };
+    // A `vfork` child's note would stay its parent's, and so would that of a call which is refused.
+    if call.in_child || !(is_strict || may_filter()) {
+        return note(0);
+    }
     let forbids =
         |need: &Need| !need.calls().iter().all(|(number, arguments)| lets_through(&program, *number, *arguments));
     note(Need::ALL.iter().filter(|need| forbids(need)).fold(0, |all, need| all | *need as u8));
 }
 
+/// Whether the process may put a filter on itself: it has given up new privileges, or is privileged.
+fn may_filter() -> bool {
+    const PR_GET_NO_NEW_PRIVS: usize = 39;
+    // SAFETY: a question.
+    let gave_up = unsafe { syscall(PRCTL, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0]) };
+    gave_up == 1 || rustix::process::geteuid().is_root()
+}
+
 /// The instructions of a `struct sock_fprog`; none where it cannot be read, which the kernel refuses.
-fn program_at(filter: usize) -> Vec<u8> {
+fn program_at(filter: usize) -> Option<Vec<u8>> {
     let mut head = [0u64; 2];
-    if memory::read_value(filter, &mut head).is_err() {
-        return Vec::new();
-    }
+    memory::read_value(filter, &mut head).ok()?;
     let mut program = vec![0u8; usize::from(head[0] as u16).min(INSTRUCTIONS_MAX) * INSTRUCTION_BYTES];
-    if memory::read_bytes(head[1] as usize, &mut program).is_err() {
-        program.clear();
-    }
-    program
+    memory::read_bytes(head[1] as usize, &mut program).ok()?;
+    Some(program)
 }
 
 impl Front {

@@ -63,11 +63,11 @@ pub(crate) fn another(template: usize) -> Option<i32> {
     let moved = unsafe { syscall(FCNTL, [template, F_DUPFD, template + 1]) };
     (!is_error(moved) && moved < crate::entry::DESCRIPTOR_LIMIT as isize)
         .then_some(moved as i32)
-        .or_else(|| highest(template, F_DUPFD))
+        .or_else(|| highest(template))
 }
 
 /// The limit of descriptors.
-pub(crate) fn limit() -> usize {
+fn limit() -> usize {
     let mut limits = [0u64; 2];
     const RLIMIT_NOFILE: usize = 7;
     // SAFETY: a buffer for `rlimit`.
@@ -75,12 +75,12 @@ pub(crate) fn limit() -> usize {
     limits[0].min(1 << 20) as usize
 }
 
-/// A duplicate, made by `command`, with the highest number that is free: below the limit, and not higher than those of media are.
-pub(crate) fn highest(descriptor: usize, command: usize) -> Option<i32> {
+/// A duplicate with the highest number that is free: below the limit, and not higher than those of media are.
+fn highest(descriptor: usize) -> Option<i32> {
     const HIGHEST: usize = 1024;
     (3..limit().min(HIGHEST)).rev().find_map(|from| {
         // SAFETY: duplicates our own descriptor.
-        let moved = unsafe { syscall(FCNTL, [descriptor, command, from]) };
+        let moved = unsafe { syscall(FCNTL, [descriptor, F_DUPFD, from]) };
         (!is_error(moved)).then_some(moved as i32)
     })
 }
@@ -90,7 +90,7 @@ fn hide(descriptor: i32) -> i32 {
     let from = TEMPLATE_START.min(limit().saturating_sub(16)).max(10);
     // SAFETY: duplicates our own descriptor.
     let moved = unsafe { syscall(FCNTL, [descriptor as usize, F_DUPFD, from]) };
-    let moved = if is_error(moved) { highest(descriptor as usize, F_DUPFD) } else { Some(moved as i32) };
+    let moved = if is_error(moved) { highest(descriptor as usize) } else { Some(moved as i32) };
     let Some(moved) = moved else { return descriptor };
     // SAFETY: our own, which has another number now.
     unsafe { syscall(CLOSE, [descriptor as usize]) };

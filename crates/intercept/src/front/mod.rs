@@ -76,7 +76,6 @@ use call::Call;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use gannet_vfs::shared::Description;
 use gannet_vfs::{Errno, FileSystem};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use table::{OpenFile, SHARED, Table};
 
@@ -244,46 +243,20 @@ impl Front {
         self.template.load(Ordering::SeqCst) as usize
     }
 
-    /// The program wants the template's number for itself, or a medium's: that goes elsewhere. False if there is no room, or nothing can have
-    /// that number. Who makes duplicates meanwhile looks whether they are of the template ([`placeholder`]). The number still stands for
-    /// the same file: the program's call is to replace it. Another thread may have done so already, and what it has there is not closed.
+    /// The program wants the template's number for itself: the template goes elsewhere. False if `number_wanted` is another of ours, or
+    /// there is no room. Who makes duplicates meanwhile looks whether they are of the template ([`placeholder`]). The number still stands for
+    /// the template's file: the program's call is to replace it. Another thread may have done so already, and what it has there is not closed.
     pub(crate) fn make_way(&self, number_wanted: usize) -> bool {
         alone_with_descriptors(false, || {
             if number_wanted != self.template() {
-                // Else another thread has made way.
-                return !internal::is_internal(number_wanted as i32) || self.move_medium(number_wanted);
+                // Another thread has made way.
+                return !internal::is_internal(number_wanted as i32);
             }
             let Some(moved) = inherit::another(number_wanted) else { return false };
             // Who finds the number given up, and takes it, must not be taken for the template by others.
             internal::replace(number_wanted as i32, moved, || self.template.store(moved, Ordering::SeqCst));
             true
         })
-    }
-
-    /// A medium's descriptor goes elsewhere. Nobody else moves one meanwhile.
-    fn move_medium(&self, number: usize) -> bool {
-        const F_DUPFD_CLOEXEC: usize = 1030;
-        // One that is above the limit stays: nothing of the program's can be there.
-        if number >= inherit::limit() {
-            return false;
-        }
-        let opened = self.mounts.iter().map(|mount| mount.opened.load(Ordering::Acquire));
-        // SAFETY: published by `open_now`; freed at the end of the process only.
-        let mut opened = opened.filter(|opened| !opened.is_null()).map(|opened| unsafe { &**opened });
-        let Some(holder) = opened.find(|fs| {
-            let mut holds = false;
-            fs.for_each_descriptor(&mut |descriptor| holds |= descriptor.as_raw_fd() == number as i32);
-            holds
-        }) else {
-            return false;
-        };
-        let Some(moved) = inherit::highest(number, F_DUPFD_CLOEXEC) else { return false };
-        internal::replace(number as i32, moved, || {
-            // SAFETY: just made, for this.
-            let moved = unsafe { OwnedFd::from_raw_fd(moved) };
-            holder.move_descriptor(number as i32, moved);
-        });
-        true
     }
 
     /// The file system of a mount, opened now if it was not. `EIO` if it cannot be, or is not the volume that the program before this

@@ -38,12 +38,15 @@ pub(super) fn open_with(
     scratch: &mut PathScratch,
     pipe: &mut PathScratch,
 ) -> Answer {
-    again(|| open_once(call, at, flags, mode, resolve, scratch, pipe))
+    again(|| open_once(call, at, false, flags, mode, resolve, scratch, pipe))
 }
 
+/// `is_led`: the path is what links of the host lead to, and is not asked about once more.
+#[allow(clippy::too_many_arguments)]
 fn open_once(
     call: &mut Call<'_>,
     at: AtForm,
+    is_led: bool,
     flags: OpenFlags,
     mode: u32,
     resolve: ResolveFlags,
@@ -73,7 +76,8 @@ fn open_once(
         Target::Host => {
             let path = scratch.given.get(..scratch.given_bytes).unwrap_or_default();
             let lists = listing::may_be(call, path);
-            let known = ResolveFlags::NO_MAGICLINKS.contains(resolve) && matches!(at.number, OPENAT | OPENAT2);
+            let known =
+                !is_led && ResolveFlags::NO_MAGICLINKS.contains(resolve) && matches!(at.number, OPENAT | OPENAT2);
             let opened = match known {
                 true => {
                     let how = [at.arguments[0], at.arguments[1], flags.bits() as usize, mode as usize, 0, 0];
@@ -86,10 +90,11 @@ fn open_once(
                     inside.push(0);
                     let mut at = at;
                     (at.arguments[0], at.arguments[1]) = (CWD, inside.as_ptr() as usize);
-                    open_once(call, at, flags, mode, resolve, scratch, pipe)
+                    open_once(call, at, true, flags, mode, resolve, scratch, pipe)
                 }
                 OpenedOnHost::Done(outcome) => Ok(if lists { listing::opened(outcome) } else { outcome }),
                 OpenedOnHost::Pass if lists => Ok(listing::opened(Call::on_host(at.number, at.arguments))),
+                OpenedOnHost::Pass if is_led => Ok(Call::on_host(at.number, at.arguments)),
                 OpenedOnHost::Pass => Ok(Outcome::Pass),
             };
         }

@@ -151,13 +151,15 @@ pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refus
     const O_PATH: u64 = 0o10000000;
     const WITH_O_PATH: u64 = O_PATH | 0o200000 | 0o400000 | 0o2000000;
     const CREATE_OR_TMPFILE: u64 = 0o100 | 0o20000000;
+    const CREATE_NEW: u64 = 0o100 | 0o200;
     let table = call.table();
     let [directory, address, flags, mode, ..] = arguments;
+    // As walks have it: a name that is to be made is not followed.
+    let follows = flags as u64 & O_NOFOLLOW == 0 && flags as u64 & CREATE_NEW != CREATE_NEW;
     if !(table.may_have_any() || refuses) || filters::is_filtered() {
         return OpenedOnHost::Pass;
     }
     if call.in_child {
-        let follows = flags as u64 & O_NOFOLLOW == 0;
         let inside = call.front.through_process(table, directory, address, follows);
         return match inside.filter(|inside| is_named(call, inside, follows)) {
             Some(inside) => OpenedOnHost::Inside(inside),
@@ -177,7 +179,6 @@ pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refus
         EINVAL | ENOSYS => OpenedOnHost::Pass,
         EINTR if !may_wait(directory, address) => OpenedOnHost::Done(Outcome::Again),
         answer @ (ENOENT | ENOTDIR | ELOOP) => {
-            let follows = flags & O_NOFOLLOW == 0;
             let inside = match refuses && answer == ELOOP {
                 true => None,
                 false => call.front.through_links(table, directory, address, follows),

@@ -11,6 +11,8 @@ use crate::Result;
 
 /// How many waiting processes a search for a deadlock follows.
 const WAITERS_MAX: usize = 64;
+/// How many circles that come apart while they are looked at are followed by another search.
+const SEARCHES_MAX: usize = 8;
 
 /// What a thread notes of whom its process waits for.
 fn note_of(waiter: u32, holder: u32) -> u64 {
@@ -83,6 +85,17 @@ impl Shared {
     /// They were looked at one after another: the holder at one link may have let go, and then come to wait at the next. So a circle is looked at
     /// again, from its end. Whoever waits lets nothing go, unless it has several threads: what holds then holds until all has been seen.
     pub(super) fn is_circle(&self, thread: &Thread<'_>, me: ParticipantId, other: ParticipantId) -> Result<bool> {
+        for _ in 0..SEARCHES_MAX {
+            if let Some(is_circle) = self.search_circle(thread, me, other)? {
+                return Ok(is_circle);
+            }
+        }
+        Ok(false)
+    }
+
+    /// One search; nothing if it found a circle that came apart meanwhile: a process may have been reached by a link of it, and be in another one
+    /// by a link that was not followed for that.
+    fn search_circle(&self, thread: &Thread<'_>, me: ParticipantId, other: ParticipantId) -> Result<Option<bool>> {
         let waits = self.tables.waits(thread).map_err(error_of)?;
         let holds = |link: &Link| self.is_in_the_way(thread, link.wait, link.of).map_err(error_of);
         let first =
@@ -107,17 +120,17 @@ impl Shared {
                 }
                 if holder == me.index {
                     if !hold_all(&reached[..count], at, holds)? {
-                        continue;
+                        return Ok(None);
                     }
                     let reached = reached.map(|link| link.of.1);
-                    return self.are_alive(&reached[..count]);
+                    return self.are_alive(&reached[..count]).map(Some);
                 }
                 reached[count] = link;
                 count += 1;
             }
             at += 1;
         }
-        Ok(false)
+        Ok(Some(false))
     }
 
     /// Whether all these participants live: what a dead one noted means nothing.
@@ -134,6 +147,7 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
+    use super::super::users::User;
     use super::super::{LockRange, SharedLimits};
     use super::*;
     use crate::NodeId;
@@ -157,10 +171,12 @@ mod tests {
         let shared = Shared::private(&limits).unwrap();
         let shared = &*shared;
         for owner in 0..PROCESSES {
-            assert!(shared.attempt(&whole(owner, owner, Some(true)), false, None).unwrap().1.is_none());
+            assert!(shared.attempt(User::new(0), &whole(owner, owner, Some(true)), false, None).unwrap().1.is_none());
         }
         let wait = |owner: u32| {
-            assert!(shared.attempt(&whole(owner, owner + 1, Some(true)), true, None).unwrap().1.is_some());
+            assert!(
+                shared.attempt(User::new(0), &whole(owner, owner + 1, Some(true)), true, None).unwrap().1.is_some()
+            );
         };
         let (have_noted, is_over) = (Barrier::new(PROCESSES as usize + 1), Barrier::new(PROCESSES as usize));
         let (go_on, told) = mpsc::channel::<()>();
@@ -203,7 +219,7 @@ mod tests {
         assert!(is_found_with(3, |_| {}), "all wait");
         for lets_go in [1, 2] {
             let unlock = |shared: &Shared| {
-                shared.attempt(&whole(lets_go, lets_go, None), false, None).unwrap();
+                shared.attempt(User::new(0), &whole(lets_go, lets_go, None), false, None).unwrap();
             };
             assert!(!is_found_with(3, unlock), "{lets_go} has let go");
         }
