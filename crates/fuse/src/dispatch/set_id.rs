@@ -20,7 +20,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
 /// The user of a request that names none: where mounts may map owners, only those that make an inode do.
-const NOT_TOLD: u32 = u32::MAX;
+pub(super) const NOT_TOLD: u32 = u32::MAX;
 
 /// What root may do unless it was taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

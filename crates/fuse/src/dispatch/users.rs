@@ -14,6 +14,7 @@ use gannet_vfs::{NodeId, Result};
 
 use super::Dispatcher;
 use super::nodes::OpenMode;
+use super::set_id::NOT_TOLD;
 use crate::protocol::request::Header;
 
 const SHARDS: usize = 16;
@@ -40,9 +41,10 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For whom a request takes room among open files and locks.
+/// For whom a request takes room among open files and locks. Where the kernel does not say whose a program is, and it does not for opens and
+/// locks where mounts may map owners (Linux 6.12 and later), nobody can be told from others: all of them may take all.
 pub(super) fn user(header: &Header) -> User {
-    User::new(header.user)
+    User::new(if header.user == NOT_TOLD { 0 } else { header.user })
 }
 
 impl Users {

@@ -159,8 +159,9 @@ impl Slab {
         let words = self.count.div_ceil(64);
         let hint = arena.word(self.head.add(HINT_AT))?;
         let mut place = hint.load(Ordering::Relaxed);
+        // Somebody else's part was reached: what all may take is full.
         if !share.has_group(place) {
-            place = 0;
+            place = share.first_own_group();
         }
         let lane = thread.slot() % (64 / LANE) * LANE;
         for step in 0..words {

@@ -30,6 +30,12 @@ impl Share {
         group < self.common_end || self.own_start <= group && group < self.own_end
     }
 
+    /// Where one's own begin.
+    #[inline]
+    pub(super) const fn first_own_group(&self) -> u64 {
+        self.own_start
+    }
+
     /// Whether an object is.
     #[inline]
     pub(super) const fn has(&self, index: u64) -> bool {

@@ -9,7 +9,7 @@ use gannet_shm::Share;
 use super::{DESCRIPTIONS, RECORDS};
 
 /// Tables with fewer objects are not shared out.
-const OBJECTS_MIN: u64 = 4096;
+const OBJECTS_MIN: u64 = 8192;
 /// The part for root, and as large a one for users among themselves.
 const PART: u64 = 8;
 /// In so many that one is divided.

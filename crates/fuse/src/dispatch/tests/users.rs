@@ -23,6 +23,8 @@ fn one_user_cannot_open_all() {
     assert!(refused.to_string().contains("one user"), "{refused}");
     // Nor is it let in by taking names away.
     assert!(dispatcher.keep(&by_user(id, 1000), node).is_err());
+    // Of whom the kernel says nothing may be anybody.
+    assert_eq!(crate::dispatch::users::user(&by_user(id, u32::MAX)), gannet_vfs::shared::User::new(0));
     assert!(open(1001).is_ok() && open(0).is_ok() && dispatcher.keep(&by_root(id), node).is_ok());
 }
 
