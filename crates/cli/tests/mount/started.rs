@@ -92,11 +92,6 @@ fn mount_calls_it_as_its_helper() {
     let sloppy = helper(&bench, &bench.volume(), &["-s", "-o", "nonsense,ro"]);
     assert!(sloppy.status.success() && words(&bench.at()).starts_with("ro,"), "{sloppy:?}");
     unmount(&bench.at());
-    // mount.fuse3 calls the program by its own name.
-    let by_fuse3 = gannet([bench.volume().as_os_str(), bench.at().as_os_str(), "-o".as_ref(), "rw,dev,suid".as_ref()]);
-    assert!(by_fuse3.status.success(), "{by_fuse3:?}");
-    assert!(!words(&bench.at()).contains("nosuid"));
-    eventually("unmounted", || rustix::mount::unmount(bench.at(), rustix::mount::UnmountFlags::empty()).is_ok());
     bench.check();
 }
 
