@@ -64,15 +64,7 @@ pub unsafe extern "C" fn gannet_readv(
     buffer_count: c_int,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    let buffers = unsafe { Input::new(buffers) };
-    let read = |volume: &Volume| {
-        let segments = Segments::read(&buffers, buffer_count)?;
-        // SAFETY: the caller's promise.
-        let into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
-        volume.read(descriptor, None, into)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { run("gannet_readv", volume, read) }
+    unsafe { read_vectors("gannet_readv", volume, descriptor, (buffers, buffer_count), Ok(None)) }
 }
 
 /// The same at `offset`, which leaves the file's offset where it is.
@@ -90,15 +82,7 @@ pub unsafe extern "C" fn gannet_preadv(
     offset: i64,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    let buffers = unsafe { Input::new(buffers) };
-    let read = |volume: &Volume| {
-        let segments = Segments::read(&buffers, buffer_count)?;
-        // SAFETY: the caller's promise.
-        let into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
-        volume.read(descriptor, offset_of(offset)?, into)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { run("gannet_preadv", volume, read) }
+    unsafe { read_vectors("gannet_preadv", volume, descriptor, (buffers, buffer_count), offset_of(offset)) }
 }
 
 /// Writes several buffers (at most 1024), one after the other, at the file's offset, as one write.
@@ -115,15 +99,7 @@ pub unsafe extern "C" fn gannet_writev(
     buffer_count: c_int,
 ) -> i64 {
     // SAFETY: the caller's promise.
-    let buffers = unsafe { Input::new(buffers) };
-    let write = |volume: &Volume| {
-        let segments = Segments::read(&buffers, buffer_count)?;
-        // SAFETY: the caller's promise.
-        let from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
-        volume.write(descriptor, None, from)
-    };
-    // SAFETY: the caller's promise.
-    unsafe { run("gannet_writev", volume, write) }
+    unsafe { write_vectors("gannet_writev", volume, descriptor, (buffers, buffer_count), Ok(None)) }
 }
 
 /// The same at `offset`, which leaves the file's offset where it is; with `O_APPEND`, as on Linux, at the end of the file.
@@ -141,13 +117,51 @@ pub unsafe extern "C" fn gannet_pwritev(
     offset: i64,
 ) -> i64 {
     // SAFETY: the caller's promise.
+    unsafe { write_vectors("gannet_pwritev", volume, descriptor, (buffers, buffer_count), offset_of(offset)) }
+}
+
+/// Reads into several buffers, for the call `name`; where the offset is wrong the buffers are looked at first.
+///
+/// # Safety
+/// As for `gannet_readv`.
+unsafe fn read_vectors(
+    name: &'static str,
+    volume: *mut Volume,
+    descriptor: c_int,
+    (buffers, buffer_count): (*const libc::iovec, c_int),
+    offset: Result<Option<u64>>,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let buffers = unsafe { Input::new(buffers) };
+    let read = |volume: &Volume| {
+        let segments = Segments::read(&buffers, buffer_count)?;
+        // SAFETY: the caller's promise.
+        let into = unsafe { Destination::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
+        volume.read(descriptor, offset?, into)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { run(name, volume, read) }
+}
+
+/// Writes several buffers, for the call `name`; where the offset is wrong the buffers are looked at first.
+///
+/// # Safety
+/// As for `gannet_writev`.
+unsafe fn write_vectors(
+    name: &'static str,
+    volume: *mut Volume,
+    descriptor: c_int,
+    (buffers, buffer_count): (*const libc::iovec, c_int),
+    offset: Result<Option<u64>>,
+) -> i64 {
+    // SAFETY: the caller's promise.
     let buffers = unsafe { Input::new(buffers) };
     let write = |volume: &Volume| {
         let segments = Segments::read(&buffers, buffer_count)?;
         // SAFETY: the caller's promise.
         let from = unsafe { Source::from_user_segments(segments.used()) }.ok_or(TOO_LONG)?;
-        volume.write(descriptor, offset_of(offset)?, from)
+        volume.write(descriptor, offset?, from)
     };
     // SAFETY: the caller's promise.
-    unsafe { run("gannet_pwritev", volume, write) }
+    unsafe { run(name, volume, write) }
 }
