@@ -11,7 +11,7 @@
 
 use super::call::Call;
 use super::filter_programs::{INSTRUCTION_BYTES, INSTRUCTIONS_MAX, lets_through};
-use super::{Front, credentials, limits};
+use super::{Front, credentials, limits, users};
 use crate::memory;
 use crate::number::*;
 use crate::raw::syscall;
@@ -136,7 +136,7 @@ fn may_filter() -> bool {
     const PR_GET_NO_NEW_PRIVS: usize = 39;
     // SAFETY: a question.
     let gave_up = unsafe { syscall(PRCTL, [PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0]) };
-    gave_up == 1 || rustix::process::geteuid().is_root()
+    gave_up == 1 || users::effective_user() == 0
 }
 
 /// The instructions of a `struct sock_fprog`; none where it cannot be read, which the kernel refuses.

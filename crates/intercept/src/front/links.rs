@@ -1,8 +1,8 @@
 //! Symbolic links of the host that lead to a volume.
 //!
-//! The kernel follows the host's links and ends at a mount's place, which need not exist (ENOENT), or at a placeholder, which is no directory (ENOTDIR) and is known by
-//! its inode number ([`super::process_links`]). Only then is the path looked at here: one `openat2` that refuses links tells whether any is on the way; if so, they are followed in text, and the call
-//! is made anew with the path in the volume.
+//! The kernel follows the host's links and ends at a mount's place, which need not exist (ENOENT), or at a placeholder, which is no directory
+//! (ENOTDIR) and is known by its inode number ([`super::process_links`]). Only then is the path looked at here: one `openat2` that refuses links
+//! tells whether any is on the way; if so, they are followed in text, and the call is made anew with the path in the volume.
 
 use super::call::{CWD, Call, perform};
 use super::process_links::{EACCES, ELOOP, ENOENT, ENOTDIR, RESOLVE_NO_SYMLINKS, probe};
@@ -200,8 +200,8 @@ impl Front {
     }
 }
 
-/// Whether a path is that of a link of this process to what is ours, as far as it is one: a descriptor of a volume, one that is kept from the program, the
-/// working directory in a volume.
+/// Whether a path is that of a link of this process to what is ours, as far as it is one: a descriptor of a volume, one that is kept from the
+/// program, the working directory in a volume.
 fn is_link_to_ours(table: &Table, path: &[u8]) -> bool {
     let Some(entry) = running::own_entry(path) else { return false };
     if entry == b"cwd" {

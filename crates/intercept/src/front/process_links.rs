@@ -1,10 +1,11 @@
-//! Paths that lead to what only this process knows by way of the kernel's own links: `/proc/self/fd/N` of a descriptor of ours, `/proc/self/cwd` while
-//! that is in a volume, and what leads to those: `/dev/stdin`, `/proc/self/root`, symbolic links of a volume and of the host.
+//! Paths that lead to what only this process knows by way of the kernel's own links: `/proc/self/fd/N` of a descriptor of ours, `/proc/self/cwd`
+//! while that is in a volume, and what leads to those: `/dev/stdin`, `/proc/self/root`, symbolic links of a volume and of the host.
 //!
-//! A path that begins so is known by its text ([`Front::resolve`]). One that comes there by symbolic links is not: the kernel would end at a placeholder, or at
-//! the `/` where its working directory is meanwhile. So a path that a walk has left a volume with is followed here; one of the host's is opened with `RESOLVE_NO_MAGICLINKS`,
-//! which costs nothing and has the kernel say ELOOP at such a link; `stat` and `readlink` are looked at behind the call ([`note_placeholder`], `patch::emit`); and before what changes
-//! something the kernel is asked whether there is such a link on the way. All that only in a process that has something of a volume open.
+//! A path that begins so is known by its text ([`Front::resolve`]). One that comes there by symbolic links is not: the kernel would end at a
+//! placeholder, or at the `/` where its working directory is meanwhile. So a path that a walk has left a volume with is followed here; one of the
+//! host's is opened with `RESOLVE_NO_MAGICLINKS`, which costs some 110 ns and has the kernel say ELOOP at such a link; `stat` and `readlink` are
+//! looked at behind the call ([`note_placeholder`], `patch::emit`); and before what changes something the kernel is asked whether there is such a
+//! link on the way. All that, but for paths that leave a volume, only in a process that has something of a volume open.
 
 use super::call::Call;
 use super::paths::{self, Outside};
@@ -20,10 +21,10 @@ use gannet_vfs::namespace::{LastMode, ResolveFlags};
 
 const AT_FDCWD: usize = paths::AT_FDCWD as isize as usize;
 pub(super) const ENOENT: isize = -2;
-pub(super) const EINTR: isize = -4;
+const EINTR: isize = -4;
 pub(super) const EACCES: isize = -13;
 pub(super) const ENOTDIR: isize = -20;
-pub(super) const EINVAL: isize = -22;
+const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 pub(super) const ELOOP: isize = -40;
 const O_NOFOLLOW: u64 = 0o400000;
@@ -142,9 +143,9 @@ pub(super) enum OpenedOnHost {
     Pass,
 }
 
-/// Opens a path of the host, if there is anything that a link of the process could lead to. By the handler: what the program's instruction passes to the kernel could not be
-/// another call, as it gets its registers back. A signal ends the wait for a FIFO's other end as the kernel would; others do not wait. `refuses`:
-/// the program itself does not want such links.
+/// Opens a path of the host, if there is anything that a link of the process could lead to. By the handler: what the program's instruction passes
+/// to the kernel could not be another call, as it gets its registers back. A signal ends the wait for a FIFO's other end as the kernel would;
+/// others do not wait. `refuses`: the program itself does not want such links.
 pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refuses: bool) -> OpenedOnHost {
     const FLAGS: u64 = 0o3 | 0o37777700;
     const O_LARGEFILE: u64 = 0o100000;

@@ -140,7 +140,8 @@ fn translate_arenas() {
     shm::translate_users(shm::Translation { outside: user_outside, group_outside, inside: user_seen });
 }
 
-fn effective_user() -> u32 {
+/// As the kernel says it, inside of a user namespace.
+pub(super) fn effective_user() -> u32 {
     // SAFETY: no arguments.
     unsafe { syscall(GETEUID, []) as u32 }
 }
