@@ -54,6 +54,19 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     }
 }
 
+/// What the entry calls in place of [`dispatch`] where a call that was made comes back to have its answer looked at, and passes: it
+/// is a call of ours inside of an operation, or there is no memory for an engine stack.
+///
+/// # Safety
+/// Called by the entry only, with its frame on the stack.
+pub(crate) unsafe extern "C" fn answer_as_it_is(frame: *mut Frame) {
+    // SAFETY: as in `dispatch`.
+    let frame = unsafe { &mut *frame };
+    frame.rax = front::links::answer_unlooked(frame.rax, frame.arguments) as usize;
+    // SAFETY: as in `dispatch`.
+    frame.continuation = unsafe { crate::patch::behind(frame.continuation) };
+}
+
 /// A call of the process's own. Where another thread ends the process it waits for that, also behind the call: what it did not find
 /// was perhaps put away already.
 fn handle_for_process(frame: &mut Frame, record: &mut Record) -> Outcome {

@@ -6,6 +6,7 @@ mod ends;
 mod injected;
 mod library;
 mod memory_file;
+mod moved;
 mod nested;
 mod not_started;
 mod terminal;

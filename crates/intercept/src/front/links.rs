@@ -18,10 +18,23 @@ use crate::thread::Scratch;
 pub(crate) const RECHECK: usize = 0x1_0000;
 /// Above the numbers that the kernel does not know.
 pub(crate) const ANSWER_SHIFT: u8 = 20;
+/// Which of those a number is: of these bits one only, [`RECHECK`], is in one with an answer.
+pub(crate) const NUMBER_KINDS: usize = 0xf_0000;
 
 /// The kernel's answer in such a number.
 pub(crate) fn answer_in(number: usize) -> isize {
     -((number as u32 >> ANSWER_SHIFT) as isize)
+}
+
+/// The kernel's answer in a number of any call's, where nobody looks at it.
+pub(crate) fn answer_unlooked(number: usize, arguments: [usize; 6]) -> isize {
+    match (number as u32 as usize & (RECHECK - 1), answer_in(number)) {
+        (RECVMSG | RECVMMSG, _) => (number >> u32::BITS) as isize,
+        // How long the link is that was read is no longer known.
+        // SAFETY: the call that was made, once more.
+        (call @ (READLINK | READLINKAT), 0) => unsafe { syscall(call, arguments) },
+        (_, answer) => answer,
+    }
 }
 
 const PATH_BYTES_MAX: usize = 4096;
