@@ -311,6 +311,19 @@ pub(crate) fn data_is_whole(
     map: &FileMap,
     room: &mut Block,
 ) -> Result<bool> {
+    data_is_whole_in(disk, owned, last, size_before_bytes, map, room, &mut |_, _| Ok(()))
+}
+
+/// The same, which tells of each run of bytes (start, length) that the hash covers.
+pub(crate) fn data_is_whole_in(
+    disk: &Disk,
+    owned: Owned,
+    last: LinePlace,
+    size_before_bytes: u64,
+    map: &FileMap,
+    room: &mut Block,
+    covered: &mut dyn FnMut(u64, u64) -> Result<()>,
+) -> Result<bool> {
     let bytes = disk.read_entry(last, room)?;
     let Some(entry) = Entry::decode(owned, bytes) else { return Ok(false) };
     let (size_bytes, expected, extents) = match entry.payload {
@@ -325,7 +338,10 @@ pub(crate) fn data_is_whole(
         size_bytes,
         &extents,
         |at| map.get(at),
-        |at, length_bytes| disk.hash_range(&mut hash, at, length_bytes),
+        |at, length_bytes| {
+            disk.hash_range(&mut hash, at, length_bytes)?;
+            covered(at, length_bytes)
+        },
     )?;
     Ok(hash.value() == expected)
 }

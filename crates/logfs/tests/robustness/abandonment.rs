@@ -149,6 +149,38 @@ fn a_thread_may_end_anywhere_while_it_makes_room() {
     MODES.into_iter().for_each(|mode| everything(mode, 3, every, true));
 }
 
+/// What it takes to settle a thread does not grow with the file that it appended to: of the file's data that alone is written back which the last
+/// entry made visible.
+#[test]
+fn settling_an_append_writes_back_no_more_than_the_append() {
+    let lines = |blocks: usize| {
+        let image = image(Mode::InPlace, |fs| {
+            let rig = Rig::new(fs);
+            let file = rig.file(rig.root, "file");
+            rig.write(file, 0, &vec![1; blocks * 4096]);
+        });
+        let (fs, simulation) = open(&image);
+        let rig = Rig::new(&fs);
+        let file = rig.find(rig.root, "file").expect("the file");
+        let session = fs.session().clone();
+        simulation.set_hook(Some(Arc::new(|_| store_point())));
+        let mut most = 0;
+        // Also where its entry stands and nobody knows of it yet.
+        for stores in 1..200 {
+            let _ = run_abandoned(&[&session], stores, || rig.try_write(file, WritePosition::Append, &[2; 5000]));
+            let before = gannet_media::counters_thread().lines_flushed;
+            session.reap_dead().expect("reaping");
+            most = most.max(gannet_media::counters_thread().lines_flushed - before);
+        }
+        simulation.set_hook(None);
+        drop(rig);
+        assert!(fs.detach().expect("detach"));
+        most
+    };
+    let (small, large) = (lines(4), lines(100));
+    assert!(small > 64 && large <= small + 64, "{small} and {large} lines");
+}
+
 /// Something that lets a log grow, to be done again and again: which, on what file of the tree, the how manieth time.
 type Chatter = (&'static str, fn(&Rig<'_>, usize) -> Result<()>);
 

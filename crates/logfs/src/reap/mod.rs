@@ -6,18 +6,19 @@
 //! its hands go back unless a settled log refers to them. What remains uncertain is only whether something is free: then
 //! the volume's maps are counted again at the next attach.
 
+mod log;
+
+use self::log::ReadLog;
 use crate::append::HAND_COMMIT;
 use crate::counters::Counter;
 use crate::create::HAND_LINKS;
 use crate::disk::Disk;
-use crate::file_map::FileMap;
-use crate::format::entry::{Owned, Payload};
+use crate::format::entry::Owned;
 use crate::format::page::{LINES, LinePlace, PageHeader};
 use crate::format::slot::{self, Identity, Slot};
 use crate::format::{BLOCK_BYTES, LINE_BYTES};
-use crate::halves::{Half, decide_half};
 use crate::inode_table::CHUNKS_AT_ONCE;
-use crate::log::{self, LogEnd, Met};
+use crate::log::{LogEnd, Met, walk};
 use crate::ops::{Core, Op};
 use crate::places::{CONTROL_PINNED, CONTROL_SUSPECTS, CONTROL_TAKEOVERS, SUSPECTS_MAX};
 use crate::recover::kill;
@@ -25,10 +26,9 @@ use crate::rename::HAND_PARENT;
 use crate::samples;
 use crate::space::{Extent, HAND_BLOCKS};
 use crate::storage::{self, HAND_INODES};
-use crate::survey::{Values, data_is_whole};
 use crate::write::coarse_now;
 use gannet_shm::{Arena, DeadThread, GoneParticipant, Ordering, Reaper, fence};
-use gannet_vfs::{Errno, FileType, Result};
+use gannet_vfs::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -65,12 +65,22 @@ impl Reaper for EngineReaper {
     }
 }
 
-/// What the settled logs of the dead thread's inodes say.
+/// What the dead thread had in hand: only of that it matters whether a log refers to it.
+#[derive(Default)]
+struct InHand {
+    /// Runs of blocks.
+    blocks: Vec<Extent>,
+    /// Numbers of inodes.
+    inodes: Vec<u32>,
+}
+
+/// What the settled logs of the dead thread's inodes say of what it had in hand.
 #[derive(Default)]
 struct Settled {
-    /// Blocks that they refer to.
-    blocks: HashSet<u64>,
-    /// Inodes that their names refer to, with generation.
+    hands: InHand,
+    /// Runs of blocks (first, count) that they refer to: those that meet one in hand, as they are there.
+    runs: Vec<(u64, u64)>,
+    /// Inodes in hand that their names refer to, with generation.
     named: HashSet<(u32, u32)>,
     /// Generation and end of each.
     ends: HashMap<u32, (u32, LogEnd)>,
@@ -80,6 +90,17 @@ struct Settled {
 }
 
 impl Settled {
+    /// Whether any of a run of blocks is in the dead thread's hands.
+    fn is_in_hand(&self, block: u64, count: u64) -> bool {
+        let end = block.saturating_add(count);
+        self.hands.blocks.iter().any(|extent| block < extent.end() && extent.start < end)
+    }
+
+    /// Whether a log refers to a block in hand.
+    fn refers_to(&self, block: u64) -> bool {
+        self.runs.iter().any(|&(start, count)| block.wrapping_sub(start) < count)
+    }
+
     /// One file that is damaged keeps nobody from what else the dead thread had locked.
     fn take_damage(&mut self, outcome: Result<()>) -> Result<()> {
         match outcome {
@@ -108,7 +129,12 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
     let word = dead.reaper().word(core.places.control(CONTROL_TAKEOVERS)).map_err(crate::ops::shared_error)?;
     word.fetch_add(1, Ordering::Relaxed);
 
-    let mut settled = Settled::default();
+    let of_kind = |kind| hands.iter().filter(move |hand| hand.kind == kind);
+    let in_hand = InHand {
+        blocks: of_kind(HAND_BLOCKS).filter_map(|hand| Extent::unpack(hand.a)).collect(),
+        inodes: of_kind(HAND_INODES).map(|hand| (hand.a >> 24) as u32).collect(),
+    };
+    let mut settled = Settled { hands: in_hand, ..Settled::default() };
     for &inode in &locked {
         let outcome = settle_log(disk, inode, &locked, &mut settled);
         settled.take_damage(outcome)?;
@@ -155,7 +181,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
         }
     }
     for hand in hands.iter().filter(|hand| hand.kind == HAND_BLOCKS && !settled.is_damaged) {
-        let extent = Extent::unpack(hand.a).filter(|extent| !settled.blocks.contains(&extent.start));
+        let extent = Extent::unpack(hand.a).filter(|extent| !settled.refers_to(extent.start));
         if let Some(extent) = extent {
             wipe_unused_page(disk, &mut commit, extent)?;
         }
@@ -176,7 +202,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             matches!(disk.chunk_block(chunk), Ok(Some(first)) if block.wrapping_sub(first) < disk.geometry().chunk_blocks)
         })
     };
-    let is_referenced = |block: u64| settled.is_damaged || settled.blocks.contains(&block) || is_chunk(block);
+    let is_referenced = |block: u64| settled.is_damaged || settled.refers_to(block) || is_chunk(block);
     core.space.blocks(&op)?.settle(dead, &is_referenced).map_err(storage::error)?;
 
     for &inode in &locked {
@@ -236,9 +262,9 @@ fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
         Slot::Used { generation, birth, .. } if settled.named.contains(&(inode, generation)) => {
             // The pages that it is born with are in the dead thread's hands too, and no locked inode's log tells of them.
             let owned = Owned { key: disk.key(), inode, generation };
-            log::walk(disk, owned, birth.head, &mut |met| {
+            walk(disk, owned, birth.head, &mut |met| {
                 if let Met::Page { block, .. } = met {
-                    settled.blocks.insert(block);
+                    settled.runs.push((block, 1));
                 }
                 Ok(())
             })
@@ -269,111 +295,23 @@ fn settle_log(disk: &Disk, inode: u32, locked: &[u32], settled: &mut Settled) ->
     }
     let Slot::Used { generation, birth, .. } = disk.slot(inode)? else { return Ok(()) };
     let owned = Owned { key: disk.key(), inode, generation };
-    let end = flush_log(disk, owned, birth.head)?;
+    let (mut read, mut end) = ReadLog::read(disk, owned, birth.head, settled)?;
+    read.flush_newest_pages(disk)?;
     // A page is stored before the link to it.
     end.refuse_dangling(|| Ok(disk.slot_at(inode)?.unwrap_or(0)))?;
-    if let Some(last) = end.last {
-        let keep = last_stands(disk, owned, birth.head, &end, last, locked)?;
-        if !keep {
-            let mut commit = disk.begin();
-            kill(&mut commit, last)?;
-            commit.without_fence();
-        }
+    if let Some(last) = end.last
+        && !read.last_stands(disk, owned, last, locked)?
+    {
+        let mut commit = disk.begin();
+        kill(&mut commit, last)?;
+        commit.without_fence();
+        // Again, as it stands now.
+        (read, end) = ReadLog::read(disk, owned, birth.head, settled)?;
     }
-    // Again, as it stands now: what it refers to, and where it ends.
-    let mut map = FileMap::default();
-    let mut values = Values::default();
-    let mut names: HashMap<u64, (u32, u32)> = HashMap::new();
-    let end = log::walk(disk, owned, birth.head, &mut |met| {
-        match met {
-            Met::Page { block, .. } => {
-                settled.blocks.insert(block);
-            }
-            Met::Entry { entry, .. } => {
-                map.apply(&entry.payload);
-                values.apply(&entry.payload);
-                if let Payload::Bind { first, second, .. } = entry.payload {
-                    for binding in [Some(first), second].into_iter().flatten() {
-                        let key = crate::replay::binding_key(owned.key, &binding);
-                        match binding.file_type {
-                            Some(_) => names.insert(key, (binding.inode, binding.generation)),
-                            None => names.remove(&key),
-                        };
-                    }
-                }
-            }
-        }
-        Ok(())
-    })?;
     wipe_behind(disk, &end)?;
-    if birth.file_type == FileType::Regular {
-        settled.blocks.extend(map.iter().flat_map(|extent| extent.block..extent.block + extent.count as u64));
-    }
-    settled.blocks.extend(values.blocks());
-    settled.named.extend(names.into_values());
+    read.note(settled, birth.file_type);
     settled.ends.insert(inode, (generation, end));
     Ok(())
-}
-
-/// Writes back all pages of a log: a dead thread's stores are visible, and perhaps not durable.
-fn flush_log(disk: &Disk, owned: Owned, head: u64) -> Result<LogEnd> {
-    let mut pages = Vec::new();
-    let end = log::walk(disk, owned, head, &mut |met| {
-        if let Met::Page { block, .. } = met {
-            pages.push(block);
-        }
-        Ok(())
-    })?;
-    let mut commit = disk.begin();
-    // Only the last two can have been stored to since the fence of an operation that completed.
-    for &page in pages.iter().rev().take(2) {
-        commit.flush(page * BLOCK_BYTES, BLOCK_BYTES)?;
-    }
-    commit.without_fence();
-    Ok(end)
-}
-
-fn last_stands(disk: &Disk, owned: Owned, head: u64, end: &LogEnd, last: LinePlace, locked: &[u32]) -> Result<bool> {
-    let mut partner = None;
-    let mut size_before = 0;
-    let mut size = 0;
-    let mut map = FileMap::default();
-    log::walk(disk, owned, head, &mut |met| {
-        if let Met::Entry { entry, .. } = met {
-            partner = match entry.payload {
-                Payload::Bind { partner: Some(partner), .. } => Some((partner, entry.sequence)),
-                _ => None,
-            };
-            size_before = size;
-            match entry.payload {
-                Payload::Write { size_bytes, .. }
-                | Payload::Size { size_bytes, .. }
-                | Payload::Remap { size_bytes, .. }
-                | Payload::Shift { size_bytes, .. } => size = size_bytes,
-                Payload::Attributes(attributes) | Payload::Resize { attributes, .. } => size = attributes.size_bytes,
-                _ => {}
-            }
-            map.apply(&entry.payload);
-        }
-        Ok(())
-    })?;
-    debug_assert!(end.last == Some(last));
-    if !data_is_whole(disk, owned, last, size_before, &map, &mut [0; BLOCK_BYTES as usize])? {
-        return Ok(false);
-    }
-    // The data that a hash covers was stored by the dead thread too.
-    let mut commit = disk.begin();
-    for extent in map.iter() {
-        commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
-    }
-    commit.without_fence();
-    match partner {
-        // Its other half was under the same thread's lock, or the rename was over before.
-        Some((partner, sequence)) if locked.contains(&partner.inode) => {
-            Ok(decide_half(disk, (owned.inode, owned.generation, sequence), partner)? != Half::Torn)
-        }
-        _ => Ok(true),
-    }
 }
 
 /// Wipes a log page that was written and that nothing leads to, of an inode that was being made or of a log that was being written anew:
