@@ -283,6 +283,44 @@ fn space_that_a_killed_process_had_is_found() {
     }
 }
 
+/// What only a killed process had mapped is nobody's map: it can be cloned at once.
+#[test]
+fn a_map_of_a_killed_process_does_not_keep_a_file_from_being_cloned() {
+    let _one = FORKING.lock();
+    let file = make_volume(false);
+    let volume = attach(&file);
+    let from = good!(gannet_open, volume, c("from").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+    let to = good!(gannet_open, volume, c("to").as_ptr(), O_RDWR | O_CREAT, 0o600) as i32;
+    let bytes = vec![5u8; 1 << 20];
+    good!(gannet_write, volume, from, bytes.as_ptr().cast(), bytes.len());
+    let mut pipe = [0; 2];
+    // SAFETY: a place for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let child = fork(|| {
+        let (mut extents, mut token) =
+            ([Extent { file_offset: 0, length: 0, medium_offset: 0, medium: 0, reserved: 0 }; 8], 0);
+        good!(gannet_map, volume, from, 0, 1 << 20, 0, extents.as_mut_ptr(), 8, &mut token);
+        // SAFETY: our pipe and one byte; then ends when it is killed.
+        unsafe {
+            assert_eq!(libc::write(pipe[1], b"!".as_ptr().cast(), 1), 1);
+            libc::pause();
+        }
+    });
+    // SAFETY: our pipe and one byte.
+    assert_eq!(unsafe { libc::read(pipe[0], (&raw mut *Box::new(0u8)).cast(), 1) }, 1);
+    assert_eq!(call!(gannet_clone_range, volume, from, 0, to, 0, 0), -i64::from(libc::EOPNOTSUPP));
+    // For a moment after they were looked for the dead are not looked for again.
+    std::thread::sleep(std::time::Duration::from_millis(30));
+    // SAFETY: our child.
+    unsafe { libc::kill(child, libc::SIGKILL) };
+    assert_eq!(wait(child), libc::SIGKILL);
+    good!(gannet_clone_range, volume, from, 0, to, 0, 0);
+    for descriptor in pipe {
+        // SAFETY: our pipe.
+        unsafe { libc::close(descriptor) };
+    }
+}
+
 /// Forks while other threads do `work`: each child must get through it as well.
 fn forks_beside(rounds: usize, work: impl Fn(u32) + Sync) {
     let stop = std::sync::atomic::AtomicBool::new(false);

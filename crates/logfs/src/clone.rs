@@ -98,16 +98,24 @@ impl<'s> Op<'s> {
         if length == 0 {
             return Ok(Some(asked));
         }
+        let whole_ranges = Ranges {
+            from: from_offset / BLOCK_BYTES,
+            to: to_offset / BLOCK_BYTES,
+            count: length.div_ceil(BLOCK_BYTES),
+        };
+        if sharing == Sharing::IfEqual {
+            // Nothing to compare and nothing to share, however long it is.
+            let holes = self.common_holes(&source, to, whole_ranges)?;
+            if holes > 0 {
+                return Ok(Some(if holes == whole_ranges.count { asked } else { holes * BLOCK_BYTES }));
+            }
+        }
         let (asked, length) = match sharing {
             Sharing::IfEqual if length > DEDUPE_BYTES_MAX => (DEDUPE_BYTES_MAX, DEDUPE_BYTES_MAX),
             _ => (asked, length),
         };
         let to_end = to_offset + length;
-        let ranges = Ranges {
-            from: from_offset / BLOCK_BYTES,
-            to: to_offset / BLOCK_BYTES,
-            count: length.div_ceil(BLOCK_BYTES),
-        };
+        let ranges = Ranges { count: length.div_ceil(BLOCK_BYTES), ..whole_ranges };
         // Who has mapped blocks goes on to see them: they neither become another's nor are they replaced.
         if self.is_pinned(&source, ranges.from..ranges.from + ranges.count)?
             || self.is_pinned(to, ranges.to..ranges.to + ranges.count)?
@@ -139,6 +147,17 @@ impl<'s> Op<'s> {
     fn begin_sharing(&self, locked: &Locked<'s>, file_block: u64, count: u64) -> Result<()> {
         self.set_shared(locked, file_block, count, true)?;
         self.pass_stripes(locked.inode, file_block, count)
+    }
+
+    /// How many blocks two ranges begin with that neither file has.
+    fn common_holes(&self, source: &Locked<'s>, target: &Locked<'s>, ranges: Ranges) -> Result<u64> {
+        let hole = |locked: &Locked<'s>, file_block: u64| {
+            Ok::<u64, Error>(match self.mapping(locked.inode, &locked.record, file_block * BLOCK_BYTES)? {
+                Mapping::Hole { count } => count,
+                Mapping::Blocks { .. } => 0,
+            })
+        };
+        Ok(hole(source, ranges.from)?.min(hole(target, ranges.to)?).min(ranges.count))
     }
 
     /// Whether two ranges hold the same bytes.

@@ -19,6 +19,21 @@ use gannet_vfs::{
 use std::os::fd::BorrowedFd;
 
 impl LogFs {
+    /// Shares blocks of two files from these places on. Who finds them mapped settles first what killed users have left: theirs may be the maps.
+    fn share(
+        &self,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
+        length_bytes: u64,
+        sharing: Sharing,
+    ) -> Result<Option<u64>> {
+        let attempt = || self.change(Operation::Allocate, |op| op.share_range(from, to, length_bytes, sharing));
+        match attempt() {
+            Err(error) if error.errno() == Errno::OPNOTSUPP && self.reclaim() => attempt(),
+            outcome => outcome,
+        }
+    }
+
     /// A write. What comes back behind its fence is taken apart and put together again by words and never moved as a whole: that would load it in
     /// larger pieces than it was stored in, and such a load waits until the stores, and the fence before them, have left the processor. So this is
     /// part of its caller always.
@@ -269,7 +284,7 @@ impl FileSystem for LogFs {
         length_bytes: u64,
     ) -> Result<()> {
         let (from, to) = ((from, from_offset_bytes), (to, to_offset_bytes));
-        self.change(Operation::Allocate, |op| op.share_range(from, to, length_bytes, Sharing::Clone)).map(|_| ())
+        self.share(from, to, length_bytes, Sharing::Clone).map(|_| ())
     }
 
     fn dedupe_range(
@@ -284,8 +299,7 @@ impl FileSystem for LogFs {
         loop {
             let (from, to) = ((from, from_offset_bytes + done), (to, to_offset_bytes + done));
             let rest = length_bytes - done;
-            let shared = self.change(Operation::Allocate, |op| op.share_range(from, to, rest, Sharing::IfEqual))?;
-            let Some(shared) = shared else { return Ok(false) };
+            let Some(shared) = self.share(from, to, rest, Sharing::IfEqual)? else { return Ok(false) };
             done += shared;
             if done == length_bytes {
                 return Ok(true);

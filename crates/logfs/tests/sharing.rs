@@ -176,6 +176,39 @@ impl Drop for Ends<'_> {
 }
 
 /// Writers in place to a file that is cloned again and again: each clone is what some moment was, and stays so.
+/// Holes are equal, however long: they are neither read nor shared, and what stands behind them is.
+#[test]
+fn holes_of_two_files_are_equal_at_once() {
+    const END: u64 = 1 << 50;
+    let medium = volume(16 << 20);
+    let fs = attach(&medium);
+    let rig = Rig::new(&fs);
+    let (a, b) = (rig.file(rig.root, "a"), rig.file(rig.root, "b"));
+    for node in [a, b] {
+        rig.write(node, END, &[7; 9000]);
+    }
+    let length = END + 9000;
+    assert!(fs.dedupe_range(a, 0, b, 0, length).expect("dedupe"));
+    let first_of = |node| {
+        let mut first = None;
+        fs.extents(node, 0, length, &mut |extent| {
+            first = Some((extent.file_offset_bytes, extent.medium_offset_bytes));
+            false
+        })
+        .expect("extents");
+        first
+    };
+    assert_eq!(first_of(a).map(|first| first.0), Some(END));
+    assert_eq!(first_of(a), first_of(b));
+    // Zeros of the one are no hole, and equal; a hole does not hide what differs behind it.
+    rig.write(b, END / 2, &[0; 4096]);
+    assert!(fs.dedupe_range(a, END / 2, b, END / 2, 8192).expect("dedupe"));
+    rig.write(b, END + 4096, &[8; 10]);
+    assert!(!fs.dedupe_range(a, END - 8192, b, END - 8192, 9000 + 8192).expect("dedupe"));
+    // Holes that begin at different places.
+    assert!(fs.dedupe_range(a, 0, b, END / 2 + 4096, END / 4).expect("dedupe"));
+}
+
 #[test]
 fn clones_beside_writers_in_place_stay_as_they_are() {
     const BLOCKS: u64 = 16;
