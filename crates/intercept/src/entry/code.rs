@@ -6,6 +6,9 @@
 use crate::thread::{ENGINE_STACK_BYTES, RECORD_BYTES};
 use core::arch::global_asm;
 
+/// Advice that passes whatever it is about (`front::maps::advise`).
+const MADV_DONTNEED: usize = 4;
+
 global_asm!(
     // The thread's state.
     ".section .tbss,\"awT\",@nobits",
@@ -159,6 +162,16 @@ global_asm!(
     "mov rcx, qword ptr fs:[r11 + 88]",
     "jmp 4b",
     "8:",
+    // What a thread does as it ends that never came here: it needs no engine stack for that.
+    "cmp eax, {exit}",
+    "je 30f",
+    "cmp eax, {madvise}",
+    "jne 31f",
+    "cmp edx, {dont_need}",
+    "jne 31f",
+    "30:",
+    "gannet_end",
+    "31:",
     "mov qword ptr fs:[r11 + 32], rax",
     "mov qword ptr fs:[r11 + 40], rdi",
     "mov qword ptr fs:[r11 + 48], rsi",
@@ -449,6 +462,9 @@ global_asm!(
     "gannet_deliver_end:",
     ".size gannet_deliver, . - gannet_deliver",
     ".text",
+    exit = const crate::number::EXIT,
+    madvise = const crate::number::MADVISE,
+    dont_need = const MADV_DONTNEED,
     exit_group = const crate::number::EXIT_GROUP,
     volumes_used = sym super::VOLUMES_USED,
     busy = const super::BUSY,
