@@ -6,6 +6,9 @@
 use crate::thread::{ENGINE_STACK_BYTES, RECORD_BYTES};
 use core::arch::global_asm;
 
+/// Advice that passes whatever it is about (`front::maps::advise`).
+const MADV_DONTNEED: usize = 4;
+
 global_asm!(
     // The thread's state.
     ".section .tbss,\"awT\",@nobits",
@@ -109,6 +112,8 @@ global_asm!(
     "je 22f",
     "cmp eax, {statx}",
     "je 21f",
+    "cmp eax, {openat}",
+    "je 27f",
     "20:",
     ".endif",
     "cmp qword ptr fs:[r11 + 8], 0",
@@ -157,6 +162,16 @@ global_asm!(
     "mov rcx, qword ptr fs:[r11 + 88]",
     "jmp 4b",
     "8:",
+    // What a thread does as it ends that never came here: it needs no engine stack for that.
+    "cmp eax, {exit}",
+    "je 30f",
+    "cmp eax, {madvise}",
+    "jne 31f",
+    "cmp edx, {dont_need}",
+    "jne 31f",
+    "30:",
+    "gannet_end",
+    "31:",
     "mov qword ptr fs:[r11 + 32], rax",
     "mov qword ptr fs:[r11 + 40], rdi",
     "mov qword ptr fs:[r11 + 48], rsi",
@@ -230,6 +245,9 @@ global_asm!(
     // What `gannet_begin` jumps to: a path that is the host's by its first letter, and has nothing in it that a look at the text must take
     // away, goes to the kernel at once. On the program's stack, which is not touched; a bad address leads to the handler, which says EFAULT.
     ".macro gannet_plain_path",
+    "27:",
+    "cmp byte ptr [rip + {filter} + {opens_offset}], 0",
+    "je 20b",
     "21:",
     "mov qword ptr fs:[r11 + 56], rdx",
     "mov rdx, rsi",
@@ -265,9 +283,19 @@ global_asm!(
     "test al, al",
     "jnz 24b",
     "mov rax, qword ptr fs:[r11 + 32]",
+    "cmp eax, {openat}",
+    "je 28f",
+    "29:",
     "mov rdx, qword ptr fs:[r11 + 56]",
     "mov r8, qword ptr fs:[r11 + 72]",
     "gannet_end",
+    // What may be a listing of descriptors by another path (`fd`, `fdinfo`).
+    "28:",
+    "cmp word ptr [rdx - 2], {fd}",
+    "je 25f",
+    "cmp word ptr [rdx - 2], {fo}",
+    "je 25f",
+    "jmp 29b",
     "26:",
     "movzx eax, byte ptr [rdx + 1]",
     "cmp al, 0x2f",
@@ -452,6 +480,9 @@ global_asm!(
     "gannet_deliver_end:",
     ".size gannet_deliver, . - gannet_deliver",
     ".text",
+    exit = const crate::number::EXIT,
+    madvise = const crate::number::MADVISE,
+    dont_need = const MADV_DONTNEED,
     exit_group = const crate::number::EXIT_GROUP,
     volumes_used = sym super::VOLUMES_USED,
     busy = const super::BUSY,
@@ -463,6 +494,10 @@ global_asm!(
     answer_as_it_is = sym crate::dispatch::answer_as_it_is,
     recheck = const crate::front::links::RECHECK,
     number_kinds = const crate::front::links::NUMBER_KINDS,
+    openat = const crate::number::OPENAT,
+    fd = const u16::from_le_bytes(*b"fd"),
+    fo = const u16::from_le_bytes(*b"fo"),
+    opens_offset = const core::mem::offset_of!(super::FilterTables, opens_pass),
     newfstatat = const crate::number::NEWFSTATAT,
     statx = const crate::number::STATX,
     access = const crate::number::ACCESS,
