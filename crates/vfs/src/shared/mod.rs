@@ -34,6 +34,7 @@ mod inode_users;
 mod lock_circles;
 mod lock_waits;
 mod offset;
+mod place;
 mod over_exec;
 mod reaping;
 mod record_changes;
@@ -56,6 +57,7 @@ pub use gannet_shm as shm;
 pub use inode_users::InodeUsers;
 pub use lock_waits::LockWait;
 pub use offset::OffsetGuard;
+pub use place::Place;
 pub use users::User;
 
 use reaping::SharedReaper;
