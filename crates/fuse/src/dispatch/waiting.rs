@@ -145,9 +145,9 @@ impl Wait {
                 };
                 let locked = match impatient {
                     true => dispatcher.lock_after_close(&header, &request, &mut stop),
-                    false => for_user(&header, |user| {
-                        file_system.shared().lock_for(user, file_system, &request, &mut stop)
-                    }),
+                    false => {
+                        for_user(&header, |user| file_system.shared().lock_for(user, file_system, &request, &mut stop))
+                    }
                 };
                 dispatcher.waits_no_more(&header, owner, locked.is_ok());
                 match locked {

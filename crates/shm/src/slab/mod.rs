@@ -270,7 +270,8 @@ impl Slab {
     fn repair_bitmap(&self, arena: &Arena, share: &Share) -> Result<bool> {
         let mut found = false;
         for (group, states) in self.states_by_group(arena)?.filter(|&(group, _)| share.has_group(group)) {
-            let free = |(bit, state): (usize, &Word)| u64::from(slab_word::is_free(state.load(Ordering::Acquire))) << bit;
+            let free =
+                |(bit, state): (usize, &Word)| u64::from(slab_word::is_free(state.load(Ordering::Acquire))) << bit;
             let free = states.iter().enumerate().map(free).fold(0, |all, bit| all | bit);
             if free != 0 {
                 arena.word(self.group_at(group))?.fetch_and(!free, Ordering::Relaxed);

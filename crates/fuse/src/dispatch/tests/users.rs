@@ -2,8 +2,8 @@
 
 use std::process::{Child, Command};
 
-use gannet_vfs::{Errno, FileSystem, Name};
 use gannet_vfs::shared::SharedLimits;
+use gannet_vfs::{Errno, FileSystem, Name};
 
 use super::{by_root, dispatcher, with_a_file};
 use crate::dispatch::{CachePolicy, Outcome};
