@@ -16,7 +16,7 @@ use gannet_vfs::{Errno, Error, NodeId, Result};
 
 use super::circles::{Circle, Crowd, Waiters, Waiting};
 use super::closing::{Closing, Patience};
-use super::users::user;
+use super::users::for_user;
 use super::waiting::{Blocker, Seats, WaitsFor};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
@@ -102,7 +102,8 @@ impl Dispatcher {
         }
         let file_system = &*self.file_system;
         let access = AccessMode::READ | AccessMode::WRITE;
-        let description = file_system.shared().open_for(user(header), file_system, node, access, 0)?;
+        let open = |user| file_system.shared().open_for(user, file_system, node, access, 0);
+        let description = for_user(header, open)?;
         let waiting = usize::from(takes);
         owners.entry(file).or_default().push(Owner {
             word: request.owner,
@@ -192,7 +193,8 @@ impl Dispatcher {
             }
         };
         let of_owner = (!is_flock).then_some(lock_request.owner);
-        match self.file_system.shared().try_lock_for(user(header), &*self.file_system, &request) {
+        let shared = self.file_system.shared();
+        match for_user(header, |user| shared.try_lock_for(user, &*self.file_system, &request)) {
             Ok(()) => {
                 leave();
                 if let Some(owner) = of_owner.filter(|_| exclusive.is_some()) {

@@ -1,5 +1,6 @@
 //! Operations on names, and the references that the kernel gains and drops by them.
 
+use gannet_vfs::shared::Place;
 use gannet_vfs::{
     Attributes, Errno, Error, FileType, Found, InodeFlags, Name, NewNode, NodeId, Owner, RemoveKind, RenameFlags,
     Result,
@@ -234,7 +235,9 @@ impl Dispatcher {
         let mut patience = self.again.waits(header.process, now_ms()).then(Patience::new);
         loop {
             let new = NewNode::regular(mode & 0o7777, Owner::default());
-            match self.make(header, Some(name), new, umask).and_then(|node| self.opened_entry(header, node, flags)) {
+            // Before the file is made: who is told that too many are open has made none.
+            let place = self.place(header)?;
+            match self.make(header, Some(name), new, umask).and_then(|node| self.opened_entry(place, node, flags)) {
                 // Somebody else made the file since the kernel looked. It shall look again, and check permissions.
                 Err(error) if error.errno() == Errno::EXIST && flags & O_EXCL == 0 => {}
                 // Somebody else has removed it already.
@@ -250,12 +253,13 @@ impl Dispatcher {
 
     pub(super) fn create_unnamed(&self, header: &Header, flags: u32, mode: u32, umask: u32) -> Result<FixedReply> {
         let new = NewNode::regular(mode & 0o7777, Owner::default());
-        self.opened_entry(header, self.make(header, None, new, umask)?, flags)
+        let place = self.place(header)?;
+        self.opened_entry(place, self.make(header, None, new, umask)?, flags)
     }
 
-    fn opened_entry(&self, header: &Header, node: NodeId, flags: u32) -> Result<FixedReply> {
-        // Opened first: a file without a name lives by its users.
-        let handle = self.open_handle(header, node, flags)?;
+    fn opened_entry(&self, place: Option<Place<'_>>, node: NodeId, flags: u32) -> Result<FixedReply> {
+        // Opened first: a file without a name lives by its users. What cannot be has none.
+        let handle = self.open_at(place, node, flags).inspect_err(|_| self.retire(node))?;
         match self.entry(node) {
             Ok(mut reply) => {
                 let how = self.note_handle(self.nodes.id(node), handle, flags, false);

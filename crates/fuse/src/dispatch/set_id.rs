@@ -38,7 +38,7 @@ pub(super) fn is_capable(header: &Header, capability: Capability) -> bool {
         return false;
     }
     let status = status(header);
-    (header.user == 0 || of_root(&status)) && !lacks(&status, capability) && !is_elsewhere(header.process)
+    (header.user == 0 || user_in(&status) == Some(0)) && !lacks(&status, capability) && !is_elsewhere(header.process)
 }
 
 /// Whether a thread is of another user namespace than this process, as far as that can be seen.
@@ -116,9 +116,14 @@ fn field<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().split_ascii_whitespace()
 }
 
-/// Whether a thread's `status` is one of root's: the last of its users is that for files.
-fn of_root(status: &str) -> bool {
-    field(status, "Uid:").nth(3) == Some("0")
+/// The user for files of the thread that calls, as it is in this process's user namespace; nothing if that cannot be seen.
+pub(super) fn user_of(header: &Header) -> Option<u32> {
+    user_in(&status(header))
+}
+
+/// The user for files in a thread's `status`: the last of its users.
+fn user_in(status: &str) -> Option<u32> {
+    field(status, "Uid:").nth(3)?.parse().ok()
 }
 
 /// Whether a thread's `status` says that a capability is not in effect.
@@ -142,7 +147,8 @@ mod tests {
         let status = "Name:\tsh\nGid:\t7\t7\t7\t9\nGroups:\t4 24 1000 \nNStgid:\t5\n";
         assert!(listed(status, 4) && listed(status, 1000) && listed(status, 9));
         assert!(!listed(status, 7) && !listed(status, 100));
-        assert!(of_root("Name:\tsh\nUid:\t7\t7\t7\t0\n") && !of_root("Uid:\t0\t0\t0\t7\n") && !of_root(""));
+        assert_eq!(user_in("Name:\tsh\nUid:\t7\t7\t7\t0\n"), Some(0));
+        assert_eq!((user_in("Uid:\t0\t0\t0\t7\n"), user_in("")), (Some(7), None));
         assert!(!listed("", 0));
         let effective = "CapPrm:\t000001ffffffffff\nCapEff:\t000001ffffffffef\n";
         assert!(lacks(effective, Capability::SetId) && !lacks(effective, Capability::Administer));

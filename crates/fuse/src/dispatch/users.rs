@@ -9,12 +9,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use gannet_vfs::shared::{AccessMode, Description, User};
-use gannet_vfs::{NodeId, Result};
+use gannet_vfs::shared::{AccessMode, Description, Place, User};
+use gannet_vfs::{Errno, NodeId, Result};
 
 use super::Dispatcher;
 use super::nodes::OpenMode;
-use super::set_id::NOT_TOLD;
+use super::set_id::{NOT_TOLD, user_of};
 use crate::protocol::request::Header;
 
 const SHARDS: usize = 16;
@@ -41,10 +41,22 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// For whom a request takes room among open files and locks. Where the kernel does not say whose a program is, and it does not for opens and
-/// locks where mounts may map owners (Linux 6.12 and later), nobody can be told from others: all of them may take all.
-pub(super) fn user(header: &Header) -> User {
-    User::new(if header.user == NOT_TOLD { 0 } else { header.user })
+/// Does for the user of a request what takes room among open files and locks.
+///
+/// Where mounts may map owners (Linux 6.12 and later) the kernel says whose a program is only in requests that make an inode. Of the others all
+/// get what is there for every user, and who finds that taken is looked at: its thread waits for the answer, so it is still who asked. Who
+/// cannot be looked at gets no more.
+pub(super) fn for_user<T>(header: &Header, mut take: impl FnMut(User) -> Result<T>) -> Result<T> {
+    if header.user != NOT_TOLD {
+        return take(User::new(header.user));
+    }
+    match take(User::UNKNOWN) {
+        Err(error) if matches!(error.errno(), Errno::NFILE | Errno::NOLCK) => match user_of(header) {
+            Some(user) => take(User::new(user)),
+            None => Err(error),
+        },
+        outcome => outcome,
+    }
 }
 
 impl Users {
@@ -69,16 +81,28 @@ impl Users {
 impl Dispatcher {
     /// A handle for a file that is being opened with the flags of `open(2)`.
     pub(super) fn open_handle(&self, header: &Header, node: NodeId, flags: u32) -> Result<u64> {
+        self.open_at(self.place(header)?, node, flags)
+    }
+
+    /// Room for an open file of the caller's, to be had before a file is made: `ENFILE` if there is none. Nothing where the kernel opens files by
+    /// itself.
+    pub(super) fn place(&self, header: &Header) -> Result<Option<Place<'_>>> {
         if self.exclusive() {
-            return Ok(0);
+            return Ok(None);
         }
+        let file_system = &*self.file_system;
+        for_user(header, |user| file_system.shared().reserve(user, file_system)).map(Some)
+    }
+
+    /// [`Dispatcher::open_handle`], with the room that was had for it.
+    pub(super) fn open_at(&self, place: Option<Place<'_>>, node: NodeId, flags: u32) -> Result<u64> {
+        let Some(place) = place else { return Ok(0) };
         let access = match flags & 3 {
             0 => AccessMode::READ,
             1 => AccessMode::WRITE,
             _ => AccessMode::READ | AccessMode::WRITE,
         };
-        let file_system = &*self.file_system;
-        let handle = file_system.shared().open_for(user(header), file_system, node, access, flags)?.word();
+        let handle = place.open(&*self.file_system, node, access, flags)?.word();
         lock(self.users.shard(handle)).insert(handle, Open::default());
         Ok(handle)
     }
@@ -107,7 +131,8 @@ impl Dispatcher {
     /// Before a name of `node` goes: a description that keeps the inode, should that be its last one.
     pub(super) fn keep(&self, header: &Header, node: NodeId) -> Result<Keeper<'_>> {
         let file_system = &*self.file_system;
-        let description = file_system.shared().open_for(user(header), file_system, node, AccessMode::PATH, 0)?;
+        let open = |user| file_system.shared().open_for(user, file_system, node, AccessMode::PATH, 0);
+        let description = for_user(header, open)?;
         Ok(Keeper { dispatcher: self, node, description: Some(description) })
     }
 

@@ -15,7 +15,7 @@ use super::locks::lock;
 use super::room::Kept;
 use super::seek::Seek;
 use super::signals::Signals;
-use super::users::user;
+use super::users::for_user;
 use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
 use crate::protocol::wire::FixedReply;
@@ -145,7 +145,9 @@ impl Wait {
                 };
                 let locked = match impatient {
                     true => dispatcher.lock_after_close(&header, &request, &mut stop),
-                    false => file_system.shared().lock_for(user(&header), file_system, &request, &mut stop),
+                    false => {
+                        for_user(&header, |user| file_system.shared().lock_for(user, file_system, &request, &mut stop))
+                    }
                 };
                 dispatcher.waits_no_more(&header, owner, locked.is_ok());
                 match locked {
@@ -228,7 +230,8 @@ impl Dispatcher {
     fn lock_after_close(&self, header: &Header, request: &SharedRequest, stop: &mut dyn FnMut() -> bool) -> Result<()> {
         let mut patience = Patience::new();
         loop {
-            let outcome = self.file_system.shared().try_lock_for(user(header), &*self.file_system, request);
+            let shared = self.file_system.shared();
+            let outcome = for_user(header, |user| shared.try_lock_for(user, &*self.file_system, request));
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
                 return outcome;
             }

@@ -18,31 +18,36 @@
 //! | --- | --- |
 //! | here | the name and the life of an object: taken, published, retired, freed |
 //! | [`places`] | where it stands, and whether it has memory |
+//! | [`recent`] | what a process knows of it: objects that it freed, and that there are none |
 //! | [`share`] | which of them somebody may take |
 //! | [`settle`] | what a dead thread had in hand |
 
 mod places;
+mod recent;
 mod settle;
 mod share;
 
 pub use places::{SLAB_HEAD_BYTES, SLAB_OBJECTS_MAX, Slab};
+pub use recent::Recent;
 pub use settle::{AfterDeath, HeldByDead, SlabReaper};
 pub use share::Share;
 
 use crate::arena::Arena;
 use crate::error::{Error, Result};
-use crate::facade::{Ordering, fence};
+use crate::facade::{Ordering, Word, fence};
 use crate::hand::{Hand, HandContent};
 use crate::layout::ArenaOffset;
 use crate::slab_word;
 use crate::thread::Thread;
-use places::{GROUP, HINT_AT};
+use places::HINT_AT;
 
 /// Kind of the hand that holds an object of a slab; `a` is the offset of its state word.
 const HAND_KIND: u64 = 1 << 63 | 1;
 /// Objects of a lane; their states fill a line.
 const LANE: u32 = 8;
 const INDEX_SHIFT: u32 = 40;
+/// Why nothing can be taken.
+const FULL: Error = Error::Full { what: "no room for another object in a table of the shared state" };
 
 /// An object and its generation in one word, never 0: what shared structures store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -94,23 +99,6 @@ impl Held {
     }
 }
 
-/// Words of a [`Recent`].
-const RECENT: usize = 16;
-
-/// Objects of one slab that threads of this process freed last: where they take the next from, without a search and without
-/// touching the bitmap. Forgetting one leaves a bit set, which a search that finds nothing repairs.
-#[derive(Debug, Default)]
-pub struct Recent([std::sync::atomic::AtomicU64; RECENT]);
-
-impl Recent {
-    /// Whether one is remembered for a thread that is of its share: most likely it is free.
-    #[inline]
-    pub fn has(&self, thread: &Thread<'_>, share: &Share) -> bool {
-        let index = self.0[thread.slot() as usize % RECENT].load(std::sync::atomic::Ordering::Relaxed);
-        index != 0 && share.has(index - 1)
-    }
-}
-
 impl Slab {
     /// Whether the object is live in the reference's generation. What was read from it before this
     /// returns true was read from that very object.
@@ -145,13 +133,16 @@ impl Slab {
 
     /// [`Slab::allocate`], one of a share.
     pub fn allocate_of(&self, thread: &Thread<'_>, share: &Share) -> Result<Held> {
+        self.find(thread, share)?.ok_or(FULL)
+    }
+
+    /// [`Slab::allocate_of`]; nothing if all of the share are in use.
+    fn find(&self, thread: &Thread<'_>, share: &Share) -> Result<Option<Held>> {
         if let Some(held) = self.search(thread, share)? {
-            return Ok(held);
+            return Ok(Some(held));
         }
-        // A thread that died between freeing an object and its bit left the bit: look at the truth.
-        self.repair_bitmap(thread.arena())?;
-        self.search(thread, share)?
-            .ok_or(Error::Full { what: "no room for another object in a table of the shared state" })
+        // A thread that died between freeing an object and its bit left the bit, and so does who remembers one: look at the truth.
+        if self.repair_bitmap(thread.arena(), share)? { self.search(thread, share) } else { Ok(None) }
     }
 
     fn search(&self, thread: &Thread<'_>, share: &Share) -> Result<Option<Held>> {
@@ -198,38 +189,6 @@ impl Slab {
             place += 1;
         }
         Ok(None)
-    }
-
-    /// [`Slab::allocate_of`], the object that `recent` names first: one that [`Slab::free_to`] freed.
-    #[inline]
-    pub fn allocate_from(&self, thread: &Thread<'_>, recent: &Recent, share: &Share) -> Result<Held> {
-        let word = &recent.0[thread.slot() as usize % RECENT];
-        let index = word.load(std::sync::atomic::Ordering::Relaxed);
-        if index != 0 && share.has(index - 1) {
-            word.store(0, std::sync::atomic::Ordering::Relaxed);
-            // Of two threads that share a word, and of others that search, one gets it.
-            if index <= self.count
-                && let Some(held) = self.try_take(thread, index - 1)?
-            {
-                return Ok(held);
-            }
-        }
-        self.allocate_of(thread, share)
-    }
-
-    /// [`Slab::free`]; the object's bit stays set, and `recent` remembers it for the next [`Slab::allocate_from`].
-    #[inline]
-    pub fn free_to(&self, thread: &Thread<'_>, recent: &Recent, held: Held) -> Result<()> {
-        let arena = thread.arena();
-        let word = &recent.0[thread.slot() as usize % RECENT];
-        slab_word::free(self.state(arena, held.reference.index())?, thread.slot());
-        let before = word.load(std::sync::atomic::Ordering::Relaxed);
-        word.store(held.reference.index() + 1, std::sync::atomic::Ordering::Relaxed);
-        if before != 0 && before <= self.count {
-            self.clear_bit(arena, before - 1)?;
-        }
-        thread.hand_clear(held.hand);
-        Ok(())
     }
 
     #[inline]
@@ -307,13 +266,18 @@ impl Slab {
         Ok(())
     }
 
-    fn repair_bitmap(&self, arena: &Arena) -> Result<()> {
-        for (index, state) in self.states(arena)? {
-            if slab_word::is_free(state.load(Ordering::Acquire)) {
-                let bits = arena.word(self.group_at(index / GROUP))?;
-                bits.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
+    /// Makes the bits of a share's objects right; whether one of them is free.
+    fn repair_bitmap(&self, arena: &Arena, share: &Share) -> Result<bool> {
+        let mut found = false;
+        for (group, states) in self.states_by_group(arena)?.filter(|&(group, _)| share.has_group(group)) {
+            let free =
+                |(bit, state): (usize, &Word)| u64::from(slab_word::is_free(state.load(Ordering::Acquire))) << bit;
+            let free = states.iter().enumerate().map(free).fold(0, |all, bit| all | bit);
+            if free != 0 {
+                arena.word(self.group_at(group))?.fetch_and(!free, Ordering::Relaxed);
+                found = true;
             }
         }
-        Ok(())
+        Ok(found)
     }
 }

@@ -87,14 +87,23 @@ impl Slab {
         (within < GROUP * 8 && within.is_multiple_of(8) && index < self.count).then_some(index)
     }
 
-    /// The states of the objects that have memory, by groups.
+    /// The states of the objects that have memory.
     pub(super) fn states<'a>(&self, arena: &'a Arena) -> Result<impl Iterator<Item = (u64, &'a Word)> + use<'a>> {
-        let (slab, reserved) = (*self, self.reserved(arena)?);
-        let groups = (0..reserved.div_ceil(GROUP)).map(move |group| (group, (reserved - group * GROUP).min(GROUP)));
-        Ok(groups.flat_map(move |(group, count)| {
-            // Inside: the last object is, as was looked at first.
-            let states = arena.words(slab.state_at(group * GROUP), count).unwrap_or_default();
+        Ok(self.states_by_group(arena)?.flat_map(|(group, states)| {
             states.iter().enumerate().map(move |(index, state)| (group * GROUP + index as u64, state))
+        }))
+    }
+
+    /// The same by groups.
+    pub(super) fn states_by_group<'a>(
+        &self,
+        arena: &'a Arena,
+    ) -> Result<impl Iterator<Item = (u64, &'a [Word])> + use<'a>> {
+        let (slab, reserved) = (*self, self.reserved(arena)?);
+        Ok((0..reserved.div_ceil(GROUP)).map(move |group| {
+            let count = (reserved - group * GROUP).min(GROUP);
+            // Inside: the last object is, as was looked at first.
+            (group, arena.words(slab.state_at(group * GROUP), count).unwrap_or_default())
         }))
     }
 

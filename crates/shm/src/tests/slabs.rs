@@ -1,7 +1,9 @@
 //! Slabs: nothing is given twice, nothing leaks, whichever store was a thread's last.
 
 use crate::testing::{Outcome, after_every_store, run_abandoned};
-use crate::{ArenaLayout, Error, Ordering, ReapStage, SLAB_HEAD_BYTES, Session, Slab, SlabReaper, SlabRef};
+use crate::{
+    ArenaLayout, Error, Ordering, ReapStage, Recent, SLAB_HEAD_BYTES, Session, Share, Slab, SlabReaper, SlabRef,
+};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -53,6 +55,49 @@ fn objects_are_distinct_bounded_and_reused_under_another_name() {
     assert!(!slab.is_live(session.arena(), all[77]).unwrap());
     assert!(slab.is_live(session.arena(), again).unwrap());
     assert!(slab.retire(&thread, all[77]).unwrap().is_none(), "an old name takes nothing");
+}
+
+#[test]
+fn who_is_refused_is_refused_without_a_search_for_a_moment() {
+    let (session, slab) = with_slab(300);
+    let (thread, recent, share) = (session.thread().unwrap(), Recent::default(), Share::new(64, &(128..192)));
+    let take = || slab.allocate_from(&thread, &recent, &share).and_then(|held| slab.publish(&thread, held));
+    let back = |reference| slab.retire(&thread, reference).unwrap().unwrap();
+    let mut all: Vec<_> = std::iter::from_fn(|| take().ok()).collect();
+    assert_eq!(all.len(), 128);
+    assert!(matches!(take(), Err(Error::Full { .. })));
+    // What others of the slab may take is still there.
+    let other = slab.allocate_from(&thread, &recent, &Share::new(64, &(64..128))).unwrap();
+    slab.free(&thread, other).unwrap();
+    // Another process frees one, of which this one learns later.
+    slab.free(&thread, back(all.pop().unwrap())).unwrap();
+    assert!(matches!(take(), Err(Error::Full { .. })), "a search");
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    all.push(take().unwrap());
+    // What this process frees is there at once, for all its threads.
+    for _ in 0..3 {
+        assert!(take().is_err());
+        slab.free_to(&thread, &recent, back(all.pop().unwrap())).unwrap();
+        let taken = std::thread::scope(|scope| {
+            let take = || {
+                let thread = session.thread().unwrap();
+                let held = slab.allocate_from(&thread, &recent, &share).unwrap();
+                slab.publish(&thread, held).unwrap()
+            };
+            scope.spawn(take).join().unwrap()
+        });
+        assert!(take().is_err());
+        all.push(taken);
+    }
+    // Too little in hand is another reason, and says nothing of the slab.
+    slab.free_to(&thread, &recent, back(all.pop().unwrap())).unwrap();
+    slab.free(&thread, back(all.pop().unwrap())).unwrap();
+    let hands: Vec<_> = (0..crate::HANDS_MAX).map(|_| slab.allocate(&thread)).collect();
+    assert!(hands.iter().filter(|held| held.is_ok()).count() > 2);
+    let hands: Vec<_> = hands.into_iter().flatten().collect();
+    assert!(take().is_err());
+    hands.into_iter().for_each(|held| slab.free(&thread, held).unwrap());
+    assert!(take().is_ok());
 }
 
 #[test]

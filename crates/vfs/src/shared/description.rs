@@ -7,12 +7,12 @@
 //! hand, and frees it when the file system has been told ([`FileSystem::retire`]). If it dies before, its reaper puts
 //! the description back to what it was, without users; such are swept up by the next who opens or closes.
 
-use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, Share, SlabRef, Thread};
+use gannet_shm::{ArenaOffset, Held, Ordering, ParticipantId, SlabRef, Thread};
 
 use super::InodeUsers;
 use super::records::Groups;
 use super::tables::{Bucket, Chain, Tables, description as at};
-use super::users::{DESCRIPTIONS_FULL, User};
+use super::users::User;
 use super::{Shared, error_of};
 use crate::{Errno, Error, FileSystem, NodeId, Result};
 
@@ -68,16 +68,8 @@ enum Dropped {
     Last(NodeId, Held),
 }
 
-/// `ENFILE` for a table without room.
-fn no_room(error: gannet_shm::Error, user: User, count: u64) -> Error {
-    match error {
-        gannet_shm::Error::Full { .. } => Error::because(Errno::NFILE, user.says(count, &DESCRIPTIONS_FULL)),
-        error => error_of(error),
-    }
-}
-
 /// `EBADF`: not, or no longer, a description.
-const GONE: Error = Error::because(Errno::BADF, "the open file description is gone");
+pub(super) const GONE: Error = Error::because(Errno::BADF, "the open file description is gone");
 
 impl Shared {
     /// Makes a description that this process uses. `ESTALE` if the inode is gone, `ENFILE` when there are too many.
@@ -94,42 +86,19 @@ impl Shared {
         access: AccessMode,
         status: u32,
     ) -> Result<Description> {
-        let thread = self.thread()?;
-        self.housekeep(&thread, fs)?;
-        let count = self.tables.descriptions.count();
-        let linked = self.link_new(&thread, &user.share(count), node, access, status);
-        let description = linked.map_err(|error| no_room(error, user, count))?;
-        match fs.exists(node) {
-            Ok(()) => Ok(description),
-            Err(error) => {
-                self.close(fs, description)?;
-                Err(error)
-            }
-        }
+        self.reserve(user, fs)?.open(fs, node, access, status)
     }
 
-    /// `ENFILE` if there is no room for another description: to be asked before an open that makes or cuts a file. Others may take it in the next
-    /// moment.
-    pub fn check_room(&self) -> Result<()> {
-        let (thread, slab) = (self.thread()?, &self.tables.descriptions);
-        let share = self.user.share(slab.count());
-        if self.recent.has(&thread, &share) {
-            return Ok(());
-        }
-        let tried = slab.allocate_of(&thread, &share).and_then(|held| slab.free_to(&thread, &self.recent, held));
-        tried.map_err(|error| no_room(error, self.user, slab.count()))
-    }
-
-    fn link_new(
+    /// Makes a description of what is in the thread's hand, or frees that.
+    pub(super) fn link_new(
         &self,
         thread: &Thread<'_>,
-        share: &Share,
+        held: Held,
         node: NodeId,
         access: AccessMode,
         status: u32,
     ) -> gannet_shm::Result<Description> {
         let (tables, slab) = (&self.tables, &self.tables.descriptions);
-        let held = slab.allocate_from(thread, &self.recent, share)?;
         let object = held.at();
         let fill = || -> gannet_shm::Result<()> {
             let (own, column) = tables.whole(thread, object)?;

@@ -35,6 +35,7 @@ mod lock_circles;
 mod lock_waits;
 mod offset;
 mod over_exec;
+mod place;
 mod reaping;
 mod record_changes;
 mod records;
@@ -56,6 +57,7 @@ pub use gannet_shm as shm;
 pub use inode_users::InodeUsers;
 pub use lock_waits::LockWait;
 pub use offset::OffsetGuard;
+pub use place::Place;
 pub use users::User;
 
 use reaping::SharedReaper;

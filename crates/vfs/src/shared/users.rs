@@ -17,33 +17,40 @@ const USERS: u64 = 16;
 
 /// The user for whom a file is opened or a lock taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct User(u32);
+pub struct User(Option<u32>);
 
 impl User {
+    /// Nobody knows who: what all users may take is there for it, and nothing else.
+    pub const UNKNOWN: Self = Self(None);
+
     /// The user with this number.
     pub const fn new(id: u32) -> Self {
-        Self(id)
+        Self(Some(id))
     }
 
     /// Whose this process is.
     pub fn of_process() -> Self {
-        Self(rustix::process::geteuid().as_raw())
+        Self::new(rustix::process::geteuid().as_raw())
     }
 
     /// What of a table with `count` objects may be taken.
     #[inline]
     pub(super) const fn share(self, count: u64) -> Share {
-        if self.0 == 0 || count < OBJECTS_MIN {
-            return Share::ALL;
-        }
         let (part, common) = (count / PART, common(count));
-        let own = common + self.0 as u64 % USERS * (part / USERS);
-        Share::new(common, &(own..own + part / USERS))
+        match self.0 {
+            _ if count < OBJECTS_MIN => Share::ALL,
+            Some(0) => Share::ALL,
+            Some(id) => {
+                let own = common + id as u64 % USERS * (part / USERS);
+                Share::new(common, &(own..own + part / USERS))
+            }
+            None => Share::new(common, &(common..common)),
+        }
     }
 
     /// What is said where there is none left for it in a table with `count` objects.
     pub(super) const fn says(self, count: u64, full: &Full) -> &'static str {
-        if self.0 == 0 || count < OBJECTS_MIN { full.for_all } else { full.for_users }
+        if matches!(self.0, Some(0)) || count < OBJECTS_MIN { full.for_all } else { full.for_users }
     }
 }
 

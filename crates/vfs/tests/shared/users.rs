@@ -85,3 +85,39 @@ fn nobody_but_root_can_take_all_locks() {
     assert_eq!(fill(User::new(1)).0, COUNT / 8 / 16);
     assert_eq!(fill(ROOT).0, COUNT - OF_ONE - COUNT / 8 / 16);
 }
+
+#[test]
+fn of_whom_nothing_is_known_has_what_all_have() {
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let (nodes, shared) = (nodes(&fs), Shared::private(&MANY).unwrap());
+    let open = |user: User| shared.open_for(user, &fs, nodes[0], AccessMode::READ, 0);
+    let (common, error) = until_full(|| open(User::UNKNOWN));
+    assert_eq!(common.len(), COUNT * 3 / 4);
+    says(&error, Errno::NFILE, SharedLimits::default().descriptions / 8 * 7);
+    // Whose own part lies where the common one ends is not refused with it.
+    for user in [16, 1000, 1001] {
+        assert_eq!(until_full(|| open(User::new(user))).0.len(), COUNT / 8 / 16);
+    }
+    assert!(open(ROOT).is_ok());
+}
+
+#[test]
+fn room_is_had_before_something_is_opened() {
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let (nodes, shared) = (nodes(&fs), Shared::private(&LIMITS).unwrap());
+    let open = || shared.open_for(ROOT, &fs, nodes[0], AccessMode::READ, 0);
+    let place = shared.reserve(ROOT, &fs).unwrap();
+    let (all, error) = until_full(open);
+    assert_eq!((all.len(), error.errno()), (LIMITS.descriptions as usize - 1, Errno::NFILE));
+    assert!(shared.check_room().is_err());
+    assert_eq!(shared.reserve(ROOT, &fs).map(drop).unwrap_err().errno(), Errno::NFILE);
+    let description = place.open(&fs, nodes[0], AccessMode::READ, 7).unwrap();
+    assert_eq!(shared.info(description).unwrap().status, 7);
+    shared.close(&fs, description).unwrap();
+    // What nothing is opened with is given back.
+    for _ in 0..3 {
+        shared.reserve(ROOT, &fs).map(drop).unwrap();
+    }
+    assert_eq!(shared.descriptions().unwrap(), all.len());
+    assert!(open().is_ok() && open().is_err());
+}

@@ -1,10 +1,12 @@
 //! One user behind a mount opens and locks as much as it can: others still can, and root.
 
-use gannet_vfs::Errno;
-use gannet_vfs::shared::SharedLimits;
+use std::process::{Child, Command};
 
-use super::{by_root, with_a_file};
-use crate::dispatch::Outcome;
+use gannet_vfs::shared::SharedLimits;
+use gannet_vfs::{Errno, FileSystem, Name};
+
+use super::{by_root, dispatcher, with_a_file};
+use crate::dispatch::{CachePolicy, Outcome};
 use crate::protocol::constants::LK_FLOCK;
 use crate::protocol::request::{Header, LockRequest};
 
@@ -23,8 +25,6 @@ fn one_user_cannot_open_all() {
     assert!(refused.to_string().contains("one user"), "{refused}");
     // Nor is it let in by taking names away.
     assert!(dispatcher.keep(&by_user(id, 1000), node).is_err());
-    // Of whom the kernel says nothing may be anybody.
-    assert_eq!(crate::dispatch::users::user(&by_user(id, u32::MAX)), gannet_vfs::shared::User::new(0));
     assert!(open(1001).is_ok() && open(0).is_ok() && dispatcher.keep(&by_root(id), node).is_ok());
 }
 
@@ -46,4 +46,66 @@ fn one_user_cannot_take_all_locks() {
     assert!(matches!(lock(1000, most, LK_FLOCK), Err(error) if error.errno() == Errno::NOLCK));
     assert!(matches!(lock(1001, most, 0), Ok(Outcome::Reply(0))));
     assert!(matches!(lock(0, most + 1, 0), Ok(Outcome::Reply(0))));
+}
+
+/// A program of another user's that sleeps; nothing where this one may not start it.
+fn sleeper(user: u32) -> Option<Child> {
+    use std::os::unix::process::CommandExt;
+    Command::new("sleep").arg("60").uid(user).spawn().ok()
+}
+
+#[test]
+fn whom_the_kernel_does_not_name_is_looked_at() {
+    let (_file_system, dispatcher, node) = with_a_file();
+    let id = dispatcher.nodes.id(node);
+    let by_process = |process| Header { process, ..by_user(id, u32::MAX) };
+    let (Some(mut one), Some(mut other)) = (sleeper(1000), sleeper(1001)) else {
+        eprintln!("skipped: needs root");
+        return;
+    };
+    let open = |process| dispatcher.open_handle(&by_process(process), node, 0);
+    let most = SharedLimits::default().descriptions as usize;
+    let count = |process| (0..most).take_while(|_| open(process).is_ok()).count();
+    // Three quarters and a part: 97 parts.
+    let (many, few) = (count(one.id()), count(other.id()));
+    assert_eq!((many, few), (97 * few, few));
+    // Who cannot be looked at gets no more than all do, and has no part of its own.
+    assert!(open(0).is_err() && open(u32::MAX >> 1).is_err());
+    assert!(open(std::process::id()).is_ok(), "root's");
+    let handle = open(std::process::id()).unwrap();
+    let most = u64::from(SharedLimits::default().records);
+    let lock = |process, at: u64| {
+        let start = 4 * most - 2 * at;
+        let request = LockRequest { handle, owner: handle + 1, start, end: start, kind: 1, process: 7, flags: 0 };
+        dispatcher.set_lock(&by_process(process), &request, false)
+    };
+    // The owner is one for all of them: its description is made by who may.
+    assert!(lock(std::process::id(), 0).is_ok());
+    assert_eq!((1..most).find_map(|at| lock(one.id(), at).err()).unwrap().errno(), Errno::NOLCK);
+    assert!(lock(0, most).is_err());
+    assert!(lock(other.id(), most).is_ok() && lock(std::process::id(), most + 1).is_ok());
+    for child in [&mut one, &mut other] {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+#[test]
+fn who_may_open_no_more_makes_no_file() {
+    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let make = |name: &[u8]| dispatcher.create(&by_user(1, 1000), name, 2, 0o600, 0);
+    let make_unnamed = || dispatcher.create_unnamed(&by_user(1, 1000), 2, 0o600, 0);
+    let inodes = || file_system.statistics().unwrap().inodes_free;
+    let room = || file_system.shared().reserve(gannet_vfs::shared::User::new(1000), &*file_system);
+    make(b"first").unwrap();
+    make_unnamed().unwrap();
+    let root = file_system.root();
+    let open = || dispatcher.open_handle(&by_user(1, 1000), root, 0);
+    let most = SharedLimits::default().descriptions as usize;
+    assert!((0..most).any(|_| open().is_err()) && room().is_err());
+    let before = inodes();
+    assert_eq!(make(b"second").unwrap_err().errno(), Errno::NFILE);
+    assert_eq!(make_unnamed().unwrap_err().errno(), Errno::NFILE);
+    assert_eq!(file_system.lookup(root, Name::new(b"second").unwrap()).unwrap_err().errno(), Errno::NOENT);
+    assert_eq!(inodes(), before);
 }
