@@ -37,7 +37,13 @@ pub(crate) unsafe extern "C" fn dispatch(frame: *mut Frame) {
     // SAFETY: the thread's own block.
     unsafe { (*entry::thread_state()).ends_empty = 0 };
     let in_child = process::in_vfork_child(record);
-    let outcome = if in_child { handle_for_parent(frame, record) } else { handle_for_process(frame, record) };
+    let outcome = if !in_child {
+        handle_for_process(frame, record)
+    } else if frame.rax == RT_SIGACTION {
+        handle_for_itself(frame)
+    } else {
+        handle_for_parent(frame, record)
+    };
     // SAFETY: as above. Only if need be: after a fork a store costs a fault.
     unsafe {
         if *error_number != saved_error_number {
@@ -76,6 +82,16 @@ fn handle_for_process(frame: &mut Frame, record: &mut Record) -> Outcome {
     outcome
 }
 
+/// A call of a `vfork` child that needs neither a volume nor a lock of the memory it shares, and so nobody's life: the C library's
+/// `posix_spawn` makes two for each signal.
+#[cold]
+fn handle_for_itself(frame: &mut Frame) -> Outcome {
+    let outcome = catch_unwind(AssertUnwindSafe(|| Outcome::Done(signal::sigaction_of_child(frame))));
+    // SAFETY: the thread's own block.
+    unsafe { (*entry::thread_state()).child = 0 };
+    outcome.unwrap_or(Outcome::Done(EIO))
+}
+
 /// A call of a `vfork` child, which acts in its parent's name. Where that was killed it is as if the volumes had failed.
 #[cold]
 fn handle_for_parent(frame: &mut Frame, record: &mut Record) -> Outcome {
@@ -103,7 +119,7 @@ fn handle_caught(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outc
 fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     front::users::begin_call();
     match frame.rax {
-        RT_SIGACTION => Outcome::Done(signal::sigaction(frame, in_child)),
+        RT_SIGACTION => Outcome::Done(signal::sigaction(frame)),
         SIGALTSTACK => Outcome::Done(signal::alternate_stack(frame)),
         CLONE | CLONE3 | FORK | VFORK => process::clone(frame, record, in_child),
         EXIT => process::exit_thread(frame, record),

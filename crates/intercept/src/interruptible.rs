@@ -18,7 +18,7 @@ unsafe extern "C" {
 }
 
 global_asm!(
-    ".text",
+    ".pushsection .text.way.gannet_interruptible, \"ax\", @progbits",
     ".p2align 4",
     ".globl gannet_interruptible",
     ".hidden gannet_interruptible",
@@ -53,6 +53,7 @@ global_asm!(
     "ret",
     ".cfi_endproc",
     ".size gannet_interruptible, . - gannet_interruptible",
+    ".popsection",
     interrupted = const EINTR,
 );
 

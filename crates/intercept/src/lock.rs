@@ -8,7 +8,7 @@
 //!
 //! | what | why a child may be killed in it |
 //! | --- | --- |
-//! | actions of signals | a child only reads them |
+//! | actions of signals | a child only reads them, without the lock |
 //! | the allocator | its lists change in one store each, and are too short in between, never too long |
 //! | opening a volume | it is published in one store |
 //! | places of maps | see [`regions`](crate::front::maps) |

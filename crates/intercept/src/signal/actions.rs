@@ -17,6 +17,7 @@ pub(super) const SA_RESETHAND: u64 = 0x8000_0000;
 const SA_ONSTACK: u64 = 0x0800_0000;
 const SA_SIGINFO: u64 = 4;
 const SA_NODEFER: u64 = 0x4000_0000;
+const EFAULT: isize = -14;
 pub(super) const SA_RESTART: u64 = 0x1000_0000;
 
 /// The kernel's `struct sigaction`.
@@ -97,39 +98,21 @@ pub(super) fn kernel_action(signal: usize, new: Option<&KernelAction>, old: Opti
     unsafe { syscall(number::RT_SIGACTION, [signal, new, old, 8]) }
 }
 
-/// `rt_sigaction` of the program. `in_child`: called by a `vfork` child, whose actions are not this table's.
-pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
-    let [signal, new, old, size, ..] = frame.arguments;
-    const EINVAL: isize = -22;
-    const EFAULT: isize = -14;
-    if size != 8 || signal == 0 || signal >= SIGNAL_LIMIT {
-        return EINVAL;
-    }
-    let mut wanted = KernelAction::default();
-    if new != 0 {
-        let copied = crate::memory::read_value(new, &mut wanted);
-        if copied.is_err() {
-            return EFAULT;
-        }
-    }
-    let wrapper = gannet_signal_wrapper as *const () as usize;
-    let always = matches!(signal, SIGSEGV | SIGBUS) && !in_child;
-    let action = &ACTIONS[signal];
-    LOCK.take();
-    let previous = KernelAction {
-        handler: action.handler.load(Ordering::Relaxed),
-        flags: action.flags.load(Ordering::Relaxed),
-        restorer: action.restorer.load(Ordering::Relaxed),
-        mask: action.mask.load(Ordering::Relaxed),
+/// `rt_sigaction` of the program.
+pub(crate) fn sigaction(frame: &Frame) -> isize {
+    let (signal, wanted) = match asked(frame) {
+        Ok(asked) => asked,
+        Err(error) => return error,
     };
+    let always = matches!(signal, SIGSEGV | SIGBUS);
+    LOCK.take();
+    let previous = known(signal);
     let mut kernel_old = KernelAction::default();
-    let result = if new == 0 {
-        kernel_action(signal, None, Some(&mut kernel_old))
-    } else {
+    let result = if let Some(wanted) = wanted {
         let has_handler = wanted.handler != SIG_DFL && wanted.handler != SIG_IGN;
         let mut installed = wanted;
-        if (has_handler || always) && !in_child {
-            installed.handler = wrapper;
+        if has_handler || always {
+            installed.handler = gannet_signal_wrapper as *const () as usize;
             // Else the kernel leaves the information out, and what a signal is sent again with would be what lies on the stack.
             installed.flags |= SA_SIGINFO;
             // The kernel would forget the handler when the wrapper defers; the wrapper does it instead.
@@ -142,32 +125,71 @@ pub(crate) fn sigaction(frame: &Frame, in_child: bool) -> isize {
                 installed.restorer = gannet_signal_return as *const () as usize;
             }
         }
-        if has_handler && !in_child {
+        if has_handler {
             // Bad addresses, and what is mapped but not there yet, are noticed by them in handlers too.
             installed.mask &= !(1 << (SIGSEGV - 1) | 1 << (SIGBUS - 1));
             publish(signal, &wanted);
         }
         let result = kernel_action(signal, Some(&installed), Some(&mut kernel_old));
-        if !in_child {
-            if is_error(result) {
-                publish(signal, &previous);
-            } else if !has_handler {
-                publish(signal, &wanted);
-            }
+        if is_error(result) {
+            publish(signal, &previous);
+        } else if !has_handler {
+            publish(signal, &wanted);
         }
         result
+    } else {
+        kernel_action(signal, None, Some(&mut kernel_old))
     };
     LOCK.release();
-    if is_error(result) {
+    told(frame, result, &kernel_old, || previous)
+}
+
+/// `rt_sigaction` of a `vfork` child, whose actions are the kernel's alone: without the lock, for which it could wait for ever if its
+/// parent is killed.
+pub(crate) fn sigaction_of_child(frame: &Frame) -> isize {
+    let (signal, wanted) = match asked(frame) {
+        Ok(asked) => asked,
+        Err(error) => return error,
+    };
+    let mut kernel_old = KernelAction::default();
+    let result = kernel_action(signal, wanted.as_ref(), Some(&mut kernel_old));
+    told(frame, result, &kernel_old, || known(signal))
+}
+
+/// The signal that a call names, and what it is to be set to; or the call's error.
+fn asked(frame: &Frame) -> Result<(usize, Option<KernelAction>), isize> {
+    let [signal, new, _, size, ..] = frame.arguments;
+    const EINVAL: isize = -22;
+    if size != 8 || signal == 0 || signal >= SIGNAL_LIMIT {
+        return Err(EINVAL);
+    }
+    let mut wanted = KernelAction::default();
+    if new != 0 && crate::memory::read_value(new, &mut wanted).is_err() {
+        return Err(EFAULT);
+    }
+    Ok((signal, (new != 0).then_some(wanted)))
+}
+
+/// What the program has set `signal` to.
+fn known(signal: usize) -> KernelAction {
+    let action = &ACTIONS[signal];
+    KernelAction {
+        handler: action.handler.load(Ordering::Relaxed),
+        flags: action.flags.load(Ordering::Relaxed),
+        restorer: action.restorer.load(Ordering::Relaxed),
+        mask: action.mask.load(Ordering::Relaxed),
+    }
+}
+
+/// The call's result, when the program has been told what was there before: where that is the wrapper, what stood in the table.
+fn told(frame: &Frame, result: isize, kernel_old: &KernelAction, known: impl FnOnce() -> KernelAction) -> isize {
+    let old = frame.arguments[2];
+    if is_error(result) || old == 0 {
         return result;
     }
-    if old != 0 {
-        let shown = if kernel_old.handler == wrapper { previous } else { kernel_old };
-        if crate::memory::write_value(old, &shown).is_err() {
-            return EFAULT;
-        }
-    }
-    0
+    let is_ours = kernel_old.handler == gannet_signal_wrapper as *const () as usize;
+    let shown = if is_ours { known() } else { *kernel_old };
+    if crate::memory::write_value(old, &shown).is_err() { EFAULT } else { 0 }
 }
 
 /// Makes `wanted` what the wrapper sees. Under the lock.

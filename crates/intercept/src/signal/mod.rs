@@ -16,7 +16,9 @@ mod actions;
 mod alternate_stack;
 mod wrapper;
 
-pub(crate) use actions::{after_fork, after_handlers_were_cleared, before_fork, initialise, sigaction};
+pub(crate) use actions::{
+    after_fork, after_handlers_were_cleared, before_fork, initialise, sigaction, sigaction_of_child,
+};
 pub(crate) use alternate_stack::alternate_stack;
 pub(crate) use wrapper::return_address;
 

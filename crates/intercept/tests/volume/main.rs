@@ -11,3 +11,4 @@ mod processes;
 mod programs;
 mod races;
 mod spanning;
+mod starts;
