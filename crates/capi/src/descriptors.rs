@@ -152,13 +152,17 @@ pub unsafe extern "C" fn gannet_getfl(volume: *mut Volume, descriptor: c_int) ->
 
 /// Sets `O_APPEND`, `O_NONBLOCK` and `O_DIRECT` of the open file description, as `F_SETFL` of `fcntl(2)`; other flags stay what they are.
 ///
+/// Returns 0. -EPERM where `O_APPEND` of an append-only file would change.
+///
 /// # Safety
 /// `volume` is attached or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gannet_setfl(volume: *mut Volume, descriptor: c_int, flags: c_int) -> c_int {
     let set = |volume: &Volume| {
         volume.with_open(descriptor, |file| {
-            volume.fs().shared().set_status(file.description, CHANGEABLE_FLAGS, flags as u32).map(|_| ())
+            let shared = volume.fs().shared();
+            volume.namespace().check_status(file.node, shared.info(file.description)?.status, flags as u32)?;
+            shared.set_status(file.description, CHANGEABLE_FLAGS, flags as u32).map(|_| ())
         })
     };
     // SAFETY: the caller's promise.

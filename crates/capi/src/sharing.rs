@@ -117,13 +117,20 @@ fn offset_at(place: &Input<i64>) -> Result<Option<u64>> {
     u64::try_from(offset).map(Some).map_err(|_| Error::because(Errno::OVERFLOW, "a negative offset"))
 }
 
+fn check_not_appending(volume: &Volume, target: &OpenFile) -> Result<()> {
+    if volume.fs().shared().info(target.description)?.status & libc::O_APPEND as u32 != 0 {
+        return Err(Error::because(Errno::BADF, "opened to append, which has no place to copy to"));
+    }
+    Ok(())
+}
+
 /// Makes a range of `to` share the blocks of `from`: nothing is copied until one of them is written to. Both are open files of
 /// the volume, `from` for reading and `to` for writing. Offsets are multiples of 4096, and so is the length unless the range
 /// ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
 /// are shared or not; longer ones may be shared in part.
 ///
-/// Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EOPNOTSUPP while either range is mapped
-/// by somebody.
+/// Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EBADF for a target with `O_APPEND`; -EOPNOTSUPP while
+/// either range is mapped by somebody.
 ///
 /// # Safety
 /// `volume` is attached or NULL.
@@ -138,8 +145,9 @@ pub unsafe extern "C" fn gannet_clone_range(
 ) -> c_int {
     let clone = |volume: &Volume| {
         let source = volume.with_open(from, |file| file.check_readable().map(|()| file.node))?;
-        let target = volume.with_open(to, |file| file.check_writable().map(|()| file.node))?;
-        volume.namespace().clone_range(source, from_offset, target, to_offset, length)
+        let target = volume.with_open(to, |file| file.check_writable().map(|()| *file))?;
+        check_not_appending(volume, &target)?;
+        volume.namespace().clone_range(source, from_offset, target.node, to_offset, length)
     };
     // SAFETY: the caller's promise.
     unsafe { run_plain("gannet_clone_range", volume, clone) }
@@ -207,9 +215,7 @@ pub unsafe extern "C" fn gannet_copy_file_range(
         if [source, target].iter().any(|file| file.file_type != FileType::Regular) {
             return Err(Error::because(Errno::INVAL, "only regular files are copied between"));
         }
-        if volume.fs().shared().info(target.description)?.status & libc::O_APPEND as u32 != 0 {
-            return Err(Error::because(Errno::BADF, "opened to append, which has no place to copy to"));
-        }
+        check_not_appending(volume, &target)?;
         let at = [offset_at(&given[0])?, offset_at(&given[1])?];
         let (source, target) = (End { file: &source, at: at[0] }, End { file: &target, at: at[1] });
         let moved = volume.copy(&source, &target, count as u64)?;

@@ -8,9 +8,11 @@ use gannet::attach::{UserCredentials, gannet_attach, gannet_detach, gannet_set_c
 use gannet::attributes::*;
 use gannet::data::*;
 use gannet::descriptors::*;
+use gannet::extents::*;
 use gannet::locks::*;
 use gannet::maps::*;
 use gannet::names::*;
+use gannet::sharing::*;
 use gannet::space::*;
 use libc::{LOCK_EX, LOCK_NB, LOCK_UN, O_APPEND, O_CREAT, O_RDONLY, O_RDWR, O_WRONLY};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -283,7 +285,7 @@ fn space_that_a_killed_process_had_is_found() {
     }
 }
 
-/// What only a killed process had mapped is nobody's map: it can be cloned at once.
+/// What only a killed process had mapped is nobody's map, though nobody opens anything.
 #[test]
 fn a_map_of_a_killed_process_does_not_keep_a_file_from_being_cloned() {
     let _one = FORKING.lock();

@@ -183,6 +183,15 @@ fn descriptors_say_how_they_were_opened_and_walks_keep_their_rules() {
     assert_eq!(&back[..6], b"aabbab");
     assert_eq!(call!(gannet_lseek, volume, f, 0, libc::SEEK_CUR), 0, "the file's own offset stayed");
     fails!(EBADF, gannet_setfl, volume, d, 0);
+    // What is append-only is appended to only, also by who clones; O_APPEND stays.
+    let log = open(&volume, "d/log", O_CREAT | O_WRONLY | O_APPEND);
+    good!(gannet_setflags, volume, log, 0x20);
+    fails!(EPERM, gannet_setfl, volume, log, 0);
+    good!(gannet_setfl, volume, log, O_APPEND | libc::O_NONBLOCK);
+    fails!(EBADF, gannet_clone_range, volume, f, 0, log, 0, 0);
+    good!(gannet_setflags, volume, log, 0);
+    good!(gannet_setfl, volume, log, 0);
+    good!(gannet_clone_range, volume, f, 0, log, 0, 0);
     good!(gannet_fdatasync, volume, f);
     let (beneath, in_root, no_symlinks) = (0x08, 0x10, 0x04);
     let walk = |path: &str, rules| call!(gannet_openat2, volume, d, c(path).as_ptr(), O_RDONLY, 0, rules);

@@ -314,7 +314,8 @@ pub(crate) fn data_is_whole(
     data_is_whole_in(disk, owned, last, size_before_bytes, map, room, &mut |_, _| Ok(()))
 }
 
-/// The same, which tells of each run of bytes (start, length) that the hash covers.
+/// The same, which tells of each run of bytes (start, length) that the hash covers, and of the blocks of a clone: they are written back
+/// under the fence of its entry.
 pub(crate) fn data_is_whole_in(
     disk: &Disk,
     owned: Owned,
@@ -330,6 +331,10 @@ pub(crate) fn data_is_whole_in(
         Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
         Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, Extents::List(&[])),
         Payload::Resize { attributes, hash: Some(hash), .. } => (attributes.size_bytes, hash, Extents::List(&[])),
+        Payload::Remap { extents, .. } => {
+            let mut runs = extents.iter().map(|extent| (extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES));
+            return runs.try_for_each(|(at, length_bytes)| covered(at, length_bytes)).map(|()| true);
+        }
         _ => return Ok(true),
     };
     let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));

@@ -175,7 +175,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Writers in place to a file that is cloned again and again: each clone is what some moment was, and stays so.
 /// Holes are equal, however long: they are neither read nor shared, and what stands behind them is.
 #[test]
 fn holes_of_two_files_are_equal_at_once() {
@@ -209,6 +208,7 @@ fn holes_of_two_files_are_equal_at_once() {
     assert!(fs.dedupe_range(a, 0, b, END / 2 + 4096, END / 4).expect("dedupe"));
 }
 
+/// Writers in place to a file that is cloned again and again: each clone is what some moment was, and stays so.
 #[test]
 fn clones_beside_writers_in_place_stay_as_they_are() {
     const BLOCKS: u64 = 16;

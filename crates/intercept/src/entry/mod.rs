@@ -2,7 +2,7 @@
 //!
 //! Entered by jumps with rcx leading to the trampoline's `syscall` instruction and r11 free. Left with everything as
 //! it was, either to that instruction (the call passes) or behind it with the result in rax. The program's
-//! stack is not touched.
+//! stack is not touched, but where there is no memory for an engine stack.
 //!
 //! The thread's state is a block of initial-exec thread-local storage, so that finding it is two instructions and
 //! never calls the dynamic loader:

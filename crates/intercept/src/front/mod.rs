@@ -415,8 +415,7 @@ const IDENTITY_CALLS: &[usize] =
 pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> Outcome {
     let Some(front) = front() else {
         return match frame.rax as u32 as usize {
-            passing::RECEIVED | passing::RECEIVED_SEVERAL => Outcome::Done((frame.rax >> 32) as isize),
-            links::RECHECK.. => Outcome::Done(links::answer_in(frame.rax)),
+            links::RECHECK.. => Outcome::Done(links::answer_unlooked(frame.rax, frame.arguments)),
             _ => Outcome::Pass,
         };
     };

@@ -196,14 +196,16 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             || matches!(disk.slot(inode), Ok(Slot::Used { .. } | Slot::Damaged))
             || locked.contains(&inode)
     };
-    core.space.inodes(&op)?.settle(dead, &is_named).map_err(storage::error)?;
     let is_chunk = |block: u64| {
         chunks_in_making.clone().any(|chunk| {
             matches!(disk.chunk_block(chunk), Ok(Some(first)) if block.wrapping_sub(first) < disk.geometry().chunk_blocks)
         })
     };
     let is_referenced = |block: u64| settled.is_damaged || settled.refers_to(block) || is_chunk(block);
+    // Blocks first: which of them are a newborn inode's, or a chunk's, is known by the numbers in hand. Should this thread die in between, so it is
+    // to the next.
     core.space.blocks(&op)?.settle(dead, &is_referenced).map_err(storage::error)?;
+    core.space.inodes(&op)?.settle(dead, &is_named).map_err(storage::error)?;
 
     for &inode in &locked {
         let record = op.record(inode)?;

@@ -149,6 +149,38 @@ fn a_thread_may_end_anywhere_while_it_makes_room() {
     MODES.into_iter().for_each(|mode| everything(mode, 3, every, true));
 }
 
+/// Who settles a thread that made something with a page of its own may end as well, after any of its stores, and who settles both finds what is
+/// whose still.
+#[test]
+fn who_settles_a_birth_may_end_anywhere() {
+    let start = Start::new(Mode::InPlace, false);
+    let born = |text: &str| text.starts_with("create /l ") || text.starts_with("create /d1/n ");
+    for operation in all(Mode::InPlace).iter().filter(|operation| born(&operation.text)) {
+        let (fs, simulation) = start.open();
+        simulation.set_hook(Some(Arc::new(|_| store_point())));
+        let session = fs.session().clone();
+        let apply = |fs: &LogFs| operation.apply(fs).expect("it is made");
+        let mut total = 1;
+        while let Outcome::Abandoned = {
+            let (fs, simulation) = start.open();
+            simulation.set_hook(Some(Arc::new(|_| store_point())));
+            run_abandoned(&[fs.session()], total, || apply(&fs))
+        } {
+            total += 1;
+        }
+        apply(&fs);
+        simulation.set_hook(None);
+        let after = capture(&fs).expect("the state after").without_times();
+        drop((fs, session));
+        let step = if long() { 1 } else { 7 };
+        for stores in (total.saturating_sub(60)..total).step_by(step) {
+            for reaper_stores in (1..160).step_by(if long() { 1 } else { 2 }) {
+                abandon(&start, operation, &after, stores, reaper_stores);
+            }
+        }
+    }
+}
+
 /// What it takes to settle a thread does not grow with the file that it appended to: of the file's data that alone is written back which the last
 /// entry made visible.
 #[test]
