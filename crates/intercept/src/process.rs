@@ -117,7 +117,6 @@ pub(crate) fn in_vfork_child(record: &mut Record) -> bool {
     record.vfork_parent = 0;
     lock::end_child(record);
     front::credentials::forget_child();
-    front::filters::forget_child(record);
     front::forks::drop_private_table(record);
     false
 }
@@ -251,9 +250,8 @@ fn fork(
             SEVERAL.store(false, Ordering::Relaxed);
             OWNER.store(0, Ordering::Relaxed);
         }
-        // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table, and its filter its own.
+        // A forked child of a `vfork` child has memory of its own: what it sees as its table is its table.
         record.vfork_parent = 0;
-        record.vfork_filters = 0;
         lock::after_fork_in_child(record);
         if let Some(before) = before {
             Before::entered(before);

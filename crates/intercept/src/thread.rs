@@ -45,8 +45,6 @@ pub(crate) struct Record {
     pub(crate) vfork_life: u8,
     /// The thread id of its child, if that has such a word.
     pub(crate) vfork_child: i32,
-    /// What was noted of filters before its child noted one ([`crate::front::filters`]); 0: it noted none.
-    pub(crate) vfork_filters: u32,
     /// The descriptor table of its child, once that differs.
     pub(crate) private_table: usize,
     /// An `execve` was begun, and what was made for it is there.

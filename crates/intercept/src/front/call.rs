@@ -4,8 +4,8 @@ use super::paths::{Route, Target};
 use super::process_links::{self, Danger};
 use super::table::{self, OpenFile, Table};
 use super::{
-    Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, filters, flags,
-    handles, held, linking, locks, maps, names, rules, sockets, status, transfer,
+    Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, flags, handles, held,
+    linking, locks, maps, names, rules, sockets, status, transfer,
 };
 use crate::dispatch::Outcome;
 use crate::interruptible;
@@ -119,33 +119,29 @@ impl Call<'_> {
     ) -> Answer {
         let from = (at.arguments[at.directory] as i32, at.arguments[at.path]);
         let route = Route { who, table: self.table(), from, mode, flags };
-        let only_looks = process_links::only_looks(self.number) && !filters::is_filtered();
-        // What tells of more than is known of answers about `/` is asked before, where that stands for the working directory.
-        let behind = only_looks && (process_links::only_tells(self.number) || self.table().directory().is_none());
+        let danger = process_links::danger(self, mode);
+        let only_looks = process_links::only_looks(self.number) && danger != Danger::Way;
         again(|| {
+            if danger == Danger::Way {
+                return self.at_target(at, route, self.front.resolve_asking(route, scratch)?, work);
+            }
             let mut asked = at;
-            let outcome = match self.front.resolve_by(route, !behind, scratch)? {
-                Target::HostPath(path) if behind => {
+            let outcome = match self.front.resolve_by(route, !only_looks, scratch)? {
+                Target::HostPath(path) if only_looks => {
                     asked = at.led_to(path);
                     Call::on_host(asked.number, asked.arguments)
                 }
-                Target::Host => match process_links::danger(self, mode) {
-                    Danger::None => return Ok(Outcome::Pass),
-                    Danger::Way => Outcome::Pass,
-                    Danger::Target if only_looks => Call::on_host(at.number, at.arguments),
-                    Danger::Target if process_links::change_mode(&at) => return done(0),
-                    Danger::Target if process_links::is_placeholder(&at, mode) => Outcome::Pass,
-                    Danger::Target => return Ok(Outcome::Pass),
-                },
+                Target::Host if danger == Danger::Target && only_looks => Call::on_host(at.number, at.arguments),
+                Target::Host if danger == Danger::Target && process_links::change_mode(&at) => return done(0),
+                Target::Host if danger == Danger::Target && process_links::is_placeholder(&at, mode) => Outcome::Pass,
                 target => return self.at_target(at, route, target, work),
             };
-            let is_made = outcome != Outcome::Pass;
-            if is_made && !process_links::is_in_question(&asked, outcome) {
+            if only_looks && !process_links::is_in_question(&asked, outcome) {
                 return Ok(outcome);
             }
             match self.front.resolve_asking(route, scratch)? {
                 // The kernel was right.
-                Target::HostPath(_) if is_made => Ok(outcome),
+                Target::HostPath(_) => Ok(outcome),
                 Target::Host if !process_links::is_missing(outcome) => Ok(outcome),
                 target => self.at_target(at, route, target, work),
             }
@@ -326,7 +322,7 @@ pub(crate) fn perform(call: &mut Call<'_>, scratch: &mut Scratch) -> Answer {
         GETCWD => directory::current(call),
         CHROOT => directory::refuse_root(call, first),
         PRCTL | SECCOMP => {
-            filters::before(call);
+            super::filters::before(call);
             Ok(Outcome::Pass)
         }
 

@@ -15,15 +15,11 @@ use super::{Front, credentials, limits, users};
 use crate::memory;
 use crate::number::*;
 use crate::raw::syscall;
-use crate::thread::Record;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
-/// The needs that are forbidden; [`FILTERED`]; and, from [`COUNT_SHIFT`] on, how often the process itself has noted something.
-static NOTED: AtomicU32 = AtomicU32::new(0);
-const FILTERED: u32 = 1 << 8;
-const COUNT_SHIFT: u32 = 16;
-/// In a record: a `vfork` child has noted something, and this was noted before.
-const KEPT: u32 = 1 << 9;
+static FILTERED: AtomicBool = AtomicBool::new(false);
+/// The needs that are forbidden.
+static FORBIDDEN: AtomicU8 = AtomicU8::new(0);
 
 /// What a process has to do that the program did not ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,50 +74,29 @@ impl Need {
 
 /// Whether this process, or one that it comes from, has put a filter on itself.
 pub(crate) fn is_filtered() -> bool {
-    NOTED.load(Ordering::Relaxed) & FILTERED != 0
+    FILTERED.load(Ordering::Relaxed)
 }
 
 /// Whether a filter allows what is needed for this.
 #[inline]
 pub(crate) fn allow(need: Need) -> bool {
-    NOTED.load(Ordering::Relaxed) & need as u32 == 0
+    FORBIDDEN.load(Ordering::Relaxed) & need as u8 == 0
 }
 
 /// There is a filter, or will be, and it forbids these.
 pub(crate) fn note(forbidden: u8) {
-    NOTED.fetch_add(1 << COUNT_SHIFT, Ordering::Relaxed);
-    add(forbidden);
-}
-
-fn add(forbidden: u8) {
-    NOTED.fetch_or(FILTERED | u32::from(forbidden), Ordering::Relaxed);
+    FILTERED.store(true, Ordering::Relaxed);
+    FORBIDDEN.fetch_or(forbidden, Ordering::Relaxed);
     gannet_vfs::shared::shm::wait_for_one_word();
-}
-
-/// Likewise by a `vfork` child, whose filter is not its parent's: that forgets it ([`forget_child`]).
-fn note_by_child(record: &mut Record, forbidden: u8) {
-    if record.vfork_filters == 0 {
-        record.vfork_filters = NOTED.load(Ordering::Relaxed) | KEPT;
-    }
-    add(forbidden);
-}
-
-/// A `vfork` child of this thread is gone. What it noted is forgotten, unless another thread has noted something meanwhile.
-pub(crate) fn forget_child(record: &mut Record) {
-    let before = core::mem::take(&mut record.vfork_filters);
-    if before != 0 {
-        let forget = |now: u32| (now >> COUNT_SHIFT == before >> COUNT_SHIFT).then_some(before & !KEPT);
-        let _ = NOTED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, forget);
-    }
 }
 
 /// What the next program is told, for [`note`].
 pub(super) fn forbidden() -> u8 {
-    NOTED.load(Ordering::Relaxed) as u8
+    FORBIDDEN.load(Ordering::Relaxed)
 }
 
 /// Before a call that may install a filter.
-pub(crate) fn before(call: &mut Call<'_>) {
+pub(crate) fn before(call: &Call<'_>) {
     const PR_SET_SECCOMP: usize = 22;
     const SECCOMP_MODE_STRICT: u32 = 1;
     const SECCOMP_MODE_FILTER: u32 = 2;
@@ -147,14 +122,13 @@ pub(crate) fn before(call: &mut Call<'_>) {
     let _ = credentials::effective();
     limits::ask_now();
     let Some(program) = (if is_strict { Some(Vec::new()) } else { program_at(filter) }) else { return };
+    // A `vfork` child's note would stay its parent's, and so would that of a call which is refused.
+    if call.in_child || !(is_strict || may_filter()) {
+        return note(0);
+    }
     let forbids =
         |need: &Need| !need.calls().iter().all(|(number, arguments)| lets_through(&program, *number, *arguments));
-    let forbidden = match is_strict || may_filter() {
-        true => Need::ALL.iter().filter(|need| forbids(need)).fold(0, |all, need| all | *need as u8),
-        // The note of a call that is refused would stay.
-        false => 0,
-    };
-    if call.in_child { note_by_child(call.record, forbidden) } else { note(forbidden) }
+    note(Need::ALL.iter().filter(|need| forbids(need)).fold(0, |all, need| all | *need as u8));
 }
 
 /// Whether the process may put a filter on itself: it has given up new privileges, or is privileged.

@@ -377,23 +377,21 @@ pub(super) fn resolve_two<'a>(
     second: &'a mut PathScratch,
 ) -> (Result<Target<'a>, Errno>, Result<Target<'a>, Errno>) {
     let (first_room, second_room): (*mut PathScratch, *mut PathScratch) = (first, second);
+    let asks = |route: &Route<'_>| process_links::danger(call, route.mode) != Danger::None;
     let resolve = |route, asks, room: *mut PathScratch| {
         // SAFETY: borrowed for 'a; a result that refers to it is gone when another is asked for.
         let room = unsafe { &mut *room };
         if asks { call.front.resolve_asking(route, room) } else { call.front.resolve_by(route, true, room) }
     };
     let is_host = |target: &Result<Target<'_>, Errno>| matches!(target, Ok(Target::Host));
-    let targets = (resolve(from, false, first_room), resolve(to, false, second_room));
-    let are_host = (is_host(&targets.0), is_host(&targets.1));
-    // The kernel is not asked about one of the host's alone, and would not say that there is a link of the process on its way.
-    let is_alone = are_host.0 != are_host.1;
-    let asks =
-        |is_host, route: &Route<'_>| is_host && (is_alone || process_links::danger(call, route.mode) != Danger::None);
-    let (asks_from, asks_to) = (asks(are_host.0, &from), asks(are_host.1, &to));
-    (
-        if asks_from { resolve(from, true, first_room) } else { targets.0 },
-        if asks_to { resolve(to, true, second_room) } else { targets.1 },
-    )
+    let (asks_from, asks_to) = (asks(&from), asks(&to));
+    let targets = (resolve(from, asks_from, first_room), resolve(to, asks_to, second_room));
+    match (is_host(&targets.0), is_host(&targets.1)) {
+        // The kernel is not asked about one of the host's alone, and would not say that there is a link of the process on its way.
+        (true, false) if !asks_from => (resolve(from, true, first_room), targets.1),
+        (false, true) if !asks_to => (targets.0, resolve(to, true, second_room)),
+        _ => targets,
+    }
 }
 
 fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {

@@ -2,10 +2,10 @@
 //! while that is in a volume, and what leads to those: `/dev/stdin`, `/proc/self/root`, symbolic links of a volume and of the host.
 //!
 //! A path that begins so is known by its text ([`Front::resolve`]). One that comes there by symbolic links is not: the kernel would end at a
-//! placeholder, or at the `/` where its working directory is meanwhile. So a file of the host is opened with `RESOLVE_NO_MAGICLINKS`, which costs
-//! some 110 ns and has the kernel say ELOOP at such a link; what only looks is looked at behind the call ([`note_placeholder`], `patch::emit`,
-//! [`is_in_question`]); and where what changes something could do harm ([`danger`]) it is asked before what the path ends at, or whether there is
-//! such a link on the way. All that, but for paths that leave a volume, only in a process that has something of a volume open.
+//! placeholder, or at the `/` where its working directory is meanwhile. So a path that a walk has left a volume with is followed here; one of the
+//! host's is opened with `RESOLVE_NO_MAGICLINKS`, which costs some 110 ns and has the kernel say ELOOP at such a link; `stat` and `readlink` are
+//! looked at behind the call ([`note_placeholder`], `patch::emit`); and before what changes something the kernel is asked whether there is such a
+//! link on the way. All that, but for paths that leave a volume, only in a process that has something of a volume open.
 
 use super::call::{AtForm, Call};
 use super::paths::{self, Outside};
@@ -235,7 +235,11 @@ pub(super) enum Danger {
 /// What becomes of a call whose path is the host's and walked so, if links of the process are on its way.
 pub(super) fn danger(call: &Call<'_>, mode: LastMode) -> Danger {
     let table = call.table();
-    if only_tells(call.number) || !links::takes_path(call.number) || filters::is_filtered() {
+    let only_tells = matches!(
+        call.number,
+        STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2 | READLINK | READLINKAT
+    );
+    if only_tells || !links::takes_path(call.number) || filters::is_filtered() {
         Danger::None
     } else if table.directory().is_some() {
         Danger::Way
@@ -251,17 +255,10 @@ pub(super) fn danger(call: &Call<'_>, mode: LastMode) -> Danger {
     }
 }
 
-/// Whether a call only looks, and what it is told by `/` in the place of the working directory is taken for the answer.
-#[inline]
-pub(super) fn only_tells(number: usize) -> bool {
-    matches!(number, STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2 | READLINK | READLINKAT)
-}
-
 /// Whether a call changes nothing, and [`is_in_question`] knows its answers.
-#[inline]
 pub(super) fn only_looks(number: usize) -> bool {
-    let others = matches!(number, STATFS | GETXATTR | LGETXATTR | LISTXATTR | LLISTXATTR | GETXATTRAT | LISTXATTRAT);
-    only_tells(number) || others
+    const OTHERS: &[usize] = &[STATFS, GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR, GETXATTRAT, LISTXATTRAT];
+    matches!(number, STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2) || OTHERS.contains(&number)
 }
 
 /// Whether the kernel found nothing, or would not go on.

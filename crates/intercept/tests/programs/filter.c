@@ -1,7 +1,6 @@
 // Puts a filter of system calls on itself that ends whoever calls what programs do not call by themselves (openat2, futex_waitv), and forbids
 // umask; then uses files, with children that wait for each other's locks, and once more in a program that it executes.
-//   filter DIRECTORY [seccomp | prctl | executed | vfork HOST]
-// vfork: a child that shares its memory puts one on itself; the parent goes on following a link in HOST, a directory of the host, into DIRECTORY.
+//   filter DIRECTORY [seccomp | prctl | executed]
 #include "say.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -50,28 +49,9 @@ static void use(void) {
     unlink("shared");
 }
 
-static void in_child(const char *directory, const char *host) {
-    char link[4096];
-    snprintf(link, sizeof link, "%s/link", host);
-    symlink(directory, link);
-    strcat(link, "/there");
-    close(open("there", O_CREAT | O_WRONLY, 0600));
-    say("before: %s", open(link, O_RDONLY) < 0 ? strerrorname_np(errno) : "there");
-    if (!vfork()) {
-        struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
-        struct sock_fprog program = {1, code};
-        prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        _exit(S(seccomp, SECCOMP_SET_MODE_FILTER, 0, &program) ? 1 : 0);
-    }
-    int how;
-    wait(&how);
-    say("child: %d, behind it: %s", how, open(link, O_RDONLY) < 0 ? strerrorname_np(errno) : "there");
-}
-
 int main(int count, char **arguments) {
     const char *what = count > 2 ? arguments[2] : "";
     if (chdir(arguments[1])) return 1;
-    if (!strcmp(what, "vfork")) return in_child(arguments[1], arguments[3]), 0;
     if (strcmp(what, "executed")) {
         umask(027);
         install(!strcmp(what, "prctl"));

@@ -35,29 +35,6 @@ fn links_of_proc_lead_to_what_the_process_has_of_a_volume() {
     check(&found, "in a volume", &String::from_utf8_lossy(&wanted.stdout));
 }
 
-/// Where the working directory is the host's the kernel goes no further than to what stands for a descriptor, and its answers are looked at.
-#[test]
-fn links_of_proc_lead_into_a_volume_from_a_directory_of_the_host() {
-    let (_directory, program) = compile("fromhost");
-    // Two file systems.
-    let directories = ["/tmp", "/dev/shm", "/dev/shm"].map(|place| tempfile::tempdir_in(place).expect("a directory"));
-    let [plain, links, others] = directories.each_ref().map(|directory| directory.path().to_str().expect("text"));
-    let wanted = run(on_host(&program).args([plain, links]));
-    assert!(wanted.status.success(), "{wanted:?}");
-    let volume = Volume::new(64);
-    let found = run(volume.command(&program.to_string_lossy()).args(["/gannet", others]));
-    check(&found, "in a volume", &String::from_utf8_lossy(&wanted.stdout));
-}
-
-/// A file of the host is made before its file system says that it cannot be opened so: the call is not made twice.
-#[test]
-fn a_file_of_the_host_that_cannot_be_opened_so_says_why() {
-    let script = "echo x > f; exec 3< f; d=$(mktemp -d); unshare -m sh -c \
-         \"mount -t ramfs none $d && LC_ALL=C dd if=/dev/null of=$d/x conv=excl oflag=direct 2>&1 | grep -o 'Invalid argument\\|File exists'\" 2> /dev/null \
-         || echo Invalid argument; rmdir $d";
-    Volume::new(16).script(script, "Invalid argument");
-}
-
 #[test]
 fn a_link_to_a_standard_descriptor_leads_to_the_file_that_it_is() {
     let volume = Volume::new(64);

@@ -299,10 +299,6 @@ fn programs_that_filter_their_own_system_calls() {
         let output = run(volume.command(program.to_str().expect("UTF-8")).args(["/gannet", by]));
         check(&output, by, &format!(": filter: 0\n{part}{part}"));
     }
-    let host = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let host = host.path().to_str().expect("UTF-8");
-    let output = run(volume.command(program.to_str().expect("UTF-8")).args(["/gannet", "vfork", host]));
-    check(&output, "a child's filter", ": before: there\n: child: 0, behind it: there\n");
 }
 
 /// A program does in a volume what it does on the host, and says nothing of its own accord.
