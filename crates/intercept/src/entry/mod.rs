@@ -55,8 +55,6 @@ struct FilterTables {
     classes: [AtomicU8; NUMBER_LIMIT],
     /// By the letter behind the first slash of a path: not 0 if the path is the host's, as long as it has neither empty nor dotted components.
     letters: [AtomicU8; 256],
-    /// Not 0 as long as the process had nothing of a volume open: then opening such a path has nothing to be looked at.
-    opens_pass: AtomicU8,
     /// What is known of each descriptor.
     marks: [AtomicU8; DESCRIPTOR_LIMIT],
 }
@@ -65,7 +63,6 @@ struct FilterTables {
 static FILTER: FilterTables = FilterTables {
     classes: [const { AtomicU8::new(0) }; NUMBER_LIMIT],
     letters: [const { AtomicU8::new(0) }; 256],
-    opens_pass: AtomicU8::new(0),
     marks: [const { AtomicU8::new(0) }; DESCRIPTOR_LIMIT],
 };
 
@@ -82,9 +79,6 @@ pub(crate) fn let_paths_pass() {
     for letter in &FILTER.letters {
         letter.store(1, Ordering::Relaxed);
     }
-    // The root's listing has the places that are in it.
-    FILTER.letters[0].store(0, Ordering::Relaxed);
-    FILTER.opens_pass.store(1, Ordering::Relaxed);
     for path in ["//", "/.", "/proc", "/dev"] {
         look_at_paths_like(path.as_bytes());
     }
@@ -100,14 +94,6 @@ pub(crate) fn look_at_paths_like(place: &[u8]) {
                 letter.store(0, Ordering::Relaxed);
             }
         }
-    }
-}
-
-/// From here on paths of the host may lead to what the process has open of a volume: opening one is the handler's.
-#[inline]
-pub(crate) fn look_at_opens() {
-    if FILTER.opens_pass.load(Ordering::Relaxed) != 0 {
-        FILTER.opens_pass.store(0, Ordering::Release);
     }
 }
 

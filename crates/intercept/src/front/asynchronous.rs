@@ -248,15 +248,8 @@ fn submit_one(call: &mut Call<'_>, context: usize, entry: usize, is_first: bool)
     if matches!(operation, 0 | 1) {
         (arguments[1], arguments[2]) = (segment.as_ptr() as usize, 1);
     }
-    let mut inner = Call {
-        front: call.front,
-        number,
-        arguments,
-        in_child: call.in_child,
-        record: call.record,
-        slot: 0,
-        passed: None,
-    };
+    let mut inner =
+        Call { front: call.front, number, arguments, in_child: call.in_child, record: call.record, passed: None };
     if matches!(number, PREADV2 | PWRITEV2) {
         data::check_flags(&inner, &file)?;
         match number {

@@ -1,7 +1,6 @@
 //! One system call that may concern a volume, and who handles it.
 
-use super::paths::{Route, Target};
-use super::process_links::{self, Danger};
+use super::paths::Target;
 use super::table::{self, OpenFile, Table};
 use super::{
     Front, asynchronous, attributes, compare, credentials, data, descriptors, directory, extent, flags, handles, held,
@@ -26,8 +25,6 @@ pub(crate) struct Call<'r> {
     pub(crate) arguments: [usize; 6],
     pub(crate) in_child: bool,
     pub(crate) record: &'r mut Record,
-    /// The instruction of the trampoline that makes the call if it passes; 0 where that is not known.
-    pub(crate) slot: usize,
     /// What the program's own instruction is to make instead, if the call passes.
     pub(crate) passed: Option<(usize, [usize; 6])>,
 }
@@ -117,46 +114,11 @@ impl Call<'_> {
         scratch: &mut PathScratch,
         work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
     ) -> Answer {
-        let from = (at.arguments[at.directory] as i32, at.arguments[at.path]);
-        let route = Route { who, table: self.table(), from, mode, flags };
-        let danger = process_links::danger(self, mode);
-        let only_looks = process_links::only_looks(self.number) && danger != Danger::Way;
-        again(|| {
-            if danger == Danger::Way {
-                return self.at_target(at, route, self.front.resolve_asking(route, scratch)?, work);
-            }
-            let mut asked = at;
-            let outcome = match self.front.resolve_by(route, !only_looks, scratch)? {
-                Target::HostPath(path) if only_looks => {
-                    asked = at.led_to(path);
-                    Call::on_host(asked.number, asked.arguments)
-                }
-                Target::Host if danger == Danger::Target && only_looks => Call::on_host(at.number, at.arguments),
-                Target::Host if danger == Danger::Target && process_links::change_mode(&at) => return done(0),
-                Target::Host if danger == Danger::Target && process_links::is_placeholder(&at, mode) => Outcome::Pass,
-                target => return self.at_target(at, route, target, work),
-            };
-            if only_looks && !process_links::is_in_question(&asked, outcome) {
-                return Ok(outcome);
-            }
-            match self.front.resolve_asking(route, scratch)? {
-                // The kernel was right.
-                Target::HostPath(_) => Ok(outcome),
-                Target::Host if !process_links::is_missing(outcome) => Ok(outcome),
-                target => self.at_target(at, route, target, work),
-            }
-        })
-    }
-
-    /// Does `work` where a path was found to lead.
-    fn at_target(
-        &self,
-        at: AtForm,
-        Route { who, mode, .. }: Route<'_>,
-        target: Target<'_>,
-        work: &mut dyn FnMut(&Namespace<'_, '_>, usize, &Place<'_>) -> Answer,
-    ) -> Answer {
-        match target {
+        let directory = at.arguments[at.directory] as i32;
+        let path = at.arguments[at.path];
+        let asks = super::process_links::is_asked_before(self.number);
+        let resolve = if asks { Front::resolve_asking } else { Front::resolve_by };
+        again(|| match resolve(self.front, who, self.table(), (directory, path), mode, flags, scratch)? {
             Target::Host => Ok(Outcome::Pass),
             Target::HostPath(path) => Ok(at.on_host(path)),
             Target::Place(mount, place) => {
@@ -172,7 +134,7 @@ impl Call<'_> {
                 let fs = self.front.file_system(file.mount)?;
                 work(&Namespace::new(fs, who()), file.mount, &place)
             }
-        }
+        })
     }
 
     /// The file system of an open file.
@@ -222,16 +184,12 @@ impl AtForm {
         AtForm { number, arguments, directory: 0, path: 1 }
     }
 
-    /// The same call for another path.
-    pub(crate) fn led_to(mut self, path: &[u8]) -> AtForm {
-        self.arguments[self.directory] = CWD;
-        self.arguments[self.path] = path.as_ptr() as usize;
-        self
-    }
-
     /// Makes the call for a path of the host.
     pub(crate) fn on_host(&self, path: &[u8]) -> Outcome {
-        Call::on_host(self.number, self.led_to(path).arguments)
+        let mut arguments = self.arguments;
+        arguments[self.directory] = CWD;
+        arguments[self.path] = path.as_ptr() as usize;
+        Call::on_host(self.number, arguments)
     }
 }
 
@@ -424,7 +382,7 @@ pub(crate) fn refuse_path(call: &Call<'_>, directory: usize, path: usize, scratc
     let flags = ResolveFlags::EMPTY_PATH;
     let from = (directory as i32, path);
     let follow = LastMode::Follow;
-    match call.front.resolve_asking(Route::new(call.table(), from, follow, flags), scratch)? {
+    match call.front.resolve_asking(credentials::effective, call.table(), from, follow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
         Target::Place(_, place) => {
             place.existing().map_err(|error| error.errno())?;

@@ -1,9 +1,8 @@
 //! Links: making hard and symbolic ones, and reading where symbolic ones lead.
 
 use super::call::{Answer, AtForm, CWD, Call, again, done};
-use super::names::{both_on_host, resolve_two};
-use super::paths::{Route, Target};
-use super::process_links::is_in_question;
+use super::names::both_on_host;
+use super::paths::Target;
 use super::status::{AT_EMPTY_PATH, empty_of};
 use super::table::OpenFile;
 use super::{across, credentials, paths, running};
@@ -49,10 +48,11 @@ fn link_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, se
             return Err(Errno::NOENT);
         }
     }
-    let from = Route::new(table, (from_directory as i32, from_path), follow, empty_of(flags));
-    let to = Route::new(table, (to_directory as i32, to_path), LastMode::Parent, ResolveFlags::empty());
-    let (from, to) = resolve_two(call, from, to, first, second);
-    let from = from?;
+    let resolve = |directory: usize, path, mode, flags, scratch| {
+        call.front.resolve_asking(credentials::effective, table, (directory as i32, path), mode, flags, scratch)
+    };
+    let from = resolve(from_directory, from_path, follow, empty_of(flags), first)?;
+    let to = resolve(to_directory, to_path, LastMode::Parent, ResolveFlags::empty(), second);
     if !matches!(to, Ok(Target::Host | Target::HostPath(_))) {
         match &from {
             Target::Host => across::check_host(call, from_directory, from_path, flags)?,
@@ -159,7 +159,7 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
     let mut first = 1u8;
     let is_empty = memory::read_value(path, &mut first).is_ok() && first == 0;
     let not_a_link = |error: Errno| if is_empty && error == Errno::INVAL { Errno::NOENT } else { error };
-    let read = |target: Target<'_>| match target {
+    match call.front.resolve(table, directory, path, LastMode::NoFollow, flags, scratch)? {
         Target::Host => Ok(Outcome::Pass),
         Target::HostPath(path) => match own_link(call, path.strip_suffix(b"\0").unwrap_or(path)) {
             Some(target) => tell(&target?),
@@ -188,18 +188,6 @@ pub(crate) fn read_link(call: &Call<'_>, at: AtForm, scratch: &mut PathScratch) 
             memory::write_bytes(address, &path[..length]).map_err(|_| Errno::FAULT)?;
             done(length)
         }
-    };
-    let route = Route::new(table, (directory, path), LastMode::NoFollow, flags);
-    let is_outside = |target: &Target<'_>| matches!(target, Target::HostPath(_));
-    match call.front.resolve_by(route, false, scratch)? {
-        target if !is_outside(&target) => read(target),
-        target => match read(target)? {
-            outcome if is_in_question(&at, outcome) => match call.front.resolve_by(route, true, scratch)? {
-                target if is_outside(&target) => Ok(outcome),
-                target => read(target),
-            },
-            outcome => Ok(outcome),
-        },
     }
 }
 

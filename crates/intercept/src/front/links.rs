@@ -143,7 +143,7 @@ impl Front {
         address: usize,
         follows: bool,
     ) -> Option<Vec<u8>> {
-        if filters::is_filtered() || probe(directory, address, true, 0, RESOLVE_NO_SYMLINKS) != ELOOP {
+        if filters::is_filtered() || probe(directory, address, true, RESOLVE_NO_SYMLINKS) != ELOOP {
             return None;
         }
         self.led_through(table, directory, address, follows)

@@ -442,15 +442,7 @@ pub(crate) fn handle(frame: &mut Frame, record: &mut Record, in_child: bool) -> 
     }
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
-    let mut call = Call {
-        front,
-        number: frame.rax,
-        arguments: frame.arguments,
-        in_child,
-        record,
-        slot: frame.continuation,
-        passed: None,
-    };
+    let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let answer = if matches!(call.number as u32 as usize, passing::RECEIVED | passing::RECEIVED_SEVERAL) {
         let result = call.number >> 32;
         call.number = call.number as u32 as usize - links::RECHECK;
@@ -492,15 +484,7 @@ const CHANGES_MAX: u32 = 1000;
 /// The program used an address that nothing was behind. Whether it can be used by now.
 pub(crate) fn faulted(frame: &Frame, record: &mut Record, in_child: bool) -> bool {
     let Some(front) = front() else { return false };
-    let call = Call {
-        front,
-        number: frame.rax,
-        arguments: frame.arguments,
-        in_child,
-        record,
-        slot: frame.continuation,
-        passed: None,
-    };
+    let call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     maps::used(&call, frame.arguments[0])
 }
 
@@ -515,7 +499,7 @@ pub(crate) fn before_exec(frame: &mut Frame, record: &mut Record, in_child: bool
 /// Before `execve`: what of the program's own `LD_PRELOAD`, in which a colon is in front of each part, is not preloaded otherwise.
 pub(crate) fn preload(record: &mut Record, in_child: bool, parts: &[u8]) -> Vec<u8> {
     let Some(front) = front().filter(|_| !parts.is_empty()) else { return parts.to_vec() };
-    let mut call = Call { front, number: number::EXECVE, arguments: [0; 6], in_child, record, slot: 0, passed: None };
+    let mut call = Call { front, number: number::EXECVE, arguments: [0; 6], in_child, record, passed: None };
     // SAFETY: the thread is busy; this is the only reference.
     let scratch = unsafe { thread::scratch() };
     libraries::preload(&mut call, parts, &mut scratch.paths[1])

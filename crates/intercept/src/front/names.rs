@@ -2,10 +2,10 @@
 
 use super::call::{Answer, AtForm, CWD, Call, again, done};
 use super::open_names::OpenName;
-use super::paths::{Route, Target};
-use super::process_links::{self, Danger, OpenedOnHost};
+use super::paths::Target;
+use super::process_links::{self, OpenedOnHost};
 use super::table::{CREATED, OpenFile};
-use super::{across, credentials, filters, held, listing, maps, placeholder, rendezvous};
+use super::{across, credentials, held, listing, maps, placeholder, rendezvous};
 use crate::dispatch::Outcome;
 use crate::number::*;
 use crate::raw::syscall;
@@ -59,11 +59,7 @@ fn open_once(
         Err(_) => (LastMode::Follow, resolve),
     };
     let directory = at.arguments[0] as i32;
-    let knows_rules = ResolveFlags::NO_MAGICLINKS.contains(resolve) && matches!(at.number, OPENAT | OPENAT2);
-    // What has left a volume is opened with the question, as what is the host's.
-    let asks = !knows_rules || call.in_child || filters::is_filtered();
-    let route = Route::new(table, (directory, at.arguments[1]), walk, more);
-    let target = call.front.resolve_by(route, asks, scratch);
+    let target = call.front.resolve(table, directory, at.arguments[1], walk, more, scratch);
     if let Err(error) = Namespace::open_mode(flags)
         && !matches!(target, Ok(Target::Host | Target::HostPath(_)))
     {
@@ -80,10 +76,12 @@ fn open_once(
         Target::Host => {
             let path = scratch.given.get(..scratch.given_bytes).unwrap_or_default();
             let lists = listing::may_be(call, path);
-            let opened = match !is_led && knows_rules {
+            let known =
+                !is_led && ResolveFlags::NO_MAGICLINKS.contains(resolve) && matches!(at.number, OPENAT | OPENAT2);
+            let opened = match known {
                 true => {
                     let how = [at.arguments[0], at.arguments[1], flags.bits() as usize, mode as usize, 0, 0];
-                    process_links::open(call, how, at.number == OPENAT2, !resolve.is_empty(), false)
+                    process_links::open(call, how, at.number == OPENAT2, !resolve.is_empty())
                 }
                 false => OpenedOnHost::Pass,
             };
@@ -100,25 +98,8 @@ fn open_once(
                 OpenedOnHost::Pass => Ok(Outcome::Pass),
             };
         }
-        Target::HostPath(path) => {
-            let lists = listing::may_be(call, path);
-            let how = [CWD, path.as_ptr() as usize, flags.bits() as usize, mode as usize, 0, 0];
-            let opened = match !is_led && !asks {
-                true => process_links::open(call, how, at.number == OPENAT2, !resolve.is_empty(), true),
-                false => OpenedOnHost::Pass,
-            };
-            let outcome = match opened {
-                OpenedOnHost::Inside(mut inside) => {
-                    inside.push(0);
-                    let mut at = at;
-                    (at.arguments[0], at.arguments[1]) = (CWD, inside.as_ptr() as usize);
-                    return open_once(call, at, true, flags, mode, resolve, scratch, pipe);
-                }
-                OpenedOnHost::Done(outcome) => outcome,
-                OpenedOnHost::Pass => at.on_host(path),
-            };
-            return Ok(if lists { listing::opened(outcome) } else { outcome });
-        }
+        Target::HostPath(path) if listing::may_be(call, path) => return Ok(listing::opened(at.on_host(path))),
+        Target::HostPath(path) => return Ok(at.on_host(path)),
         Target::Place(mount, place) => {
             let fs = call.front.file_system(mount)?;
             if changes_something(flags) {
@@ -152,8 +133,7 @@ fn open_once(
             if flags.contains(OpenFlags::NOFOLLOW) || flags.contains(OpenFlags::CREATE | OpenFlags::EXCL) =>
         {
             held::flush();
-            // The program's own path may have begun in a volume.
-            return Ok(if is_led { Call::on_host(at.number, at.arguments) } else { Outcome::Pass });
+            return Ok(Outcome::Pass);
         }
         Target::Descriptor(descriptor) => {
             let file = call.open_file(descriptor).ok_or(Errno::NOENT)?;
@@ -368,39 +348,15 @@ pub(crate) fn rename(
     again(|| rename_once(call, arguments, first, second))
 }
 
-/// Where the two paths of a call lead.
-pub(super) fn resolve_two<'a>(
-    call: &Call<'_>,
-    from: Route<'_>,
-    to: Route<'_>,
-    first: &'a mut PathScratch,
-    second: &'a mut PathScratch,
-) -> (Result<Target<'a>, Errno>, Result<Target<'a>, Errno>) {
-    let (first_room, second_room): (*mut PathScratch, *mut PathScratch) = (first, second);
-    let asks = |route: &Route<'_>| process_links::danger(call, route.mode) != Danger::None;
-    let resolve = |route, asks, room: *mut PathScratch| {
-        // SAFETY: borrowed for 'a; a result that refers to it is gone when another is asked for.
-        let room = unsafe { &mut *room };
-        if asks { call.front.resolve_asking(route, room) } else { call.front.resolve_by(route, true, room) }
-    };
-    let is_host = |target: &Result<Target<'_>, Errno>| matches!(target, Ok(Target::Host));
-    let (asks_from, asks_to) = (asks(&from), asks(&to));
-    let targets = (resolve(from, asks_from, first_room), resolve(to, asks_to, second_room));
-    match (is_host(&targets.0), is_host(&targets.1)) {
-        // The kernel is not asked about one of the host's alone, and would not say that there is a link of the process on its way.
-        (true, false) if !asks_from => (resolve(from, true, first_room), targets.1),
-        (false, true) if !asks_to => (targets.0, resolve(to, true, second_room)),
-        _ => targets,
-    }
-}
-
 fn rename_once(call: &Call<'_>, arguments: [usize; 6], first: &mut PathScratch, second: &mut PathScratch) -> Answer {
     let [from_directory, from_path, to_directory, to_path, flags, _] = arguments;
-    let route = |directory: usize, path| {
-        Route::new(call.table(), (directory as i32, path), LastMode::Parent, ResolveFlags::empty())
+    let resolve = |directory: usize, path, scratch| {
+        let (from, none) = ((directory as i32, path), ResolveFlags::empty());
+        call.front.resolve_asking(credentials::effective, call.table(), from, LastMode::Parent, none, scratch)
     };
     let known_flags = Namespace::rename_flags(flags as u32).map_err(|error| error.errno());
-    let (from, to) = resolve_two(call, route(from_directory, from_path), route(to_directory, to_path), first, second);
+    let from = resolve(from_directory, from_path, first);
+    let to = resolve(to_directory, to_path, second);
     if let Err(errno) = known_flags
         && !matches!((&from, &to), (Ok(Target::Host | Target::HostPath(_)), Ok(Target::Host | Target::HostPath(_))))
     {

@@ -42,25 +42,6 @@ pub(super) enum Outside {
     Host(Vec<u8>),
 }
 
-/// A path, and how it is walked.
-#[derive(Clone, Copy)]
-pub(crate) struct Route<'t> {
-    /// Who walks, which is asked once the path is a volume's.
-    pub(crate) who: fn() -> Credentials<'static>,
-    pub(crate) table: &'t Table,
-    /// The directory it is seen from, and its address.
-    pub(crate) from: (i32, usize),
-    pub(crate) mode: LastMode,
-    pub(crate) flags: ResolveFlags,
-}
-
-impl<'t> Route<'t> {
-    /// One that the process walks as who it acts as.
-    pub(crate) fn new(table: &'t Table, from: (i32, usize), mode: LastMode, flags: ResolveFlags) -> Self {
-        Route { who: credentials::effective, table, from, mode, flags }
-    }
-}
-
 /// Where a path starts.
 enum Start {
     Host,
@@ -79,15 +60,17 @@ impl Front {
         flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
-        self.resolve_by(Route::new(table, (directory, address), mode, flags), true, scratch)
+        self.resolve_by(credentials::effective, table, (directory, address), mode, flags, scratch)
     }
 
-    /// The same, by who may be another than the process acts as. `asks`: a path that has left a volume is asked for links of the process on its
-    /// way; who does not ask looks at what the kernel says of it ([`process_links::is_in_question`](super::process_links::is_in_question)).
+    /// The same, by who may be another than the process acts as, which is asked once a path is a volume's; directory and path.
     pub(crate) fn resolve_by<'a>(
         &self,
-        Route { who, table, from: (directory, address), mode, flags }: Route<'_>,
-        asks: bool,
+        who: fn() -> Credentials<'static>,
+        table: &Table,
+        (directory, address): (i32, usize),
+        mode: LastMode,
+        flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
         let PathScratch { given, given_bytes, host, walk } = scratch;
@@ -181,7 +164,7 @@ impl Front {
                     whole
                 }
             };
-            match self.outside(table, outside, mode, flags, asks)? {
+            match self.outside(table, outside, mode, flags)? {
                 Outside::Volume(next, start, rest) => {
                     (mount, node, current) = (next, start, rest);
                     is_first = false;
@@ -207,24 +190,27 @@ impl Front {
     /// The same; a path of the host is asked for links of the process on its way ([`super::process_links`]). For calls that change something.
     pub(crate) fn resolve_asking<'a>(
         &self,
-        route: Route<'_>,
+        who: fn() -> Credentials<'static>,
+        table: &Table,
+        (directory, address): (i32, usize),
+        mode: LastMode,
+        flags: ResolveFlags,
         scratch: &'a mut PathScratch,
     ) -> Result<Target<'a>, Errno> {
         let room: *mut PathScratch = scratch;
         // SAFETY: borrowed for 'a; a result that refers to it is returned at once.
-        let target = self.resolve_by(route, true, unsafe { &mut *room })?;
+        let target = self.resolve_by(who, table, (directory, address), mode, flags, unsafe { &mut *room })?;
         if !matches!(target, Target::Host) {
             return Ok(target);
         }
-        let (directory, address) = route.from;
-        let follows = route.mode == LastMode::Follow;
-        let Some(mut inside) = self.through_process(route.table, directory as isize as usize, address, follows) else {
+        let follows = mode == LastMode::Follow;
+        let Some(mut inside) = self.through_process(table, directory as isize as usize, address, follows) else {
             return Ok(target);
         };
         inside.push(0);
         // SAFETY: nothing of the result before refers to it.
         let scratch = unsafe { &mut *room };
-        self.resolve_by(Route { from: (AT_FDCWD, inside.as_ptr() as usize), ..route }, true, scratch)
+        self.resolve_by(who, table, (AT_FDCWD, inside.as_ptr() as usize), mode, flags, scratch)
     }
 
     /// Where a path goes on that begins with what is ours, as text.

@@ -7,13 +7,12 @@
 //! looked at behind the call ([`note_placeholder`], `patch::emit`); and before what changes something the kernel is asked whether there is such a
 //! link on the way. All that, but for paths that leave a volume, only in a process that has something of a volume open.
 
-use super::call::{AtForm, Call};
+use super::call::Call;
 use super::paths::{self, Outside};
 use super::table::Table;
 use super::{Front, filters, held, links, running};
 use crate::dispatch::Outcome;
 use crate::interruptible;
-use crate::memory;
 use crate::number::*;
 use crate::raw::{is_error, syscall};
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -25,11 +24,10 @@ pub(super) const ENOENT: isize = -2;
 const EINTR: isize = -4;
 pub(super) const EACCES: isize = -13;
 pub(super) const ENOTDIR: isize = -20;
-const EPERM: isize = -1;
+const EINVAL: isize = -22;
 const ENOSYS: isize = -38;
 pub(super) const ELOOP: isize = -40;
 const O_NOFOLLOW: u64 = 0o400000;
-const O_DIRECTORY: u64 = 0o200000;
 const O_PATH_CLOEXEC: u64 = 0o12000000;
 const RESOLVE_NO_MAGICLINKS: u64 = 2;
 pub(super) const RESOLVE_NO_SYMLINKS: u64 = 4;
@@ -54,9 +52,9 @@ pub(super) fn note_placeholder(descriptor: usize) {
     }
 }
 
-/// What the kernel says of a path that may not lead by these kinds of links, opened with these flags and as a path only.
-pub(super) fn probe(directory: usize, address: usize, follows: bool, flags: u64, resolve: u64) -> isize {
-    let how = [O_PATH_CLOEXEC | flags | if follows { 0 } else { O_NOFOLLOW }, 0, resolve];
+/// What the kernel says of a path that may not lead by these kinds of links.
+pub(super) fn probe(directory: usize, address: usize, follows: bool, resolve: u64) -> isize {
+    let how = [O_PATH_CLOEXEC | if follows { 0 } else { O_NOFOLLOW }, 0, resolve];
     // SAFETY: the program's path, or one of ours; at worst an address that the kernel refuses.
     let tried = unsafe { syscall(OPENAT2, [directory, address, how.as_ptr() as usize, size_of_val(&how)]) };
     if !is_error(tried) {
@@ -67,14 +65,13 @@ pub(super) fn probe(directory: usize, address: usize, follows: bool, flags: u64,
 }
 
 impl Front {
-    /// Where a path goes on that a walk has left a volume with. `asks`: the kernel is asked for links on its way.
+    /// Where a path goes on that a walk has left a volume with.
     pub(super) fn outside(
         &self,
         table: &Table,
         text: Vec<u8>,
         mode: LastMode,
         flags: ResolveFlags,
-        asks: bool,
     ) -> Result<Outside, Errno> {
         let follows = mode == LastMode::Follow;
         if !is_of_process(&text) {
@@ -86,14 +83,12 @@ impl Front {
         } else if let Some(outside) = self.named_outside(table, &text, mode)? {
             return Ok(if flags.contains(ResolveFlags::NO_MAGICLINKS) { Outside::Host(text) } else { outside });
         }
-        if !asks || filters::is_filtered() {
+        if filters::is_filtered() {
             return Ok(Outside::Host(text));
         }
         let whole = [&text[..], b"\0"].concat();
-        if !matches!(
-            probe(AT_FDCWD, whole.as_ptr() as usize, follows, 0, RESOLVE_NO_MAGICLINKS),
-            ENOENT | ENOTDIR | ELOOP
-        ) {
+        if !matches!(probe(AT_FDCWD, whole.as_ptr() as usize, follows, RESOLVE_NO_MAGICLINKS), ENOENT | ENOTDIR | ELOOP)
+        {
             return Ok(Outside::Host(text));
         }
         let Some(led) = self.walk_host(table, text.clone(), follows) else { return Ok(Outside::Host(text)) };
@@ -125,8 +120,7 @@ impl Front {
         if !table.has_any() || filters::is_filtered() {
             return None;
         }
-        // What is no directory need not be opened to hear that.
-        if probe(directory, address, follows, O_DIRECTORY, RESOLVE_NO_MAGICLINKS) != ELOOP {
+        if probe(directory, address, follows, RESOLVE_NO_MAGICLINKS) != ELOOP {
             return None;
         }
         held::flush();
@@ -151,8 +145,8 @@ pub(super) enum OpenedOnHost {
 
 /// Opens a path of the host, if there is anything that a link of the process could lead to. By the handler: what the program's instruction passes
 /// to the kernel could not be another call, as it gets its registers back. A signal ends the wait for a FIFO's other end as the kernel would;
-/// others do not wait. `refuses`: the program itself does not want such links. `left`: the path has led through a volume, and is the handler's to open.
-pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refuses: bool, left: bool) -> OpenedOnHost {
+/// others do not wait. `refuses`: the program itself does not want such links.
+pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refuses: bool) -> OpenedOnHost {
     const FLAGS: u64 = 0o3 | 0o37777700;
     const O_LARGEFILE: u64 = 0o100000;
     const O_PATH: u64 = 0o10000000;
@@ -163,7 +157,7 @@ pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refus
     let [directory, address, flags, mode, ..] = arguments;
     // As walks have it: a name that is to be made is not followed.
     let follows = flags as u64 & O_NOFOLLOW == 0 && flags as u64 & CREATE_NEW != CREATE_NEW;
-    if !(table.may_have_any() || refuses || left) || filters::is_filtered() {
+    if !(table.may_have_any() || refuses) || filters::is_filtered() {
         return OpenedOnHost::Pass;
     }
     if call.in_child {
@@ -183,8 +177,7 @@ pub(super) fn open(call: &Call<'_>, arguments: [usize; 6], is_open2: bool, refus
     let changed = [directory, address, how.as_ptr() as usize, size_of_val(&how), 0, 0];
     // SAFETY: the program's own call, by other means.
     match unsafe { interruptible::syscall6(OPENAT2, changed) } {
-        // A kernel without it, or a filter that somebody else has put on the process and that does not know it.
-        EPERM | ENOSYS => OpenedOnHost::Pass,
+        EINVAL | ENOSYS => OpenedOnHost::Pass,
         EINTR if !may_wait(directory, address) => OpenedOnHost::Done(Outcome::Again),
         answer @ (ENOENT | ENOTDIR | ELOOP) => {
             let inside = match refuses && answer == ELOOP {
@@ -221,111 +214,11 @@ fn may_wait(directory: usize, address: usize) -> bool {
     result == 0 && matches!(status[3] as u32 & S_IFMT, S_IFIFO | S_IFCHR)
 }
 
-/// What the kernel could do to what is ours, or to the host in its stead, where a path of the host leads by links of the process.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Danger {
-    /// Nothing: to the kernel a placeholder is no directory, so that the call fails, and its answer is looked at ([`super::links`]).
-    None,
-    /// It would change the placeholder itself, or tell of it, if that is what the path ends at.
-    Target,
-    /// It would go on at `/`, as the working directory is in a volume; or nobody would look at its answer.
-    Way,
-}
-
-/// What becomes of a call whose path is the host's and walked so, if links of the process are on its way.
-pub(super) fn danger(call: &Call<'_>, mode: LastMode) -> Danger {
-    let table = call.table();
-    let only_tells = matches!(
-        call.number,
-        STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2 | READLINK | READLINKAT
-    );
-    if only_tells || !links::takes_path(call.number) || filters::is_filtered() {
-        Danger::None
-    } else if table.directory().is_some() {
-        Danger::Way
-    } else if !table.has_any() {
-        Danger::None
-    // SAFETY: the entry was given the address of the trampoline's instruction.
-    } else if call.slot == 0 || !unsafe { crate::patch::looks_at_answer(call.slot) } {
-        Danger::Way
-    } else if mode == LastMode::Follow && call.number != CHDIR {
-        Danger::Target
-    } else {
-        Danger::None
-    }
-}
-
-/// Whether a call changes nothing, and [`is_in_question`] knows its answers.
-pub(super) fn only_looks(number: usize) -> bool {
-    const OTHERS: &[usize] = &[STATFS, GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR, GETXATTRAT, LISTXATTRAT];
-    matches!(number, STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2) || OTHERS.contains(&number)
-}
-
-/// Whether the kernel found nothing, or would not go on.
-pub(super) fn is_missing(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::Done(ENOENT | ENOTDIR | ELOOP))
-}
-
-/// Whether the kernel's answer about a path of the host may be one about a placeholder, or about what it does not know of.
-pub(super) fn is_in_question(at: &AtForm, outcome: Outcome) -> bool {
-    let Outcome::Done(answer) = outcome else { return false };
-    let word_at = |address: usize| {
-        let mut word = 0u64;
-        memory::read_value(address, &mut word).is_ok().then_some(word)
-    };
-    let known = PLACEHOLDER.load(Ordering::Relaxed);
-    let [_, b, c, ..] = at.arguments;
-    match (at.number, answer) {
-        (_, ENOENT | ENOTDIR | ELOOP) => true,
-        (FACCESSAT2, EACCES) => true,
-        (NEWFSTATAT, 0) => word_at(c + 8) == Some(known),
-        (STATX, 0) => word_at(at.arguments[4] + 32) == Some(known),
-        // Where the file system is that memory files are in.
-        (STATFS, 0) => word_at(b + 56) == file_system_of_memory_files(),
-        // The root, or a memory file.
-        (READLINKAT, 1..) => {
-            let mut begin = [0u8; 4];
-            let begin = &mut begin[..(answer as usize).min(4)];
-            memory::read_bytes(c, begin).is_ok() && (begin == b"/" || begin == b"/mem")
-        }
-        // A placeholder has no others.
-        (GETXATTR | LGETXATTR, 0..) if !names_security(b) => false,
-        (GETXATTR | LGETXATTR | LISTXATTR | LLISTXATTR | GETXATTRAT | LISTXATTRAT, _) => {
-            is_placeholder(at, LastMode::Follow)
-        }
-        _ => false,
-    }
-}
-
-/// Changes the mode of a file of the host, if that is the call and no link is what the path ends at, which the kernel refuses (since Linux 6.6).
-pub(super) fn change_mode(at: &AtForm) -> bool {
-    const AT_SYMLINK_NOFOLLOW: usize = 0x100;
-    let [directory, path, mode, ..] = at.arguments;
-    // SAFETY: the program's call, for a file that is no link.
-    at.number == FCHMODAT && unsafe { syscall(FCHMODAT2, [directory, path, mode, AT_SYMLINK_NOFOLLOW]) } == 0
-}
-
-/// Whether a path of the host ends at a placeholder.
-pub(super) fn is_placeholder(at: &AtForm, mode: LastMode) -> bool {
-    const AT_EMPTY_PATH_OR_NOFOLLOW: [usize; 2] = [0x1000, 0x1100];
-    let mut status = [0u64; 18];
-    let (directory, path) = (at.arguments[at.directory], at.arguments[at.path]);
-    let flags = AT_EMPTY_PATH_OR_NOFOLLOW[usize::from(mode != LastMode::Follow)];
-    // SAFETY: the program's path, and room for struct stat.
-    let result = unsafe { syscall(NEWFSTATAT, [directory, path, status.as_mut_ptr() as usize, flags]) };
-    result == 0 && status[1] == PLACEHOLDER.load(Ordering::Relaxed)
-}
-
-/// Whether an attribute is one that a security module may give any file.
-fn names_security(name: usize) -> bool {
-    let mut begin = [0u8; 9];
-    memory::read_bytes(name, &mut begin).is_ok() && &begin == b"security."
-}
-
-/// How `statfs` names the file system that placeholders are in.
-fn file_system_of_memory_files() -> Option<u64> {
-    let mut words = [0u64; 15];
-    let template = super::front()?.template();
-    // SAFETY: room for struct statfs.
-    (unsafe { syscall(FSTATFS, [template, words.as_mut_ptr() as usize]) } == 0).then_some(words[7])
+/// Whether a call on a path of the host may change something there, or moves to it. What only looks is looked at behind the call.
+pub(super) fn is_asked_before(number: usize) -> bool {
+    links::takes_path(number)
+        && !matches!(
+            number,
+            STAT | LSTAT | NEWFSTATAT | STATX | ACCESS | FACCESSAT | FACCESSAT2 | READLINK | READLINKAT
+        )
 }

@@ -247,7 +247,6 @@ impl Table {
         let before = self.get(descriptor).map(|before| OpenFile { flags: before.flags | SHARED, ..before });
         self.store(descriptor, file);
         super::process_links::note_placeholder(descriptor);
-        entry::look_at_opens();
         self.head().used.fetch_max(descriptor as u32 + 1, Ordering::AcqRel);
         if core::ptr::eq(self, &TABLE) {
             entry::mark_descriptor(descriptor);
@@ -358,7 +357,6 @@ impl Table {
         head.directory_moves.store(moves | 1, Ordering::Relaxed);
         fence(Ordering::Release);
         if let Some((_, node)) = directory {
-            entry::look_at_opens();
             head.directory_number.store(node.number, Ordering::Relaxed);
             head.directory_generation.store(node.generation, Ordering::Relaxed);
         }

@@ -37,16 +37,6 @@ pub(crate) unsafe fn behind(system_call: usize) -> usize {
     }
 }
 
-/// Whether a slot has the kernel's answer looked at, given the address of its `syscall` instruction.
-///
-/// # Safety
-/// As for [`behind`].
-pub(crate) unsafe fn looks_at_answer(system_call: usize) -> bool {
-    let next = gates::behind(system_call).unwrap_or(system_call + 2);
-    // SAFETY: as there.
-    unsafe { (next as *const u32).read_unaligned() == RECHECK_MARK }
-}
-
 /// How the code of a slot reaches what lies outside of it and of its object.
 #[derive(Clone, Copy)]
 pub(crate) enum Reach {
@@ -230,7 +220,7 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
         // A path of the host that the kernel does not find may lead to a volume by a symbolic link; so may one that leads to a placeholder.
         code.put(&RECHECK_MARK.to_le_bytes());
         code.put(&[0x48, 0x85, 0xc0, 0x90]); // test rax, rax; nop
-        let mut to_end = [0; 4];
+        let mut to_end = [0; 3];
         match number {
             STAT | NEWFSTATAT | STATX => {
                 to_end[0] = code.short_jump(0x7f); // jg end, never: what was done goes on there
@@ -248,15 +238,13 @@ fn emit_filter(code: &mut Emitter, number: i16) -> Option<usize> {
             READLINK | READLINKAT => {
                 to_end[0] = code.short_jump(0x74); // je end
                 let failed = code.short_jump(0x78); // js failed
-                code.put(if number == READLINK { &[0x80, 0x3e, b'/'] } else { &[0x80, 0x3a, b'/'] }); // cmp byte [buffer], '/'
-                to_end[1] = code.short_jump(0x75); // jne end
                 code.put(&[0x83, 0xf8, 0x01]); // cmp eax, 1: it may be the root
                 let short = code.short_jump(0x74); // je short
                 code.put(&[0x83, 0xf8, 0x04]); // cmp eax, 4
-                to_end[2] = code.short_jump(0x7c); // jl end
+                to_end[1] = code.short_jump(0x7c); // jl end
                 code.put(if number == READLINK { &[0x81, 0x3e] } else { &[0x81, 0x3a] }); // cmp dword [buffer], "/mem"
                 code.put(b"/mem");
-                to_end[3] = code.short_jump(0x75); // jne end
+                to_end[2] = code.short_jump(0x75); // jne end
                 code.land(short);
                 code.put(&[0x31, 0xc0]); // xor eax, eax
                 code.land(failed);

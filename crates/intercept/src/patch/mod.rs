@@ -17,8 +17,8 @@ use crate::plan::Site;
 use crate::plan::image::Image;
 use crate::raw::{is_error, syscall};
 use area::Run;
+pub(crate) use emit::behind;
 use emit::{Reach, displacement_between};
-pub(crate) use emit::{behind, looks_at_answer};
 
 /// What became of the sites of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

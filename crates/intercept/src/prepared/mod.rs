@@ -41,7 +41,7 @@ use trailer::Text;
 pub(crate) use make::make;
 
 /// Raised whenever the code of a slot, the words or the layout of the file change.
-const FORMAT: u64 = 9;
+const FORMAT: u64 = 8;
 const PAGE_BYTES: usize = 4096;
 /// How far below an object its slots lie: less than a jump reaches, and far from what is loaded beside it.
 const SLOTS_DISTANCE_BYTES: usize = 1 << 30;

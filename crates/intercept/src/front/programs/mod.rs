@@ -16,9 +16,9 @@ pub(crate) use memory_file::memory_file;
 pub(crate) use reading::interpreter_of;
 
 use super::call::{CWD, Call};
-use super::paths::{Route, Target};
+use super::paths::Target;
 use super::status::{empty_of, mode_of};
-use super::{Front, complain, libraries};
+use super::{Front, complain, credentials, libraries};
 use crate::dispatch::Outcome;
 use crate::entry::Frame;
 use crate::library;
@@ -75,11 +75,16 @@ fn prepare(
     let only_checks = flags & AT_EXECVE_CHECK != 0;
     record.exec_without_library = false;
     record.exec_nowhere = false;
-    let mut call =
-        Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, slot: 0, passed: None };
+    let mut call = Call { front, number: frame.rax, arguments: frame.arguments, in_child, record, passed: None };
     let given = memory::read_string(path, &mut scratch.given).map_or_else(|_| Vec::new(), <[u8]>::to_vec);
-    let route = Route::new(call.table(), (directory as i32, path), mode_of(flags), empty_of(flags));
-    let target = front.resolve_asking(route, scratch)?;
+    let target = front.resolve_asking(
+        credentials::effective,
+        call.table(),
+        (directory as i32, path),
+        mode_of(flags),
+        empty_of(flags),
+        scratch,
+    )?;
     let from_host_path = matches!(target, Target::HostPath(_));
     let mut program = match target {
         Target::Host => {
@@ -245,7 +250,7 @@ fn volume_program(front: &Front, call: &Call<'_>, path: &[u8], scratch: &mut Pat
     let none = gannet_vfs::namespace::ResolveFlags::empty();
     let follow = gannet_vfs::namespace::LastMode::Follow;
     let from = (super::paths::AT_FDCWD, text.as_ptr() as usize);
-    match front.resolve_asking(Route::new(call.table(), from, follow, none), scratch)? {
+    match front.resolve_asking(credentials::effective, call.table(), from, follow, none, scratch)? {
         Target::Place(mount, place) => {
             let node = place.existing().map_err(|e| e.errno())?.node;
             Ok(Program::Volume(mount, node, path_of(call, mount, &place)))
