@@ -416,6 +416,8 @@ int gannet_getfl(struct gannet_volume *volume, int descriptor);
 /**
  * Sets `O_APPEND`, `O_NONBLOCK` and `O_DIRECT` of the open file description, as `F_SETFL` of `fcntl(2)`; other flags stay what they are.
  *
+ * Returns 0. -EPERM where `O_APPEND` of an append-only file would change.
+ *
  * Requires:
  * `volume` is attached or NULL.
  */
@@ -590,8 +592,8 @@ int gannet_sync(struct gannet_volume *volume);
  * ends where `from` ends and `to` then ends; length 0 is all up to the end of `from`. After a crash, ranges of few pieces (240)
  * are shared or not; longer ones may be shared in part.
  *
- * Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EOPNOTSUPP while either range is mapped
- * by somebody.
+ * Returns 0. -EINVAL for ranges that do not fit these rules, or overlap in one file; -EBADF for a target with `O_APPEND`; -EOPNOTSUPP while
+ * either range is mapped by somebody.
  *
  * Requires:
  * `volume` is attached or NULL.

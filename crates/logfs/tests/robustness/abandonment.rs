@@ -172,9 +172,9 @@ fn who_settles_a_birth_may_end_anywhere() {
         simulation.set_hook(None);
         let after = capture(&fs).expect("the state after").without_times();
         drop((fs, session));
-        let step = if long() { 1 } else { 7 };
+        let step = if long() { 1 } else { 11 };
         for stores in (total.saturating_sub(60)..total).step_by(step) {
-            for reaper_stores in (1..160).step_by(if long() { 1 } else { 2 }) {
+            for reaper_stores in (1..160).step_by(if long() { 1 } else { 3 }) {
                 abandon(&start, operation, &after, stores, reaper_stores);
             }
         }
@@ -189,7 +189,7 @@ fn settling_an_append_writes_back_no_more_than_the_append() {
         let image = image(Mode::InPlace, |fs| {
             let rig = Rig::new(fs);
             let file = rig.file(rig.root, "file");
-            rig.write(file, 0, &vec![1; blocks * 4096]);
+            (0..blocks).for_each(|block| rig.write(file, block as u64 * 4096, &[1; 4096]));
         });
         let (fs, simulation) = open(&image);
         let rig = Rig::new(&fs);
