@@ -372,3 +372,41 @@ fn what_a_program_did_is_told_at_its_end() {
     let about: Value = serde_json::from_slice(&about.stdout).unwrap();
     assert_eq!(about["closed_cleanly"], true, "{about}");
 }
+
+/// What is written with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC` is synced where that is something to do, and nowhere else.
+#[test]
+fn synced_writes_sync_a_volume_on_a_disk() {
+    injected::build_library();
+    let memory = Used::new().directory;
+    let disk = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (directory, wanted) in [(&memory, 0), (&disk, 5)] {
+        let volume = directory.path().join("synced").to_str().unwrap().to_owned();
+        let gannet = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().unwrap();
+        assert!(gannet(&["mkfs", &volume, "--size", "4M"]).status.success());
+        if wanted > 0 && !gannet_json(&["info", "--json", &volume]).to_string().contains("file on a disk") {
+            return eprintln!("skipped: {} is not on a disk", env!("CARGO_TARGET_TMPDIR"));
+        }
+        let syncs = |command: &[&str]| {
+            let output = gannet(&[&["run", "--stats", &volume, "--"], command].concat());
+            let told = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{told}");
+            let line = told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            line.filter(|line| line.first() == Some(&"sync")).map(|line| line[1].parse::<u64>().unwrap()).sum::<u64>()
+        };
+        let dd =
+            |flag: &str| syncs(&["dd", "if=/dev/zero", "of=/gannet/file", "bs=4096", "count=5", "status=none", flag]);
+        assert_eq!(
+            ["conv=notrunc", "oflag=sync", "oflag=dsync", "oflag=append,dsync"].map(dd),
+            [0, wanted, wanted, wanted]
+        );
+        let python = |flag: &str| {
+            let text = format!(
+                "import os\nf = os.open('/gannet/file', os.O_WRONLY)\nfor i in range(5): os.pwritev(f, [b'x'], i, {flag})"
+            );
+            syncs(&["python3", "-c", &text])
+        };
+        if Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            assert_eq!(["0", "os.RWF_DSYNC", "os.RWF_SYNC"].map(python), [0, wanted, wanted]);
+        }
+    }
+}
