@@ -51,12 +51,13 @@ impl Volume {
             if from.is_empty() {
                 return Ok(0);
             }
-            let appends = self.fs().shared().info(file.description)?.status & libc::O_APPEND as u32 != 0;
+            let status = self.fs().shared().info(file.description)?.status;
+            let (appends, how) = (status & libc::O_APPEND as u32 != 0, WriteFlags::of_status(status));
             self.namespace().before_change(file.node)?;
             let mut write = |offset| {
                 // Linux appends then, whatever the offset says.
                 let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
-                self.fs().write(file.node, position, &mut from, WriteFlags::empty())
+                self.fs().write(file.node, position, &mut from, how)
             };
             let written = match at {
                 Some(offset) => write(offset)?,

@@ -103,7 +103,8 @@ impl Volume {
             return Ok(0);
         }
         let mut source = Source::from_slice(&room[..read]);
-        let written = self.fs().write(to.node, WritePosition::At(to_offset), &mut source, WriteFlags::empty())?;
+        let how = WriteFlags::of_status(self.fs().shared().info(to.description)?.status);
+        let written = self.fs().write(to.node, WritePosition::At(to_offset), &mut source, how)?;
         Ok(written.count_bytes as u64)
     }
 }

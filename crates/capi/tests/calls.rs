@@ -434,3 +434,32 @@ fn deduplication_up_to_the_end_compares() {
     assert_eq!(call!(gannet_dedupe_range, volume, one, 0, two, 0, 0), 0);
     assert_eq!(call!(gannet_dedupe_range, volume, one, 20_000, two, 0, 0), -i64::from(libc::EINVAL));
 }
+
+/// On a disk, what is written through a descriptor with `O_DSYNC` or `O_SYNC` is synced.
+#[test]
+fn synced_writes_sync_a_file_on_a_disk() {
+    let memory = make_volume(false);
+    let disk =
+        common::VolumeFile(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(memory.path().file_name().unwrap()));
+    std::fs::copy(memory.path(), disk.path()).unwrap();
+    for (file, wanted) in [(&memory, 0), (&disk, 1)] {
+        let volume = attach(file);
+        let looks = gannet_open::open_volume(file.path(), gannet_open::Options::default()).unwrap();
+        if wanted > 0
+            && gannet_logfs::open_medium(file.path(), true).unwrap().kind() != gannet_media::MediumKind::DiskFile
+        {
+            return eprintln!("skipped: {} is not on a disk", file.path().display());
+        }
+        let syncs = || {
+            let all = looks.operations().unwrap();
+            all.iter().find(|one| one.operation == gannet_logfs::Operation::Sync).unwrap().calls
+        };
+        for (flags, wanted) in [(0, 0), (libc::O_DSYNC, wanted), (libc::O_SYNC | libc::O_APPEND, wanted)] {
+            let fd = good!(gannet_open, volume, c("synced").as_ptr(), O_RDWR | O_CREAT | flags, 0o600) as i32;
+            let before = syncs();
+            good!(gannet_write, volume, fd, b"abc".as_ptr().cast(), 3);
+            assert_eq!(syncs() - before, wanted, "{flags:#o}");
+            good!(gannet_close, volume, fd);
+        }
+    }
+}

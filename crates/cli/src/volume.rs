@@ -5,7 +5,7 @@ use crate::output::size_text;
 use gannet_logfs::{LogFs, open_medium, open_medium_to_check};
 use gannet_media::{Medium, Member};
 use gannet_open::OpenError;
-use gannet_shm::{claim_volume_first, volume_is_claimed};
+use gannet_shm::{claim_volume_first, volume_is_open};
 use gannet_vfs::{Error, FileSystem};
 use rustix::io::Errno;
 use std::path::Path;
@@ -80,7 +80,7 @@ pub(crate) fn leave(path: &Path, volume: &dyn FileSystem) -> Result<(), Failure>
 /// Whether somebody has the volume on a medium open.
 pub(crate) fn is_in_use(medium: &Medium) -> Result<bool, Failure> {
     match medium.descriptor() {
-        Some(file) => volume_is_claimed(file).map_err(Failure::new),
+        Some(file) => volume_is_open(file).map_err(Failure::new),
         None => Ok(false),
     }
 }
@@ -108,7 +108,9 @@ pub(crate) fn soon(mut holds: impl FnMut() -> Result<bool, Failure>) -> Result<b
 /// who is not just ending. The medium must be writable.
 pub(crate) fn claim(medium: &Medium) -> Result<bool, Failure> {
     for file in medium.descriptors() {
-        if !soon(|| claim_volume_first(file).map_err(Failure::new))? {
+        // Where a claim can have been lost under who has the volume open, that is asked as well.
+        let is_alone = || Ok(claim_volume_first(file)? && !volume_is_open(file)?);
+        if !soon(|| is_alone().map_err(|error: gannet_shm::Error| Failure::new(error)))? {
             return Ok(false);
         }
     }

@@ -366,3 +366,29 @@ fn readers_that_go_away_are_no_failure() {
     assert_eq!((code, errors.lines().count()), (Some(1), 1), "{errors}");
     drop(open);
 }
+
+/// btrfs writes what was reserved elsewhere, for which there may be no space then, unless it is told not to.
+#[test]
+fn a_new_file_is_overwritten_in_place_on_btrfs() {
+    if !is_root() {
+        return;
+    }
+    const NOT_HERE: i32 = 77;
+    let script = r#"
+        truncate -s 256M disk && mkfs.btrfs -q disk && mkdir on && mount -o loop disk on || exit 77
+        set -ex
+        "$1" mkfs on/volume --size 64M
+        lsattr on/volume | grep '^[^ ]*C'
+        "$1" mkfs --force on/volume --size 32M
+        lsattr on/volume | grep '^[^ ]*C'
+        umount on
+    "#;
+    let home = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut shell = Command::new("unshare");
+    shell.args(["--mount", "sh", "-c", script, "sh", GANNET]).current_dir(home.path());
+    match shell.output() {
+        Err(error) => eprintln!("skipped: unshare: {error}"),
+        Ok(output) if output.status.code() == Some(NOT_HERE) => eprintln!("skipped: no btrfs here: {output:?}"),
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+    }
+}

@@ -89,6 +89,75 @@ fn a_page_on_a_terminal_ends_with_a_key() {
     }
 }
 
+fn gannet_json(arguments: &[&str]) -> Value {
+    let output = Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{arguments:?}: {output:?}"))
+}
+
+/// By the program's default, so that whoever waits for it sees the signal.
+#[test]
+fn a_signal_ends_it_and_its_last_user_closes_the_volume() {
+    use rustix::process::{Pid, Signal, kill_process};
+    use std::os::unix::process::ExitStatusExt;
+    for (signal, json) in
+        [(Signal::INT, false), (Signal::TERM, false), (Signal::HUP, false), (Signal::QUIT, false), (Signal::INT, true)]
+    {
+        let Used { directory, _volume: volume } = Used::new();
+        let path = directory.path().join("volume").to_str().unwrap().to_owned();
+        // Without a core file.
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -c 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_gannet"), "stat", "--watch", &path]);
+        command.args(json.then_some("--json")).stdout(Stdio::piped());
+        let mut running = Running(command.spawn().unwrap());
+        let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+        lines.next().unwrap().unwrap();
+        drop(volume);
+        kill_process(Pid::from_child(&running.0), signal).unwrap();
+        assert_eq!(running.0.wait().unwrap().signal(), Some(signal.as_raw()));
+        let about = gannet_json(&["info", "--json", &path]);
+        assert_eq!(about["closed_cleanly"], true, "{signal:?}: {about}");
+    }
+}
+
+#[test]
+fn ignored_signals_stay_so() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let used = Used::new();
+    let mut command = Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_gannet"), "stat", "--watch", "--json", &used.path()]);
+    let mut running = Running(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    kill_process(Pid::from_child(&running.0), Signal::HUP).unwrap();
+    // As many as come in a pipe before it could be noticed, and more.
+    assert!((0..3).all(|_| lines.next().is_some_and(|line| line.is_ok())));
+}
+
+#[test]
+fn a_signal_gives_the_terminal_back() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let used = Used::new();
+    let mut command = Command::new("script");
+    let program = env!("CARGO_BIN_EXE_gannet");
+    command.args(["-qec", &format!("ulimit -c 0; exec {program} stat --watch {}", used.path()), "/dev/null"]);
+    command.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let Ok(child) = command.spawn() else { return eprintln!("skipped: there is no script(1)") };
+    let mut running = Running(child);
+    let mut output = running.0.stdout.take().unwrap();
+    let (mut seen, mut piece) = (String::new(), [0; 4096]);
+    while !seen.contains("q: quit") {
+        let count = output.read(&mut piece).unwrap();
+        assert!(count > 0, "it ended by itself: {seen}");
+        seen += &String::from_utf8_lossy(&piece[..count]);
+    }
+    let about = gannet_json(&["info", "--json", &used.path()]);
+    let mut pids = about["participants"].as_array().unwrap().iter().map(|one| one["pid"].as_u64().unwrap());
+    let other = pids.find(|&pid| pid != u64::from(std::process::id())).unwrap_or_else(|| panic!("{about}"));
+    kill_process(Pid::from_raw(other as i32).unwrap(), Signal::QUIT).unwrap();
+    output.read_to_string(&mut seen).unwrap();
+    assert!(seen.contains("\x1b[?25h\x1b[?1049l"), "{seen}");
+}
+
 /// A lock of the volume's shared state: what excludes two writes to the same part of a file.
 fn data_lock(volume: &gannet_logfs::LogFs) -> gannet_shm::ArenaOffset {
     volume.session().arena().region("stripes").unwrap().start
@@ -302,4 +371,42 @@ fn what_a_program_did_is_told_at_its_end() {
     let about = gannet(&["info", "--json", &volume]);
     let about: Value = serde_json::from_slice(&about.stdout).unwrap();
     assert_eq!(about["closed_cleanly"], true, "{about}");
+}
+
+/// What is written with `O_SYNC`, `O_DSYNC`, `RWF_SYNC` or `RWF_DSYNC` is synced where that is something to do, and nowhere else.
+#[test]
+fn synced_writes_sync_a_volume_on_a_disk() {
+    injected::build_library();
+    let memory = Used::new().directory;
+    let disk = tempfile::TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (directory, wanted) in [(&memory, 0), (&disk, 5)] {
+        let volume = directory.path().join("synced").to_str().unwrap().to_owned();
+        let gannet = |arguments: &[&str]| Command::new(env!("CARGO_BIN_EXE_gannet")).args(arguments).output().unwrap();
+        assert!(gannet(&["mkfs", &volume, "--size", "4M"]).status.success());
+        if wanted > 0 && !gannet_json(&["info", "--json", &volume]).to_string().contains("file on a disk") {
+            return eprintln!("skipped: {} is not on a disk", env!("CARGO_TARGET_TMPDIR"));
+        }
+        let syncs = |command: &[&str]| {
+            let output = gannet(&[&["run", "--stats", &volume, "--"], command].concat());
+            let told = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{told}");
+            let line = told.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            line.filter(|line| line.first() == Some(&"sync")).map(|line| line[1].parse::<u64>().unwrap()).sum::<u64>()
+        };
+        let dd =
+            |flag: &str| syncs(&["dd", "if=/dev/zero", "of=/gannet/file", "bs=4096", "count=5", "status=none", flag]);
+        assert_eq!(
+            ["conv=notrunc", "oflag=sync", "oflag=dsync", "oflag=append,dsync"].map(dd),
+            [0, wanted, wanted, wanted]
+        );
+        let python = |flag: &str| {
+            let text = format!(
+                "import os\nf = os.open('/gannet/file', os.O_WRONLY)\nfor i in range(5): os.pwritev(f, [b'x'], i, {flag})"
+            );
+            syncs(&["python3", "-c", &text])
+        };
+        if Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            assert_eq!(["0", "os.RWF_DSYNC", "os.RWF_SYNC"].map(python), [0, wanted, wanted]);
+        }
+    }
 }

@@ -259,7 +259,7 @@ pub(crate) fn identity(disk: &Disk) -> VolumeIdentity {
 
 /// What tells a volume's file from others.
 fn nonce(medium: &gannet_media::Medium) -> u64 {
-    medium.identity().map_or(0, |file| file.device.rotate_left(32) ^ file.inode)
+    medium.identity().map_or(0, |file| VolumeIdentity::nonce_of(file.device, file.inode))
 }
 
 #[cfg(test)]

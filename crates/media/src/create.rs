@@ -1,5 +1,5 @@
 //! Creating a medium: reserving all its space now, so that a full file system below never becomes SIGBUS later, and getting
-//! huge pages for it.
+//! huge pages for it. What is reserved is not enough where blocks are shared with copies and snapshots: they are written elsewhere, once.
 
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Gid, MemfdFlags, Mode, OFlags, Uid, fallocate, fchmod, fchown, fstatfs, memfd_create,
+    AtFlags, CWD, FallocateFlags, Gid, IFlags, MemfdFlags, Mode, OFlags, Uid, fallocate, fchmod, fchown, fstatfs,
+    ioctl_getflags, ioctl_setflags, memfd_create,
 };
 use rustix::io::Errno;
 
@@ -323,6 +324,7 @@ fn fill(
         let (free, _) = free_huge_pages(page_bytes);
         return Err(OpenError::HugePageSize { path: path.to_owned(), length, page_bytes, free });
     }
+    keep_in_place(&file);
     rustix::fs::ftruncate(&file, length).map_err(|error| system(path, "set the file's length", error))?;
     let open_options = OpenOptions { read_only: false, ..options.open };
     let clone = file.try_clone().map_err(|source| OpenError::System {
@@ -349,6 +351,12 @@ fn fill(
         progress(CreateProgress { done_bytes: at, total_bytes: length });
     }
     Ok(medium)
+}
+
+/// Asks for a file, empty as yet, whose blocks are overwritten where they are: on file systems that write elsewhere else (btrfs), and would need
+/// space for that long after it was reserved. Others do not know the wish, or need not be told.
+fn keep_in_place(file: &File) {
+    let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
 }
 
 /// Reserves space the slow way, on file systems that have no other.

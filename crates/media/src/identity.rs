@@ -73,10 +73,14 @@ impl Medium {
     #[inline]
     #[track_caller]
     pub fn sync(&self) -> io::Result<()> {
-        if self.kind() != MediumKind::DiskFile && self.backing.members.is_empty() && self.recorder.is_none() {
-            return Ok(());
-        }
-        self.sync_files()
+        if self.needs_sync() { self.sync_files() } else { Ok(()) }
+    }
+
+    /// Whether [`Medium::sync`] may have anything to do: of several files, one may lie on a disk file system.
+    #[inline]
+    #[must_use]
+    pub fn needs_sync(&self) -> bool {
+        self.kind() == MediumKind::DiskFile || !self.backing.members.is_empty() || self.recorder.is_some()
     }
 
     #[inline(never)]

@@ -24,6 +24,10 @@ use rustix::thread::{CapabilitySet, Timespec, capabilities, nanosleep, set_capab
 /// Where arenas live.
 pub const ARENA_DIRECTORY: &str = "/dev/shm";
 
+/// Nobody could be seen to live there.
+const NO_OVERLAY: &str = "keep the shared state in /dev/shm: that is a directory of an overlay file system (overlayfs), where maps keep no locks; it must \
+    be a tmpfs (mount -t tmpfs tmpfs /dev/shm)";
+
 const GATE_BYTE: u64 = 0;
 pub(crate) const FIRST_PARTICIPANT_BYTE: u64 = 1;
 /// Descriptors that are kept over an exec are above the standard ones at least.
@@ -36,6 +40,13 @@ pub struct VolumeIdentity {
     pub uuid: [u8; 16],
     /// Tells apart what has the same identifier: copies of a volume (device and inode, say).
     pub nonce: u64,
+}
+
+impl VolumeIdentity {
+    /// The nonce of a volume in the file with these numbers (`st_dev`, `st_ino`).
+    pub fn nonce_of(device: u64, inode: u64) -> u64 {
+        device.rotate_left(32) ^ inode
+    }
 }
 
 /// Name of an arena's file, for this user.
@@ -372,11 +383,28 @@ impl Gate {
         })();
         match kept {
             Err(_) if !fd.is_ours() => Err(Error::displaced()),
-            // Others must see it, whatever the program did with the number in between.
-            Ok(Some(_)) if !life(self.fd(), index)? => Err(Error::displaced()),
+            Ok(Some(lock)) => {
+                // From here on nothing but the map keeps the open file.
+                drop(fd);
+                // Others must see it, whatever the program did with the number in between.
+                match life(self.fd(), index)? {
+                    true => Ok(Some(lock)),
+                    false if lies_on_overlay(rustix::fs::statfs(ARENA_DIRECTORY)) => {
+                        Err(Error::System { doing: NO_OVERLAY, errno: Errno::OPNOTSUPP })
+                    }
+                    false => Err(Error::displaced()),
+                }
+            }
             kept => kept,
         }
     }
+}
+
+/// Whether what was asked is an overlay file system: its maps are of files below, and an open file of its own, with what it has locked,
+/// is gone when its last descriptor is closed.
+pub(crate) fn lies_on_overlay(answer: rustix::io::Result<rustix::fs::StatFs>) -> bool {
+    const OVERLAYFS_SUPER_MAGIC: u64 = 0x794c_7630;
+    answer.is_ok_and(|below| below.f_type as u64 == OVERLAYFS_SUPER_MAGIC)
 }
 
 /// Makes an attempt of this thread's without CAP_FOWNER.

@@ -78,6 +78,17 @@ fn remove(nonce: Option<u64>, ended: Option<ArenaIdentity>) -> usize {
     removed + remove_meetings(uid, &meetings, &gone)
 }
 
+/// Whether somebody has an arena open of the volume's file that has this nonce, whichever user's, as far as this process may look.
+pub(crate) fn somebody_lives(nonce: u64) -> bool {
+    let is_its = |name: &str| ArenaName::of(name).is_some_and(|arena| arena.nonce == nonce);
+    let lives = |name: &String| {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let arena = rustix::fs::open(format!("{ARENA_DIRECTORY}/{name}"), flags, Mode::empty());
+        arena.is_ok_and(|arena| file::any_life(&arena).unwrap_or(false))
+    };
+    names_of_directory(is_its).is_some_and(|names| names.iter().any(lives))
+}
+
 /// Removes the meeting places of arenas that are gone.
 fn remove_meetings(uid: u32, meetings: &[MeetingName], gone: &[Gone]) -> usize {
     if meetings.is_empty() {

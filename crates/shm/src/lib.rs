@@ -78,4 +78,6 @@ pub use crate::slab::{
 pub use crate::slot::{HANDS_MAX, LOCKS_MAX};
 pub use crate::thread::Thread;
 pub use crate::user::{Seen, Translation, group_of_process, stands_for_several, translate_users, user_of_process};
-pub use crate::volume_lock::{claim_volume_first, claim_volume_shared, unclaim_volume, volume_is_claimed};
+pub use crate::volume_lock::{
+    claim_volume_first, claim_volume_shared, unclaim_volume, volume_is_claimed, volume_is_open,
+};

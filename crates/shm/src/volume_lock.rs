@@ -6,9 +6,16 @@
 //! the descriptor. The first participant of a new arena asks for the byte alone, and is refused
 //! while anybody, in whatever arena, has the volume mapped.
 //! (A forked child inherits map and lock: to other arenas the volume stays busy until it ends.)
+//!
+//! On an overlay file system (overlayfs) a map is one of the file below, and the lock goes with the
+//! descriptor, which a program may close (under `gannet run` and in mounts it is kept). So who asks
+//! there whether a volume is open looks for participants of its arenas as well (`volume_is_open`).
+//! Of arenas that may not be opened, other users', and of those in another `/dev/shm`, the
+//! descriptor alone tells.
 
 use crate::error::{Error, Result};
-use crate::sys;
+use crate::file::{VolumeIdentity, lies_on_overlay};
+use crate::{leftovers, sys};
 use rustix::fd::AsFd;
 
 /// Far behind the end of any volume: locks need no byte behind them.
@@ -37,8 +44,19 @@ pub fn unclaim_volume(volume: impl AsFd) -> Result<()> {
     sys::unlock_bytes(&volume, BYTE, 1).map_err(Error::system("unlock the volume"))
 }
 
-/// Whether somebody has the volume open, in whatever arena, by another open file than this one. `volume` need not be open
+/// Whether somebody has the volume claimed, in whatever arena, by another open file than this one. `volume` need not be open
 /// for writing.
 pub fn volume_is_claimed(volume: impl AsFd) -> Result<bool> {
     sys::bytes_locked_by_others(&volume, BYTE, 1).map_err(Error::system("look for locks of the volume"))
+}
+
+/// For who is in no arena of the volume: whether somebody has it open. Its claim says so, and where that can have been lost, who lives in the
+/// arenas of its file that this process may open.
+pub fn volume_is_open(volume: impl AsFd) -> Result<bool> {
+    Ok(volume_is_claimed(&volume)? || (lies_on_overlay(rustix::fs::fstatfs(&volume)) && is_open_in_an_arena(volume)?))
+}
+
+pub(crate) fn is_open_in_an_arena(volume: impl AsFd) -> Result<bool> {
+    let status = rustix::fs::fstat(volume).map_err(Error::system("examine the volume"))?;
+    Ok(leftovers::somebody_lives(VolumeIdentity::nonce_of(status.st_dev, status.st_ino)))
 }

@@ -82,7 +82,7 @@ bitflags::bitflags! {
     /// Inode flags, with the values of `FS_IOC_GETFLAGS` (`chattr`) where Linux has them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct InodeFlags: u32 {
-        /// Writes are synchronous (always so here; kept for show).
+        /// Writes are synchronous (kept for show: on memory they always are, and on a disk `O_SYNC` makes them so).
         const SYNCHRONOUS = 0x0000_0008;
         /// Nothing about the file may change.
         const IMMUTABLE = 0x0000_0010;

@@ -201,7 +201,7 @@ pub trait FileSystem: Send + Sync {
     }
 
     /// Writes all of `from`. Writing no bytes changes nothing. `EISDIR`, `EINVAL`, `EFBIG` at or behind the largest size, `ENOSPC`
-    /// when not a single byte fits.
+    /// when not a single byte fits. With [`WriteFlags::DURABLE`] an error can also say that bytes which were written could not be synced.
     fn write(&self, node: NodeId, position: WritePosition, from: &mut Source<'_>, flags: WriteFlags)
     -> Result<Written>;
 

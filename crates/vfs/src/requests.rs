@@ -73,6 +73,25 @@ bitflags::bitflags! {
     pub struct WriteFlags: u32 {
         /// The writer lacks `CAP_FSETID`: set-id bits are dropped.
         const DROP_SET_ID = 1;
+        /// What is written is on the medium when the write returns, as after `fdatasync`: nothing more to do but on media that must be synced.
+        const DURABLE = 2;
+    }
+}
+
+impl WriteFlags {
+    /// Of a write through a descriptor with these status flags (`O_*`): `O_DSYNC`, which `O_SYNC` includes, makes it durable.
+    #[inline]
+    pub const fn of_status(status: u32) -> Self {
+        const O_DSYNC: u32 = 0o10000;
+        if status & O_DSYNC != 0 { Self::DURABLE } else { Self::empty() }
+    }
+
+    /// The same, of a write that has flags of its own (`RWF_*`) as well: `RWF_DSYNC` or `RWF_SYNC` does so too.
+    #[inline]
+    pub const fn of_call(status: u32, flags: usize) -> Self {
+        const RWF_DSYNC: usize = 2;
+        const RWF_SYNC: usize = 4;
+        if flags & (RWF_DSYNC | RWF_SYNC) != 0 { Self::DURABLE } else { Self::of_status(status) }
     }
 }
 

@@ -6,7 +6,7 @@ use crate::output::{Progress, print, size_text};
 use crate::volume;
 use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_left_open};
 use gannet_media::{Access, CreateOptions, Creation, MEMBER_UNIT_BYTES, Medium, MediumKind, OpenOptions};
-use gannet_shm::volume_is_claimed;
+use gannet_shm::volume_is_open;
 use gannet_vfs::{Owner, Time};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -239,7 +239,7 @@ fn refuse_to_overwrite(path: &Path, force: bool) -> Result<(), Failure> {
         // Says what it is, without waiting for anybody.
         volume::open(path, true)?;
     }
-    let is_in_use = || std::fs::File::open(path).is_ok_and(|file| volume_is_claimed(file).unwrap_or(false));
+    let is_in_use = || std::fs::File::open(path).is_ok_and(|file| volume_is_open(file).unwrap_or(false));
     if !volume::soon(|| Ok(!is_in_use()))? {
         return Err(Failure::new(format_args!("{shown}: somebody has this volume open (`gannet info` says who)")));
     }

@@ -2,6 +2,9 @@
 
 use crate::{Bench, failure, gannet, success};
 use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn damage_is_found_repaired_and_gone() {
@@ -83,4 +86,79 @@ fn a_path_of_a_finding_is_that_of_the_file() {
     let output = gannet(&["fsck", volume]);
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(said.contains(r#"(/a\n\"\xff \xc3\xa4)"#), "{said}");
+}
+
+/// Runs a script as root in a mount namespace of its own, in a directory in memory: `$1` is the command, `$2` this program. What it cannot have
+/// it ends with 77.
+fn in_own_namespace(script: &str) {
+    const NOT_HERE: i32 = 77;
+    let bench = Bench::new();
+    let mut shell = Command::new("unshare");
+    shell
+        .args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_gannet")])
+        .arg(std::env::current_exe().unwrap());
+    match shell.current_dir(bench.directory.path()).output() {
+        Err(error) => eprintln!("skipped: unshare: {error}"),
+        Ok(_) if !rustix::process::geteuid().is_root() => eprintln!("skipped: only root mounts without more ado"),
+        Ok(output) if output.status.code() == Some(NOT_HERE) => eprintln!("skipped: no overlay: {output:?}"),
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+    }
+}
+
+const MOUNTS_OVERLAY: &str = "mkdir lower upper work on && \
+    mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work on || exit 77
+    set -ex
+";
+
+/// The other process of the test below. Not told to, it does nothing.
+#[test]
+fn loses_its_descriptors_when_told() {
+    let Some(path) = std::env::var_os("GANNET_TEST_LOSE") else { return };
+    let volume = gannet_open::open_volume(Path::new(&path), gannet_open::Options::default()).unwrap();
+    // SAFETY: descriptors of this process, whose other threads use none above those.
+    assert_eq!(unsafe { libc::close_range(3, u32::MAX, 0) }, 0);
+    println!("lost");
+    std::io::stdin().read_to_string(&mut String::new()).unwrap();
+    drop(volume);
+}
+
+/// The lock by which a volume is known to be open goes with the descriptor there.
+#[test]
+fn nothing_is_repaired_beside_who_lost_the_descriptor_on_an_overlay() {
+    in_own_namespace(&format!(
+        "{MOUNTS_OVERLAY}{}",
+        r#"
+        "$1" mkfs on/volume --size 4M
+        mkfifo go
+        GANNET_TEST_LOSE=on/volume "$2" --exact repair::loses_its_descriptors_when_told --nocapture < go > said &
+        exec 3> go
+        until grep lost said; do kill -0 $! || exit 1; sleep 0.01; done
+        ! "$1" fsck --repair on/volume 2> refused
+        grep "somebody has the volume open" refused
+        ! "$1" mkfs --force on/volume --size 4M 2> refused
+        grep "somebody has this volume open" refused
+        "$1" fsck on/volume | grep "somebody has the volume open"
+        exec 3>&-
+        wait $!
+        "$1" fsck on/volume | grep sound
+        "$1" fsck --repair on/volume
+        "#
+    ));
+}
+
+#[test]
+fn shared_state_on_an_overlay_is_refused_with_the_reason() {
+    in_own_namespace(&format!(
+        "{MOUNTS_OVERLAY}{}",
+        r#"
+        "$1" mkfs volume --size 4M
+        mkdir on/inside && cp volume on/inside
+        mount --bind on /dev/shm
+        cd /dev/shm/inside
+        ! "$1" set volume / --data cow 2> refused
+        grep "/dev/shm.*overlay file system" refused
+        "$1" fsck volume | grep sound
+        ! ls /dev/shm | grep gannet-
+        "#
+    ));
 }

@@ -76,9 +76,13 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
+        Self::new_in("/dev/shm")
+    }
+
+    fn new_in(directory: &str) -> Self {
         thread_local!(static APART: () = apart());
         APART.with(|()| ());
-        let bench = Self { directory: TempDir::new_in("/dev/shm").expect("a directory in memory") };
+        let bench = Self { directory: TempDir::new_in(directory).expect("a directory") };
         std::fs::create_dir(bench.at()).expect("a directory to mount on");
         let made = gannet([OsStr::new("mkfs"), bench.volume().as_os_str(), OsStr::new("--size=64M")]);
         assert!(made.status.success(), "{made:?}");

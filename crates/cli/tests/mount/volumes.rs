@@ -1,6 +1,7 @@
 //! What programs are told on mounted volumes is what the kernel's own file systems tell them.
 
 use crate::{Bench, gannet, hindrance, oracle, with_transports};
+use std::ffi::OsStr;
 use std::process::Command;
 
 #[test]
@@ -103,5 +104,39 @@ fn a_volume_over_several_files_is_one_for_all() {
             complaint.contains("only root can write") && complaint.contains("second can be written"),
             "{complaint}"
         );
+    });
+}
+
+/// A direct write, of which the kernel asks for no sync itself, is synced by the mount where the file, or the call, says so: on a disk.
+#[test]
+fn synced_direct_writes_sync_a_volume_on_a_disk() {
+    with_transports(|transport| {
+        for (place, wanted) in [("/dev/shm", 0), (env!("CARGO_TARGET_TMPDIR"), 5)] {
+            let bench = Bench::new_in(place);
+            let about = gannet([OsStr::new("info"), bench.volume().as_os_str()]);
+            if wanted > 0 && !String::from_utf8_lossy(&about.stdout).contains("file on a disk") {
+                return eprintln!("skipped: {place} is not on a disk");
+            }
+            let server = bench.mount(&format!("transport={transport}"));
+            let syncs = |flags: &str| {
+                let count = || {
+                    let told = gannet([OsStr::new("stat"), "--json".as_ref(), bench.volume().as_os_str()]);
+                    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("an object");
+                    let all = told["operations"].as_array().expect("operations");
+                    all.iter()
+                        .find(|one| one["name"] == "sync")
+                        .map_or(0, |one| one["calls"].as_u64().expect("a number"))
+                };
+                let before = count();
+                let mut dd = Command::new("dd");
+                dd.args(["if=/dev/zero", "bs=4096", "count=5", "status=none", flags])
+                    .arg(format!("of={}", bench.on("file").display()));
+                assert!(dd.status().expect("dd").success(), "{flags}");
+                count() - before
+            };
+            let told = ["oflag=direct", "oflag=direct,dsync", "oflag=direct,sync"].map(syncs);
+            assert_eq!(told, [0, wanted, wanted], "{transport}, {place}");
+            drop(server);
+        }
     });
 }

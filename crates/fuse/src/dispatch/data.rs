@@ -126,7 +126,9 @@ impl Dispatcher {
         let from_page_cache = write_flags.contains(WriteRequestFlags::CACHE);
         let position = self.write_position(header, node, offset_bytes, write_flags, open_flags, data)?;
         let drops = write_flags.contains(WriteRequestFlags::KILL_SUIDGID);
-        let flags = if drops { WriteFlags::DROP_SET_ID } else { WriteFlags::empty() };
+        // The kernel says here too what the call's own flags or the mount's ask for. Pages that it writes back were written by many.
+        let how = if from_page_cache { WriteFlags::empty() } else { WriteFlags::of_status(open_flags) };
+        let flags = if drops { how | WriteFlags::DROP_SET_ID } else { how };
         if drops {
             self.drop_set_id(header, header.node, node, &self.file_system.permissions(node)?)?;
         }

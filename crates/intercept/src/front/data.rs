@@ -60,10 +60,14 @@ pub(crate) fn check_writable(file: &OpenFile) -> Result<(), Errno> {
     if file.flags & O_PATH != 0 || !writes(file.flags) { Err(Errno::BADF) } else { Ok(()) }
 }
 
+/// A description's status flags (`O_*`).
+pub(crate) fn status(fs: &dyn FileSystem, file: &OpenFile) -> Result<u32, Errno> {
+    fs.shared().info(file.description).map(|info| info.status).map_err(|error| error.errno())
+}
+
 /// Whether writes through a description append.
 pub(crate) fn appends(fs: &dyn FileSystem, file: &OpenFile) -> Result<bool, Errno> {
-    let info = fs.shared().info(file.description).map_err(|error| error.errno())?;
-    Ok(info.status & O_APPEND != 0)
+    Ok(status(fs, file)? & O_APPEND != 0)
 }
 
 /// Runs `work` with the description's offset; what it returns first becomes the offset. Others that move it wait.
@@ -283,43 +287,44 @@ pub(crate) fn write(call: &Call<'_>) -> Answer {
     check_position(call, 0)?;
     check_writable(&file)?;
     let fs = call.file_system(&file)?;
-    let appends = appends(fs, &file)?;
+    let status = status(fs, &file)?;
     if matches!(call.number, WRITE | PWRITE64) {
         check_addresses(call)?;
         let slice = UserSlice::new(address, count.min(COUNT_MAX));
         // SAFETY: the program told the kernel to read there.
-        return write_from(call, &file, fs, appends, unsafe { Source::from_user(slice) });
+        return write_from(call, &file, fs, status, unsafe { Source::from_user(slice) });
     }
     match count <= SEGMENTS_FEW {
-        true => write_vector::<SEGMENTS_FEW>(call, &file, fs, appends),
-        false => write_vector::<SEGMENTS_MAX>(call, &file, fs, appends),
+        true => write_vector::<SEGMENTS_FEW>(call, &file, fs, status),
+        false => write_vector::<SEGMENTS_MAX>(call, &file, fs, status),
     }
 }
 
 /// Apart, because of its large frame.
 #[inline(never)]
-fn write_vector<const ROOM: usize>(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool) -> Answer {
+fn write_vector<const ROOM: usize>(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, status: u32) -> Answer {
     let mut segments = [UserSlice::EMPTY; ROOM];
     let count = read_segments(call, &mut segments)?;
     // SAFETY: the program told the kernel to read there.
     let mut from = unsafe { Source::from_user_segments(&segments[..count]) }.ok_or(Errno::INVAL)?;
     from.truncate(COUNT_MAX);
-    write_from(call, file, fs, appends, from)
+    write_from(call, file, fs, status, from)
 }
 
-fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, appends: bool, mut from: Source<'_>) -> Answer {
+fn write_from(call: &Call<'_>, file: &OpenFile, fs: &dyn FileSystem, status: u32, mut from: Source<'_>) -> Answer {
     if from.is_empty() {
         return done(0);
     }
     check_position(call, from.remaining())?;
     let (position, flags) = position_of(call)?;
+    let (appends, how) = (status & O_APPEND != 0, WriteFlags::of_call(status, flags));
     if appends && flags & RWF_NOAPPEND != 0 {
         check_may_not_append(fs, file)?;
     }
     let appends = (appends && flags & RWF_NOAPPEND == 0) || flags & RWF_APPEND != 0;
     let write = |position, from: &mut Source<'_>| {
         before_change(fs, file)?;
-        fs.write(file.node, position, from, WriteFlags::empty()).map_err(|error| error.errno())
+        fs.write(file.node, position, from, how).map_err(|error| error.errno())
     };
     let size = || fs.attributes(file.node).map(|all| all.size_bytes).map_err(|error| error.errno());
     let limited = |from: &mut Source<'_>, offset| {

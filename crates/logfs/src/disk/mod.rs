@@ -69,7 +69,11 @@ pub(crate) fn access_error(error: AccessError) -> Error {
         }
         AccessError::ReadOnly => Error::because(Errno::ROFS, "the volume is open for reading only"),
         AccessError::UserFault { .. } => Error::new(Errno::FAULT),
-        AccessError::MediumFault { at, .. } => Error::because(Errno::IO, "the medium cannot be read here").at(at.0),
+        AccessError::MediumFault { at, .. } => Error::because(
+            Errno::IO,
+            "the medium cannot be read here, or not written to (if it is a file on a disk, the file system below may be full)",
+        )
+        .at(at.0),
     }
 }
 

@@ -281,6 +281,29 @@ fn a_volume_is_claimed_by_one_arena() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// Where the claim can have been lost, as on overlay file systems, the arenas of the file are asked.
+#[test]
+fn who_has_lost_the_claim_is_seen_in_the_arena() {
+    let path = format!("/dev/shm/gannet-shm-test-lost-{}", std::process::id());
+    let file = std::fs::File::create(&path).unwrap();
+    let status = rustix::fs::fstat(&file).unwrap();
+    let nonce = VolumeIdentity::nonce_of(status.st_dev, status.st_ino);
+    let is_open = || crate::volume_lock::is_open_in_an_arena(&file).unwrap();
+    let id = VolumeIdentity { nonce, ..identity(35) };
+    assert!(!is_open());
+    let mut child = spawn("hold", &id);
+    wait_for(&mut child, "held");
+    assert!(is_open(), "another process");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!is_open() && !left_behind(&id).is_empty(), "an arena of the dead");
+    let (session, mut guard) = attached(&id);
+    assert!(is_open());
+    session.detach(&mut guard).unwrap();
+    assert!(!is_open());
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn a_place_is_kept_over_exec() {
     let id = identity(28);

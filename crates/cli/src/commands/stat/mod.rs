@@ -2,11 +2,13 @@
 //!
 //! | file | concern |
 //! | --- | --- |
+//! | `leaving` | what `--watch` gives back at its end, and at signals |
 //! | `look` | one look at a volume; what happened between two |
 //! | `text` | totals, lines, JSON |
 //! | `view` | the page that `--watch` shows on a terminal |
 //! | `terminal` | the terminal itself |
 
+mod leaving;
 mod look;
 mod terminal;
 pub(super) mod text;
@@ -16,6 +18,7 @@ use crate::arguments::Stat;
 use crate::failure::Failure;
 use crate::output::{print, print_on};
 use crate::volume;
+use leaving::Held;
 use look::Look;
 use std::time::Duration;
 use terminal::{Key, Terminal};
@@ -39,9 +42,16 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     let kind = crate::commands::mkfs::kind_text(&medium);
     let media = volume::media(&medium);
     drop(medium);
-    let volume = volume::join(&arguments.volume).map_err(Failure::new)?;
-    let look =
-        || Look::at(&volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())));
+    let held = Held::default();
+    if arguments.watch {
+        held.give_back_at_signals(&arguments.volume)?;
+    }
+    held.take_volume(&arguments.volume)?;
+    let look = || {
+        let taken = held.lock();
+        let volume = taken.volume.as_deref().ok_or_else(nobody)?;
+        Look::at(volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())))
+    };
     let now = look()?;
     if now.users.is_empty() {
         // The last one has left meanwhile, and what it counted went with it.
@@ -68,7 +78,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
         (true, false) if terminal::is_able() => {
             let data = if about.copy_on_write { "copy-on-write" } else { "in place" };
             let title = format!("{}  {kind}, {data}", arguments.volume.display());
-            watch(View::new(title, arguments.volume.clone(), terminal::shows_colours(), now), &look)?;
+            watch(View::new(title, arguments.volume.clone(), terminal::shows_colours(), now), &held, &look)?;
         }
         (true, false) => lines(now, &look)?,
     }
@@ -76,8 +86,9 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
 }
 
 /// The page, until somebody has seen enough.
-fn watch(mut view: View, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
-    let terminal = Terminal::take().map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
+fn watch(mut view: View, held: &Held, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
+    let terminal =
+        Terminal::take(&mut held.lock().screen).map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
     loop {
         terminal.show(&view.page(terminal.size()));
         match terminal.wait(INTERVAL) {

@@ -26,32 +26,32 @@ pub(super) enum Key {
     Other,
 }
 
-/// The terminal.
-pub(super) struct Terminal {
+/// The terminal, taken over. Dropped: given back as it was.
+pub(super) struct Screen {
     /// How the keyboard was, where standard input is a terminal too.
     keyboard: Option<Termios>,
 }
 
+/// What a page is shown on.
+pub(super) struct Terminal {
+    has_keyboard: bool,
+}
+
 impl Terminal {
-    /// Takes it over until it is dropped.
-    pub(super) fn take() -> io::Result<Self> {
+    /// Takes it over until what is put into `screen` is dropped.
+    pub(super) fn take(screen: &mut Option<Screen>) -> io::Result<Self> {
         let keyboard = tcgetattr(stdin()).ok();
+        let has_keyboard = keyboard.is_some();
         if let Some(mut modes) = keyboard.clone() {
             // The interrupt comes as a key, so that the screen can be given back.
             modes.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
             tcsetattr(stdin(), OptionalActions::Now, &modes)?;
         }
-        let terminal = Self { keyboard };
-        let saved = terminal.keyboard.clone();
-        ctrlc::set_handler(move || {
-            give_back(saved.as_ref());
-            std::process::exit(130);
-        })
-        .map_err(io::Error::other)?;
+        *screen = Some(Screen { keyboard });
         let mut out = stdout().lock();
         out.write_all(ENTER.as_bytes())?;
         out.flush()?;
-        Ok(terminal)
+        Ok(Self { has_keyboard })
     }
 
     /// Columns and rows.
@@ -73,7 +73,7 @@ impl Terminal {
 
     /// Waits for a key, or until the time is over.
     pub(super) fn wait(&self, time: Duration) -> Option<Key> {
-        if self.keyboard.is_none() {
+        if !self.has_keyboard {
             std::thread::sleep(time);
             return None;
         }
@@ -96,16 +96,12 @@ impl Terminal {
     }
 }
 
-fn give_back(keyboard: Option<&Termios>) {
-    let mut out = stdout().lock();
-    let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
-    if let Some(modes) = keyboard {
-        let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
-    }
-}
-
-impl Drop for Terminal {
+impl Drop for Screen {
     fn drop(&mut self) {
-        give_back(self.keyboard.as_ref());
+        let mut out = stdout().lock();
+        let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+        if let Some(modes) = &self.keyboard {
+            let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
+        }
     }
 }

@@ -3,10 +3,10 @@
 //! Calls the file system and, for descriptors of the host's, the kernel; reads devices by a pipe of its own; waits only interruptibly.
 
 use super::super::call::Call;
-use super::super::data::{appends, before_change, note_access, with_offset};
+use super::super::data::{before_change, note_access, status, with_offset};
 use super::super::table::OpenFile;
 use super::super::{changes, limits, maps};
-use super::checks::{End, position_of};
+use super::checks::{End, O_APPEND, position_of};
 use super::{host_result, pipes};
 use crate::interruptible;
 use crate::number::*;
@@ -191,13 +191,15 @@ impl<'c, 'r> Way<'c, 'r> {
                 let allowed = limits::allowed(file.file_type, buffer.len(), || position(call, file, at))?;
                 let mut from = Source::from_slice(&buffer[..allowed]);
                 before_change(fs, file)?;
+                let status = status(fs, file)?;
                 let mut write = |position| {
-                    fs.write(file.node, position, &mut from, WriteFlags::empty()).map_err(|error| error.errno())
+                    fs.write(file.node, position, &mut from, WriteFlags::of_status(status))
+                        .map_err(|error| error.errno())
                 };
                 let written = match at {
                     Some(offset) => write(WritePosition::At(offset)),
                     None => {
-                        let appends = appends(fs, file)?;
+                        let appends = status & O_APPEND != 0;
                         with_offset(fs, file, |offset| {
                             let position = if appends { WritePosition::Append } else { WritePosition::At(offset) };
                             let result = write(position);
