@@ -2,7 +2,7 @@
 
 use crate::arguments::Info;
 use crate::commands::kernel;
-use crate::commands::mkfs::{kind_text, page_text};
+use crate::commands::mkfs::{PAGE_PLACES, kind_text, page_text};
 use crate::failure::Failure;
 use crate::locked::{self, Locked};
 use crate::output::{print, size_text};
@@ -163,7 +163,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
 
 fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> Value {
     let usage = usage(about, live);
-    let pages = medium.page_report(64).ok();
+    let pages = medium.page_report(PAGE_PLACES).ok();
     let live = live.and_then(|live| live.as_ref().ok());
     json!({
         "volume": path.display().to_string(),
@@ -178,6 +178,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "survives": medium.survives(),
         "media": media_json(path, medium),
         "page_bytes": pages.map(|pages| pages.usual_page_bytes()),
+        "huge_percent": pages.map(|pages| pages.huge_percent()),
         "data": if about.copy_on_write { "cow" } else { "inplace" },
         "emulate_pmem": about.emulate_persistence,
         "features": {

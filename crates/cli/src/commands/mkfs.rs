@@ -296,11 +296,17 @@ pub(crate) fn kind_text(medium: &Medium) -> String {
     format!("{kind}{how}")
 }
 
+/// How many places of a medium are touched to find out which pages it has.
+pub(crate) const PAGE_PLACES: u64 = 64;
+
 /// What pages the medium's map has, in words.
 pub(crate) fn page_text(medium: &Medium) -> Option<String> {
-    const PLACES: u64 = 64;
-    let report = medium.page_report(PLACES).ok()?;
+    let report = medium.page_report(PAGE_PLACES).ok()?;
     let usual = size_text(report.usual_page_bytes());
+    let usual = match report.huge_percent() {
+        percent @ 1..100 => format!("2 MiB for {percent} %, {} for the rest", size_text(report.map_page_bytes)),
+        _ => usual,
+    };
     Some(match report.usual_page_bytes() {
         4096 if medium.kind() == MediumKind::FileDax => {
             format!(
