@@ -21,7 +21,8 @@ const LOCKS_TOLD: usize = 20;
 struct Participant {
     pid: u32,
     name: String,
-    same_namespace: bool,
+    /// Whether its number means the same here; `None` where that cannot be seen.
+    same_namespace: Option<bool>,
 }
 
 /// What only those know who have the volume open.
@@ -58,7 +59,11 @@ fn live(path: &Path) -> Result<Live, String> {
     let participants = list
         .into_iter()
         .filter(|info| info.id != session.participant())
-        .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
+        .map(|info| Participant {
+            pid: info.pid,
+            same_namespace: (info.same_namespace || info.other_namespace).then_some(info.same_namespace),
+            name: info.name,
+        })
         .collect();
     Ok(Live {
         statistics: volume.statistics().map_err(|error| error.to_string())?,
@@ -140,7 +145,11 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
     match live {
         Some(Ok(live)) => {
             for participant in &live.participants {
-                let where_from = if participant.same_namespace { "" } else { " (another PID namespace)" };
+                let where_from = match participant.same_namespace {
+                    Some(true) => "",
+                    Some(false) => " (another PID namespace)",
+                    None => " (whether of this PID namespace cannot be seen)",
+                };
                 line("in use by", &format!("{} {}{where_from}", participant.pid, participant.name));
             }
             let memory = &live.memory;
@@ -195,7 +204,10 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "closed_cleanly": about.closed_cleanly,
         "repair_cut_short": about.repair_cut_short,
         "participants": live.map(|live| {
-            live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
+            let one = |one: &Participant| {
+                json!({ "pid": one.pid, "name": one.name, "same_pid_namespace": one.same_namespace })
+            };
+            live.participants.iter().map(one).collect::<Vec<_>>()
         }),
         "waiting": live.map(|live| live.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>()),
         "locked": live.map(|live| live.locked.iter().map(Locked::as_json).collect::<Vec<_>>()),
