@@ -60,6 +60,14 @@ pub struct ParticipantInfo {
     pub name: String,
 }
 
+impl ParticipantInfo {
+    /// Whether `pid` means the same to us; `None` where that cannot be seen.
+    #[must_use]
+    pub fn is_of_our_namespace(&self) -> Option<bool> {
+        (self.same_namespace || self.other_namespace).then_some(self.same_namespace)
+    }
+}
+
 /// What identifies a process to others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {

@@ -131,6 +131,11 @@ impl Session {
     /// `None` where that cannot be seen: of another user's process, for instance, or of one outside of our user namespace.
     fn has_mapped_the_arena(&self, pid: u32) -> Option<bool> {
         let path = self.path()?.as_bytes();
+        // Its numbers are those of the namespace that it was mounted in.
+        let own = std::fs::read_link("/proc/self").ok()?;
+        if own.to_str()?.parse() != Ok(std::process::id()) {
+            return None;
+        }
         match std::fs::read(format!("/proc/{pid}/maps")) {
             // The paths of other maps can be any bytes.
             Ok(maps) => Some(maps.windows(path.len()).any(|bytes| bytes == path)),
