@@ -176,7 +176,9 @@ mod tests {
         let report = parse_smaps(text, 0x7f00_0000_0000, 0x100_0000, &places).unwrap();
         assert_eq!((report.huge_places, report.usual_page_bytes(), report.huge_percent()), (2, 4096, 25));
         // Of several files each with its own pages, those of hugetlbfs are huge by themselves.
-        let text = format!("{text}7f0001000000-7f0001400000 rw-s 0 00:02 1 /huge/y\nKernelPageSize: 2048 kB\nShared_Hugetlb: 4096 kB\n");
+        let text = format!(
+            "{text}7f0001000000-7f0001400000 rw-s 0 00:02 1 /huge/y\nKernelPageSize: 2048 kB\nShared_Hugetlb: 4096 kB\n"
+        );
         let places: Vec<u64> = (0..10).map(|place| place * HUGE_BYTES).collect();
         let report = parse_smaps(&text, 0x7f00_0000_0000, 0x140_0000, &places).unwrap();
         assert_eq!((report.huge_places, report.map_page_bytes, report.huge_percent()), (4, 4096, 40));
