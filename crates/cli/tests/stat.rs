@@ -35,7 +35,7 @@ impl Used {
     /// A process that has the volume open and maps a file at a path that is no text, until its standard input ends.
     fn user_with_odd_maps(&self) -> Running {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "maps_an_odd_path_when_told"]).env("GANNET_TEST_ODD", self.path());
+        command.args(["--nocapture", "--exact", "maps_an_odd_path_when_told"]).env("GANNET_TEST_ODD", self.path());
         let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("it is mapped")));
@@ -287,20 +287,22 @@ fn a_pid_namespace_is_called_another_only_where_it_is() {
     let figures: Value = serde_json::from_str(&told(&used, &["info", "--json"])).unwrap();
     let users = figures["participants"].as_array().unwrap();
     assert!(users.len() == 2 && users.iter().all(|one| one["same_pid_namespace"] == true), "{figures}");
-    let in_namespaces = |flags: &str| {
+    let in_namespaces = |flags: &[&str]| {
         let mut command = Command::new("unshare");
-        command.args([flags, env!("CARGO_BIN_EXE_gannet"), "info", &used.path()]);
+        command.args(flags).args([env!("CARGO_BIN_EXE_gannet"), "info", &used.path()]);
         let output = command.output().ok().filter(|output| output.status.success())?;
         String::from_utf8(output.stdout).ok().filter(|text| text.contains("in use by"))
     };
-    match in_namespaces("-Ur") {
+    match in_namespaces(&["-Ur"]) {
         Some(text) => assert!(line(&text).ends_with("(whether of this PID namespace cannot be seen)"), "{text}"),
         None => eprintln!("left out: no user namespaces here"),
     }
-    match in_namespaces("-pf") {
-        // With the /proc of the namespace outside.
-        Some(text) => assert!(line(&text).contains("namespace"), "{text}"),
-        None => eprintln!("left out: it takes root"),
+    // With the /proc of the namespace outside, and with its own.
+    for (flags, words) in [(&["-pf"][..], "cannot be seen)"), (&["-pf", "--mount-proc"], "(another PID namespace)")] {
+        match in_namespaces(flags) {
+            Some(text) => assert!(line(&text).ends_with(words), "{text}"),
+            None => eprintln!("left out: it takes root"),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::arguments::Info;
 use crate::commands::kernel;
 use crate::commands::mkfs::{PAGE_PLACES, kind_text, page_text};
-use crate::failure::Failure;
+use crate::failure::{Failure, in_one_line};
 use crate::locked::{self, Locked};
 use crate::output::{print, size_text};
 use crate::volume;
@@ -59,11 +59,7 @@ fn live(path: &Path) -> Result<Live, String> {
     let participants = list
         .into_iter()
         .filter(|info| info.id != session.participant())
-        .map(|info| Participant {
-            pid: info.pid,
-            same_namespace: (info.same_namespace || info.other_namespace).then_some(info.same_namespace),
-            name: info.name,
-        })
+        .map(|info| Participant { pid: info.pid, same_namespace: info.is_of_our_namespace(), name: info.name })
         .collect();
     Ok(Live {
         statistics: volume.statistics().map_err(|error| error.to_string())?,
@@ -99,12 +95,13 @@ fn state(medium: &Medium, about: &Description, live: Option<&Result<Live, String
 }
 
 fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> String {
-    let mut text = format!("{}: Gannet volume", path.display());
+    let mut text = format!("{}: Gannet volume", in_one_line(&path.to_string_lossy()));
     if !about.label.is_empty() {
         text += &format!(" \"{}\"", about.label.escape_debug());
     }
     text.push('\n');
-    let mut line = |name: &str, value: &str| text += &format!("  {name:<10}{value}\n");
+    // There are paths in it, and names of processes.
+    let mut line = |name: &str, value: &str| text += &format!("  {name:<10}{}\n", in_one_line(value));
     line("size", &size_text(about.size_bytes));
     match usage(about, live) {
         Some((free, inodes)) => {
@@ -115,6 +112,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
                 &format!("{percent} %, {} free; {inodes} of {} inodes", size_text(free_bytes), about.inodes_max),
             );
         }
+        None if live.is_some() => line("used", "not known: who has it open cannot be asked"),
         None => line("used", "not known before it is opened again"),
     }
     line("medium", &kind_text(medium));
@@ -173,6 +171,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
 fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> Value {
     let usage = usage(about, live);
     let pages = medium.page_report(PAGE_PLACES).ok();
+    let is_open = live.is_some();
     let live = live.and_then(|live| live.as_ref().ok());
     json!({
         "volume": path.display().to_string(),
@@ -201,6 +200,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
             "incompatible": about.feature_names[2],
         },
         "epoch": about.epoch,
+        "open": is_open,
         "closed_cleanly": about.closed_cleanly,
         "repair_cut_short": about.repair_cut_short,
         "participants": live.map(|live| {
@@ -246,7 +246,7 @@ fn media_json(path: &Path, medium: &Medium) -> Vec<Value> {
         let file = if members.len() > 1 { member.path.as_path() } else { path };
         json!({
             "file": file.display().to_string(),
-            "kind": member.kind.name(),
+            "kind": member.name,
             "survives": member.survives,
             "start_bytes": member.start,
             "size_bytes": member.length,
