@@ -37,8 +37,12 @@ impl Failure {
 
 /// Prints a line to stderr, as well as that goes. Paths can have line feeds in them, and what terminals obey.
 pub(crate) fn print(message: &str) {
-    let line: String = message.chars().flat_map(shown).collect();
-    let _ = writeln!(std::io::stderr(), "gannet: {line}");
+    let _ = writeln!(std::io::stderr(), "gannet: {}", in_one_line(message));
+}
+
+/// A text in which all can be seen that is in it: as part of a line of its own.
+pub(crate) fn in_one_line(text: &str) -> String {
+    text.chars().flat_map(shown).collect()
 }
 
 /// A character, or how it is written where it is none that can be seen.

@@ -1,6 +1,6 @@
 //! Volumes as files: opening their media, and finding out whether somebody has them open.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, in_one_line};
 use crate::output::size_text;
 use gannet_logfs::{LogFs, open_medium, open_medium_to_check};
 use gannet_media::{Medium, Member};
@@ -40,6 +40,16 @@ pub(crate) fn open_to_check(path: &Path, read_only: bool) -> Result<Medium, Fail
     open_medium_to_check(path, read_only).map_err(Failure::new)
 }
 
+/// Has what was written to a medium written down, where it is a file on a disk.
+pub(crate) fn sync(path: &Path, medium: &Medium) -> Result<(), Failure> {
+    medium.sync().map_err(|error| {
+        let shown = path.display();
+        Failure::new(format_args!(
+            "{shown}: what was written cannot be brought to the disk below: {error}; see what the kernel says of that (dmesg), and do it again"
+        ))
+    })
+}
+
 /// The media that a volume spans, as people name them: their numbers, paths, kinds, sizes and NUMA nodes. None for a volume on
 /// one.
 pub(crate) fn media(medium: &Medium) -> Vec<String> {
@@ -49,7 +59,8 @@ pub(crate) fn media(medium: &Medium) -> Vec<String> {
     }
     let one = |(member, node): (&Member, Option<u32>)| {
         let node = node.map_or("NUMA node not known".to_owned(), |node| format!("NUMA node {node}"));
-        format!("{}, {}, {node}: {}", member.kind.name(), size_text(member.length), member.path.display())
+        let path = in_one_line(&member.path.to_string_lossy());
+        format!("{}, {}, {node}: {path}", member.name, size_text(member.length))
     };
     members.iter().zip(medium.nodes()).map(one).collect()
 }

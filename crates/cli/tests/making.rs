@@ -130,6 +130,16 @@ fn links_that_lead_nowhere_are_named() {
     refused(&["mkfs", &link, "--size", "4M", "--force"], 1, &words);
     refused(&["mkfs", &new, "--size", "4M", "--and", &format!("{link}:4M")], 1, &words);
     assert_eq!(names(home.path()), [PathBuf::from(&link)], "nothing is left of the first");
+    // One that leads to itself is no link to nothing.
+    std::os::unix::fs::symlink("circle", at("circle")).unwrap();
+    for (command, code) in [("info", 1), ("fsck", 8)] {
+        refused(
+            &[command, &at("circle")],
+            code,
+            &["circle: cannot follow the symbolic link: it leads back to itself; "],
+        );
+    }
+    refused(&["mkfs", &at("circle"), "--size", "4M"], 1, &["circle: cannot follow the symbolic link: it leads back"]);
     // One that leads somewhere stays, and what it leads to is replaced.
     fs::write(at("nowhere"), "").unwrap();
     assert!(gannet(&["mkfs", &link, "--size", "4M"]).status.success());
@@ -204,8 +214,10 @@ fn odd_input_is_answered_with_one_line() {
         refused(&[command, &odd], code, &["5000 bytes", "truncated"]);
         refused(&[command, &zeros], code, &["no Gannet volume", "gannet mkfs"]);
         refused(&[command, &huge], code, &["no Gannet volume"]);
-        refused(&[command, &half], code, &["larger than its medium", "put a whole copy in its place"]);
-        refused(&[command, &page], code, &[&page]);
+        if command != "fsck" {
+            refused(&[command, &half], code, &["larger than its medium", "put a whole copy in its place"]);
+            refused(&[command, &page], code, &[&page, "`gannet fsck` says more"]);
+        }
         refused(&[command, &torn], code, &["truncated"]);
         refused(&[command, "/dev/zero"], code, &["a character device other than device DAX"]);
         let usage = if command == "fsck" { 16 } else { 2 };
@@ -213,9 +225,22 @@ fn odd_input_is_answered_with_one_line() {
         refused(&[command, &volume, "a", "b"], usage, &["unexpected"]);
         refused(&[command, "--nonsense", &volume], usage, &["--nonsense"]);
     }
-    refused(&["fsck", &half], 8, &["larger than its medium"]);
-    assert!(!String::from_utf8_lossy(&gannet(&["fsck", &half]).stderr).contains("fsck` says more"));
+    // A check of what was cut comes to a verdict, which is that.
+    for (cut, bytes) in [(&half, 4 << 20), (&page, 4096)] {
+        for repair in [&[][..], &["--repair"]] {
+            let output = gannet(&[&["fsck", cut], repair].concat());
+            let said = String::from_utf8(output.stdout.clone()).unwrap();
+            assert!(output.status.code() == Some(4) && output.stderr.is_empty(), "{output:?}");
+            let words = [format!("cut from {} to {bytes} bytes", 8 << 20), "nothing else was checked".to_owned()];
+            assert!(words.iter().all(|words| said.contains(words)) && !said.contains("cleanly"), "{said}");
+        }
+        let output = gannet(&["fsck", "--json", cut]);
+        let figures: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(figures["outcome"] == "damaged" && figures["inodes"].is_null(), "{figures}");
+        assert_eq!((&figures["blocks"], output.status.code()), (&2048.into(), Some(4)));
+    }
     refused(&["stat", &volume], 1, &["nobody has it open", "gannet info"]);
+    refused(&["dump", &volume, ""], 2, &["an inode's number, or a path"]);
     for what in ["/missing", "missing", "7777", "99999999999999999999", "/volume/x"] {
         refused(&["dump", &volume, what], 1, &[what, "an inode's number, or a path"]);
     }

@@ -31,6 +31,16 @@ impl Used {
     fn path(&self) -> String {
         self.directory.path().join("volume").to_str().unwrap().to_owned()
     }
+
+    /// A process that has the volume open and maps a file at a path that is no text, until its standard input ends.
+    fn user_with_odd_maps(&self) -> Running {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--nocapture", "--exact", "maps_an_odd_path_when_told"]).env("GANNET_TEST_ODD", self.path());
+        let mut running = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut lines = BufReader::new(running.0.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().ends_with("it is mapped")));
+        running
+    }
 }
 
 /// Ends what would go on for ever.
@@ -317,6 +327,51 @@ fn who_holds_locks_on_files_is_named() {
         assert_eq!(one["ended"], false, "{one}");
         assert_eq!((&one["exclusive"], one["last_byte"].is_null()), (&is_flock.into(), is_flock), "{one}");
         assert!(ms < 3_600_000, "since it was taken, not since 1970: {one}");
+    }
+}
+
+/// The other process of the test below. Not told to, it does nothing.
+#[test]
+fn maps_an_odd_path_when_told() {
+    use std::os::unix::ffi::OsStrExt;
+    let Some(path) = std::env::var_os("GANNET_TEST_ODD") else { return };
+    let path = Path::new(&path);
+    let _volume = gannet_open::open_volume(path, gannet_open::Options::default()).unwrap();
+    let odd = path.with_file_name(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::write(&odd, [0; 4096]).unwrap();
+    let _mapped = gannet_media::Medium::open(&odd, gannet_media::OpenOptions::default()).unwrap();
+    println!("it is mapped");
+    std::io::stdin().read_to_string(&mut String::new()).unwrap();
+}
+
+/// It is told of a process's maps whether its number means the same here: of any bytes in them, and where they cannot be seen, nothing is said.
+#[test]
+fn a_pid_namespace_is_called_another_only_where_it_is() {
+    let used = Used::new();
+    let user = used.user_with_odd_maps();
+    let pid = user.0.id();
+    let line = |text: &str| text.lines().find(|line| line.contains(&format!("in use by {pid} "))).unwrap().to_owned();
+    let text = told(&used, &["info"]);
+    assert!(!line(&text).contains("namespace"), "{text}");
+    let figures: Value = serde_json::from_str(&told(&used, &["info", "--json"])).unwrap();
+    let users = figures["participants"].as_array().unwrap();
+    assert!(users.len() == 2 && users.iter().all(|one| one["same_pid_namespace"] == true), "{figures}");
+    let in_namespaces = |flags: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(flags).args([env!("CARGO_BIN_EXE_gannet"), "info", &used.path()]);
+        let output = command.output().ok().filter(|output| output.status.success())?;
+        String::from_utf8(output.stdout).ok().filter(|text| text.contains("in use by"))
+    };
+    match in_namespaces(&["-Ur"]) {
+        Some(text) => assert!(line(&text).ends_with("(whether of this PID namespace cannot be seen)"), "{text}"),
+        None => eprintln!("left out: no user namespaces here"),
+    }
+    // With the /proc of the namespace outside, and with its own.
+    for (flags, words) in [(&["-pf"][..], "cannot be seen)"), (&["-pf", "--mount-proc"], "(another PID namespace)")] {
+        match in_namespaces(flags) {
+            Some(text) => assert!(line(&text).ends_with(words), "{text}"),
+            None => eprintln!("left out: it takes root"),
+        }
     }
 }
 

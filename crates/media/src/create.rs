@@ -15,7 +15,9 @@ use rustix::io::Errno;
 
 use crate::error::OpenError;
 use crate::medium::{Medium, MediumKind};
-use crate::open::{LENGTH_UNIT_BYTES, MAGIC_HUGETLBFS, OpenOptions, free_huge_pages, system};
+use crate::open::{
+    IN_A_CIRCLE, LENGTH_UNIT_BYTES, MAGIC_HUGETLBFS, OpenOptions, TOO_MANY_OPEN, free_huge_pages, system,
+};
 use crate::pages::HUGE_BYTES;
 
 /// Space is reserved in steps of this size: a whole number of huge pages.
@@ -99,6 +101,9 @@ impl Creation {
         let real = std::fs::canonicalize(path).ok();
         let resolved = real.clone().unwrap_or_else(|| path.to_owned());
         let present = match std::fs::metadata(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+                return Err(system(&resolved, IN_A_CIRCLE, Errno::LOOP));
+            }
             Err(_) if resolved.is_symlink() => return Err(leads_nowhere(&resolved)),
             Err(_) => None,
             Ok(_) if !options.force => return Err(OpenError::Exists { path: resolved }),
@@ -136,7 +141,7 @@ impl Creation {
                 system(path, "create the file; make its directory first (mkdir -p)", error)
             }
             Errno::ACCESS => system(path, "create the file; its directory must be one that you may write to", error),
-            error => system(path, "create the file", error),
+            error => system(path, creating(error), error),
         })?;
         begun(path, File::from(file), Way::Named(making), present)
     }
@@ -194,6 +199,7 @@ impl Creation {
                 let place = format!("/proc/self/fd/{}", self.file.as_raw_fd());
                 rustix::fs::linkat(CWD, place, CWD, &making, AtFlags::SYMLINK_FOLLOW).map_err(|error| match error {
                     Errno::EXIST => OpenError::Exists { path: making.clone() },
+                    error @ (Errno::PERM | Errno::ROFS) => system(&path, creating(error), error),
                     error => system(&path, "give the new file its name", error),
                 })?;
                 self.way = Way::Named(making);
@@ -203,7 +209,13 @@ impl Creation {
         if let Way::Named(making) = &self.way
             && *making != path
         {
-            rustix::fs::rename(making, &path).map_err(|error| system(&path, "put the new file in place", error))?;
+            rustix::fs::rename(making, &path).map_err(|error| {
+                let action = match error {
+                    Errno::PERM => "put the new file in place: the old one may not be removed, or was made immutable (lsattr; chattr -i undoes that)",
+                    _ => "put the new file in place",
+                };
+                system(&path, action, error)
+            })?;
         }
         // From here on it is not removed.
         self.way = Way::There;
@@ -228,6 +240,21 @@ impl Drop for Creation {
         if let Way::Named(path) = &self.way {
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// Why a file cannot be created, and what to do.
+fn creating(error: Errno) -> &'static str {
+    match error {
+        Errno::PERM => {
+            "create the file: its directory was made immutable (lsattr), which chattr -i undoes; or name another place"
+        }
+        Errno::ROFS => {
+            "create the file: its file system is mounted read-only; mount that writable (mount -o remount,rw), or name another place"
+        }
+        Errno::LOOP => IN_A_CIRCLE,
+        Errno::MFILE => TOO_MANY_OPEN,
+        _ => "create the file",
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::error::OpenError;
 use crate::held::HeldFile;
-use crate::medium::{Backing, Medium, MediumKind, PersistMode, survives_in};
+use crate::medium::{Backing, Medium, MediumKind, PersistMode, name_in, survives_in};
 use crate::offset::MediumOffset;
 use crate::open::{MAP_ALIGNMENT_BYTES, device_alignment, reserve, system};
 
@@ -38,6 +38,8 @@ pub struct Member {
     pub path: PathBuf,
     /// What it is.
     pub kind: MediumKind,
+    /// Likewise, in words for people: a memory file system by its name.
+    pub name: &'static str,
     /// What acknowledged operations on it survive, in words for people.
     pub survives: &'static str,
     /// Where on the medium it begins.
@@ -204,6 +206,7 @@ impl Medium {
         let joined = |member: &Joined| Member {
             path: member.path.clone(),
             kind: member.kind,
+            name: name_in(member.kind, member.file.as_ref().or(first)),
             survives: survives_in(member.kind, member.file.as_ref().or(first)),
             start: member.start,
             length: member.length,
@@ -211,7 +214,8 @@ impl Medium {
         match &self.backing.members[..] {
             [] => {
                 let (kind, survives) = (self.kind(), self.survives());
-                vec![Member { path: PathBuf::new(), kind, survives, start: 0, length: self.length() }]
+                let name = name_in(kind, first);
+                vec![Member { path: PathBuf::new(), kind, name, survives, start: 0, length: self.length() }]
             }
             members => members.iter().map(joined).collect(),
         }

@@ -7,6 +7,7 @@ use crate::error::AccessError;
 use crate::held::HeldFile;
 use crate::join::Joined;
 use crate::offset::MediumOffset;
+use crate::open::MAGIC_RAMFS;
 use crate::processor::WriteBack;
 use crate::simulation::Recorder;
 use crate::unreadable::Unreadable;
@@ -34,7 +35,7 @@ pub enum MediumKind {
     DeviceDax,
     /// A file mapped with `MAP_SYNC`.
     FileDax,
-    /// A file on tmpfs, or a memfd.
+    /// A file on tmpfs or ramfs, or a memfd.
     Memory,
     /// A file on hugetlbfs.
     HugeMemory,
@@ -71,6 +72,13 @@ impl MediumKind {
             MediumKind::SimulatedDiskFile => "simulated power loss, after a sync",
         }
     }
+}
+
+/// What a file of this kind is, in words for people: as [`MediumKind::name`], and ramfs by its own.
+pub(crate) fn name_in(kind: MediumKind, file: Option<&HeldFile>) -> &'static str {
+    let is_ramfs =
+        || file.and_then(|file| rustix::fs::fstatfs(file).ok()).is_some_and(|below| below.f_type as u64 == MAGIC_RAMFS);
+    if kind == MediumKind::Memory && is_ramfs() { "memory (ramfs)" } else { kind.name() }
 }
 
 /// What memory without a name survives.

@@ -23,7 +23,7 @@ pub(crate) const LENGTH_UNIT_BYTES: u64 = 4096;
 
 const MAGIC_TMPFS: u64 = 0x0102_1994;
 pub(crate) const MAGIC_HUGETLBFS: u64 = 0x9584_58F6;
-const MAGIC_RAMFS: u64 = 0x8584_58F6;
+pub(crate) const MAGIC_RAMFS: u64 = 0x8584_58F6;
 
 /// How to open.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +40,18 @@ pub struct OpenOptions {
 /// What cannot be done with a file below which nothing can be written.
 const READ_ONLY_BELOW: &str = "open the medium to write to it: the file system that it lies on is mounted read-only; mount that writable \
     (mount -o remount,rw), copy the volume elsewhere, or look at it through gannet mount -o ro";
+
+/// What can be read and not be changed, whoever owns it.
+const IMMUTABLE: &str = "open the medium to write to it: it was made immutable, or for appending only (lsattr); undo that (chattr -i -a), \
+    or look at it through gannet mount -o ro";
+
+/// What a symbolic link is that leads to itself, by others perhaps.
+pub(crate) const IN_A_CIRCLE: &str =
+    "follow the symbolic link: it leads back to itself; name another path, or remove the link";
+
+/// What a process has that may not open one more.
+pub(crate) const TOO_MANY_OPEN: &str =
+    "open one more file: the process has as many open as it may; close some, or raise the limit (ulimit -n)";
 
 /// Where the descriptors of media begin, if the process may have so many.
 const DESCRIPTOR_MIN: i32 = 512;
@@ -91,6 +103,9 @@ impl Medium {
                 Errno::NOENT => OpenError::NotThere { path: path.to_owned() },
                 Errno::ISDIR => OpenError::WrongType { path: path.to_owned(), kind: "a directory" },
                 Errno::ROFS => system(path, READ_ONLY_BELOW, error),
+                Errno::PERM if !options.read_only => system(path, IMMUTABLE, error),
+                Errno::LOOP => system(path, IN_A_CIRCLE, error),
+                Errno::MFILE => system(path, TOO_MANY_OPEN, error),
                 error => system(path, "open the medium", error),
             })?;
         // Low numbers are the program's, which may be anybody's: shells and scripts use them by number.

@@ -15,6 +15,7 @@ use crate::session::{
     ARENA_ID_AT, BOOT_AT, BYTES_AT, IN_CHARGE, LAYOUT_AT, MAGIC, MAGIC_AT, NONCE_AT, READY, READY_AT, Session, UUID_AT,
     VolumeGuard,
 };
+use rustix::fd::AsFd;
 use rustix::thread::{Timespec, nanosleep};
 use std::sync::Arc;
 
@@ -80,7 +81,14 @@ impl Session {
 
     /// Whether an arena of this volume stands there whose users were all killed: attaching goes on with it if it can.
     pub fn is_left_behind(identity: VolumeIdentity) -> Result<bool> {
-        ArenaPath::new(&identity).open()?.map_or(Ok(false), |fd| Ok(!file::any_life(&fd)?))
+        let Some(fd) = ArenaPath::new(&identity).open()? else { return Ok(false) };
+        let bytes = rustix::fs::fstat(&fd).map_or(0, |status| status.st_size as u64);
+        // Somebody may have emptied or cut it.
+        let word = |at| header_word(&fd, at);
+        let is_whole = word(MAGIC_AT) == Some(MAGIC)
+            && word(BYTES_AT) == Some(bytes)
+            && word(READY_AT).is_some_and(|state| [READY, IN_CHARGE].contains(&state));
+        Ok(is_whole && !file::any_life(&fd)?)
     }
 
     /// Removes the arena of a volume whose last participant was killed; what it held of memory is
@@ -284,11 +292,14 @@ fn is_cut(gate: &Gate) -> bool {
     if gate.bytes < HEADER_BYTES {
         return true;
     }
-    let word = |at| {
-        let mut word = [0; 8];
-        (rustix::io::pread(gate.fd(), &mut word, at) == Ok(word.len())).then_some(u64::from_le_bytes(word))
-    };
+    let word = |at| header_word(gate.fd(), at);
     word(MAGIC_AT) == Some(MAGIC) && word(BYTES_AT).is_some_and(|bytes| gate.bytes < bytes)
+}
+
+/// A word of the header of an arena that is not mapped; `None` behind its end.
+fn header_word(arena: impl AsFd, at: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    (rustix::io::pread(arena, &mut word, at) == Ok(word.len())).then_some(u64::from_le_bytes(word))
 }
 
 /// Maps the arena through an open file of its own: not the gate's, not the byte's, since children

@@ -107,6 +107,38 @@ impl Error {
         move |errno| Self::System { doing, errno }
     }
 
+    /// Of a call that opens or makes something in [`ARENA_DIRECTORY`](crate::file::ARENA_DIRECTORY), with what to do where that is not as it
+    /// has to be.
+    pub(crate) fn in_directory(doing: &'static str) -> impl FnOnce(Errno) -> Self {
+        move |errno| {
+            let doing = match errno {
+                Errno::NOENT => {
+                    "there is no directory /dev/shm for the shared state; make it and mount a tmpfs there (mount -t tmpfs tmpfs /dev/shm)"
+                }
+                Errno::NOTDIR => {
+                    "/dev/shm, for the shared state, is no directory; put one in its place and mount a tmpfs there (mount -t tmpfs tmpfs /dev/shm)"
+                }
+                Errno::ROFS => {
+                    "/dev/shm, for the shared state, is mounted read-only; mount it writable (mount -o remount,rw /dev/shm)"
+                }
+                Errno::OPNOTSUPP | Errno::ISDIR => {
+                    "the file system at /dev/shm cannot hold the shared state; mount a tmpfs there (mount -t tmpfs tmpfs /dev/shm)"
+                }
+                Errno::ACCESS => {
+                    "you may not make the shared state in /dev/shm; its owner can let you (chmod 1777 /dev/shm)"
+                }
+                Errno::MFILE => {
+                    "open the shared state: this process has as many files open as it may; close some, or raise the limit (ulimit -n)"
+                }
+                Errno::NFILE => {
+                    "open the shared state: the system has as many files open as it may; raise the limit (sysctl fs.file-max)"
+                }
+                _ => doing,
+            };
+            Self::System { doing, errno }
+        }
+    }
+
     /// The program has closed a descriptor of ours, or given its number to a file of its own.
     pub(crate) fn displaced() -> Self {
         Self::System { doing: DISPLACED, errno: Errno::BADF }

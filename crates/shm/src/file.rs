@@ -132,7 +132,7 @@ impl ArenaPath {
             let named = match rustix::fs::lstat(self.path.as_str()) {
                 Ok(named) => named,
                 Err(Errno::NOENT) => return Ok(None),
-                Err(errno) => return Err(Error::system("examine the arena")(errno)),
+                Err(errno) => return Err(Error::in_directory("examine the arena")(errno)),
             };
             self.check(&named)?;
             let listed = Coming::new(named.st_ino);
@@ -167,7 +167,7 @@ impl ArenaPath {
             Err(Errno::LOOP) => Err(self.foreign("a symbolic link")),
             Err(Errno::ACCESS | Errno::PERM) => Err(self.foreign("belongs to another user")),
             Err(Errno::ISDIR | Errno::NXIO) => Err(self.foreign("not a regular file")),
-            Err(errno) => Err(Error::system("open the arena")(errno)),
+            Err(errno) => Err(Error::in_directory("open the arena")(errno)),
         }
     }
 
@@ -251,7 +251,8 @@ impl ArenaPath {
     pub(crate) fn create_hidden(&self, bytes: u64, head: u64) -> Result<Gate> {
         let doing = "create the shared state in /dev/shm";
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-        let fd = rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::system(doing))?;
+        let fd =
+            rustix::fs::open(ARENA_DIRECTORY, flags, Mode::RUSR | Mode::WUSR).map_err(Error::in_directory(doing))?;
         let status = self.stat(&fd)?;
         let listed = Coming::new(status.st_ino);
         // What is changed below has no name, and nothing in it.
@@ -268,7 +269,7 @@ impl ArenaPath {
         }
         rustix::fs::ftruncate(&fd, bytes).map_err(Error::system(doing))?;
         rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, head)
-            .map_err(Error::system("get memory for the shared state in /dev/shm"))?;
+            .map_err(Error::in_directory("get memory for the shared state in /dev/shm"))?;
         sys::lock_bytes_wait(&fd, GATE_BYTE, 1).map_err(Error::system(doing))?;
         Ok(Gate { opened: Some(fd), bytes })
     }

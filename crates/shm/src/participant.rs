@@ -52,10 +52,20 @@ pub struct ParticipantInfo {
     pub id: ParticipantId,
     /// Process id, as the process itself sees it.
     pub pid: u32,
-    /// Whether `pid` means the same to us.
+    /// Whether `pid` means the same to us, for certain.
     pub same_namespace: bool,
+    /// Whether it means another process to us, or none, for certain: it is of another PID namespace.
+    pub other_namespace: bool,
     /// Command name, at most 15 bytes.
     pub name: String,
+}
+
+impl ParticipantInfo {
+    /// Whether `pid` means the same to us; `None` where that cannot be seen.
+    #[must_use]
+    pub fn is_of_our_namespace(&self) -> Option<bool> {
+        (self.same_namespace || self.other_namespace).then_some(self.same_namespace)
+    }
 }
 
 /// What identifies a process to others.
@@ -367,10 +377,12 @@ impl<'a> Participants<'a> {
             .flat_map(|word| words[*word].load(Ordering::Relaxed).to_le_bytes())
             .take_while(|byte| *byte != 0)
             .collect();
+        let own = if namespace == 0 { 0 } else { own_namespace() };
         ParticipantInfo {
             id,
             pid: self.pid(id),
-            same_namespace: namespace != 0 && namespace == own_namespace(),
+            same_namespace: own != 0 && namespace == own,
+            other_namespace: own != 0 && namespace != own,
             name: String::from_utf8_lossy(&name).into_owned(),
         }
     }

@@ -121,13 +121,31 @@ impl Session {
     /// arena mapped.
     pub(crate) fn info_for_people(&self, id: ParticipantId) -> ParticipantInfo {
         let mut info = self.participants().info(id, || self.namespace());
-        info.same_namespace = info.same_namespace || self.has_mapped_the_arena(info.pid);
+        if !info.same_namespace && !info.other_namespace {
+            let has_mapped = self.has_mapped_the_arena(info.pid);
+            (info.same_namespace, info.other_namespace) = (has_mapped == Some(true), has_mapped == Some(false));
+        }
         info
     }
 
-    fn has_mapped_the_arena(&self, pid: u32) -> bool {
-        let Some(path) = self.path() else { return false };
-        std::fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(path))
+    /// `None` where that cannot be seen: of another user's process, for instance, or of one outside of our user namespace.
+    fn has_mapped_the_arena(&self, pid: u32) -> Option<bool> {
+        let path = self.path()?.as_bytes();
+        // Its numbers are those of the namespace that it was mounted in.
+        let own = std::fs::read_link("/proc/self").ok()?;
+        if own.to_str()?.parse() != Ok(std::process::id()) {
+            return None;
+        }
+        match std::fs::read(format!("/proc/{pid}/maps")) {
+            // The paths of other maps can be any bytes.
+            Ok(maps) => Some(maps.windows(path.len()).any(|bytes| bytes == path)),
+            // There is no such process, or none that we see.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let process = rustix::process::Pid::from_raw(pid.cast_signed())?;
+                (rustix::process::test_kill_process(process) == Err(rustix::io::Errno::SRCH)).then_some(false)
+            }
+            Err(_) => None,
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! `gannet dump`: structures and logs as text.
 
 use crate::arguments::Dump;
-use crate::failure::Failure;
+use crate::failure::{Failure, USAGE};
 use crate::volume;
 use gannet_logfs::{DumpTarget, dump};
 use rustix::io::Errno;
@@ -13,6 +13,11 @@ pub(crate) fn run(arguments: &Dump) -> Result<u8, Failure> {
     let path = &arguments.volume;
     let medium = volume::open(path, true)?;
     let what = arguments.what.as_deref();
+    if what.is_some_and(|what| what.is_empty()) {
+        let message =
+            format!("{}: what of it? Name an inode's number, or a path from the volume's root", path.display());
+        return Err(Failure::new(message).with_code(USAGE));
+    }
     let number = what.and_then(|what| what.to_str()).and_then(|what| what.parse().ok());
     let target = match (what, number) {
         (None, _) => DumpTarget::Volume,

@@ -1,7 +1,7 @@
 //! `gannet fsck`: checks, repairs, and says what was found and lost.
 
 use crate::arguments::Fsck;
-use crate::failure::{Failure, OPERATIONAL};
+use crate::failure::{Failure, OPERATIONAL, in_one_line};
 use crate::output::{Progress, print};
 use crate::volume;
 use gannet_logfs::{
@@ -64,10 +64,12 @@ fn check_volume(arguments: &Fsck) -> Result<u8, Failure> {
         return Err(Failure::new(message));
     }
     let checked = if arguments.repair { repair(arguments, &medium)? } else { look(arguments, &medium)? };
-    medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
-    if arguments.repair && checked.report.outcome != Outcome::Damaged {
-        // What killed users have left is not of the volume as it is now.
-        remove_left_open(&medium);
+    if arguments.repair {
+        volume::sync(path, &medium)?;
+        if checked.report.outcome != Outcome::Damaged {
+            // What killed users have left is not of the volume as it is now.
+            remove_left_open(&medium);
+        }
     }
     if arguments.json {
         let text = serde_json::to_string_pretty(&as_json(path, &checked)).map_err(Failure::new)?;
@@ -131,7 +133,7 @@ fn as_text(path: &Path, checked: &Checked) -> String {
         );
     } else if *in_use {
         text += "somebody has the volume open: what is being changed was not checked\n";
-    } else if !report.closed_cleanly {
+    } else if !report.closed_cleanly && !report.is_cut {
         text += match &report.recovery {
             Some(_) => "the volume was not closed cleanly, and was recovered\n",
             None if report.outcome != Outcome::Sound => "the volume was not closed cleanly\n",
@@ -162,10 +164,13 @@ fn as_text(path: &Path, checked: &Checked) -> String {
         Outcome::Repaired => format!("repaired, {damage} findings"),
         Outcome::Damaged => format!("DAMAGED, {damage} findings"),
     };
+    if report.is_cut {
+        return text + &format!("{}: {outcome}; nothing else was checked\n", in_one_line(&path.to_string_lossy()));
+    }
     let files = report.inodes.saturating_sub(report.directories);
     text += &format!(
         "{}: {outcome}; {files} files, {} directories, {} of {} blocks in use\n",
-        path.display(),
+        in_one_line(&path.to_string_lossy()),
         report.directories,
         report.blocks_used,
         report.blocks
@@ -180,6 +185,7 @@ fn damage_count(report: &CheckReport) -> u64 {
 
 fn as_json(path: &Path, checked: &Checked) -> Value {
     let report = &checked.report;
+    let counted = Some(report).filter(|report| !report.is_cut);
     let finding = |finding: &Finding| {
         json!({
             "severity": match finding.severity { Severity::Note => "note", Severity::Damage => "damage" },
@@ -196,11 +202,11 @@ fn as_json(path: &Path, checked: &Checked) -> Value {
         "volume": path.display().to_string(),
         "outcome": checked.outcome().0,
         "in_use": checked.in_use,
-        "closed_cleanly": report.closed_cleanly,
+        "closed_cleanly": counted.map(|report| report.closed_cleanly),
         "recovered": report.recovery.is_some(),
-        "inodes": report.inodes,
-        "directories": report.directories,
-        "blocks_used": report.blocks_used,
+        "inodes": counted.map(|report| report.inodes),
+        "directories": counted.map(|report| report.directories),
+        "blocks_used": counted.map(|report| report.blocks_used),
         "blocks": report.blocks,
         "findings": report.findings.iter().map(finding).collect::<Vec<_>>(),
         "findings_left_out": report.findings_left_out,

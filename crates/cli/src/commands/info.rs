@@ -2,8 +2,8 @@
 
 use crate::arguments::Info;
 use crate::commands::kernel;
-use crate::commands::mkfs::{kind_text, page_text};
-use crate::failure::Failure;
+use crate::commands::mkfs::{PAGE_PLACES, kind_text, page_text};
+use crate::failure::{Failure, in_one_line};
 use crate::locked::{self, Locked};
 use crate::output::{print, size_text};
 use crate::volume;
@@ -21,7 +21,8 @@ const LOCKS_TOLD: usize = 20;
 struct Participant {
     pid: u32,
     name: String,
-    same_namespace: bool,
+    /// Whether its number means the same here; `None` where that cannot be seen.
+    same_namespace: Option<bool>,
 }
 
 /// What only those know who have the volume open.
@@ -58,7 +59,7 @@ fn live(path: &Path) -> Result<Live, String> {
     let participants = list
         .into_iter()
         .filter(|info| info.id != session.participant())
-        .map(|info| Participant { pid: info.pid, name: info.name, same_namespace: info.same_namespace })
+        .map(|info| Participant { pid: info.pid, same_namespace: info.is_of_our_namespace(), name: info.name })
         .collect();
     Ok(Live {
         statistics: volume.statistics().map_err(|error| error.to_string())?,
@@ -94,12 +95,13 @@ fn state(medium: &Medium, about: &Description, live: Option<&Result<Live, String
 }
 
 fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> String {
-    let mut text = format!("{}: Gannet volume", path.display());
+    let mut text = format!("{}: Gannet volume", in_one_line(&path.to_string_lossy()));
     if !about.label.is_empty() {
         text += &format!(" \"{}\"", about.label.escape_debug());
     }
     text.push('\n');
-    let mut line = |name: &str, value: &str| text += &format!("  {name:<10}{value}\n");
+    // There are paths in it, and names of processes.
+    let mut line = |name: &str, value: &str| text += &format!("  {name:<10}{}\n", in_one_line(value));
     line("size", &size_text(about.size_bytes));
     match usage(about, live) {
         Some((free, inodes)) => {
@@ -110,6 +112,7 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
                 &format!("{percent} %, {} free; {inodes} of {} inodes", size_text(free_bytes), about.inodes_max),
             );
         }
+        None if live.is_some() => line("used", "not known: who has it open cannot be asked"),
         None => line("used", "not known before it is opened again"),
     }
     line("medium", &kind_text(medium));
@@ -140,7 +143,11 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
     match live {
         Some(Ok(live)) => {
             for participant in &live.participants {
-                let where_from = if participant.same_namespace { "" } else { " (another PID namespace)" };
+                let where_from = match participant.same_namespace {
+                    Some(true) => "",
+                    Some(false) => " (another PID namespace)",
+                    None => " (whether of this PID namespace cannot be seen)",
+                };
                 line("in use by", &format!("{} {}{where_from}", participant.pid, participant.name));
             }
             let memory = &live.memory;
@@ -163,7 +170,8 @@ fn as_text(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
 
 fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Result<Live, String>>) -> Value {
     let usage = usage(about, live);
-    let pages = medium.page_report(64).ok();
+    let pages = medium.page_report(PAGE_PLACES).ok();
+    let is_open = live.is_some();
     let live = live.and_then(|live| live.as_ref().ok());
     json!({
         "volume": path.display().to_string(),
@@ -178,6 +186,7 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
         "survives": medium.survives(),
         "media": media_json(path, medium),
         "page_bytes": pages.map(|pages| pages.usual_page_bytes()),
+        "huge_percent": pages.map(|pages| pages.huge_percent()),
         "data": if about.copy_on_write { "cow" } else { "inplace" },
         "emulate_pmem": about.emulate_persistence,
         "features": {
@@ -191,10 +200,14 @@ fn as_json(path: &Path, medium: &Medium, about: &Description, live: Option<&Resu
             "incompatible": about.feature_names[2],
         },
         "epoch": about.epoch,
+        "open": is_open,
         "closed_cleanly": about.closed_cleanly,
         "repair_cut_short": about.repair_cut_short,
         "participants": live.map(|live| {
-            live.participants.iter().map(|one| json!({ "pid": one.pid, "name": one.name })).collect::<Vec<_>>()
+            let one = |one: &Participant| {
+                json!({ "pid": one.pid, "name": one.name, "same_pid_namespace": one.same_namespace })
+            };
+            live.participants.iter().map(one).collect::<Vec<_>>()
         }),
         "waiting": live.map(|live| live.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>()),
         "locked": live.map(|live| live.locked.iter().map(Locked::as_json).collect::<Vec<_>>()),
@@ -233,7 +246,7 @@ fn media_json(path: &Path, medium: &Medium) -> Vec<Value> {
         let file = if members.len() > 1 { member.path.as_path() } else { path };
         json!({
             "file": file.display().to_string(),
-            "kind": member.kind.name(),
+            "kind": member.name,
             "survives": member.survives,
             "start_bytes": member.start,
             "size_bytes": member.length,

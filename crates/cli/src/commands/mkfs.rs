@@ -1,7 +1,7 @@
 //! `gannet mkfs`: reserves the space, makes the volume, says what was got.
 
 use crate::arguments::{Data, Mkfs};
-use crate::failure::{Failure, USAGE, print as print_error};
+use crate::failure::{Failure, USAGE, in_one_line, print as print_error};
 use crate::output::{Progress, print, size_text};
 use crate::volume;
 use gannet_logfs::{FurtherOptions, MakeOptions, holds, make_spanning, remove_left_open};
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Mkfs) -> Result<u8, Failure> {
         now: Time::now(),
     };
     make_spanning(&medium, &options, &further).map_err(|error| volume::failure(path, error))?;
-    medium.sync().map_err(|error| Failure::new(format_args!("{}: {error}", path.display())))?;
+    volume::sync(path, &medium)?;
     // What killed users of a volume that was there before have left is nobody's any more.
     remove_left_open(&medium);
     name(&files, made)?;
@@ -191,7 +191,17 @@ fn length(path: &Path, size: Option<u64>, arguments: &Mkfs) -> Result<u64, Failu
     let unit = if arguments.and.is_empty() { BLOCK_BYTES } else { MEMBER_UNIT_BYTES };
     let length = match size {
         // A device among several is used whole, as the help says.
-        Some(size) if arguments.and.is_empty() || !is_device(path) => size / unit * unit,
+        Some(size) if arguments.and.is_empty() => size / unit * unit,
+        Some(size) if !is_device(path) && (size < unit || size.is_multiple_of(unit)) => size,
+        Some(size) if !is_device(path) => {
+            let (less, more) = (size_text(size / unit * unit), size_text((size / unit + 1) * unit));
+            let message = format!(
+                "{}: each file of several has a multiple of 2 MiB, and {} is none: {less}, or {more}?",
+                path.display(),
+                size_text(size)
+            );
+            return Err(Failure::new(message).with_code(USAGE));
+        }
         _ if is_device(path) => Medium::open(path, READ_ONLY).map_err(Failure::new)?.length() / unit * unit,
         _ if path != arguments.volume => {
             let shown = path.display();
@@ -270,7 +280,8 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
         Data::Cow => "data copy-on-write",
     };
     let label = if arguments.label.is_empty() { String::new() } else { format!(" {:?}", arguments.label) };
-    let mut text = format!("{}: volume{label} of {}, {data}\n", path.display(), size_text(medium.length()));
+    let path = in_one_line(&path.to_string_lossy());
+    let mut text = format!("{path}: volume{label} of {}, {data}\n", size_text(medium.length()));
     text += &format!("  medium    {}\n", kind_text(medium));
     for (number, about) in (1..).zip(volume::media(medium)) {
         text += &format!("  medium {number}  {about}\n");
@@ -284,7 +295,7 @@ fn summary(path: &Path, medium: &Medium, arguments: &Mkfs) -> String {
 
 /// What a medium is, in words.
 pub(crate) fn kind_text(medium: &Medium) -> String {
-    let mut kinds: Vec<&str> = medium.members().iter().map(|member| member.kind.name()).collect();
+    let mut kinds: Vec<&str> = medium.members().iter().map(|member| member.name).collect();
     let count = kinds.len();
     kinds.dedup();
     let kind = if count > 1 { format!("{count} media: {}", kinds.join(", ")) } else { kinds.join(", ") };
@@ -296,11 +307,17 @@ pub(crate) fn kind_text(medium: &Medium) -> String {
     format!("{kind}{how}")
 }
 
+/// How many places of a medium are touched to find out which pages it has.
+pub(crate) const PAGE_PLACES: u64 = 64;
+
 /// What pages the medium's map has, in words.
 pub(crate) fn page_text(medium: &Medium) -> Option<String> {
-    const PLACES: u64 = 64;
-    let report = medium.page_report(PLACES).ok()?;
+    let report = medium.page_report(PAGE_PLACES).ok()?;
     let usual = size_text(report.usual_page_bytes());
+    let usual = match report.huge_percent() {
+        percent @ 1..100 => format!("2 MiB for {percent} %, {} for the rest", size_text(report.map_page_bytes)),
+        _ => usual,
+    };
     Some(match report.usual_page_bytes() {
         4096 if medium.kind() == MediumKind::FileDax => {
             format!(

@@ -1,6 +1,7 @@
 //! The command from outside: what it prints, what it refuses, its exit codes.
 
 mod repair;
+mod system;
 mod users;
 
 use std::fs;
@@ -170,6 +171,8 @@ fn volumes_over_files_that_cannot_be_are_not_made() {
     };
     assert!(refused(&[&two], 2).contains(&format!("Say --and {two}:4G")));
     assert!(refused(&[&format!("{two}:1M")], 2).contains("each file of several has 2 MiB at least"));
+    let odd = refused(&[&format!("{two}:5M")], 2);
+    assert!(odd.contains("multiple of 2 MiB, and 5 MiB is none: 4 MiB, or 6 MiB?"), "{odd}");
     assert!(refused(&[&format!("{one}:4M")], 2).contains("is named twice"));
     assert!(
         refused(&[&format!("{two}:4M"), &format!("{}/./two:4M", bench.directory.path().display())], 2)
@@ -216,6 +219,16 @@ fn a_path_with_line_feeds_and_escapes_is_said_in_one_line() {
     assert!(error.contains("/no\\nsuch\\u{1b}[31m: "), "{error}");
     let error = failure(&["fsck", "--repair", "/"], 8);
     assert!(error.contains("a directory cannot hold a volume"), "{error}");
+    let bench = Bench::new();
+    let path = |name: &str| bench.path(name).to_str().unwrap().to_owned();
+    let (one, two) = (path("a\nb\u{1b}[31m"), path("c\nd\u{1b}[31m"));
+    let further = format!("{two}:2M");
+    let (made, info) = (success(&["mkfs", &one, "--size", "2M", "--and", &further]), success(&["info", &one]));
+    for said in [made, success(&["fsck", &one])] {
+        assert!(said.contains("a\\nb\\u{1b}[31m: ") && !said.contains('\u{1b}'), "{said}");
+    }
+    assert!(info.starts_with(&format!("{}: ", one.escape_default())) && !info.contains('\u{1b}'), "{info}");
+    assert!(info.lines().any(|line| line.contains("medium 2") && line.contains("c\\nd\\u{1b}[31m")), "{info}");
 }
 
 #[test]
@@ -283,6 +296,15 @@ fn documents_are_made() {
     for page in ["gannet.1", "gannet-mkfs.1", "gannet-fsck.1", "gannet-run.1"] {
         let text = fs::read_to_string(bench.path(page)).unwrap();
         assert!(text.contains(".SH NAME"), "{page}");
+    }
+    // How a command is called is said with the values of its options.
+    for (page, words) in [
+        ("gannet-mkfs.1", "[\\fB\\-s\\fR|\\fB\\-\\-size\\fR \\fISIZE\\fR]"),
+        ("gannet-mkfs.1", "[\\fB\\-\\-and\\fR \\fIFILE[:SIZE]\\fR]"),
+        ("gannet-fsck.1", "[\\fB\\-\\-give\\-up\\fR \\fIFILE\\fR] [\\fB\\-\\-json\\fR]"),
+    ] {
+        let text = fs::read_to_string(bench.path(page)).unwrap();
+        assert!(text.contains(words), "{words} in {text}");
     }
     assert!(success(&["completion", "bash"]).contains("_gannet"));
     assert!(failure(&["man", "/nonexistent"], 1).contains("/nonexistent"));

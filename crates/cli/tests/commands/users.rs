@@ -127,6 +127,37 @@ impl Drop for KilledAtEnd {
     }
 }
 
+/// Whoever has it open cannot be asked where his shared state is elsewhere: that it is open is said all the same, and not that it crashed.
+#[test]
+fn a_volume_that_is_open_elsewhere_is_said_to_be_open() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("left out: it takes root");
+    }
+    // Not where the other /dev/shm hides it.
+    let directory = tempfile::TempDir::new().unwrap();
+    let path = directory.path().join("volume");
+    let volume = path.to_str().unwrap();
+    success(&["mkfs", volume, "--size", "4M"]);
+    let from_elsewhere = |option: &str| {
+        let script = "mount -t tmpfs none /dev/shm && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_gannet"), "info", option, volume]);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    let figures = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(figures(&success(&["info", "--json", volume]))["open"], false);
+    let open = gannet_open::open(&path, gannet_open::Options::default()).unwrap();
+    let here = figures(&success(&["info", "--json", volume]));
+    assert!(here["open"] == true && here["participants"].is_array(), "{here}");
+    let there = figures(&from_elsewhere("--json"));
+    assert!(there["open"] == true && there["participants"].is_null() && there["free_bytes"].is_null(), "{there}");
+    let text = from_elsewhere("--");
+    for words in ["used      not known: who has it open cannot be asked", "by whom cannot be found out"] {
+        assert!(text.contains(words), "{words} in {text}");
+    }
+    drop(open);
+}
+
 /// Nobody comes back to what killed users left of a volume that is repaired, or that another takes the place of.
 #[test]
 fn what_killed_users_left_goes_with_a_repair_and_with_a_new_volume() {

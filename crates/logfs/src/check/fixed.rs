@@ -3,7 +3,7 @@
 //!
 //! Changes nothing on the medium.
 
-use super::report::Findings;
+use super::report::{CheckReport, Findings, Outcome};
 use crate::disk::{Disk, access_error, no_superblock, replica_that_counts, superblock_error};
 use crate::format::geometry::BLOCKS_MIN;
 use crate::format::member::AT_OPENING;
@@ -30,6 +30,42 @@ pub(super) struct Superblocks {
 }
 
 const HALF_NOTED: &str = "a crash came while a feature was noted in it; recovery copies it from the other";
+
+/// What is said of a volume that is larger than its medium: its file was cut, or not copied whole. `None` if it is not.
+pub(super) fn of_one_cut(medium: &Medium) -> Result<Option<CheckReport>> {
+    let mut bytes = Box::new([0; BLOCK_BYTES as usize]);
+    if medium.length() < BLOCK_BYTES {
+        return Ok(None);
+    }
+    medium.clone().with_zeros_where_unreadable().read(MediumOffset(0), &mut bytes[..]).map_err(access_error)?;
+    let Ok(said) = Superblock::decode(&bytes) else { return Ok(None) };
+    let (whole, left) = (said.blocks * BLOCK_BYTES, medium.length());
+    if whole <= left || said.geometry().is_none() {
+        return Ok(None);
+    }
+    if left / BLOCK_BYTES >= BLOCKS_MIN && replica_that_counts(medium, &said)?.is_some() {
+        return Ok(None);
+    }
+    let mut findings = Findings::default();
+    let what = format!(
+        "its file was cut from {whole} to {left} bytes, or not copied whole: put a whole copy in its place; what was behind the end is gone"
+    );
+    findings.damage("medium", left, 0, what, "");
+    let mut report = CheckReport {
+        outcome: Outcome::Damaged,
+        findings: Vec::new(),
+        findings_left_out: 0,
+        closed_cleanly: false,
+        recovery: None,
+        inodes: 0,
+        directories: 0,
+        blocks_used: 0,
+        blocks: said.blocks,
+        is_cut: true,
+    };
+    report.take(&mut findings);
+    Ok(Some(report))
+}
 
 /// Reads both copies. Errors where there is no volume, or one that cannot be used.
 pub(super) fn superblocks(medium: &Medium, findings: &mut Findings) -> Result<Superblocks> {

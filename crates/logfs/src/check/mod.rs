@@ -62,7 +62,7 @@ const REPAIRS_MAX: u32 = 5;
 ///
 /// # Errors
 /// Where there is no volume, or one of a newer format; where the medium cannot be read; `EROFS` for a repair without
-/// permission to write. Damage is no error: it is reported.
+/// permission to write. Damage is no error: it is reported; of a volume whose medium was cut, that alone.
 pub fn check(medium: &Medium, options: CheckOptions, progress: &mut dyn FnMut(CheckProgress)) -> Result<CheckReport> {
     check_giving_up(medium, options, &[], progress)
 }
@@ -78,6 +78,9 @@ pub fn check_giving_up(
     give_up: &[&[u8]],
     progress: &mut dyn FnMut(CheckProgress),
 ) -> Result<CheckReport> {
+    if let Some(report) = fixed::of_one_cut(medium)? {
+        return Ok(report);
+    }
     let mut report = None;
     let first = Given { closed: None, give_up };
     let mut next = look(medium, options, first, progress, &mut |mut model, superblocks| {
@@ -216,5 +219,6 @@ fn report_of(model: &Model<'_>, closed_cleanly: bool) -> CheckReport {
         directories: model.inodes.values().filter(|examined| examined.is_directory()).count() as u64,
         blocks_used: model.used.count(),
         blocks: model.ground.disk.geometry().blocks,
+        is_cut: false,
     }
 }

@@ -108,6 +108,8 @@ pub struct CheckReport {
     pub blocks_used: u64,
     /// Blocks of the volume.
     pub blocks: u64,
+    /// Its medium was cut: nothing else was looked at, and nothing is counted.
+    pub is_cut: bool,
 }
 
 impl CheckReport {

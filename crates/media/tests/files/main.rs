@@ -103,6 +103,36 @@ fn space_is_reserved_and_huge_pages_are_tried() {
     );
 }
 
+/// A quarter in huge pages is said as that, whatever was mapped before, through whichever map.
+#[test]
+fn mixed_pages_are_told_apart() {
+    const LENGTH: u64 = 64 << 20;
+    let scratch = Scratch::new("/dev/shm", "mixed");
+    let path = scratch.file("volume");
+    let medium = create(&path, LENGTH).unwrap();
+    let whole = medium.page_report(16).unwrap();
+    assert_eq!((whole.sampled_places, medium.page_report(1000).unwrap().sampled_places), (16, 32), "{whole:?}");
+    if whole.huge_places < 16 {
+        return eprintln!("left out: the kernel makes no huge pages here");
+    }
+    let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, LENGTH / 4, LENGTH / 4 * 3).unwrap();
+    for page in LENGTH / 4 / 4096..LENGTH / 4096 {
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], page * 4096).unwrap();
+    }
+    for medium in [medium, Medium::open(&path, OpenOptions::default()).unwrap()] {
+        let report = medium.page_report(16).unwrap();
+        if report.huge_places > 4 {
+            return eprintln!("left out: the mount makes huge pages by itself");
+        }
+        assert_eq!((report.huge_percent(), report.usual_page_bytes()), (25, 4096), "{report:?}");
+        let mut byte = [0];
+        medium.read(at(LENGTH - 1), &mut byte).unwrap();
+        assert_eq!(byte, [1]);
+    }
+}
+
 #[test]
 fn existing_files() {
     let scratch = Scratch::new("/dev/shm", "existing");

@@ -344,6 +344,19 @@ fn what_the_dead_left_goes_from_hand_to_hand() {
         outcome
     });
     assert!(stores > 20, "{stores}");
+    // With one that was emptied, or cut, nobody goes on.
+    drop(Session::attach(id, &layout(), &mut Adopts::default()).unwrap());
+    assert!(Session::is_left_behind(id).unwrap());
+    let file = std::fs::File::options()
+        .write(true)
+        .open(format!("{}/{}", crate::ARENA_DIRECTORY, left_behind(&id)[0]))
+        .unwrap();
+    let whole = file.metadata().unwrap().len();
+    for bytes in [whole - 4096, 0] {
+        file.set_len(bytes).unwrap();
+        assert!(!Session::is_left_behind(id).unwrap(), "{bytes}");
+    }
+    assert!(Session::remove_stale(id).unwrap());
     // A guard that fails leaves it to the next.
     let mut guard = Adopts::default();
     drop(Session::attach(id, &layout(), &mut guard).unwrap());

@@ -12,11 +12,19 @@ pub(super) struct Look {
     pub(super) operations: Vec<OperationCounters>,
     pub(super) space: Statistics,
     /// Who has it open, but for this process.
-    pub(super) users: Vec<(u32, String)>,
+    pub(super) users: Vec<User>,
     /// Who waits for whom.
     pub(super) waiting: Vec<Waiting>,
     /// Bytes of shared memory: in all, of indexes, at most of indexes.
     pub(super) memory: [u64; 3],
+}
+
+/// A process that has the volume open.
+pub(super) struct User {
+    pub(super) pid: u32,
+    pub(super) name: String,
+    /// Whether its number means the same here; `None` where that cannot be seen.
+    pub(super) same_namespace: Option<bool>,
 }
 
 impl Look {
@@ -30,7 +38,9 @@ impl Look {
             counters: volume.counters()?,
             operations: volume.operations()?,
             space: volume.statistics()?,
-            users: others.map(|one| (one.pid, one.name)).collect(),
+            users: others
+                .map(|one| User { pid: one.pid, same_namespace: one.is_of_our_namespace(), name: one.name })
+                .collect(),
             waiting: waiting::look(volume),
             memory: [memory.bytes, memory.index_bytes, memory.index_bytes_max],
         })

@@ -15,7 +15,7 @@ pub(super) mod text;
 mod view;
 
 use crate::arguments::Stat;
-use crate::failure::Failure;
+use crate::failure::{Failure, in_one_line};
 use crate::output::{print, print_on};
 use crate::volume;
 use leaving::Held;
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
         },
         (true, false) if terminal::is_able() => {
             let data = if about.copy_on_write { "copy-on-write" } else { "in place" };
-            let title = format!("{}  {kind}, {data}", arguments.volume.display());
+            let title = format!("{}  {kind}, {data}", in_one_line(&arguments.volume.to_string_lossy()));
             watch(View::new(title, arguments.volume.clone(), terminal::shows_colours(), now), &held, &look)?;
         }
         (true, false) => lines(now, &look)?,

@@ -1,6 +1,6 @@
 //! Totals, lines and JSON.
 
-use super::look::Look;
+use super::look::{Look, User};
 use crate::output::{size_text, time_text};
 use crate::waiting::Waiting;
 use gannet_logfs::{OperationCounters, VolumeCounters};
@@ -8,6 +8,10 @@ use serde_json::{Value, json};
 
 /// Above each twentieth line.
 pub(super) const HEADING: &str = "  reads/s  writes/s changes/s     read/s  written/s   stored/s   fences/s    lines/s collected  takeovers       free\n";
+
+fn participant(user: &User) -> Value {
+    json!({ "pid": user.pid, "name": user.name, "same_pid_namespace": user.same_namespace })
+}
 
 /// What was done between two looks, a second apart.
 pub(super) fn line(before: &Look, now: &Look) -> String {
@@ -105,7 +109,7 @@ pub(super) fn as_json(now: &Look) -> Value {
         "inodes_free": now.space.inodes_free,
         "shared_bytes": now.memory[0],
         "index_bytes": now.memory[1],
-        "participants": now.users.iter().map(|(pid, name)| json!({ "pid": pid, "name": name })).collect::<Vec<_>>(),
+        "participants": now.users.iter().map(participant).collect::<Vec<_>>(),
         "waiting": now.waiting.iter().map(Waiting::as_json).collect::<Vec<_>>(),
     })
 }

@@ -1,6 +1,7 @@
 //! The page of `gannet stat --watch`: rates with their last minutes, how long operations took, space, who has the volume open.
 
-use super::look::Look;
+use super::look::{Look, User};
+use crate::failure::in_one_line;
 use crate::output::{size_text, time_text};
 use gannet_logfs::{OperationCounters, VolumeCounters};
 use std::collections::VecDeque;
@@ -228,7 +229,8 @@ impl View {
 
     fn users(&self, lines: &mut Vec<String>, columns: usize) {
         let look = &self.last;
-        let names: Vec<String> = look.users.iter().map(|(pid, name)| format!("{name} {pid}")).collect();
+        let name = |user: &User| in_one_line(&format!("{} {}", user.name, user.pid));
+        let names: Vec<String> = look.users.iter().map(name).collect();
         let who =
             if names.is_empty() { "nobody else".into() } else { format!("{}: {}", names.len(), names.join(", ")) };
         lines.push(cut(&format!("open by {who}"), columns));
@@ -236,7 +238,7 @@ impl View {
             lines.push("\x1b[33mits file was removed: the last who has it open takes it along\x1b[0m".into());
         }
         for waiting in &look.waiting {
-            lines.push(format!("\x1b[33m{}\x1b[0m", cut(&waiting.text(), columns)));
+            lines.push(format!("\x1b[33m{}\x1b[0m", cut(&in_one_line(&waiting.text()), columns)));
         }
         if look.counters.takeovers > 0 {
             lines.push(cut(&format!("{} dead threads settled", look.counters.takeovers), columns));
