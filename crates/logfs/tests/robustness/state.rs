@@ -3,6 +3,7 @@
 use gannet_fstest::Rig;
 use gannet_vfs::{Attributes, FileSystem, FileType, NodeId, Result, Time};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// What is known of an inode through the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,20 +130,20 @@ impl State {
         self.inode(node).map(|inode| inode.attributes.changed)
     }
 
-    /// Whether the times of this, which somebody else made of `before` since `began`, can be: of what an operation that leads to `after`
-    /// does not change they are as before; else each is as before, or of the time since, or was set to what is long past.
+    /// Whether the times of this, which somebody else made of `before` in `during`, can be: of what an operation that leads to `after`
+    /// does not change they are as before; else each is as before, or of that time, or was set to what is long past.
     pub(crate) fn times_may_follow(
         &self,
         before: &State,
         after: &State,
-        began: Time,
+        during: &RangeInclusive<Time>,
     ) -> std::result::Result<(), String> {
         for (path, inode) in &self.paths {
             let node = inode.attributes.node;
             let (Some(old), new) = (before.inode(node), after.inode(node)) else {
                 let born = inode.attributes.created;
-                if born < began {
-                    return Err(format!("{path}: born at {born:?}, before {began:?}"));
+                if !during.contains(&born) {
+                    return Err(format!("{path}: born at {born:?}, not in {during:?}"));
                 }
                 continue;
             };
@@ -155,9 +156,9 @@ impl State {
                 match new.map(|new| times(new)[index]) {
                     // Its birth, and what the operation lets be.
                     Some(new) if new == old => found == old,
-                    Some(new) => found == old || found == new || found >= began,
+                    Some(new) => found == old || found == new || during.contains(&found),
                     // It loses its last name.
-                    None => found == old || found >= began,
+                    None => found == old || during.contains(&found),
                 }
             };
             if let Some(index) = (0..4).find(|&index| !fits(index)) {
