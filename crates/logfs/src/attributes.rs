@@ -21,6 +21,21 @@ use gannet_vfs::{
 /// Bytes of the buffer for an attributes entry.
 pub(crate) const ATTRIBUTES_ENTRY_BYTES: usize = 128;
 
+/// How far an inode's last change may be ahead of the coarse clock, in nanoseconds, and still be followed: changes of attributes move
+/// it by one each within a tick, and a clock is corrected by fractions of a second.
+const AHEAD_NS_MAX: i64 = 1_000_000_000;
+
+impl Locked<'_> {
+    /// The time of a change of names in this directory: the present, `now`, or the directory's last change where that is ahead of it.
+    /// But not where it is far ahead, as a clock that was set back leaves it: what is born with the change takes this time, and is
+    /// not to be of the future.
+    #[inline]
+    pub(crate) fn time_of_names(&self, now: i64) -> i64 {
+        let changed = self.record.changed();
+        if changed.saturating_sub(now) <= AHEAD_NS_MAX { now.max(changed) } else { now }
+    }
+}
+
 impl<'s> Op<'s> {
     /// What `stat` says.
     pub(crate) fn attributes(&self, node: NodeId) -> Result<Attributes> {

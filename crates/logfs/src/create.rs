@@ -68,7 +68,7 @@ impl<'s> Op<'s> {
                 &made
             }
         };
-        let time = coarse_now();
+        let time = parent.time_of_names(coarse_now());
         let newborn = self.conceive(new, time, Some(parent.inode))?;
         let binding = Binding {
             name: name.bytes(),
@@ -167,6 +167,7 @@ impl<'s> Op<'s> {
             return Err(Error::new(Errno::MLINK));
         }
         let time = coarse_now();
+        let parent_time = parent.time_of_names(time);
         let binding = Binding {
             name: name.bytes(),
             rank: Seat::Free(key).rank(),
@@ -184,14 +185,14 @@ impl<'s> Op<'s> {
         };
 
         let mut commit = self.disk().begin();
-        self.write_entry(&mut commit, &parent, &prepared, time, &payload, &mut [])?;
+        self.write_entry(&mut commit, &parent, &prepared, parent_time, &payload, &mut [])?;
         self.write_links(&mut commit, target.inode, links + 1, time)?;
         let durable = commit.fence();
 
         let place = NamePlace { place: prepared.place(), second: false, file_type: target.state.file_type };
         let followed = tree.insert(key, place.encode(), &mut nodes).map(drop).map_err(index_error);
         drop(nodes);
-        parent.record.touch(time);
+        parent.record.touch(parent_time);
         parent.record.set_entries(parent.record.entries().wrapping_add(1));
         target.record.set_links(links + 1);
         // Before the commit hand is cleared: without it, this one would say that nothing happened.

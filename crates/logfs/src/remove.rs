@@ -99,6 +99,7 @@ impl<'s> Op<'s> {
             return Err(Error::new(Errno::NOTEMPTY));
         }
         let time = coarse_now();
+        let parent_time = parent.time_of_names(time);
         let first = Binding {
             name: name.bytes(),
             rank,
@@ -121,13 +122,13 @@ impl<'s> Op<'s> {
         };
 
         let mut commit = self.disk().begin();
-        self.write_short_entry(&mut commit, &parent, &prepared, time, &payload)?;
+        self.write_short_entry(&mut commit, &parent, &prepared, parent_time, &payload)?;
         if links_after != 0 {
             self.write_links(&mut commit, target.inode, links_after, time)?;
         }
         // Nobody sees this before the locks are released: it is done while the stores are on their way.
         let followed = self.tree(parent.inode, &parent.record).remove(key).map(drop).map_err(index_error);
-        parent.record.touch(time);
+        parent.record.touch(parent_time);
         parent.record.set_entries(parent.record.entries().saturating_sub(1));
         parent.record.set_links(parent.record.links().saturating_sub(u64::from(is_directory)));
         self.lose_link(&target, links_after);

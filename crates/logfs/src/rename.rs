@@ -240,7 +240,7 @@ impl<'s> Op<'s> {
         if !whiteout {
             return self.commit_move(moving, gone, come, loses, None);
         }
-        let time = coarse_now();
+        let time = moving.from.time_of_names(coarse_now());
         let new = NewNode::of_type(FileType::CharacterDevice, 0, gannet_vfs::Owner::default());
         let newborn = self.conceive(&new, time, None)?;
         let stays = Binding {
@@ -282,8 +282,10 @@ impl<'s> Op<'s> {
         whiteout: Option<Newborn>,
     ) -> Result<()> {
         let birth = whiteout.as_ref().map(Newborn::birth);
+        let time = coarse_now();
         // The entry's time is the time of the birth that it carries.
-        let time = birth.map_or_else(coarse_now, |birth| birth.created);
+        let from_time = birth.map_or_else(|| moving.from.time_of_names(time), |birth| birth.created);
+        let to_time = moving.to.map_or(from_time, |to| to.time_of_names(time));
         let to_tree_holder = moving.to.unwrap_or(moving.from);
         let to_key = moving.target_seat.key();
         let to_tree = self.tree(to_tree_holder.inode, &to_tree_holder.record);
@@ -345,9 +347,9 @@ impl<'s> Op<'s> {
             commit.store(self.slot_word(locked.inode, slot::AT_CHANGED)?, time as u64)?;
         }
         if let Some(((to, payload), prepared)) = moving.to.zip(to_payload.as_ref()).zip(to_prepared.as_ref()) {
-            self.write_entry(&mut commit, to, prepared, time, payload, &mut [])?;
+            self.write_entry(&mut commit, to, prepared, to_time, payload, &mut [])?;
         }
-        self.write_entry(&mut commit, moving.from, &from_prepared, time, &from_payload, &mut [])?;
+        self.write_entry(&mut commit, moving.from, &from_prepared, from_time, &from_payload, &mut [])?;
         let durable = commit.fence();
 
         let from_place = from_prepared.place();
@@ -373,8 +375,8 @@ impl<'s> Op<'s> {
             self.announce(newborn, &durable)?;
         }
         self.count_move(moving, &at_from);
-        moving.from.record.touch(time);
-        to_tree_holder.record.touch(time);
+        moving.from.record.touch(from_time);
+        to_tree_holder.record.touch(to_time);
         for (moved, _, after) in [goes, comes].into_iter().flatten() {
             moved.record.set_parent(after);
         }

@@ -5,7 +5,7 @@ mod common;
 use common::volume;
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{AccessTimes, AttachOptions, LogFs, NoUsers};
-use gannet_vfs::{AttributeChange, FileSystem, ModeChange, Time, XattrMode};
+use gannet_vfs::{AttributeChange, FileSystem, ModeChange, RenameFlags, Time, XattrMode};
 
 fn options(access_times: AccessTimes) -> AttachOptions {
     AttachOptions { index_bytes_max: 4 << 20, copy_on_write: None, access_times, threads: 1, users: Box::new(NoUsers) }
@@ -103,6 +103,50 @@ fn a_read_within_the_tick_of_a_set_time_shows() {
         assert_eq!(rig.fs.attributes(file).expect("attributes").accessed, past);
         fs.note_access(file);
         assert!(rig.fs.attributes(file).expect("attributes").accessed > past, "round {round}");
+    }
+}
+
+#[test]
+fn a_change_of_names_within_the_tick_of_a_change_of_attributes_is_not_before_it() {
+    let fs = LogFs::open_private(volume(16 << 20), options(AccessTimes::Relative)).expect("attach");
+    let rig = Rig::new(&fs);
+    let past = Time(1_000_000_000_000_000_000);
+    let set = AttributeChange { accessed: gannet_vfs::TimeChange::Set(past), ..Default::default() };
+    // A read between two changes has the second one be later than the clock.
+    let get_ahead = |node| {
+        fs.set_attributes(node, &set).expect("set a time");
+        fs.note_access(node);
+        fs.set_attributes(node, &set).expect("set a time");
+    };
+    for round in 0..20 {
+        let [one, two] = ["one", "two"].map(|text| rig.directory(rig.root, &format!("{text}{round}")));
+        let file = rig.file(one, "a");
+        let rename = |from, to, flags| rig.rename_with(from, to, flags).expect("rename");
+        let steps: [(&str, &dyn Fn()); 9] = [
+            ("create", &|| _ = rig.file(one, "f")),
+            ("mkdir", &|| _ = rig.directory(one, "d")),
+            ("symlink", &|| _ = rig.symlink(one, "s", b"target").expect("symlink")),
+            ("link", &|| fs.link(file, one, name("g")).expect("link")),
+            ("rename", &|| rename((one, "g"), (one, "h"), RenameFlags::empty())),
+            ("whiteout", &|| rename((one, "s"), (one, "t"), RenameFlags::WHITEOUT)),
+            ("across", &|| rename((one, "h"), (two, "h"), RenameFlags::empty())),
+            ("exchange", &|| rename((one, "f"), (two, "h"), RenameFlags::EXCHANGE)),
+            ("unlink", &|| _ = rig.unlink(one, "t").expect("unlink")),
+        ];
+        for (text, step) in steps {
+            let all = [one, two, file];
+            all.into_iter().for_each(get_ahead);
+            let before = all.map(|node| rig.attributes(node).changed);
+            step();
+            let after = all.map(|node| rig.attributes(node).changed);
+            let never_back = before.iter().zip(&after).all(|(before, after)| before <= after);
+            assert!(never_back, "{text}, round {round}: {before:?}, {after:?}");
+        }
+        for (text, (number, _)) in rig.list(one) {
+            let found = fs.lookup(one, name(std::str::from_utf8(&text).expect("text"))).expect("lookup").node;
+            let (born, now) = (rig.attributes(found).created, Time::now());
+            assert!(born <= Time(now.0 + 1_000_000), "inode {number} is born at {born:?}, the present is {now:?}");
+        }
     }
 }
 

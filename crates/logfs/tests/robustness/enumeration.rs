@@ -1,13 +1,13 @@
 //! One workload and its crash images: each is recovered, compared with what was before and after the operation in flight,
 //! checked, and used.
 
-use crate::operations::{Operation, at, bytes};
+use crate::operations::{Operation, all, at, bytes, populate};
 use crate::state::{State, Tear, capture};
-use crate::volume::{assert_sound, attach, open};
+use crate::volume::{MODES, assert_sound, attach, image, open};
 use gannet_fstest::{Rig, name};
 use gannet_media::Medium;
 use gannet_media::simulation::{Crash, CrashPolicy};
-use gannet_vfs::{FileSystem, RenameFlags, WritePosition};
+use gannet_vfs::{Errno, FileSystem, RenameFlags, WritePosition};
 use std::ops::{AddAssign, Range};
 use std::time::Instant;
 
@@ -196,5 +196,34 @@ pub(crate) fn exercise(fs: &dyn FileSystem) {
             content.extend_from_slice(&added);
             assert!(rig.content(node) == content, "{path} after an append");
         }
+    }
+}
+
+/// What is refused on the tree that all begin with: it is about what is not there, or in the way, until another operation came before it.
+const MEANT_TO_FAIL: [(&str, Errno); 8] = [
+    ("remove /d2/sub", Errno::NOTEMPTY),
+    ("remove /n", Errno::NOENT),
+    ("remove /m", Errno::NOENT),
+    ("rename /n /d1/f RenameFlags(0x0)", Errno::NOENT),
+    ("rename /m /d1/m RenameFlags(0x0)", Errno::NOENT),
+    ("rename /d1/f /b RenameFlags(NO_REPLACE)", Errno::EXIST),
+    ("write /n None 77", Errno::NOENT),
+    ("clone 9000 at 0 of /o to /n at 0", Errno::NOENT),
+];
+
+/// The enumerations go on whether an operation succeeds or not, so one that began to fail would be left out of all of them.
+#[test]
+fn all_operations_but_those_meant_to_fail_succeed_alone() {
+    for mode in MODES {
+        let image = image(mode, |fs| populate(fs));
+        let mut failed = Vec::new();
+        for operation in all(mode) {
+            let (fs, _) = open(&image);
+            if let Err(error) = operation.apply(&fs) {
+                failed.push((operation.text, error.errno()));
+            }
+        }
+        let failed: Vec<(&str, Errno)> = failed.iter().map(|(text, errno)| (text.as_str(), *errno)).collect();
+        assert_eq!(failed, MEANT_TO_FAIL, "{mode:?}");
     }
 }

@@ -6,13 +6,15 @@
 
 use crate::bystander::{PROMISED, Stall, beside};
 use crate::operations::bytes;
+use crate::state::bytes_may_be_torn;
 use crate::volume::{Mode, assert_sound, attach, format, options};
 use crate::{Random, long};
 use gannet_fstest::{Rig, name};
 use gannet_logfs::{AttachOptions, LogFs};
 use gannet_media::{CreateOptions, Medium, OpenOptions};
 use gannet_vfs::{
-    AllocateMode, FileSystem, FileType, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition, XattrMode,
+    AllocateMode, FileSystem, FileType, InodeFlags, NewNode, NodeId, Owner, RemoveKind, RenameFlags, WritePosition,
+    XattrMode,
 };
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -33,7 +35,8 @@ pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, ind
     let other = format!("f{}", random.below(6));
     let common = format!("s{life}-{}", random.below(4));
     let node = rig.find(own, &file);
-    let new = NewNode::regular(0o600, Owner::default());
+    let flags = if random.below(2) == 0 { InodeFlags::IN_PLACE } else { InodeFlags::COPY_ON_WRITE };
+    let new = NewNode { flags, ..NewNode::regular(0o600, Owner::default()) };
     // What fails, fails again where it is done again.
     let _ = match random.below(14) {
         0 => rig.fs.create(own, name(&file), &new).map(|_| ()),
@@ -50,7 +53,7 @@ pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, ind
             None => rig.fs.create(own, name(&file), &new).map(|_| ()),
             Some(node) => {
                 let content = bytes(index as u8, 1 + random.below(6000));
-                match random.below(10) {
+                match random.below(13) {
                     0 | 1 => rig.try_write(node, WritePosition::Append, &content).map(|_| ()),
                     2 => rig.resize(node, random.below(9000) as u64).map(|_| ()),
                     3 => rig.fs.set_xattr(node, b"user.x", &content[..content.len().min(200)], XattrMode::Any),
@@ -67,7 +70,9 @@ pub(crate) fn perform(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64, ind
                         Some(target) => share(rig, node, target, random.below(3)),
                         None => Ok(()),
                     },
-                    _ => rig.fs.allocate(node, AllocateMode::Insert, 0, 4096),
+                    9 => rig.fs.allocate(node, AllocateMode::Insert, 0, 4096),
+                    // Over what is there, and beyond it.
+                    _ => rig.try_write(node, WritePosition::At(random.below(9000) as u64), &content).map(|_| ()),
                 }
             }
         },
@@ -86,8 +91,23 @@ fn share(rig: &Rig<'_>, from: NodeId, to: NodeId, how: usize) -> gannet_vfs::Res
 
 /// What a life left: its own directory and its names in the shared one.
 type Trace = BTreeMap<String, Found>;
-/// Type, permission bits, links, bytes, extended attributes.
-type Found = (FileType, u32, u64, Vec<u8>, [Vec<u8>; 2]);
+/// Type, permission bits and flags, links, bytes, extended attributes.
+type Found = (FileType, (u32, InodeFlags), u64, Vec<u8>, [Vec<u8>; 2]);
+
+/// Whether this is what is left of a life whose last write in place was cut: of each file the one or the other; of one whose data is
+/// written in place, of each word.
+fn may_be_torn(found: &Trace, before: &Trace, after: &Trace) -> bool {
+    let of_a_side = |(text, found): (&String, &Found)| {
+        let (Some(before), Some(after)) = (before.get(text), after.get(text)) else { return false };
+        let all_but_bytes = |of: &Found| (of.0, of.1, of.2, of.4.clone());
+        found == before
+            || found == after
+            || found.1.1.contains(InodeFlags::IN_PLACE)
+                && [before, after].into_iter().all(|side| all_but_bytes(side) == all_but_bytes(found))
+                && bytes_may_be_torn(&found.3, &[&before.3, &after.3]).is_ok()
+    };
+    found.len() == before.len() && found.len() == after.len() && found.iter().all(of_a_side)
+}
 
 fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
     let mut trace = Trace::new();
@@ -108,7 +128,8 @@ fn trace(rig: &Rig<'_>, own: NodeId, shared: NodeId, life: u64) -> Trace {
             value.truncate(length);
             value
         });
-        trace.insert(text, (attributes.file_type, attributes.mode, attributes.links, content, values));
+        let mode = (attributes.mode, attributes.flags);
+        trace.insert(text, (attributes.file_type, mode, attributes.links, content, values));
     }
     trace
 }
@@ -188,14 +209,16 @@ fn verify(rig: &Rig<'_>, life: &mut Life) -> u64 {
     for index in 0..returned {
         perform(&model, model_own, model_shared, life.number, index);
     }
-    if trace(&model, model_own, model_shared, life.number) != found {
+    let before = trace(&model, model_own, model_shared, life.number);
+    if before != found {
         perform(&model, model_own, model_shared, life.number, returned);
         let expected = trace(&model, model_own, model_shared, life.number);
         assert!(
-            found == expected,
-            "life {} after {returned} operations:\n{:#?}\n{:#?}",
+            found == expected || may_be_torn(&found, &before, &expected),
+            "life {} after {returned} operations:\n{:#?}\n{:#?}\n{:#?}",
             life.number,
             brief(&found),
+            brief(&before),
             brief(&expected)
         );
     }
@@ -205,9 +228,9 @@ fn verify(rig: &Rig<'_>, life: &mut Life) -> u64 {
 }
 
 fn brief(trace: &Trace) -> Vec<String> {
-    let line = |(text, (file_type, mode, links, content, values)): (&String, &Found)| {
+    let line = |(text, (file_type, (mode, flags), links, content, values)): (&String, &Found)| {
         let lengths = values.each_ref().map(Vec::len);
-        format!("{text} {file_type:?} {mode:o} {links} {} bytes {lengths:?}", content.len())
+        format!("{text} {file_type:?} {mode:o} {flags:?} {links} {} bytes {lengths:?}", content.len())
     };
     trace.iter().map(line).collect()
 }
@@ -318,9 +341,9 @@ fn campaign(text: &str, options: AttachOptions, kills: u64) {
     assert!(at_work > kills / 40 && takeovers > kills / 40, "{at_work} killed at work, {takeovers} takeovers");
     // What the machine does to others, who hold locks, is in the other times.
     let late = stalls.iter().filter(|stall| stall.ours > PROMISED).count();
-    // A hypervisor that takes the processor away for a while is counted as work: that makes a few, on a busy one more.
+    // A hypervisor that takes the processor away for a while is counted as work: that makes a few.
     assert!(
-        late <= 2 + stalls.len() / if long() { 100 } else { 10 },
+        late <= 2 + stalls.len() / if long() { 500 } else { 100 },
         "{late} of {kills} kills made another work, or sleep on, for longer than {PROMISED:?}"
     );
     assert!(longest.net < Duration::from_secs(60), "a killed process stopped others for {longest:?}");

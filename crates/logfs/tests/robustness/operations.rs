@@ -2,7 +2,7 @@
 //! that changes anything, in every form that takes another way through the file system.
 
 use crate::state::Tear;
-use crate::volume::Mode;
+use crate::volume::{Held, Mode};
 use gannet_fstest::{Rig, name};
 use gannet_vfs::{
     AllocateMode, AttributeChange, Errno, Error, FileSystem, FileType, InodeFlags, MapAccess, ModeChange, NewNode,
@@ -129,6 +129,18 @@ fn write(mode: Mode, path: &'static str, offset: Option<u64>, length: usize, in_
     Operation { tear_after, ..done }
 }
 
+/// Something that takes a name of an open file, which is closed then.
+fn while_open(path: &'static str, text: &str, run: fn(&Rig<'_>, NodeId) -> Result<()>) -> Operation {
+    operation(format!("open {path}, {text}, close it"), Tear::Whole, move |rig| {
+        let node = at(rig, path)?;
+        let held = Held::open(node);
+        let done = run(rig, node);
+        drop(held);
+        rig.fs.retire(node)?;
+        done
+    })
+}
+
 fn change(path: &'static str, change: AttributeChange) -> Operation {
     operation(format!("change {path} {change:?}"), Tear::Whole, move |rig| {
         rig.fs.set_attributes(at(rig, path)?, &change).map(|_| ())
@@ -194,6 +206,7 @@ pub(crate) fn all(mode: Mode) -> Vec<Operation> {
 
 fn names(list: &mut Vec<Operation>) {
     let symlink = |target| NewNode { target, ..NewNode::of_type(FileType::Symlink, 0o777, OWNER) };
+    let block = NewNode { device: 0x801, ..NewNode::of_type(FileType::BlockDevice, 0o660, OWNER) };
     let device = NewNode { device: 0x105, ..NewNode::of_type(FileType::CharacterDevice, 0o600, OWNER) };
     list.extend([
         create("/n", NewNode::regular(0o644, OWNER)),
@@ -202,6 +215,8 @@ fn names(list: &mut Vec<Operation>) {
         create("/d2/m", NewNode::directory(0o2755, OWNER)),
         create("/e/fifo", NewNode::of_type(FileType::Fifo, 0o600, OWNER)),
         create("/n", device),
+        create("/e/block", block),
+        create("/d2/socket", NewNode::of_type(FileType::Socket, 0o700, OWNER)),
         create("/d1/l", symlink(b"short")),
         create("/l", symlink(&LONG_TARGET)),
         link("/b", "/d1/bl"),
@@ -217,6 +232,17 @@ fn names(list: &mut Vec<Operation>) {
             rig.try_write(node, WritePosition::Append, &bytes(8, 5000))?;
             // What cannot be linked is given up, as closing it would.
             rig.fs.link(node, rig.root, name("u")).or_else(|_| rig.fs.retire(node))
+        }),
+        while_open("/b", "remove it, write to it", |rig, node| {
+            rig.unlink(rig.root, "b")?;
+            // With another name it would be seen that these are two operations.
+            if rig.attributes(node).links > 0 {
+                return Ok(());
+            }
+            rig.try_write(node, WritePosition::Append, &bytes(8, 5000)).map(drop)
+        }),
+        while_open("/d2/x", "rename /d1/f to it", |rig, _| {
+            rig.rename_with(place(rig, "/d1/f")?, place(rig, "/d2/x")?, RenameFlags::empty())
         }),
         remove("/b", RemoveKind::NonDirectory),
         remove("/a", RemoveKind::NonDirectory),
@@ -349,7 +375,7 @@ fn data(mode: Mode, list: &mut Vec<Operation>) {
         ("/a", 0, "/b", 0, 10_000),
         ("/a", 4096, "/d1/f", 0, 4096),
         ("/sparse", 0, "/cut", 0, 12_288),
-        ("/b", 0, "/c", 8192, 100),
+        ("/b", 0, "/c", 12_288, 100),
         ("/a", 0, "/b", 8192, 4096),
         ("/a", 0, "/o", 12_288, 8192),
         ("/c", 0, "/o", 0, 9000),
@@ -389,6 +415,7 @@ fn attributes(list: &mut Vec<Operation>) {
             AttributeChange { size_bytes: Some(0), modified: TimeChange::Set(Time(9_000)), ..Default::default() },
         ),
         change("/a", AttributeChange { flags: Some(InodeFlags::COPY_ON_WRITE), ..Default::default() }),
+        change("/d1/f", AttributeChange { flags: Some(InodeFlags::NO_ACCESS_TIME), ..Default::default() }),
         change("/b", AttributeChange { modified: TimeChange::Now, mode: ModeChange::DropSetId, ..Default::default() }),
         set_xattr("/b", "user.two", 10),
         set_xattr("/b", "user.one", 300),

@@ -3,6 +3,7 @@
 use gannet_fstest::Rig;
 use gannet_vfs::{Attributes, FileSystem, FileType, NodeId, Result, Time};
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 /// What is known of an inode through the interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,8 +122,51 @@ impl State {
         self
     }
 
+    fn inode(&self, node: NodeId) -> Option<&Inode> {
+        self.paths.values().find(|inode| inode.attributes.node == node)
+    }
+
     fn changed(&self, node: NodeId) -> Option<Time> {
-        self.paths.values().find(|inode| inode.attributes.node == node).map(|inode| inode.attributes.changed)
+        self.inode(node).map(|inode| inode.attributes.changed)
+    }
+
+    /// Whether the times of this, which somebody else made of `before` in `during`, can be: of what an operation that leads to `after`
+    /// does not change they are as before; else each is as before, or of that time, or was set to what is long past.
+    pub(crate) fn times_may_follow(
+        &self,
+        before: &State,
+        after: &State,
+        during: &RangeInclusive<Time>,
+    ) -> std::result::Result<(), String> {
+        for (path, inode) in &self.paths {
+            let node = inode.attributes.node;
+            let (Some(old), new) = (before.inode(node), after.inode(node)) else {
+                let born = inode.attributes.created;
+                if !during.contains(&born) {
+                    return Err(format!("{path}: born at {born:?}, not in {during:?}"));
+                }
+                continue;
+            };
+            let times = |inode: &Inode| {
+                let attributes = &inode.attributes;
+                [attributes.created, attributes.modified, attributes.changed, attributes.accessed]
+            };
+            let fits = |index: usize| {
+                let (found, old) = (times(inode)[index], times(old)[index]);
+                match new.map(|new| times(new)[index]) {
+                    // Its birth, and what the operation lets be.
+                    Some(new) if new == old => found == old,
+                    Some(new) => found == old || found == new || during.contains(&found),
+                    // It loses its last name.
+                    None => found == old || during.contains(&found),
+                }
+            };
+            if let Some(index) = (0..4).find(|&index| !fits(index)) {
+                let what = ["born", "modified", "changed", "accessed"][index];
+                return Err(format!("{path}: {what} at {:?}, {:?} before", times(inode)[index], times(old)[index]));
+            }
+        }
+        Ok(())
     }
 
     fn consistent(&self) -> std::result::Result<(), String> {
@@ -198,24 +242,33 @@ impl State {
 }
 
 fn may_be_torn(inode: &Inode, sides: &[&Inode]) -> std::result::Result<(), String> {
-    let size = inode.bytes.len();
-    let (least, most) = sides
-        .iter()
-        .fold((usize::MAX, 0), |(least, most), side| (least.min(side.bytes.len()), most.max(side.bytes.len())));
+    bytes_may_be_torn(&inode.bytes, &sides.iter().map(|side| side.bytes.as_slice()).collect::<Vec<_>>())?;
+    attributes_of_a_side(inode, sides)
+}
+
+/// Whether a file's bytes may be what a write in place leaves that leads from one of these to another and is cut.
+pub(crate) fn bytes_may_be_torn(found: &[u8], sides: &[&[u8]]) -> std::result::Result<(), String> {
+    let size = found.len();
+    let (least, most) =
+        sides.iter().fold((usize::MAX, 0), |(least, most), side| (least.min(side.len()), most.max(side.len())));
     if !(least..=most).contains(&size) {
         return Err(format!("{size} bytes, neither {least} nor {most}"));
     }
     for at in (0..size).step_by(8) {
         let end = (at + 8).min(size);
-        let mine = &inode.bytes[at..end];
-        let whole = sides.iter().any(|side| side.bytes.get(at..end) == Some(mine));
+        let mine = &found[at..end];
+        let whole = sides.iter().any(|side| side.get(at..end) == Some(mine));
         // The word in which a file ended before is written in two parts.
-        let cut = sides.iter().any(|side| (at..end).contains(&side.bytes.len()));
-        let parts = || (at..end).all(|at| sides.iter().any(|side| side.bytes.get(at) == Some(&inode.bytes[at])));
+        let cut = sides.iter().any(|side| (at..end).contains(&side.len()));
+        let parts = || (at..end).all(|at| sides.iter().any(|side| side.get(at) == Some(&found[at])));
         if !(whole || cut && parts()) {
             return Err(format!("the word at {at} was never in the file: {mine:02x?}"));
         }
     }
+    Ok(())
+}
+
+fn attributes_of_a_side(inode: &Inode, sides: &[&Inode]) -> std::result::Result<(), String> {
     let attributes = &inode.attributes;
     let like = |side: &&&Inode| {
         let side = &side.attributes;

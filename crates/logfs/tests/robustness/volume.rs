@@ -1,9 +1,10 @@
 //! Making, opening and checking small volumes.
 
 use gannet_fstest::Rig;
-use gannet_logfs::{AttachOptions, CheckOptions, CheckReport, LogFs, MakeOptions, NoUsers, Outcome, check, make};
+use gannet_logfs::{AttachOptions, CheckOptions, CheckReport, LogFs, MakeOptions, Outcome, Users, check, make};
 use gannet_media::{Medium, MediumOffset, Simulation};
-use gannet_vfs::{Owner, Result, Time, WritePosition};
+use gannet_vfs::{NodeId, Owner, Result, Time, WritePosition};
+use std::cell::Cell;
 
 /// Bytes of the volumes of the enumerations: two chunks of inodes, room for collections.
 pub(crate) const VOLUME_BYTES: u64 = 2 << 20;
@@ -20,6 +21,36 @@ pub(crate) enum Mode {
 
 pub(crate) const MODES: [Mode; 2] = [Mode::InPlace, Mode::CopyOnWrite];
 
+thread_local! {
+    /// What this thread has open.
+    static HELD: Cell<Option<NodeId>> = const { Cell::new(None) };
+}
+
+/// Who has something open is who looks, for as long as it lives: what another left open nobody has.
+struct Holders;
+
+impl Users for Holders {
+    fn in_use(&self, node: NodeId) -> bool {
+        HELD.get() == Some(node)
+    }
+}
+
+/// An inode that this thread has open until this is dropped; then it is to be retired.
+pub(crate) struct Held;
+
+impl Held {
+    pub(crate) fn open(node: NodeId) -> Self {
+        assert_eq!(HELD.replace(Some(node)), None, "one at a time");
+        Self
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD.set(None);
+    }
+}
+
 /// How the enumerations open volumes.
 pub(crate) fn options() -> AttachOptions {
     AttachOptions {
@@ -27,7 +58,7 @@ pub(crate) fn options() -> AttachOptions {
         copy_on_write: None,
         access_times: Default::default(),
         threads: 1,
-        users: Box::new(NoUsers),
+        users: Box::new(Holders),
     }
 }
 
