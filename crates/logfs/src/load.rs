@@ -48,6 +48,7 @@ impl<'s> Op<'s> {
                 return Err(Error::damaged("inode slot", self.disk().slot_at(inode)?.unwrap_or(0)));
             }
         };
+        // Unnoticed [word]: whoever unloads a record drops its index as well; this is for a load that failed in the middle.
         record.drop_index();
         let owned = Owned { key: self.disk().key(), inode, generation };
         let tree = self.tree(inode, record);
@@ -96,6 +97,7 @@ impl<'s> Op<'s> {
         });
         record.set_end(&end);
         // What the last entry covers is not known here: everything is.
+        // Unnoticed [word]: only one who had it loaded before, and wrote, left another start; then the end is the last byte there can be.
         record.set_unsealed_start(0);
         record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 });
         record.set_blocks(counts.blocks);
@@ -113,8 +115,10 @@ impl<'s> Op<'s> {
             FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)),
             _ => record.set_target_place(target),
         }
+        // Unnoticed [word]: how far a collection had come is when the next piece is due; it begins its page anew.
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };
+        // Unnoticed [word]: each user loads it again.
         record.set_loaded(state);
         // An inode in the making is its maker's until it is announced, whoever has the lock: should that one have died, it is settled, and the
         // slot freed, without the lock, before the record is unloaded.
