@@ -99,7 +99,7 @@ impl<'s> Op<'s> {
         // What the last entry covers is not known here: everything is.
         // Unnoticed [word]: only one who had it loaded before, and wrote, left another start; then the end is the last byte there can be.
         record.set_unsealed_start(0);
-        record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 });
+        record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 }); // Unnoticed [word]: it takes a crash in a write to what is hashed.
         record.set_blocks(counts.blocks);
         record.set_entries(counts.entries);
         record.set_xattrs(counts.xattrs);
@@ -110,7 +110,7 @@ impl<'s> Op<'s> {
         let part = Some(whole.part).filter(|part| is_due && part.to > 0);
         let (said_from, has_shifted) = part.map_or((whole.said_from, whole.shifted), |part| (part.from, part.shifted));
         let maps = if has_shifted { SHIFTED } else { 0 };
-        record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));
+        record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps)); // Unnoticed [word]: it takes a collection of what is older than a shift.
         match birth.file_type {
             FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)),
             _ => record.set_target_place(target),

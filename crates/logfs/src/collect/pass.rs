@@ -173,7 +173,7 @@ impl<'s> Op<'s> {
             if was_done {
                 // Whoever the log grew by has made a page: that is enough for one operation.
                 pass.pages_seen = pages;
-                // Unnoticed [word]: it is when the next piece is due, not what is in it.
+                // When the next piece is due.
                 record.set_collection(pass);
                 return;
             }

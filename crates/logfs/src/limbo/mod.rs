@@ -150,7 +150,7 @@ impl<'s> Op<'s> {
         // Also what the slot's former user left: the lines are written back by this thread now.
         // Unnoticed [word]: what the slot's former user left is freed where the words are needed, behind a fence of its own.
         words[TENURE].store(self.thread.tenure(), Relaxed);
-        // Unnoticed [word]: as for the line above.
+        // Freed behind the next fence.
         words[FLUSHED].store(gannet_media::counters_thread().fences + 1, Relaxed);
     }
 
@@ -181,7 +181,7 @@ impl<'s> Op<'s> {
             words[TENURE].store(tenure, Relaxed);
             self.note_limbo_slot()?;
         }
-        words[FLUSHED].store(0, Relaxed);
+        words[FLUSHED].store(0, Relaxed); // Unnoticed [word]: it takes a crash behind a fence that comes between.
         add_half(&words[SLOTS], given_up.slot);
         let mut runs = given_up.runs.iter().flatten();
         for word in &words[RUNS..] {
