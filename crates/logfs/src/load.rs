@@ -112,13 +112,13 @@ impl<'s> Op<'s> {
         let maps = if has_shifted { SHIFTED } else { 0 };
         record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps)); // Unnoticed [word]: it takes a collection of what is older than a shift.
         match birth.file_type {
-            FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)),
+            FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)), // Unnoticed [word]: as for what was shifted.
             _ => record.set_target_place(target),
         }
         // Unnoticed [word]: how far a collection had come is when the next piece is due; it begins its page anew.
         record.set_collection(Collection::default());
         let state = State { generation, file_type: birth.file_type, has_access_list };
-        // Unnoticed [word]: each user loads it again.
+        // From here on it holds.
         record.set_loaded(state);
         // An inode in the making is its maker's until it is announced, whoever has the lock: should that one have died, it is settled, and the
         // slot freed, without the lock, before the record is unloaded.
