@@ -127,11 +127,13 @@ impl<'s> LeftBehind<'s> {
         let known = self.control(CONTROL_ADOPTIONS)?;
         let found = self.disk.load(ADOPTIONS_AT)?;
         // One that was cut short is completed first: the arena is never more than one behind.
+        // Unnoticed [word]: it takes one who was killed between the two stores.
         known.store(found, Ordering::Release);
         let mut commit = self.disk.begin();
         // Unmet: it takes a process that was killed, and a simulated medium is one process's. `restored` looks at what stands here.
         commit.store(ADOPTIONS_AT, found.wrapping_add(1))?;
         let _ = commit.fence(); // Unmet: as above.
+        // Unnoticed [word]: the next one who adopts it completes it; that a copy of before is refused takes one who is killed behind this (`restored`).
         known.store(found.wrapping_add(1), Ordering::Release);
         Ok(())
     }

@@ -57,6 +57,7 @@ macro_rules! fields {
 
             $(#[$doc])*
             #[inline(always)]
+            #[track_caller]
             pub(crate) fn $set(&self, value: $kind) {
                 self.store($word, value as u64);
             }
@@ -64,6 +65,7 @@ macro_rules! fields {
     };
 }
 
+// What stores is `#[track_caller]`, so that tests can leave out a store, or all stores of a step, where it is asked for.
 impl<'s> Record<'s> {
     /// Over the record's words ([`crate::places::RECORD_WORDS`] of them).
     #[inline(always)]
@@ -78,6 +80,7 @@ impl<'s> Record<'s> {
     }
 
     #[inline(always)]
+    #[track_caller]
     fn store(&self, at: usize, value: u64) {
         self.words[at].store(value, Ordering::Relaxed);
     }
@@ -148,6 +151,7 @@ impl<'s> Record<'s> {
     }
 
     /// Says that everything else in the record holds.
+    #[track_caller]
     pub(crate) fn set_loaded(&self, state: State) {
         let access_list = if state.has_access_list { STATE_ACCESS_LIST } else { 0 };
         let word = state.generation as u64 | (state.file_type as u64) << 32 | STATE_LOADED | access_list;
@@ -156,6 +160,7 @@ impl<'s> Record<'s> {
 
     /// Notes that the index is used in this era.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn note_used(&self, era: u64) {
         if self.load(USED) != era {
             self.store(USED, era);
@@ -169,6 +174,7 @@ impl<'s> Record<'s> {
 
     /// Drops the record and its index: the next user loads them again. In this order a kill in between leaves a record
     /// that is not loaded.
+    #[track_caller]
     pub(crate) fn unload(&self) {
         self.store(LAST_SAID, 0);
         self.words[STATE].store(self.last_generation() as u64 | self.writers_left(), Ordering::Release);
@@ -176,6 +182,7 @@ impl<'s> Record<'s> {
     }
 
     /// As [`Record::unload`], of a record that says where the log ends: that is still known, for who adopts the arena.
+    #[track_caller]
     pub(crate) fn unload_but_end(&self) {
         self.store(LAST_SAID, 0);
         let word = self.last_generation() as u64 | STATE_END_KNOWN | self.writers_left();
@@ -184,6 +191,7 @@ impl<'s> Record<'s> {
     }
 
     /// Notes that who had the lock was killed, or could not go on. The record is not loaded.
+    #[track_caller]
     pub(crate) fn leave_writers(&self) {
         self.words[STATE].store(self.load(STATE) | STATE_WRITERS_LEFT, Ordering::Release);
     }
@@ -204,6 +212,7 @@ impl<'s> Record<'s> {
     }
 
     /// Stores where the log ends.
+    #[track_caller]
     pub(crate) fn set_end(&self, end: &LogEnd) {
         self.set_tail(end.tail.map(|tail| (tail.block, tail.line)));
         self.set_sequence(end.next_sequence);
@@ -217,6 +226,7 @@ impl<'s> Record<'s> {
     }
 
     /// Frees all nodes of the index at once.
+    #[track_caller]
     pub(crate) fn drop_index(&self) {
         self.words[ROOT].store(0, Ordering::Release);
         self.words[EPOCH].store(self.load(EPOCH) + 1, Ordering::Release);
@@ -229,6 +239,7 @@ impl<'s> Record<'s> {
     }
 
     /// Changes what maps did.
+    #[track_caller]
     pub(crate) fn change_maps(&self, change: impl Fn(MapsWord) -> MapsWord) {
         let mut found = self.load(MAPS);
         loop {
@@ -244,6 +255,7 @@ impl<'s> Record<'s> {
     }
 
     /// What maps did, of an inode that comes to life: nothing.
+    #[track_caller]
     pub(crate) fn forget_maps(&self, _zero: u64) {
         self.store(MAPS, 0);
     }
@@ -277,6 +289,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::tail`]. `line` is between 1 and 64.
+    #[track_caller]
     pub(crate) fn set_tail(&self, tail: Option<(u64, u32)>) {
         self.store(TAIL, tail.map_or(0, |(block, line)| LinePlace::new(block, line - 1).0));
     }
@@ -288,6 +301,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::next_generation`]. The inode is free.
+    #[track_caller]
     pub(crate) fn set_next_generation(&self, generation: u32) {
         self.store(COLLECT_AT, generation as u64);
     }
@@ -298,6 +312,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::last_touch`].
+    #[track_caller]
     pub(crate) fn set_last_touch(&self, sequence: u64) {
         self.store(LAST_SAID, self.load(LAST_SAID) >> 32 << 32 | sequence as u32 as u64);
     }
@@ -308,6 +323,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::last_snapshot`]. It says the times and the size, too.
+    #[track_caller]
     pub(crate) fn set_last_snapshot(&self, sequence: u64) {
         self.store(LAST_SAID, (sequence as u32 as u64) << 32 | sequence as u32 as u64);
     }
@@ -338,6 +354,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::collection`].
+    #[track_caller]
     pub(crate) fn set_collection(&self, collection: Collection) {
         self.store(COLLECT, (collection.threshold as u64) << 32 | collection.remaining as u64);
         self.store(COLLECT_SEEN, (collection.pages_seen as u64) << 32 | collection.live_lines as u64);
@@ -354,6 +371,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::target_place`].
+    #[track_caller]
     pub(crate) fn set_target_place(&self, place: Option<LinePlace>) {
         self.store(TARGET, place.map_or(0, |place| place.0));
     }
@@ -371,6 +389,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::map_said_from`] and [`Record::map_said_to`]. Of files only: the words are others' of other inodes.
+    #[track_caller]
     pub(crate) fn set_map_said(&self, from: u64, to: Option<u64>) {
         self.store(TARGET, from);
         self.store(ENTRIES, to.map_or(0, |to| to.saturating_add(1)));
@@ -383,6 +402,7 @@ impl<'s> Record<'s> {
     }
 
     /// See [`Record::log_use`].
+    #[track_caller]
     pub(crate) fn set_log_use(&self, pages: u32, live_lines: u32) {
         self.store(LOG, (pages as u64) << 32 | live_lines as u64);
     }
@@ -400,6 +420,7 @@ impl<'s> Record<'s> {
     }
 
     /// Stores the attributes that the log keeps, but for the size.
+    #[track_caller]
     pub(crate) fn set_logged(&self, logged: &LoggedAttributes, changed: i64) {
         self.store(MODE, logged.mode as u64 | (logged.flags.bits() as u64) << 32);
         self.store(OWNER, owner_word(logged.owner));
@@ -412,6 +433,7 @@ impl<'s> Record<'s> {
     }
 
     /// Stores everything that a log says, the index apart.
+    #[track_caller]
     pub(crate) fn set_state(&self, state: &InodeState) {
         self.set_logged(&state.logged, state.changed);
         self.set_modified_since(state.modified_since);
@@ -429,11 +451,13 @@ impl<'s> Record<'s> {
 
     /// Notes until when an access need not move the time of access; 0 has it looked at. Stored without the lock, too.
     #[inline(always)]
+    #[track_caller]
     pub(crate) fn set_access_fresh(&self, until: i64) {
         self.store(ACCESS_FRESH, until as u64);
     }
 
     /// Notes that the data or the names changed.
+    #[track_caller]
     pub(crate) fn touch(&self, time: i64) {
         self.set_modified(time);
         self.set_modified_since(time);

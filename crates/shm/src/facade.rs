@@ -2,19 +2,28 @@
 //!
 //! Two reasons for a type of our own. A model checker runs the lock's and the slab's words with one
 //! of its own (`tests/models.rs`). And in test builds, or with the feature `abandon`, every store is counted, so that a
-//! test can abandon a thread after any single store, or let it pause there (see [`crate::testing`]). In other builds a
-//! [`Word`] is an `AtomicU64` and nothing more.
+//! test can abandon a thread after any single store, let it pause there, or leave the store out (see
+//! [`crate::testing`]). In other builds a [`Word`] is an `AtomicU64` and nothing more.
 
 use std::sync::atomic as imp;
 
 pub use imp::{Ordering, fence};
 
 #[cfg(any(test, feature = "abandon"))]
-use crate::testing::{is_abandoned, load_point, store_point};
+use crate::testing::{is_abandoned, is_left_out, load_point, store_point};
+
+/// Whether a store is to have no effect: the thread was abandoned, whose destructors run while it unwinds, as a killed one's would not; or
+/// a test leaves the caller's line out.
+#[cfg(any(test, feature = "abandon"))]
+#[inline]
+#[track_caller]
+fn is_swallowed() -> bool {
+    is_abandoned() || is_left_out(std::panic::Location::caller())
+}
 
 #[cfg(not(any(test, feature = "abandon")))]
 #[inline(always)]
-fn is_abandoned() -> bool {
+fn is_swallowed() -> bool {
     false
 }
 #[cfg(not(any(test, feature = "abandon")))]
@@ -47,9 +56,9 @@ macro_rules! word {
 
             /// Atomic store.
             #[inline(always)]
+            #[cfg_attr(any(test, feature = "abandon"), track_caller)]
             pub fn store(&self, value: $int, order: Ordering) {
-                // A thread that a test abandoned runs destructors while it unwinds; a killed one would not.
-                if is_abandoned() {
+                if is_swallowed() {
                     return;
                 }
                 self.0.store(value, order);
@@ -58,6 +67,7 @@ macro_rules! word {
 
             /// Atomic compare-and-swap: `Ok(old)` if it stored, else `Err(found)`.
             #[inline(always)]
+            #[cfg_attr(any(test, feature = "abandon"), track_caller)]
             pub fn compare_exchange(
                 &self,
                 expected: $int,
@@ -65,7 +75,7 @@ macro_rules! word {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$int, $int> {
-                if is_abandoned() {
+                if is_swallowed() {
                     let found = self.0.load(Ordering::Relaxed);
                     return if found == expected { Ok(found) } else { Err(found) };
                 }
@@ -87,8 +97,9 @@ macro_rules! word {
     (@fetch $method:ident, $int:ident, $doc:literal) => {
         #[doc = $doc]
         #[inline(always)]
+        #[cfg_attr(any(test, feature = "abandon"), track_caller)]
         pub fn $method(&self, operand: $int, order: Ordering) -> $int {
-            if is_abandoned() {
+            if is_swallowed() {
                 return self.0.load(Ordering::Relaxed);
             }
             let old = self.0.$method(operand, order);

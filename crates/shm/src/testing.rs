@@ -4,7 +4,12 @@
 //!
 //! Stores to an arena are counted by `Word`; a medium's simulation calls [`store_point`] for its
 //! own. The thread is stopped by unwinding, and its later stores (of destructors) are swallowed.
-//! Only in tests and with the feature `abandon`.
+//! Only in tests and with the feature `abandon`. Faults in shared memory: `stores`.
+
+mod stores;
+
+pub(crate) use stores::is_left_out;
+pub use stores::{Line, collect_stores, in_time, without_stores};
 
 use crate::session::Session;
 use crate::thread::mark_own_dead;
@@ -60,6 +65,7 @@ pub fn disturb(seed: u64) {
 /// To be called after every load from shared state.
 #[inline]
 pub(crate) fn load_point() {
+    stores::check_time();
     let pauses = PAUSES.get();
     if pauses != 0 {
         pause_perhaps(pauses, LOADS_PER_PAUSE);

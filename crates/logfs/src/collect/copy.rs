@@ -40,7 +40,7 @@ impl<'s> Op<'s> {
             if self.needs_snapshot(locked, page, &sequences)? {
                 let snapshot = Payload::Attributes(self.snapshot(locked)?);
                 again.append(record.changed(), &snapshot, &mut [])?;
-                record.set_last_snapshot(record.sequence().wrapping_sub(1));
+                record.set_last_snapshot(record.sequence().wrapping_sub(1)); // Unnoticed [word]: they are written once more.
             }
             // To have walked through the page is enough for one operation.
             pass.cursor = (1, 0);
@@ -210,8 +210,8 @@ impl<'s> Op<'s> {
         let to = record.map_said_to().unwrap_or(0);
         self.check_room_for_map(locked, to)?;
         if to == 0 {
-            record.set_map_said(record.sequence(), Some(0));
-            record.change_maps(|word| word.without(SHIFTED));
+            record.set_map_said(record.sequence(), Some(0)); // Unnoticed [word]: `tests/shifts.rs` is about it.
+            record.change_maps(|word| word.without(SHIFTED)); // Unnoticed [word]: `tests/shifts.rs` is about it.
             // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
             pass.remaining = pass.remaining.min(record.log_use().0.saturating_sub(1)).max(1);
         }
@@ -228,7 +228,7 @@ impl<'s> Op<'s> {
             .map_err(index_error)?;
         outcome?;
         again.extents_end()?;
-        record.set_map_said(record.map_said_from(), Some(said_to).filter(|_| !is_all));
+        record.set_map_said(record.map_said_from(), Some(said_to).filter(|_| !is_all)); // Unnoticed [word]: `tests/shifts.rs` is about it.
         Ok(())
     }
 

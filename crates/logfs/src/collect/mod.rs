@@ -77,6 +77,7 @@ impl<'s> Op<'s> {
         commit.store_cached(head_at, next)?;
         commit.without_fence();
         let (pages, lines) = locked.record.log_use();
+        // Who adopts the arena compares the pages with what it finds.
         locked.record.set_log_use(pages.saturating_sub(1), lines);
         let mut given_up = GivenUp::new(locked.inode, false);
         let _ = given_up.add(Extent { start: link.block, count: 1 });

@@ -173,6 +173,7 @@ impl<'s> Op<'s> {
             if was_done {
                 // Whoever the log grew by has made a page: that is enough for one operation.
                 pass.pages_seen = pages;
+                // When the next piece is due.
                 record.set_collection(pass);
                 return;
             }
@@ -196,6 +197,7 @@ impl<'s> Op<'s> {
         }
         self.need.set(needed);
         pass.pages_seen = record.log_use().0;
+        // Unnoticed [word]: as above: each piece begins where the page stands, and what was appended again is not true of the old place any more.
         record.set_collection(pass);
     }
 

@@ -58,6 +58,7 @@ impl<'a> Node<'a> {
     }
 
     #[inline]
+    #[track_caller]
     pub(super) fn set_shape(self, level: usize, count: usize) {
         debug_assert!(level < LEVELS_MAX && count <= ENTRIES_MAX);
         self.words[SHAPE].store((level as u64) << 32 | count as u64, Relaxed);
@@ -75,18 +76,21 @@ impl<'a> Node<'a> {
     }
 
     #[inline]
+    #[track_caller]
     pub(super) fn set_key(self, position: usize, key: u64) {
         debug_assert!(position < ENTRIES_MAX);
         self.words[KEYS + (position & 31)].store(key, Relaxed);
     }
 
     #[inline]
+    #[track_caller]
     pub(super) fn set_value(self, position: usize, value: u64) {
         debug_assert!(position < ENTRIES_MAX);
         self.words[(VALUES + (position & 31)) & 63].store(value, Relaxed);
     }
 
     #[inline]
+    #[track_caller]
     pub(super) fn set(self, position: usize, key: u64, value: u64) {
         self.set_key(position, key);
         self.set_value(position, value);
@@ -124,6 +128,7 @@ impl<'a> Node<'a> {
     }
 
     /// Makes room at `position` among `count` entries and stores the pair there. `count` must be below the maximum.
+    #[track_caller]
     pub(super) fn insert_at(self, level: usize, count: usize, position: usize, key: u64, value: u64) {
         for from in (position..count).rev() {
             self.set(from + 1, self.key(from), self.value(from));
@@ -133,6 +138,7 @@ impl<'a> Node<'a> {
     }
 
     /// Takes the entry at `position` out of `count` entries.
+    #[track_caller]
     pub(super) fn remove_at(self, level: usize, count: usize, position: usize) {
         for to in position..count - 1 {
             self.set(to, self.key(to + 1), self.value(to + 1));
@@ -141,6 +147,7 @@ impl<'a> Node<'a> {
     }
 
     /// Copies `count` entries of `source` from position `from` to position `to` of this node.
+    #[track_caller]
     pub(super) fn copy_from(self, to: usize, source: Node<'_>, from: usize, count: usize) {
         for offset in 0..count {
             self.set(to + offset, source.key(from + offset), source.value(from + offset));

@@ -269,6 +269,7 @@ impl<'a> NodePool<'a> {
             return false;
         }
         if let Some(evicted) = self.words.get(EVICTED) {
+            // Unnoticed [word]: a counter that nothing goes by.
             evicted.fetch_add(1, Relaxed);
         }
         self.claim(number, header)
@@ -277,8 +278,11 @@ impl<'a> NodePool<'a> {
     /// Counts what a search looked at, and with it the eras.
     fn pass(&self, nodes: u64, backed: u64) {
         let (Some(era), Some(looked_at)) = (self.words.get(ERA), self.words.get(LOOKED_AT)) else { return };
+        // Unnoticed [word]: which index is dropped first is a guess.
         if looked_at.fetch_add(nodes, Relaxed).saturating_add(nodes) >= backed {
+            // Unnoticed [word]: as for the line above.
             looked_at.store(0, Relaxed);
+            // Unnoticed [word]: as for the line above.
             era.fetch_add(1, Relaxed);
         }
     }
@@ -300,6 +304,7 @@ impl<'a> NodePool<'a> {
         if node.header().load(Relaxed) != header {
             return;
         }
+        // Unnoticed [word]: the node is found again when the whole index is dropped.
         node.header().store(0, Release);
         remember(number);
     }

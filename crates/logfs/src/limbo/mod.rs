@@ -91,6 +91,7 @@ struct Between<'w>(&'w Word);
 
 impl Drop for Between<'_> {
     fn drop(&mut self) {
+        // Unnoticed [word]: who counts beside others waits until this thread ends, or longer than needed (`recounts`).
         self.0.store(0, Release);
     }
 }
@@ -100,6 +101,7 @@ impl<'s> Op<'s> {
     #[inline]
     fn between(&self) -> Between<'s> {
         let word = &self.limbo()[BETWEEN];
+        // Unnoticed [word]: it takes one who counts beside this at this moment (`recounts`).
         word.store(1, Relaxed);
         Between(word)
     }
@@ -146,7 +148,9 @@ impl<'s> Op<'s> {
             return;
         }
         // Also what the slot's former user left: the lines are written back by this thread now.
+        // Unnoticed [word]: what the slot's former user left is freed where the words are needed, behind a fence of its own.
         words[TENURE].store(self.thread.tenure(), Relaxed);
+        // Freed behind the next fence.
         words[FLUSHED].store(gannet_media::counters_thread().fences + 1, Relaxed);
     }
 
@@ -172,17 +176,19 @@ impl<'s> Op<'s> {
             self.clear_limbo(words)?;
         }
         if words[TENURE].load(Relaxed) == 0 {
+            // Unnoticed [word]: the slots of before are written back once more.
             words[SLOTS].store(0, Relaxed);
             words[TENURE].store(tenure, Relaxed);
             self.note_limbo_slot()?;
         }
-        words[FLUSHED].store(0, Relaxed);
+        words[FLUSHED].store(0, Relaxed); // Unnoticed [word]: it takes a crash behind a fence that comes between.
         add_half(&words[SLOTS], given_up.slot);
         let mut runs = given_up.runs.iter().flatten();
         for word in &words[RUNS..] {
             if word.load(Relaxed) == 0 {
                 let Some(&run) = runs.next() else { break };
                 let tag = words[TAG].load(Relaxed).wrapping_add(1);
+                // Unnoticed [word]: it takes one who takes the run while it is given up again.
                 words[TAG].store(tag, Relaxed);
                 word.store(pack_run(run, tag), Release);
             }
@@ -228,6 +234,7 @@ impl<'s> Op<'s> {
                 }
             }
         }
+        // Unnoticed [word]: the words are looked at once more, and are empty.
         words[TENURE].store(0, Relaxed);
         Ok(())
     }
@@ -381,6 +388,7 @@ impl<'s> Op<'s> {
 
     /// The thread of a slot is dead: it has nothing any more.
     pub(crate) fn end_between(&self, slot: u32) -> Result<()> {
+        // Unnoticed [word]: who counts meanwhile waits until the slot is taken again (`recounts`).
         self.limbo_of(slot)?[BETWEEN].store(0, Release);
         Ok(())
     }

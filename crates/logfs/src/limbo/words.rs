@@ -29,6 +29,7 @@ pub(super) fn has_half(word: u64, number: u32) -> bool {
     word as u32 == 0 || word >> 32 == 0 || halves(word).any(|half| half == number)
 }
 
+#[track_caller]
 pub(super) fn add_half(word: &Word, number: u32) {
     let found = word.load(Relaxed);
     if halves(found).all(|half| half != number) {
@@ -42,6 +43,7 @@ pub(super) fn in_empty_half(word: u64, number: u32) -> u64 {
 }
 
 /// Adds a number to those that are ready; false if there is no room.
+#[track_caller]
 pub(super) fn make_ready(ready: &Word, number: u32) -> bool {
     let mut found = ready.load(Relaxed);
     loop {
@@ -58,6 +60,7 @@ pub(super) fn make_ready(ready: &Word, number: u32) -> bool {
 }
 
 /// Takes a number that is ready.
+#[track_caller]
 pub(super) fn take_ready(ready: &Word) -> Option<u32> {
     let mut found = ready.load(Acquire);
     loop {

@@ -127,6 +127,7 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
         op.set_uncertain()?;
     }
     let word = dead.reaper().word(core.places.control(CONTROL_TAKEOVERS)).map_err(crate::ops::shared_error)?;
+    // Unnoticed [word]: a counter (`kills`).
     word.fetch_add(1, Ordering::Relaxed);
 
     let of_kind = |kind| hands.iter().filter(move |hand| hand.kind == kind);
@@ -214,8 +215,10 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
                 record.set_end(end);
                 record.unload_but_end();
             }
+            // Unnoticed [word]: nobody knows the inode any more but by its number (`remains`).
             _ => record.unload(),
         }
+        // Unnoticed [word]: it takes a writer in place that stands still meanwhile (`stopped`).
         record.leave_writers();
     }
     if is_idle { Ok(()) } else { note_suspect(core, dead) }
@@ -245,6 +248,7 @@ fn note_suspect(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
             Op::begin(core, dead.reaper())?.set_uncertain()?;
         }
     }
+    // Unnoticed [word]: the file is noted once more, and looked at again.
     word.store(0, Ordering::Release);
     Ok(())
 }
@@ -258,6 +262,7 @@ fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
     match disk.slot(inode)? {
         Slot::Free { .. } => {
             // Perhaps by one who died while settling it.
+            // Unnoticed [word]: nobody knows the number yet; whoever is born there fills the record anew.
             op.record(inode)?.unload();
             Ok(())
         }
@@ -281,6 +286,7 @@ fn settle_birth(op: &Op<'_>, commit: &mut crate::disk::Commit<'_>, hand_a: u64, 
             // It may have been filled already, or be loaded at this moment by who comes with what the number was before: that one looks at the
             // slot once more behind it (`Op::load`).
             fence(Ordering::SeqCst);
+            // Unnoticed [word]: as for the line above.
             op.record(inode)?.unload();
             Ok(())
         }

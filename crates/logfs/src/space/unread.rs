@@ -104,6 +104,7 @@ impl<'a> Space<'a> {
         for extent in self.saved.map_or(&[][..], SavedBits::never_free) {
             for (at, mask) in pool.masks_of(*extent) {
                 let bits = &pool.bits[at];
+                // Unnoticed [word]: the maps that are saved say so themselves.
                 bits.store(bits.load(Ordering::Relaxed) & !mask, Ordering::Relaxed);
             }
         }

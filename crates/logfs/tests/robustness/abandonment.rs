@@ -25,7 +25,7 @@ pub(crate) struct Start {
 const CROWD: usize = 64;
 
 impl Start {
-    fn new(mode: Mode, crowded: bool) -> Self {
+    pub(crate) fn new(mode: Mode, crowded: bool) -> Self {
         let fill = |fs: &LogFs| {
             populate(fs);
             let rig = Rig::new(fs);
@@ -270,6 +270,16 @@ pub(crate) fn steps_that_collect(mode: Mode) -> Vec<(Start, Operation)> {
         };
         let start = Start { image: image(mode, fill), crowded: false };
         (start, operation(text.into(), Tear::Bytes("/cut"), move |rig| step(rig, index)))
+    };
+    CHATTERS.iter().map(of_chatter).collect()
+}
+
+/// The same, each done so often that its log is collected again and again.
+pub(crate) fn long_collections() -> Vec<Operation> {
+    let of_chatter = |&(text, step): &Chatter| {
+        operation(format!("{text}, again and again"), Tear::Whole, move |rig| {
+            (0..300).try_for_each(|index| step(rig, index))
+        })
     };
     CHATTERS.iter().map(of_chatter).collect()
 }

@@ -34,8 +34,10 @@
 //! | `restored` | the same, where older bytes were put back |
 //! | `damaged_arena` | the same, where what the killed left in shared memory is damaged |
 //! | `mutations` | stores, flushes and fences left out |
+//! | `arena_mutations` | stores to shared memory left out where it is settled, built anew, opened, collected |
 
 mod abandonment;
+mod arena_mutations;
 mod bystander;
 mod churn;
 mod clones;

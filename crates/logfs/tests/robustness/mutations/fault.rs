@@ -1,6 +1,7 @@
 //! A seeded fault: everything that one place of the file system does to the medium in one way (stores, write-backs, fences) is
 //! left out for a while. The same workloads without a fault say which places they pass.
 
+use crate::arena_mutations;
 use gannet_media::Simulation;
 use gannet_media::simulation::{Site, SiteKind, Skip};
 use std::collections::BTreeMap;
@@ -36,6 +37,8 @@ pub(crate) enum Fault {
     Collect(Mutex<BTreeMap<Place, Vec<Site>>>),
     /// All of one place are left out: sites that differ in their column only.
     Seeded(Site),
+    /// One in what is stored to shared memory.
+    Words(arena_mutations::Fault),
 }
 
 impl Fault {
@@ -56,6 +59,7 @@ impl Fault {
     pub(crate) fn during<R>(&self, simulation: &Simulation, work: impl FnOnce() -> R) -> R {
         match self {
             Self::None => work(),
+            Self::Words(fault) => fault.during(work),
             Self::Collect(met) => {
                 simulation.collect_sites(true);
                 let result = work();
@@ -82,6 +86,6 @@ impl Fault {
 
     /// Whether what the work has left is to be looked at.
     pub(crate) fn looks(&self) -> bool {
-        !matches!(self, Self::Collect(_))
+        !matches!(self, Self::Collect(_) | Self::Words(arena_mutations::Fault::Collect(_)))
     }
 }

@@ -5,7 +5,7 @@
 //! commit.fence();
 //! commit.store(at, 0)?; // Unmet: why nothing comes here.
 //! ```
-//! A mark is about the line that it ends, or else about the next line of code.
+//! A `word` is a store to shared memory (`arena_mutations`). A mark is about the line that it ends, or else about the next line of code.
 
 use super::fault::Place;
 use gannet_media::simulation::SiteKind;
@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Marks {
     /// Places that nothing is to notice.
     pub(crate) unnoticed: BTreeSet<Place>,
+    /// Lines whose stores to shared memory nothing is to notice.
+    pub(crate) words: BTreeSet<(String, u32)>,
     /// Lines that nothing is to pass.
     pub(crate) unmet: BTreeSet<(String, u32)>,
     /// Lines that store, flush or fence.
@@ -103,6 +105,10 @@ impl Marks {
                 "store" => SiteKind::Store,
                 "flush" => SiteKind::Flush,
                 "fence" => SiteKind::Fence,
+                "word" => {
+                    self.words.insert((file.to_owned(), line));
+                    continue;
+                }
                 other => panic!("{file}:{line}: {other}?"),
             };
             self.unnoticed.insert(Place { file: file.to_owned(), line, kind });

@@ -28,15 +28,17 @@ mod workload;
 mod workloads;
 
 pub(crate) use fault::Fault;
+pub(crate) use looks::look;
+pub(crate) use marks::Marks;
+pub(crate) use takeovers::{End, end_at, ends_of};
+pub(crate) use workload::{Kind, Volume, Workload, panics_quietly};
+pub(crate) use workloads::workloads;
 
 use crate::{Random, long};
 use fault::Place;
 use gannet_media::simulation::Site;
-use marks::Marks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
-use workload::{Kind, Workload};
-use workloads::workloads;
 
 /// Places tried by default.
 const SAMPLE: usize = 8;

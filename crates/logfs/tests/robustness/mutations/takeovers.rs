@@ -51,7 +51,7 @@ pub(crate) fn takeover(text: String, volume: Rc<Volume>, operation: Operation) -
 
 /// Where a thread ends.
 #[derive(Clone, Copy, Debug)]
-enum End {
+pub(crate) enum End {
     /// After so many stores to the medium, before it writes back the last.
     Medium(usize),
     /// After so many to arena or medium.
@@ -59,7 +59,7 @@ enum End {
 }
 
 /// Runs an operation on a thread that ends there.
-fn end_at(fs: &LogFs, simulation: &Simulation, operation: &Operation, end: End) {
+pub(crate) fn end_at(fs: &LogFs, simulation: &Simulation, operation: &Operation, end: End) {
     let (mark, control) = (simulation.mark(), simulation.clone());
     let (medium, any) = match end {
         End::Medium(stores) => (stores, u64::MAX / 2),
@@ -77,7 +77,7 @@ fn end_at(fs: &LogFs, simulation: &Simulation, operation: &Operation, end: End) 
 }
 
 /// Where one structure is stored and the next is not begun, or has just begun; and some places where nothing is stored to the medium.
-fn ends_of(volume: &Volume, operation: &Operation) -> Vec<End> {
+pub(crate) fn ends_of(volume: &Volume, operation: &Operation) -> Vec<End> {
     let (fs, simulation) = volume.open();
     let mark = simulation.mark();
     let _ = operation.apply(&fs);

@@ -127,7 +127,7 @@ thread_local! {
 }
 
 /// Whether something panics, without a word about it: where the environment asks for them, backtraces take longer than all else.
-fn panics_quietly(run: impl FnOnce()) -> bool {
+pub(crate) fn panics_quietly(run: impl FnOnce()) -> bool {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let other = std::panic::take_hook();
