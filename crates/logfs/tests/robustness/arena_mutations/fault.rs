@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 /// Where a fault may be: what settles, loads, opens, adopts, collects, and keeps what is given up. Beginnings of names below the sources.
 const PARTS: [&str; 14] = [
-    "reap.rs",
+    "reap/",
     "settling.rs",
     "load.rs",
     "whole_map.rs",
