@@ -290,9 +290,7 @@ impl Shared {
                 Some(before) => tables.still_blocks(&thread, request, before.record)?,
                 None => None,
             };
-            let blocker = if still.is_some() {
-                still
-            } else {
+            let mut change = || {
                 if request.owner.kind() == LockKind::Flock
                     && request.exclusive.is_some()
                     && self.holds_other(&thread, request)?
@@ -301,7 +299,18 @@ impl Shared {
                     let unlock = LockRequest { exclusive: None, ..*request };
                     tables.change_lock(&thread, bucket, &unlock, &share, &mut changed)?;
                 }
-                tables.change_lock(&thread, bucket, request, &share, &mut changed)?
+                tables.change_lock(&thread, bucket, request, &share, &mut changed)
+            };
+            let outcome = if still.is_some() { Ok(still) } else { change() };
+            let blocker = match outcome {
+                Ok(blocker) => blocker,
+                Err(error) => {
+                    // Without room for the new lock the old one may be gone all the same.
+                    let wake = tables.released(&thread, bucket, changed)?;
+                    guard.unlock();
+                    wake.wake();
+                    return Err(error);
+                }
             };
             if sleeps && request.owner.kind() == LockKind::Posix {
                 self.note_wait(&thread, request, blocker.as_ref())?;
@@ -441,5 +450,51 @@ impl Shared {
     pub fn records(&self) -> Result<usize> {
         let thread = self.thread()?;
         Ok(self.tables.records.live(thread.arena()).map_err(error_of)?.count())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{AccessMode, SharedLimits};
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_lock_is_woken_where_its_change_finds_no_room() {
+        const COUNT: u32 = 8192;
+        let limits = SharedLimits { participants: 8, threads: 8, descriptions: 64, records: COUNT };
+        let shared = Shared::private(&limits).unwrap();
+        let (thread, node, user) = (shared.thread().unwrap(), |number| NodeId { number, generation: 0 }, User::new(1));
+        let open = |node| {
+            let held = shared.tables.descriptions.allocate(&thread).unwrap();
+            shared.link_new(&thread, held, node, AccessMode::READ, 0).unwrap()
+        };
+        let (file, other) = (node(1), node(2));
+        let filler = open(other);
+        let fill = |at: u32| {
+            let start = u64::from(2 * (COUNT - at));
+            let (owner, range) = (LockOwner::OpenFile(filler), LockRange { start, end: start + 1 });
+            let request = LockRequest { node: other, owner, exclusive: Some(true), range, process: 0 };
+            shared.attempt(user, &request, false, None).map(drop)
+        };
+        let lock = |owner, exclusive| LockRequest {
+            node: file,
+            owner: LockOwner::Flock(owner),
+            exclusive: Some(exclusive),
+            range: LockRange::ALL,
+            process: 0,
+        };
+        // The lock is of the user's own part, which is full then.
+        let common = COUNT - COUNT / 4;
+        (0..common).for_each(|at| fill(at).unwrap());
+        let (owner, waiter) = (open(file), open(file));
+        assert!(shared.attempt(user, &lock(owner, true), false, None).unwrap().1.is_none());
+        assert!((common..COUNT).any(|at| fill(at).is_err()));
+        let (releases, blocker) = shared.attempt(user, &lock(waiter, true), true, None).unwrap();
+        assert!(blocker.is_some());
+        let error = shared.attempt(User::UNKNOWN, &lock(owner, false), false, None).unwrap_err();
+        assert_eq!(error.errno(), Errno::NOLCK);
+        let now = shared.tables.bucket(file.number).releases(&thread).unwrap();
+        assert_ne!(now.load(Ordering::Relaxed), releases, "as flock(2) says, the old lock has gone");
+        assert!(shared.attempt(user, &lock(waiter, true), true, blocker).unwrap().1.is_none());
     }
 }

@@ -5,10 +5,13 @@ use std::process::{Child, Command};
 use gannet_vfs::shared::SharedLimits;
 use gannet_vfs::{Errno, FileSystem, Name};
 
-use super::{by_root, dispatcher, with_a_file};
+use super::{by_root, dispatcher_for, with_a_file, with_a_file_for};
 use crate::dispatch::{CachePolicy, Outcome};
-use crate::protocol::constants::LK_FLOCK;
+use crate::protocol::constants::{InitFlags, LK_FLOCK};
 use crate::protocol::request::{Header, LockRequest};
+
+/// A kernel whose mounts map no owners: it says whose all requests are.
+const TELLS: InitFlags = InitFlags::all().difference(InitFlags::ALLOW_IDMAP);
 
 fn by_user(node: u64, user: u32) -> Header {
     Header { user, ..by_root(node) }
@@ -16,7 +19,7 @@ fn by_user(node: u64, user: u32) -> Header {
 
 #[test]
 fn one_user_cannot_open_all() {
-    let (_file_system, dispatcher, node) = with_a_file();
+    let (_file_system, dispatcher, node) = with_a_file_for(TELLS);
     let id = dispatcher.nodes.id(node);
     let open = |user| dispatcher.open_handle(&by_user(id, user), node, 0);
     let most = SharedLimits::default().descriptions as usize;
@@ -30,7 +33,7 @@ fn one_user_cannot_open_all() {
 
 #[test]
 fn one_user_cannot_take_all_locks() {
-    let (_file_system, dispatcher, node) = with_a_file();
+    let (_file_system, dispatcher, node) = with_a_file_for(TELLS);
     let id = dispatcher.nodes.id(node);
     let handle = dispatcher.open_handle(&by_root(id), node, 2).unwrap();
     let most = u64::from(SharedLimits::default().records);
@@ -71,6 +74,16 @@ fn whom_the_kernel_does_not_name_is_looked_at() {
     assert_eq!((many, few), (97 * few, few));
     // Who cannot be looked at gets no more than all do, and has no part of its own.
     assert!(open(0).is_err() && open(u32::MAX >> 1).is_err());
+    let refused = open(0).unwrap_err();
+    assert!(refused.to_string().contains("/proc"), "{refused}");
+    // Root as a mount maps it is no root.
+    let create = |process, name: &[u8]| dispatcher.create(&Header { process, ..by_user(1, 0) }, name, 2, 0o600, 0);
+    for process in [one.id(), other.id(), 0] {
+        assert_eq!(create(process, b"mapped").unwrap_err().errno(), Errno::NFILE);
+        let unnamed = Header { process, ..by_user(1, 0) };
+        assert_eq!(dispatcher.create_unnamed(&unnamed, 2, 0o600, 0).unwrap_err().errno(), Errno::NFILE);
+    }
+    assert!(create(std::process::id(), b"root's").is_ok());
     assert!(open(std::process::id()).is_ok(), "root's");
     let handle = open(std::process::id()).unwrap();
     let most = u64::from(SharedLimits::default().records);
@@ -92,7 +105,7 @@ fn whom_the_kernel_does_not_name_is_looked_at() {
 
 #[test]
 fn who_may_open_no_more_makes_no_file() {
-    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    let (file_system, dispatcher) = dispatcher_for(CachePolicy::Coherent, TELLS);
     let make = |name: &[u8]| dispatcher.create(&by_user(1, 1000), name, 2, 0o600, 0);
     let make_unnamed = || dispatcher.create_unnamed(&by_user(1, 1000), 2, 0o600, 0);
     let inodes = || file_system.statistics().unwrap().inodes_free;
