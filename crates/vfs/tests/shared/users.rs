@@ -137,7 +137,8 @@ fn room_that_a_panic_gave_up_is_not_given_back_for_another() {
     let (has, had) = std::sync::mpsc::channel();
     let (end, ends) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        let (shared, fs, nodes) = (&shared, &fs, &nodes);
+        // Dropped with this: the other thread ends, whatever fails here.
+        let (end, shared, fs, nodes) = (end, &shared, &fs, &nodes);
         let other = scope.spawn(move || {
             let place = shared.reserve(ROOT, fs).unwrap();
             has.send(shared.session().thread().unwrap().slot()).unwrap();

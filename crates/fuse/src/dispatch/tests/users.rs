@@ -1,6 +1,7 @@
 //! One user behind a mount opens and locks as much as it can: others still can, and root.
 
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gannet_vfs::shared::SharedLimits;
 use gannet_vfs::{Errno, FileSystem, Name};
@@ -121,4 +122,51 @@ fn who_may_open_no_more_makes_no_file() {
     assert_eq!(make_unnamed().unwrap_err().errno(), Errno::NFILE);
     assert_eq!(file_system.lookup(root, Name::new(b"second").unwrap()).unwrap_err().errno(), Errno::NOENT);
     assert_eq!(inodes(), before);
+}
+
+#[test]
+fn threads_of_one_owner_that_lock_first_at_once_have_one_description() {
+    const ROUNDS: usize = 1000;
+    let (file_system, dispatcher, node) = with_a_file();
+    let header = by_root(dispatcher.nodes.id(node));
+    let handle = dispatcher.open_handle(&header, node, 2).unwrap();
+    let descriptions = || file_system.shared().descriptions().unwrap();
+    let (before, steps) = (descriptions(), AtomicUsize::new(0));
+    let meet = |step: usize| {
+        steps.fetch_add(1, Ordering::Relaxed);
+        for looks in 0.. {
+            match steps.load(Ordering::Relaxed) {
+                all if all >= 2 * step => break,
+                // At the same moment, if there are processors for both.
+                _ if looks < 2000 => std::hint::spin_loop(),
+                _ => std::thread::yield_now(),
+            }
+        }
+    };
+    // Nobody stops for what went wrong: the other would wait.
+    let locks = |at: u64| {
+        let mut right = true;
+        for round in 0..ROUNDS {
+            let owner = handle + 1 + round as u64;
+            let request = LockRequest { handle, owner, start: 2 * at, end: 2 * at, kind: 1, process: 7, flags: 0 };
+            meet(3 * round + 1);
+            right &= matches!(dispatcher.set_lock(&header, &request, false), Ok(Outcome::Reply(0)));
+            meet(3 * round + 2);
+            if at == 0 {
+                right &= (dispatcher.locks.owners_known(), descriptions()) == (1, before + 1);
+                right &= dispatcher.flush(&header, handle, owner).is_ok() && descriptions() == before;
+            }
+            meet(3 * round + 3);
+        }
+        right
+    };
+    std::thread::scope(|scope| {
+        let all = [0, 1].map(|at| {
+            scope.spawn({
+                let locks = &locks;
+                move || locks(at)
+            })
+        });
+        assert!(all.into_iter().all(|one| one.join().unwrap()));
+    });
 }
