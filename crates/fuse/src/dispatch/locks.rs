@@ -16,7 +16,6 @@ use gannet_vfs::{Errno, Error, NodeId, Result};
 
 use super::circles::{Circle, Crowd, Waiters, Waiting};
 use super::closing::{Closing, Patience};
-use super::users::for_user;
 use super::waiting::{Blocker, Seats, WaitsFor};
 use super::{Dispatcher, Outcome};
 use crate::protocol::constants::{InitFlags, LK_FLOCK};
@@ -88,22 +87,33 @@ impl Dispatcher {
         takes: bool,
     ) -> Result<Option<Description>> {
         let file = header.node;
-        let mut owners = lock(&self.locks.owners);
-        let of_file = owners.get_mut(&file);
-        if let Some(owner) = of_file.and_then(|all| all.iter_mut().find(|owner| owner.word == request.owner)) {
+        let known = |owners: &mut HashMap<u64, Vec<Owner>>| {
+            let owner = owners.get_mut(&file)?.iter_mut().find(|owner| owner.word == request.owner)?;
             owner.waiting += usize::from(takes);
             if takes && !owner.handles.contains(&request.handle) {
                 owner.handles.push(request.handle);
             }
-            return Ok(Some(owner.description));
-        }
-        if !make {
-            return Ok(None);
+            Some(owner.description)
+        };
+        let found = known(&mut lock(&self.locks.owners));
+        if found.is_some() || !make {
+            return Ok(found);
         }
         let file_system = &*self.file_system;
         let access = AccessMode::READ | AccessMode::WRITE;
         let open = |user| file_system.shared().open_for(user, file_system, node, access, 0);
-        let description = for_user(header, open)?;
+        // Others' locks do not wait while it is found out whose this one is.
+        let made = self.for_user(header, open);
+        let mut owners = lock(&self.locks.owners);
+        if let Some(found) = known(&mut owners) {
+            // Another thread of the same owner was faster.
+            drop(owners);
+            if let Ok(needless) = made {
+                let _ = file_system.shared().close(file_system, needless);
+            }
+            return Ok(Some(found));
+        }
+        let description = made?;
         let waiting = usize::from(takes);
         owners.entry(file).or_default().push(Owner {
             word: request.owner,
@@ -194,7 +204,7 @@ impl Dispatcher {
         };
         let of_owner = (!is_flock).then_some(lock_request.owner);
         let shared = self.file_system.shared();
-        match for_user(header, |user| shared.try_lock_for(user, &*self.file_system, &request)) {
+        match self.for_user(header, |user| shared.try_lock_for(user, &*self.file_system, &request)) {
             Ok(()) => {
                 leave();
                 if let Some(owner) = of_owner.filter(|_| exclusive.is_some()) {

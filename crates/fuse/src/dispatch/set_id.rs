@@ -109,16 +109,25 @@ pub(super) fn status(header: &Header) -> String {
     if header.process == 0 || !*PROC_IS_OURS {
         return String::new();
     }
-    std::fs::read_to_string(format!("/proc/{}/status", header.process)).unwrap_or_default()
+    // A program's name may be any bytes, of which the kernel escapes the ends of lines.
+    let status = std::fs::read(format!("/proc/{}/status", header.process)).unwrap_or_default();
+    String::from_utf8_lossy(&status).into_owned()
 }
 
 fn field<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().split_ascii_whitespace()
 }
 
-/// The user for files of the thread that calls, as it is in this process's user namespace; nothing if that cannot be seen.
+/// The user for files of the thread that calls, as it is in this process's user namespace; nothing if that cannot be seen. It cannot where the
+/// thread is the kernel's: what serves others (`nfsd`) acts with their credentials, and is root's by its own.
 pub(super) fn user_of(header: &Header) -> Option<u32> {
-    user_in(&status(header))
+    let status = status(header);
+    if is_program(&status) { user_in(&status) } else { None }
+}
+
+/// Whether a thread's `status` is one of a program's: that has memory, which kernels tell that do not say `Kthread:`.
+fn is_program(status: &str) -> bool {
+    field(status, "VmSize:").next().is_some() && field(status, "Kthread:").next() != Some("1")
 }
 
 /// The user for files in a thread's `status`: the last of its users.
@@ -154,5 +163,31 @@ mod tests {
         assert!(lacks(effective, Capability::SetId) && !lacks(effective, Capability::Administer));
         assert!(!lacks("", Capability::SetId));
         assert!(!listed("Groups:\t \n", 0));
+        assert!(is_program("Kthread:\t0\nVmPeak:\t 8 kB\nVmSize:\t 8 kB\n") && is_program("VmSize:\t 8 kB\n"));
+        assert!(!is_program("Kthread:\t1\n") && !is_program("Name:\tnfsd\nUid:\t0\t0\t0\t0\n") && !is_program(""));
+        assert!(!is_program("Kthread:\t1\nVmSize:\t 8 kB\n"));
+    }
+
+    #[test]
+    fn a_program_is_seen_whatever_its_name() {
+        let of_thread = || {
+            let name = c"\xff\nUid:\t7\t7";
+            rustix::thread::set_name(name).unwrap();
+            let process = rustix::thread::gettid().as_raw_pid() as u32;
+            let header = Header {
+                length_bytes: 0,
+                opcode: 0,
+                unique: 1,
+                node: 1,
+                user: NOT_TOLD,
+                group: NOT_TOLD,
+                process,
+                extension_bytes: 0,
+            };
+            (user_of(&header), status(&header))
+        };
+        let (user, status) = std::thread::spawn(of_thread).join().unwrap();
+        assert_eq!(user, Some(rustix::process::geteuid().as_raw()));
+        assert!(field(&status, "CapEff:").next().is_some());
     }
 }

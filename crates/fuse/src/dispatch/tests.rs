@@ -40,11 +40,16 @@ impl Random {
 }
 
 fn dispatcher(cache: CachePolicy) -> (Arc<MemoryFs>, Arc<Dispatcher>) {
+    dispatcher_for(cache, InitFlags::all())
+}
+
+/// One for a kernel that offers so much.
+fn dispatcher_for(cache: CachePolicy, flags: InitFlags) -> (Arc<MemoryFs>, Arc<Dispatcher>) {
     let limits = Limits { data_bytes: 4 << 20, inodes: INODES };
     let file_system = Arc::new(MemoryFs::new(limits, 0o755, Owner::default()).unwrap());
     let policy = Policy { cache, ..Policy::default() };
     let dispatcher = Arc::new(Dispatcher::new(file_system.clone(), policy));
-    let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags: InitFlags::all() };
+    let offer = InitRequest { major: 7, minor: 45, readahead_bytes_max: 0, flags };
     assert!(matches!(dispatcher.initialize(&offer, true), Answer::Agreed(..)));
     if dispatcher.automatic() {
         assert!(dispatcher.begin_caching());
@@ -225,7 +230,11 @@ fn by_root(node: u64) -> Header {
 
 /// A coherent mount of a file system with one file, which the kernel knows.
 fn with_a_file() -> (Arc<MemoryFs>, Arc<Dispatcher>, NodeId) {
-    let (file_system, dispatcher) = dispatcher(CachePolicy::Coherent);
+    with_a_file_for(InitFlags::all())
+}
+
+fn with_a_file_for(flags: InitFlags) -> (Arc<MemoryFs>, Arc<Dispatcher>, NodeId) {
+    let (file_system, dispatcher) = dispatcher_for(CachePolicy::Coherent, flags);
     let new = gannet_vfs::NewNode::regular(0o600, Owner::default());
     let node = file_system.create(file_system.root(), Name::new(b"file").unwrap(), &new).unwrap();
     dispatcher.lookup(&by_root(1), b"file").unwrap();

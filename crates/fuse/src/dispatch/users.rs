@@ -15,6 +15,7 @@ use gannet_vfs::{Errno, NodeId, Result};
 use super::Dispatcher;
 use super::nodes::OpenMode;
 use super::set_id::{NOT_TOLD, user_of};
+use crate::protocol::constants::InitFlags;
 use crate::protocol::request::Header;
 
 const SHARDS: usize = 16;
@@ -41,24 +42,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does for the user of a request what takes room among open files and locks.
-///
-/// Where mounts may map owners (Linux 6.12 and later) the kernel says whose a program is only in requests that make an inode. Of the others all
-/// get what is there for every user, and who finds that taken is looked at: its thread waits for the answer, so it is still who asked. Who
-/// cannot be looked at gets no more.
-pub(super) fn for_user<T>(header: &Header, mut take: impl FnMut(User) -> Result<T>) -> Result<T> {
-    if header.user != NOT_TOLD {
-        return take(User::new(header.user));
-    }
-    match take(User::UNKNOWN) {
-        Err(error) if matches!(error.errno(), Errno::NFILE | Errno::NOLCK) => match user_of(header) {
-            Some(user) => take(User::new(user)),
-            None => Err(error),
-        },
-        outcome => outcome,
-    }
-}
-
 impl Users {
     fn shard(&self, handle: u64) -> &Mutex<HashMap<u64, Open>> {
         &self.handles[(handle ^ handle >> 16) as usize % SHARDS]
@@ -79,6 +62,24 @@ impl Users {
 }
 
 impl Dispatcher {
+    /// Does for the user of a request what takes room among open files and locks.
+    ///
+    /// Where mounts may map owners (Linux 6.12 and later) the kernel says whose a program is only in requests that make an inode, and then as the
+    /// mount maps that: root may be a container's. So all get what is there for every user, and who finds that taken is looked at: its thread
+    /// waits for the answer, so it is still who asked. Who cannot be looked at gets no more.
+    pub(super) fn for_user<T>(&self, header: &Header, mut take: impl FnMut(User) -> Result<T>) -> Result<T> {
+        if header.user != NOT_TOLD && !self.agreed(InitFlags::ALLOW_IDMAP) {
+            return take(User::new(header.user));
+        }
+        match take(User::UNKNOWN) {
+            Err(error) if matches!(error.errno(), Errno::NFILE | Errno::NOLCK) => match user_of(header) {
+                Some(user) => take(User::new(user)),
+                None => Err(error),
+            },
+            outcome => outcome,
+        }
+    }
+
     /// A handle for a file that is being opened with the flags of `open(2)`.
     pub(super) fn open_handle(&self, header: &Header, node: NodeId, flags: u32) -> Result<u64> {
         self.open_at(self.place(header)?, node, flags)
@@ -91,7 +92,7 @@ impl Dispatcher {
             return Ok(None);
         }
         let file_system = &*self.file_system;
-        for_user(header, |user| file_system.shared().reserve(user, file_system)).map(Some)
+        self.for_user(header, |user| file_system.shared().reserve(user, file_system)).map(Some)
     }
 
     /// [`Dispatcher::open_handle`], with the room that was had for it.
@@ -132,7 +133,7 @@ impl Dispatcher {
     pub(super) fn keep(&self, header: &Header, node: NodeId) -> Result<Keeper<'_>> {
         let file_system = &*self.file_system;
         let open = |user| file_system.shared().open_for(user, file_system, node, AccessMode::PATH, 0);
-        let description = for_user(header, open)?;
+        let description = self.for_user(header, open)?;
         Ok(Keeper { dispatcher: self, node, description: Some(description) })
     }
 

@@ -15,7 +15,6 @@ use super::locks::lock;
 use super::room::Kept;
 use super::seek::Seek;
 use super::signals::Signals;
-use super::users::for_user;
 use super::{Dispatcher, Outcome};
 use crate::protocol::request::{Header, LockRequest};
 use crate::protocol::wire::FixedReply;
@@ -146,7 +145,8 @@ impl Wait {
                 let locked = match impatient {
                     true => dispatcher.lock_after_close(&header, &request, &mut stop),
                     false => {
-                        for_user(&header, |user| file_system.shared().lock_for(user, file_system, &request, &mut stop))
+                        let mut lock = |user| file_system.shared().lock_for(user, file_system, &request, &mut stop);
+                        dispatcher.for_user(&header, &mut lock)
                     }
                 };
                 dispatcher.waits_no_more(&header, owner, locked.is_ok());
@@ -231,7 +231,7 @@ impl Dispatcher {
         let mut patience = Patience::new();
         loop {
             let shared = self.file_system.shared();
-            let outcome = for_user(header, |user| shared.try_lock_for(user, &*self.file_system, request));
+            let outcome = self.for_user(header, |user| shared.try_lock_for(user, &*self.file_system, request));
             if !matches!(&outcome, Err(error) if error.errno() == Errno::AGAIN) || stop() {
                 return outcome;
             }

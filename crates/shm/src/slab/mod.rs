@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | here | the name and the life of an object: taken, published, retired, freed |
 //! | [`places`] | where it stands, and whether it has memory |
-//! | [`recent`] | what a process knows of it: objects that it freed, and that there are none |
+//! | [`recent`] | what a process knows of it: objects that it freed last |
 //! | [`share`] | which of them somebody may take |
 //! | [`settle`] | what a dead thread had in hand |
 
@@ -46,8 +46,6 @@ const HAND_KIND: u64 = 1 << 63 | 1;
 /// Objects of a lane; their states fill a line.
 const LANE: u32 = 8;
 const INDEX_SHIFT: u32 = 40;
-/// Why nothing can be taken.
-const FULL: Error = Error::Full { what: "no room for another object in a table of the shared state" };
 
 /// An object and its generation in one word, never 0: what shared structures store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -133,16 +131,12 @@ impl Slab {
 
     /// [`Slab::allocate`], one of a share.
     pub fn allocate_of(&self, thread: &Thread<'_>, share: &Share) -> Result<Held> {
-        self.find(thread, share)?.ok_or(FULL)
-    }
-
-    /// [`Slab::allocate_of`]; nothing if all of the share are in use.
-    fn find(&self, thread: &Thread<'_>, share: &Share) -> Result<Option<Held>> {
         if let Some(held) = self.search(thread, share)? {
-            return Ok(Some(held));
+            return Ok(held);
         }
         // A thread that died between freeing an object and its bit left the bit, and so does who remembers one: look at the truth.
-        if self.repair_bitmap(thread.arena(), share)? { self.search(thread, share) } else { Ok(None) }
+        let found = if self.repair_bitmap(thread.arena(), share)? { self.search(thread, share)? } else { None };
+        found.ok_or(Error::Full { what: "no room for another object in a table of the shared state" })
     }
 
     fn search(&self, thread: &Thread<'_>, share: &Share) -> Result<Option<Held>> {

@@ -30,11 +30,6 @@ impl Share {
         group < self.common_end || self.own_start <= group && group < self.own_end
     }
 
-    /// What tells it from the others of a slab, of which no two overlap in what is their own.
-    pub(super) const fn name(&self) -> u64 {
-        self.own_start.wrapping_add(self.own_end)
-    }
-
     /// Where one's own begin.
     #[inline]
     pub(super) const fn first_own_group(&self) -> u64 {

@@ -290,9 +290,7 @@ impl Shared {
                 Some(before) => tables.still_blocks(&thread, request, before.record)?,
                 None => None,
             };
-            let blocker = if still.is_some() {
-                still
-            } else {
+            let mut change = || {
                 if request.owner.kind() == LockKind::Flock
                     && request.exclusive.is_some()
                     && self.holds_other(&thread, request)?
@@ -301,7 +299,18 @@ impl Shared {
                     let unlock = LockRequest { exclusive: None, ..*request };
                     tables.change_lock(&thread, bucket, &unlock, &share, &mut changed)?;
                 }
-                tables.change_lock(&thread, bucket, request, &share, &mut changed)?
+                tables.change_lock(&thread, bucket, request, &share, &mut changed)
+            };
+            let outcome = if still.is_some() { Ok(still) } else { change() };
+            let blocker = match outcome {
+                Ok(blocker) => blocker,
+                Err(error) => {
+                    // Without room for the new lock the old one may be gone all the same.
+                    let wake = tables.released(&thread, bucket, changed)?;
+                    guard.unlock();
+                    wake.wake();
+                    return Err(error);
+                }
             };
             if sleeps && request.owner.kind() == LockKind::Posix {
                 self.note_wait(&thread, request, blocker.as_ref())?;
@@ -443,3 +452,6 @@ impl Shared {
         Ok(self.tables.records.live(thread.arena()).map_err(error_of)?.count())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,6 +17,8 @@ use crate::{Errno, Error, FileSystem, NodeId, Result};
 pub struct Place<'s> {
     shared: &'s Shared,
     thread: Thread<'s>,
+    /// Which use of its slot that is.
+    tenure: u64,
     user: User,
     held: Option<Held>,
 }
@@ -37,7 +39,7 @@ impl Shared {
         let slab = &self.tables.descriptions;
         let held = slab.allocate_from(&thread, &self.recent, &user.share(slab.count()));
         let held = Some(held.map_err(|error| no_room(error, user, slab.count()))?);
-        Ok(Place { shared: self, thread, user, held })
+        Ok(Place { shared: self, thread, tenure: thread.tenure(), user, held })
     }
 
     /// `ENFILE` if there is no room for another description: to be asked before an open that makes or cuts a file. Others may take it in the next
@@ -48,8 +50,7 @@ impl Shared {
         if self.recent.has(&thread, &share) {
             return Ok(());
         }
-        let tried = slab.allocate_from(&thread, &self.recent, &share);
-        let tried = tried.and_then(|held| slab.free_to(&thread, &self.recent, held));
+        let tried = slab.allocate_of(&thread, &share).and_then(|held| slab.free_to(&thread, &self.recent, held));
         tried.map_err(|error| no_room(error, self.user, slab.count()))
     }
 }
@@ -73,7 +74,10 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
+        let Some(held) = self.held.take() else { return };
+        // A panic may have given the slot up, with what is in hand: that is settled, and both may be another's by now.
+        let same = |now: Thread<'_>| now.slot() == self.thread.slot() && now.tenure() == self.tenure;
+        if self.shared.thread().is_ok_and(same) {
             // Where that fails it stays in this thread's hand, and is free when that ends.
             let _ = self.shared.tables.descriptions.free_to(&self.thread, &self.shared.recent, held);
         }

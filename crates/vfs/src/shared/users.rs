@@ -50,7 +50,12 @@ impl User {
 
     /// What is said where there is none left for it in a table with `count` objects.
     pub(super) const fn says(self, count: u64, full: &Full) -> &'static str {
-        if matches!(self.0, Some(0)) || count < OBJECTS_MIN { full.for_all } else { full.for_users }
+        match self.0 {
+            _ if count < OBJECTS_MIN => full.for_all,
+            Some(0) => full.for_all,
+            Some(_) => full.for_users,
+            None => full.for_unknown,
+        }
     }
 }
 
@@ -63,20 +68,24 @@ const fn common(count: u64) -> u64 {
 pub(super) struct Full {
     for_all: &'static str,
     for_users: &'static str,
+    for_unknown: &'static str,
 }
 
 // The numbers are those that file systems have.
 pub(super) const DESCRIPTIONS_FULL: Full = Full {
     for_all: "no room for another open file: all processes together have 131072 open on the volume, the most there can be; close some",
     for_users: "no room for another open file: of the 131072 that can be open on the volume one user may have 99328, all but root 114688, and so many are; close some",
+    for_unknown: "no room for another open file: of the 131072 that can be open on the volume who cannot be seen in /proc may have 98304, all but root 114688, and so many are; close some",
 };
 pub(super) const RECORDS_FULL: Full = Full {
     for_all: "no room for another lock on a part of a file: all processes together have 65536 on the volume, the most there can be; unlock some",
     for_users: "no room for another lock on a part of a file: of the 65536 that there can be on the volume one user may have 49664, all but root 57344, and so many are there; unlock some",
+    for_unknown: "no room for another lock on a part of a file: of the 65536 that there can be on the volume who cannot be seen in /proc may have 49152, all but root 57344, and so many are there; unlock some",
 };
 const fn most(count: u64) -> (u64, u64) {
     (common(count) + count / PART / USERS, count - count / PART)
 }
 const _: () = assert!(DESCRIPTIONS == 131_072 && RECORDS == 65_536);
+const _: () = assert!(common(DESCRIPTIONS as u64) == 98_304 && common(RECORDS as u64) == 49_152);
 const _: () = assert!(matches!(most(DESCRIPTIONS as u64), (99_328, 114_688)));
 const _: () = assert!(matches!(most(RECORDS as u64), (49_664, 57_344)));

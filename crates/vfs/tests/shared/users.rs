@@ -93,6 +93,7 @@ fn of_whom_nothing_is_known_has_what_all_have() {
     let open = |user: User| shared.open_for(user, &fs, nodes[0], AccessMode::READ, 0);
     let (common, error) = until_full(|| open(User::UNKNOWN));
     assert_eq!(common.len(), COUNT * 3 / 4);
+    assert!(error.to_string().contains("may have 98304,"), "{error}");
     says(&error, Errno::NFILE, SharedLimits::default().descriptions / 8 * 7);
     // Whose own part lies where the common one ends is not refused with it.
     for user in [16, 1000, 1001] {
@@ -120,4 +121,36 @@ fn room_is_had_before_something_is_opened() {
     }
     assert_eq!(shared.descriptions().unwrap(), all.len());
     assert!(open().is_ok() && open().is_err());
+}
+
+#[test]
+fn room_that_a_panic_gave_up_is_not_given_back_for_another() {
+    let fs = MemoryFs::new(Limits::default(), 0o755, Owner::default()).unwrap();
+    let (nodes, shared) = (nodes(&fs), Shared::private(&SharedLimits { threads: 2, ..LIMITS }).unwrap());
+    let slot = || shared.session().thread().unwrap().slot();
+    let before = slot();
+    let place = shared.reserve(ROOT, &fs).unwrap();
+    // As what unwinds past a lock does.
+    shared.session().abandon_thread();
+    shared.session().reap_dead().unwrap();
+    assert_ne!(slot(), before);
+    let (has, had) = std::sync::mpsc::channel();
+    let (end, ends) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        // Dropped with this: the other thread ends, whatever fails here.
+        let (end, shared, fs, nodes) = (end, &shared, &fs, &nodes);
+        let other = scope.spawn(move || {
+            let place = shared.reserve(ROOT, fs).unwrap();
+            has.send(shared.session().thread().unwrap().slot()).unwrap();
+            ends.recv().unwrap();
+            place.open(fs, nodes[1], AccessMode::READ, 0).unwrap()
+        });
+        assert_eq!(had.recv().unwrap(), before, "the same slot, and the same hand");
+        drop(place);
+        let (all, _) = until_full(|| shared.open_for(ROOT, fs, nodes[0], AccessMode::READ, 0));
+        assert_eq!(all.len(), LIMITS.descriptions as usize - 1);
+        end.send(()).unwrap();
+        let description = other.join().unwrap();
+        assert!(shared.info(description).is_ok_and(|info| info.node == nodes[1]));
+    });
 }
