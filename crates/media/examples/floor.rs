@@ -61,11 +61,11 @@ fn main() {
     let medium = Medium::create(path, LENGTH_BYTES, options, &mut |_| {}).expect("a medium in /dev/shm");
     let plain = Medium::open(path, OpenOptions::default()).expect("the same, plain");
     std::fs::remove_file(path).expect("removed");
+    let pages = medium.page_report(1).expect("smaps");
     for at in (0..LENGTH_BYTES).step_by(4096) {
         medium.store_u64(MediumOffset(at), at).expect("in range");
         plain.load_u64(MediumOffset(at)).expect("in range");
     }
-    let pages = medium.page_report(1).expect("smaps");
     println!(
         "{} KiB pages, {} copy loops, persistence {:?} (emulated); hot source or target, random places; ns",
         pages.usual_page_bytes() / 1024,

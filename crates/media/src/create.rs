@@ -381,9 +381,9 @@ fn fill(
 }
 
 /// Asks for a file, empty as yet, whose blocks are overwritten where they are: on file systems that write elsewhere else (btrfs), and would need
-/// space for that long after it was reserved. Others do not know the wish, or need not be told.
+/// space for that long after it was reserved. Compression, which a directory may hand on, would forbid it. Others do not know the wish, or need not be told.
 fn keep_in_place(file: &File) {
-    let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, flags | IFlags::NOCOW));
+    let _ = ioctl_getflags(file).and_then(|flags| ioctl_setflags(file, (flags - IFlags::COMPRESSED) | IFlags::NOCOW));
 }
 
 /// Reserves space the slow way, on file systems that have no other.

@@ -8,7 +8,7 @@ use std::io;
 
 use rustix::io::Errno;
 
-use crate::medium::Medium;
+use crate::medium::{Medium, MediumKind};
 use crate::open::MAP_ALIGNMENT_BYTES;
 
 /// Bytes of a huge page.
@@ -73,9 +73,11 @@ impl Medium {
         })
     }
 
-    /// Has the kernel forget which pages are mapped where, as well as that goes. Their contents are the file's, and stay.
+    /// Has the kernel forget which pages are mapped where, as well as that goes. Their contents are the file's, and stay. Not where all pages are
+    /// large by themselves: of hugetlbfs some kernels (5.18 to 6.0) take the map for a private one from then on.
     fn unmap_pages(&self) {
-        if self.backing.file.is_some() {
+        let is_large = |kind| matches!(kind, MediumKind::HugeMemory | MediumKind::DeviceDax);
+        if self.backing.file.is_some() && !self.files().any(|(_, kind, _)| is_large(kind)) {
             // SAFETY: inside the map, which is shared with a file: whoever touches it next finds the same bytes.
             unsafe { libc::madvise(self.base().cast(), self.length() as usize, libc::MADV_DONTNEED) };
         }

@@ -209,7 +209,6 @@ fn settling_an_append_writes_back_no_more_than_the_append() {
             most = most.max(gannet_media::counters_thread().lines_flushed - before);
         }
         simulation.set_hook(None);
-        drop(rig);
         assert!(fs.detach().expect("detach"));
         most
     };

@@ -18,26 +18,32 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What has been taken.
 #[derive(Default)]
-pub(super) struct Taken {
+struct Taken {
     /// Open, as by any other of its users.
-    pub(super) volume: Option<Arc<LogFs>>,
-    /// Where a page is shown on it.
-    pub(super) screen: Option<Screen>,
+    volume: Mutex<Option<Arc<LogFs>>>,
+    /// Where a page is shown on it. By itself: a look at the volume may wait for somebody who is stopped.
+    screen: Mutex<Option<Screen>>,
 }
 
-/// The same, for who watches and for who waits for signals: while one uses it the other waits. Dropped by who watches: given back.
+/// The same, for who watches and for who waits for signals: while one uses a part the other waits. Dropped by who watches: given back.
 #[derive(Default)]
-pub(super) struct Held(Arc<Mutex<Taken>>);
+pub(super) struct Held(Arc<Taken>);
 
 impl Held {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The volume, as long as it has been taken.
+    pub(super) fn volume(&self) -> MutexGuard<'_, Option<Arc<LogFs>>> {
+        self.0.volume.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The terminal, as long as it has been taken.
+    pub(super) fn screen(&self) -> MutexGuard<'_, Option<Screen>> {
+        self.0.screen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins those who have the volume open.
     pub(super) fn take_volume(&self, path: &Path) -> Result<(), Failure> {
-        let mut taken = self.lock();
-        taken.volume = Some(volume::join(path).map_err(Failure::new)?);
+        let mut volume = self.volume();
+        *volume = Some(volume::join(path).map_err(Failure::new)?);
         Ok(())
     }
 
@@ -51,19 +57,21 @@ impl Held {
         let (held, path) = (Self(Arc::clone(&self.0)), path.to_owned());
         let wait = move || {
             let Ok(signal) = signals.wait() else { return };
+            // Who gives the terminal back from the background is not stopped for that; the next signal does what it does by default.
+            let _ = SigSet::from(Signal::SIGTTOU).thread_block().and_then(|()| signals.thread_unblock());
+            *held.screen() = None;
             // Kept until the end: nobody looks at a volume that was left.
-            let taken = held.lock_soon().map(|mut taken| {
-                if let Some(volume) = taken.volume.take()
+            let left = held.volume_soon().map(|mut volume| {
+                if let Some(volume) = volume.take()
                     && let Err(failure) = volume::leave(&path, &*volume)
                 {
                     print(&failure.message);
                 }
-                taken.screen = None;
-                taken
+                volume
             });
-            // Nothing but its default happens at it, once it is let through.
-            let _ = SigSet::from(signal).thread_unblock().and_then(|()| raise(signal));
-            drop(taken);
+            // Nothing but its default happens at it.
+            let _ = raise(signal);
+            drop(left);
             std::process::exit(BY_SIGNAL + signal as i32);
         };
         let started = std::thread::Builder::new().name("signals".to_owned()).spawn(wait);
@@ -71,12 +79,12 @@ impl Held {
     }
 
     /// Waits for who just looks, but not for ever: it may wait for somebody who is stopped.
-    fn lock_soon(&self) -> Option<MutexGuard<'_, Taken>> {
+    fn volume_soon(&self) -> Option<MutexGuard<'_, Option<Arc<LogFs>>>> {
         let end = Instant::now() + PATIENCE;
         loop {
-            match self.0.try_lock() {
-                Ok(taken) => return Some(taken),
-                Err(TryLockError::Poisoned(taken)) => return Some(taken.into_inner()),
+            match self.0.volume.try_lock() {
+                Ok(volume) => return Some(volume),
+                Err(TryLockError::Poisoned(volume)) => return Some(volume.into_inner()),
                 Err(TryLockError::WouldBlock) if Instant::now() >= end => return None,
                 Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
             }
@@ -86,7 +94,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        *self.lock() = Taken::default();
+        *self.volume() = None;
+        *self.screen() = None;
     }
 }
 

@@ -48,8 +48,8 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
     }
     held.take_volume(&arguments.volume)?;
     let look = || {
-        let taken = held.lock();
-        let volume = taken.volume.as_deref().ok_or_else(nobody)?;
+        let volume = held.volume();
+        let volume = volume.as_deref().ok_or_else(nobody)?;
         Look::at(volume).map_err(|error| Failure::new(format_args!("{}: {error}", arguments.volume.display())))
     };
     let now = look()?;
@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Stat) -> Result<u8, Failure> {
 /// The page, until somebody has seen enough.
 fn watch(mut view: View, held: &Held, look: &dyn Fn() -> Result<Look, Failure>) -> Result<(), Failure> {
     let terminal =
-        Terminal::take(&mut held.lock().screen).map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
+        Terminal::take(&mut held.screen()).map_err(|error| Failure::new(format_args!("the terminal: {error}")))?;
     loop {
         terminal.show(&view.page(terminal.size()));
         match terminal.wait(INTERVAL) {

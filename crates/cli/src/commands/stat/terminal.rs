@@ -98,8 +98,8 @@ impl Terminal {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let mut out = stdout().lock();
-        let _ = out.write_all(LEAVE.as_bytes()).and_then(|()| out.flush());
+        // Not by the buffer, which who shows a page may have locked.
+        let _ = rustix::io::write(stdout(), LEAVE.as_bytes());
         if let Some(modes) = &self.keyboard {
             let _ = tcsetattr(stdin(), OptionalActions::Now, modes);
         }
