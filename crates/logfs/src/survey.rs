@@ -311,30 +311,12 @@ pub(crate) fn data_is_whole(
     map: &FileMap,
     room: &mut Block,
 ) -> Result<bool> {
-    data_is_whole_in(disk, owned, last, size_before_bytes, map, room, &mut |_, _| Ok(()))
-}
-
-/// The same, which tells of each run of bytes (start, length) that the hash covers, and of the blocks of a clone: they are written back
-/// under the fence of its entry.
-pub(crate) fn data_is_whole_in(
-    disk: &Disk,
-    owned: Owned,
-    last: LinePlace,
-    size_before_bytes: u64,
-    map: &FileMap,
-    room: &mut Block,
-    covered: &mut dyn FnMut(u64, u64) -> Result<()>,
-) -> Result<bool> {
     let bytes = disk.read_entry(last, room)?;
     let Some(entry) = Entry::decode(owned, bytes) else { return Ok(false) };
     let (size_bytes, expected, extents) = match entry.payload {
         Payload::Write { size_bytes, hash: Some(hash), extents } => (size_bytes, hash, extents),
         Payload::Size { size_bytes, hash: Some(hash) } => (size_bytes, hash, Extents::List(&[])),
         Payload::Resize { attributes, hash: Some(hash), .. } => (attributes.size_bytes, hash, Extents::List(&[])),
-        Payload::Remap { extents, .. } => {
-            let mut runs = extents.iter().map(|extent| (extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES));
-            return runs.try_for_each(|(at, length_bytes)| covered(at, length_bytes)).map(|()| true);
-        }
         _ => return Ok(true),
     };
     let mut hash = DataHash::new(owned.key.seed(Tag::Data, owned.inode as u64, owned.generation as u64));
@@ -343,10 +325,7 @@ pub(crate) fn data_is_whole_in(
         size_bytes,
         &extents,
         |at| map.get(at),
-        |at, length_bytes| {
-            disk.hash_range(&mut hash, at, length_bytes)?;
-            covered(at, length_bytes)
-        },
+        |at, length_bytes| disk.hash_range(&mut hash, at, length_bytes),
     )?;
     Ok(hash.value() == expected)
 }

@@ -12,7 +12,7 @@ use crate::format::page::LinePlace;
 use crate::halves::{Half, decide_half};
 use crate::log::{self, LogEnd, Met};
 use crate::replay::binding_key;
-use crate::survey::{Values, data_is_whole_in};
+use crate::survey::{Values, data_is_whole};
 use gannet_vfs::{FileType, Result};
 use std::collections::HashMap;
 
@@ -93,26 +93,18 @@ impl ReadLog {
         Ok(())
     }
 
-    /// Whether the last entry stands; then the data that its hash covers, which the dead thread stored too, is written back.
+    /// Whether the last entry stands; then the file's data is written back. The dead thread stored what the entry's hash covers, what it clones,
+    /// and what was being written in place under the inode's lock, of which nobody knows where it is.
     pub(super) fn last_stands(&self, disk: &Disk, owned: Owned, last: LinePlace, locked: &[u32]) -> Result<bool> {
-        let mut commit = disk.begin();
         let mut room = [0; BLOCK_BYTES as usize];
-        let is_whole = data_is_whole_in(
-            disk,
-            owned,
-            last,
-            self.size_before_bytes,
-            &self.map,
-            &mut room,
-            &mut |at, length_bytes| {
-                let start = at / BLOCK_BYTES * BLOCK_BYTES;
-                commit.flush(start, (at + length_bytes).next_multiple_of(BLOCK_BYTES) - start)
-            },
-        )?;
-        commit.without_fence();
-        if !is_whole {
+        if !data_is_whole(disk, owned, last, self.size_before_bytes, &self.map, &mut room)? {
             return Ok(false);
         }
+        let mut commit = disk.begin();
+        for extent in self.map.iter() {
+            commit.flush(extent.block * BLOCK_BYTES, extent.count as u64 * BLOCK_BYTES)?;
+        }
+        commit.without_fence();
         match self.partner {
             // Its other half was under the same thread's lock, or the rename was over before.
             Some((partner, sequence)) if locked.contains(&partner.inode) => {
