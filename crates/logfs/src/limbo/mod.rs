@@ -233,7 +233,6 @@ impl<'s> Op<'s> {
                 }
             }
         }
-        // Unnoticed [word]: the words are looked at once more, and are empty.
         words[TENURE].store(0, Relaxed);
         Ok(())
     }
