@@ -48,7 +48,7 @@ impl<'s> Op<'s> {
                 return Err(Error::damaged("inode slot", self.disk().slot_at(inode)?.unwrap_or(0)));
             }
         };
-        // Unnoticed [word]: whoever unloads a record drops its index as well; this is for a load that failed in the middle.
+        // Unnoticed [word]: whoever unloads a record, or fails to load it, drops its index as well.
         record.drop_index();
         let owned = Owned { key: self.disk().key(), inode, generation };
         let tree = self.tree(inode, record);
@@ -97,9 +97,8 @@ impl<'s> Op<'s> {
         });
         record.set_end(&end);
         // What the last entry covers is not known here: everything is.
-        // Unnoticed [word]: only one who had it loaded before, and wrote, left another start; then the end is the last byte there can be.
         record.set_unsealed_start(0);
-        record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 }); // Unnoticed [word]: it takes a crash in a write to what is hashed.
+        record.set_unsealed_end(if end.last.is_some() { u64::MAX } else { 0 });
         record.set_blocks(counts.blocks);
         record.set_entries(counts.entries);
         record.set_xattrs(counts.xattrs);
@@ -110,9 +109,9 @@ impl<'s> Op<'s> {
         let part = Some(whole.part).filter(|part| is_due && part.to > 0);
         let (said_from, has_shifted) = part.map_or((whole.said_from, whole.shifted), |part| (part.from, part.shifted));
         let maps = if has_shifted { SHIFTED } else { 0 };
-        record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps)); // Unnoticed [word]: it takes a collection of what is older than a shift.
+        record.change_maps(|word| if is_same { word.without(SHIFTED) } else { MapsWord(0) }.with(maps));
         match birth.file_type {
-            FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)), // Unnoticed [word]: as for what was shifted.
+            FileType::Regular => record.set_map_said(said_from, part.map(|part| part.to)),
             _ => record.set_target_place(target),
         }
         // Unnoticed [word]: how far a collection had come is when the next piece is due; it begins its page anew.

@@ -210,8 +210,9 @@ impl<'s> Op<'s> {
         let to = record.map_said_to().unwrap_or(0);
         self.check_room_for_map(locked, to)?;
         if to == 0 {
-            record.set_map_said(record.sequence(), Some(0)); // Unnoticed [word]: `tests/shifts.rs` is about it.
-            record.change_maps(|word| word.without(SHIFTED)); // Unnoticed [word]: `tests/shifts.rs` is about it.
+            record.set_map_said(record.sequence(), Some(0));
+            // Unnoticed [word]: the next pass says the whole map again, and not only what is live of each page, which is as much.
+            record.change_maps(|word| word.without(SHIFTED));
             // The pass is over before the page that the map begins in: else a shift meanwhile would have it written twice in each.
             pass.remaining = pass.remaining.min(record.log_use().0.saturating_sub(1)).max(1);
         }
@@ -228,7 +229,7 @@ impl<'s> Op<'s> {
             .map_err(index_error)?;
         outcome?;
         again.extents_end()?;
-        record.set_map_said(record.map_said_from(), Some(said_to).filter(|_| !is_all)); // Unnoticed [word]: `tests/shifts.rs` is about it.
+        record.set_map_said(record.map_said_from(), Some(said_to).filter(|_| !is_all));
         Ok(())
     }
 

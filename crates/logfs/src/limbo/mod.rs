@@ -176,12 +176,11 @@ impl<'s> Op<'s> {
             self.clear_limbo(words)?;
         }
         if words[TENURE].load(Relaxed) == 0 {
-            // Unnoticed [word]: the slots of before are written back once more.
             words[SLOTS].store(0, Relaxed);
             words[TENURE].store(tenure, Relaxed);
             self.note_limbo_slot()?;
         }
-        words[FLUSHED].store(0, Relaxed); // Unnoticed [word]: it takes a crash behind a fence that comes between.
+        words[FLUSHED].store(0, Relaxed);
         add_half(&words[SLOTS], given_up.slot);
         let mut runs = given_up.runs.iter().flatten();
         for word in &words[RUNS..] {
@@ -234,7 +233,6 @@ impl<'s> Op<'s> {
                 }
             }
         }
-        // Unnoticed [word]: the words are looked at once more, and are empty.
         words[TENURE].store(0, Relaxed);
         Ok(())
     }

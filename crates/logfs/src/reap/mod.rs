@@ -215,7 +215,6 @@ fn settle(core: &Core, dead: &DeadThread<'_>) -> Result<()> {
                 record.set_end(end);
                 record.unload_but_end();
             }
-            // Unnoticed [word]: nobody knows the inode any more but by its number (`remains`).
             _ => record.unload(),
         }
         // Unnoticed [word]: it takes a writer in place that stands still meanwhile (`stopped`).

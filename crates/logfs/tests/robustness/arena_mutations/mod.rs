@@ -8,11 +8,12 @@
 //! | file | what |
 //! | --- | --- |
 //! | `fault` | leaving a line out, or collecting those that are passed |
-//! | `workloads` | what is done meanwhile |
+//! | `workloads`, `special` | what is done meanwhile |
 //! | `looks` | what is looked at behind it |
 
 mod fault;
 mod looks;
+mod special;
 mod workloads;
 
 use crate::mutations::{Marks, panics_quietly};
