@@ -159,6 +159,7 @@ fn a_thread_may_end_anywhere_while_it_makes_room() {
 #[test]
 fn who_settles_a_birth_may_end_anywhere() {
     let start = Start::new(Mode::InPlace, false);
+    let mut random = Random(7);
     let born = |text: &str| text.starts_with("create /l ") || text.starts_with("create /d1/n ");
     for operation in all(Mode::InPlace).iter().filter(|operation| born(&operation.text)) {
         let (fs, simulation) = start.open();
@@ -177,10 +178,11 @@ fn who_settles_a_birth_may_end_anywhere() {
         simulation.set_hook(None);
         let after = capture(&fs).expect("the state after").without_times();
         drop((fs, session));
-        // Behind the fence, where a name is durable and what it names is not its directory's yet; and some places before.
+        // Some hundred stores before the end a name is durable, and what it names is not its directory's yet.
+        let (places, ends) = if long() { (10, 3) } else { (50, 40) };
         let mut met = 0;
-        for stores in (1..total).rev().step_by(if long() { 1 } else { 5 }) {
-            for reaper_stores in 1.. {
+        for stores in (1 + random.below(places) as u64..total).step_by(places) {
+            for reaper_stores in (1 + random.below(ends) as u64..).step_by(ends) {
                 met += 1;
                 if abandon(&start, operation, &after, stores, reaper_stores).1 {
                     break;
